@@ -1,0 +1,43 @@
+# One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
+.DELETE_ON_ERROR:
+.PHONY: setup demo check test bench clean
+SHELL := /bin/sh
+
+# Python 3.11 is what constraints.txt was written with; any newer one will do.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+setup: $(STAMP)
+	@:
+
+# The stamp is newer than both files while the installed packages are those that they name.
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no python3 found: install Python 3.11 or newer, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make: $(PYTHON) is older than Python 3.11: say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "Installing into $(VENV) (once; a minute or two) ..."
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/python examples/custom_training.py $(ARGS)
+
+check: setup
+	$(BIN)/python -m ruff check --quiet .
+	$(BIN)/python -m ruff format --quiet --check .
+	$(BIN)/basedpyright --warnings
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest --quiet --doctest-modules src/replicant $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: setup
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

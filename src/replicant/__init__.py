@@ -1,0 +1,87 @@
+"""Replicant: the tf.distribute programming model on JAX and Keras 3.
+
+A training program written for one device runs, in lockstep and with the same numbers, on every device you have.
+
+Words
+-----
+device: one ``jax.Device``. replica: one copy of the model computing on one device. worker: one process. global batch: all examples of
+one step; per-replica batch: one replica's share. cross-replica context: ordinary code under a strategy. replica context: inside
+``strategy.run``. PerReplica: a value that differs by replica. Mirrored: one that is the same on all.
+
+The data's path
+---------------
+``input`` cuts global batches -> ``_values`` PerReplica -> ``_step`` run -> ``_collectives`` all-reduce -> ``_variables`` state.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._collectives import ReduceOp
+from ._context import (
+    ReplicaContext,
+    get_replica_context,
+    get_strategy,
+    has_strategy,
+    in_cross_replica_context,
+)
+from ._function import function
+from ._losses import compute_average_loss, scale_regularization_loss
+from ._rules import VariableAggregation, VariableSynchronization
+from ._strategy import Strategy
+from ._tape import GradientTape, value_and_grad
+from ._values import DistributedValues, Mirrored, PerReplica
+from ._variables import Variable
+from .strategies import (
+    MirroredStrategy,
+    OneDeviceStrategy,
+    install_default_strategy,
+    list_devices,
+    set_virtual_devices,
+)
+
+if TYPE_CHECKING:
+    from . import data, errors, keras
+
+install_default_strategy()
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DistributedValues",
+    "GradientTape",
+    "Mirrored",
+    "MirroredStrategy",
+    "OneDeviceStrategy",
+    "PerReplica",
+    "ReduceOp",
+    "ReplicaContext",
+    "Strategy",
+    "Variable",
+    "VariableAggregation",
+    "VariableSynchronization",
+    "compute_average_loss",
+    "data",
+    "errors",
+    "function",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+    "keras",
+    "list_devices",
+    "scale_regularization_loss",
+    "set_virtual_devices",
+    "value_and_grad",
+]
+
+_SUBMODULES = {"data", "errors", "keras"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,68 @@
+"""Primitives that mark a traced replica function: places where the interpreter (``_interpret.py``) has something to do.
+
+A replica function is traced once, into a jaxpr. ``GradientTape``, variables with an aggregation and the exchanges of ragged steps
+leave these marks in it; none of them survives into the program that XLA compiles.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+# gradient_p: targets, then their cotangents, then sources -> one gradient per source.
+#   tape: id of the tape; call: number of the `gradient` call in this trace; num_targets.
+gradient_p = jex.Primitive("replicant_gradient")
+# region_p: nothing -> nothing. tape starts (opens=True) or stops recording here.
+region_p = jex.Primitive("replicant_region")
+# sync_p: a value written to a variable -> the value that all replicas store. aggregation, rows_only.
+sync_p = jex.Primitive("replicant_sync")
+# exchange_p: one ragged replica's part of an exchange -> its part of the answer. joint, label, out_avals.
+exchange_p = jex.Primitive("replicant_exchange")
+
+MARKERS = (gradient_p, region_p, sync_p, exchange_p)
+for _primitive in MARKERS:
+    _primitive.multiple_results = True
+
+
+@gradient_p.def_abstract_eval
+def _gradient_shapes(*avals: Any, tape: int, call: int, num_targets: int) -> Sequence[Any]:
+    del tape, call
+    return list(avals[2 * num_targets :])
+
+
+@region_p.def_abstract_eval
+def _region_shapes(*, tape: int, opens: bool) -> Sequence[Any]:
+    del tape, opens
+    return []
+
+
+@sync_p.def_abstract_eval
+def _sync_shapes(aval: Any, *, aggregation: Any, rows_only: bool) -> Sequence[Any]:
+    del aggregation, rows_only
+    return [aval]
+
+
+@exchange_p.def_abstract_eval
+def _exchange_shapes(*avals: Any, joint: Any, label: str, out_shapes: tuple[Any, ...]) -> Sequence[Any]:
+    del avals, joint, label
+    return [jax.core.ShapedArray(shape.shape, shape.dtype) for shape in out_shapes]
+
+
+def has_markers(jaxpr: jex.Jaxpr) -> bool:
+    """Whether any of our marks is in `jaxpr` or a jaxpr inside it."""
+    if any(eqn.primitive in MARKERS for eqn in jaxpr.eqns):
+        return True
+    return any(has_markers(inner) for eqn in jaxpr.eqns for inner in inner_jaxprs(eqn))
+
+
+def inner_jaxprs(eqn: jex.JaxprEqn) -> list[jex.Jaxpr]:
+    """The jaxprs among an equation's parameters (bodies of jit, scan, cond, ...)."""
+    found = []
+    for param in eqn.params.values():
+        for item in param if isinstance(param, tuple | list) else (param,):
+            if isinstance(item, jex.ClosedJaxpr):
+                found.append(item.jaxpr)
+            elif isinstance(item, jex.Jaxpr):
+                found.append(item)
+    return found

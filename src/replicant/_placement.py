@@ -1,0 +1,64 @@
+"""Where the replicas compute: their devices, and how mirrored and per-replica arrays lie on them."""
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from ._collectives import AXIS
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """The devices of a strategy's replicas, one each. No devices: one replica wherever JAX puts it (the default strategy)."""
+
+    devices: tuple[jax.Device, ...] = ()
+
+    @cached_property
+    def num_replicas(self) -> int:
+        """How many replicas compute in lockstep."""
+        return max(1, len(self.devices))
+
+    @cached_property
+    def on_cpu(self) -> bool:
+        """Whether the replicas compute on (virtual) CPU devices."""
+        platform = self.devices[0].platform if self.devices else jax.default_backend()
+        return platform == "cpu"
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The one-axis mesh of all replicas."""
+        return Mesh(np.array(self.devices), (AXIS,))  # Mesh, not make_mesh: its axes would be Explicit
+
+    @cached_property
+    def mirrored(self) -> Sharding | None:
+        """How an array that is the same on all replicas lies; None leaves it where it is."""
+        if not self.devices:
+            return None
+        if len(self.devices) == 1:
+            return SingleDeviceSharding(self.devices[0])
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @cached_property
+    def stacked(self) -> Sharding | None:
+        """How an array of shape (replicas, ...) lies: row i on replica i's device."""
+        if len(self.devices) < 2:
+            return self.mirrored
+        return NamedSharding(self.mesh, PartitionSpec(AXIS))
+
+    def own(self, array: Any, sharding: Sharding | None) -> jax.Array:
+        """A fresh copy of `array` that lies as `sharding` says and shares memory with nothing, so that it may be donated."""
+        if sharding is None:
+            return jax.numpy.array(array, copy=True)
+        # device_put may alias its source, NumPy memory as well, whatever may_alias says: copy first.
+        fresh = jax.numpy.array(array, copy=True) if isinstance(array, jax.Array) else np.array(array, copy=True)
+        return jax.device_put(fresh, sharding)
+
+    def constrain(self, array: jax.Array, *, stacked: bool) -> jax.Array:
+        """`array` inside a traced program, made to lie as mirrored or stacked."""
+        if len(self.devices) < 2:
+            return array
+        return jax.lax.with_sharding_constraint(array, self.stacked if stacked else self.mirrored)

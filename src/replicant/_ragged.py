@@ -1,0 +1,303 @@
+"""Steps in which the replicas have different sizes: the last batch of an epoch, batches smaller than the number of replicas.
+
+One SPMD program needs equal shapes. So every device gets all of the (small) batch, the replica function is traced once per
+replica on its exact slice, and the traces are computed side by side in one program. At an exchange each replica waits for the
+others; the answers are worked out from the exact values, then all go on. Equal to one device, at the cost of at most n ordinary
+steps; XLA merges what the replicas compute alike (the optimizer's update).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+
+from ._collectives import ReduceOp, mean_of
+from ._context import as_mirrored
+from ._interpret import Exchange, evaluate
+from ._markers import exchange_p, sync_p
+from ._program import trace_until_learned
+from ._rules import VariableAggregation
+from ._state import Facts
+from ._step import Replica, Step, check_agreement
+from ._values import PerReplica, is_array, is_distributed
+from ._varying import Varying
+from .errors import RaggedStepError
+
+Rows = list[list[Any]]  # one row per replica
+
+
+class _Suspended(Exception):
+    """A replica's trace met an exchange whose answer's shapes are not known yet. Never reaches the user."""
+
+    def __init__(self, index: int, question: "_Question"):
+        super().__init__(index)
+        self.index = index
+        self.question = question
+
+
+class _Question:
+    """One replica's side of an exchange: what it is about, the shapes it brings, and how all sides together give the answers."""
+
+    def __init__(self, label: str, shapes: list[jax.ShapeDtypeStruct], joint: Callable[[Rows], Rows]):
+        self.label = label
+        self.shapes = shapes
+        self.joint = joint
+
+
+class Lockstep:
+    """The group of a replica that is traced by itself. `replica_id` is an input of the trace."""
+
+    def __init__(self, num_replicas: int, index: int, facts: Facts):
+        self.num_replicas = num_replicas
+        self.index = index
+        self._id: Any = None
+        self._facts = facts
+        self._count = 0
+
+    def begin(self, replica_id: Any) -> None:
+        """Start a new trace."""
+        self._id, self._count = replica_id, 0
+
+    def replica_id(self) -> jax.Array:
+        return self._id
+
+    def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        def joint(rows: Rows) -> Rows:
+            sums = [sum(column[1:], start=column[0]) for column in zip(*rows, strict=True)]
+            answer = [mean_of(x, self.num_replicas) for x in sums] if op is ReduceOp.MEAN else sums
+            return [answer] * self.num_replicas
+
+        return self._ask("all_reduce", leaves, joint, same_shapes=True)
+
+    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
+        def joint(rows: Rows) -> Rows:
+            return [[jnp.concatenate([row[0] for row in rows], axis=axis)]] * self.num_replicas
+
+        return self._ask("all_gather", [leaf], joint, same_shapes=False, free_axis=axis)[0]
+
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        def joint(rows: Rows) -> Rows:
+            columns = fn([list(column) for column in zip(*rows, strict=True)])
+            return [list(row) for row in zip(*columns, strict=True)] or [[] for _ in rows]
+
+        return self._ask("merge_call", leaves, joint, same_shapes=False, free_axis=None, check=False)
+
+    def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array:
+        raise NotImplementedError  # variables are marked with sync_p and answered in `_answer_sync`
+
+    def _ask(
+        self,
+        label: str,
+        leaves: Sequence[jax.Array],
+        joint: Callable[[Rows], Rows],
+        *,
+        same_shapes: bool,
+        free_axis: int | None = None,
+        check: bool = True,
+    ) -> list[jax.Array]:
+        index, self._count = self._count, self._count + 1
+        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
+
+        def checked(rows: Rows) -> Rows:
+            if check:
+                _check_shapes(label, rows, None if same_shapes else free_axis)
+            return joint(rows)
+
+        if index not in self._facts.answers:
+            raise _Suspended(index, _Question(label, shapes, checked))
+        asked, answers = self._facts.answers[index]
+        if label == "merge_call":  # its function also makes the structure of the result
+            jax.eval_shape(checked, asked)
+        out_shapes = tuple(answers[self.index])
+        return list(exchange_p.bind(*leaves, joint=checked, label=label, out_shapes=out_shapes))
+
+
+def _check_shapes(label: str, rows: Rows, free_axis: int | None) -> None:
+    for column in zip(*rows, strict=True):
+        shapes = [x.shape for x in column]
+        fixed = {tuple(d for k, d in enumerate(s) if k != free_axis) for s in shapes}
+        if len(fixed) > 1 or len({x.dtype for x in column}) > 1:
+            listing = ", ".join(f"replica {i}: {x.dtype}{list(x.shape)}" for i, x in enumerate(column))
+            rule = "equal shapes and dtypes" if free_axis is None else f"equal shapes but for axis {free_axis}, and equal dtypes"
+            raise RaggedStepError(f"{label} needs {rule} on all replicas; got {listing}.")
+
+
+def run_ragged(step: Step) -> Any:
+    """Compute one step with replicas of different sizes."""
+    n, cross = step.num_replicas, step.cross
+    refs = list(cross.values)
+    flags = [ref.copies(n) for ref in refs]
+    leaves = step.inputs.leaves
+    moving = [i for i, x in enumerate(leaves) if _moves(x)]
+    rows = [step.inputs.of_replica(r) for r in range(n)]
+    inputs = [
+        [*[cross.values[ref][r] if ref.copies(n) else cross.values[ref] for ref in refs], *[jnp.asarray(rows[r][i]) for i in moving]]
+        for r in range(n)
+    ]
+    replicas = [_RaggedReplica(step, refs, moving, r) for r in range(n)]
+    jaxprs = _trace_together(replicas, inputs, step.facts())
+
+    varying_inputs = [True, *flags, *[isinstance(leaves[i], PerReplica) for i in moving]]
+    for replica, closed in zip(replicas, jaxprs, strict=True):
+        check_agreement(replica.written, Varying(closed.jaxpr, varying_inputs).outputs[replica.num_results :], n)
+    has_rows = [step.inputs.has_rows(r) for r in range(n)]
+    answers = _compute_together(jaxprs, inputs, varying_inputs, has_rows)
+    _write_back(step, replicas, answers)
+    return _regroup(replicas, jaxprs, answers, varying_inputs, rows)
+
+
+def _moves(leaf: Any) -> bool:
+    return is_array(leaf) or (is_distributed(leaf) and all(map(is_array, leaf.values)))
+
+
+class _RaggedReplica(Replica):
+    """The trace of one of several unequal replicas."""
+
+    def __init__(self, step: Step, refs: list[Any], moving: list[int], index: int):
+        super().__init__(step, refs, moving)
+        self.index = index
+
+    def trace_with(self, inputs: list[Any], facts: Facts) -> jex.ClosedJaxpr:
+        """The jaxpr whose first input is the replica id."""
+        group = Lockstep(self._step.num_replicas, self.index, facts)
+
+        def flat(replica_id: Any, values: list[Any]) -> list[Any]:
+            group.begin(replica_id)
+            return self._flat(values, group, facts, self._step.inputs.has_rows(self.index), self.index)
+
+        return trace_until_learned(flat, (jnp.asarray(self.index, jnp.int32), inputs), facts)
+
+
+def _trace_together(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Facts) -> list[jex.ClosedJaxpr]:
+    """Trace all replicas; wherever they meet in an exchange with unknown shapes, work those out and start again knowing them."""
+    own = [Facts() for _ in replicas]
+    for fact in own:
+        fact.answers = facts.answers
+    while True:
+        jaxprs: list[jex.ClosedJaxpr] = []
+        waiting: list[_Suspended] = []
+        for replica, values, fact in zip(replicas, inputs, own, strict=True):
+            try:
+                jaxprs.append(replica.trace_with(values, fact))
+            except _Suspended as suspended:
+                waiting.append(suspended)
+        if not waiting:
+            return jaxprs
+        if len(waiting) < len(replicas) or len({(w.index, w.question.label) for w in waiting}) > 1:
+            listing = ", ".join(w.question.label for w in waiting)
+            raise RaggedStepError(
+                f"{len(waiting)} of {len(replicas)} replicas wait in an exchange ({listing}) that the others do not make. All "
+                "replicas must exchange in the same order: do not let the batch's size decide whether to exchange."
+            )
+        question = waiting[0].question
+        asked = [w.question.shapes for w in waiting]
+        facts.answers[waiting[0].index] = (asked, jax.eval_shape(question.joint, asked))
+
+
+def _compute_together(
+    jaxprs: Sequence[jex.ClosedJaxpr], inputs: Rows, varying: list[bool], has_rows: list[bool]
+) -> Rows:
+    """Evaluate the replicas' traces side by side, in the trace of the surrounding program."""
+    machines = [
+        evaluate(closed.jaxpr, closed.consts, [jnp.asarray(r, jnp.int32), *values], varying, None)
+        for r, (closed, values) in enumerate(zip(jaxprs, inputs, strict=True))
+    ]
+    results: Rows = [[] for _ in machines]
+    questions: dict[int, Exchange] = {}
+    for r, machine in enumerate(machines):
+        _advance(machine, None, r, questions, results)
+    while questions:
+        if len(questions) < len(machines) or len({_kind(q) for q in questions.values()}) > 1:
+            listing = ", ".join(f"replica {r}: {_kind(q)[-1]}" for r, q in questions.items())
+            raise RaggedStepError(
+                f"Only some replicas make the exchange ({listing}). All replicas must exchange in the same order: do not let the "
+                "batch's size decide whether to exchange."
+            )
+        asked = [questions[r] for r in range(len(machines))]
+        questions = {}
+        for r, answer in enumerate(_answer(asked, has_rows)):
+            _advance(machines[r], answer, r, questions, results)
+    return results
+
+
+def _advance(machine: Any, answer: Any, r: int, questions: dict[int, Exchange], results: Rows) -> None:
+    try:
+        questions[r] = machine.send(answer)
+    except StopIteration as stop:
+        results[r] = stop.value
+
+
+def _kind(question: Exchange) -> tuple[str, str]:
+    params = question.eqn.params
+    label = params["label"] if question.eqn.primitive is exchange_p else f"assignment with aggregation={params['aggregation'].name}"
+    return question.eqn.primitive.name, label
+
+
+def _answer(asked: list[Exchange], has_rows: list[bool]) -> Rows:
+    if asked[0].eqn.primitive is sync_p:
+        return _answer_sync(asked, has_rows)
+    return asked[0].eqn.params["joint"]([q.values for q in asked])
+
+
+def _answer_sync(asked: list[Exchange], has_rows: list[bool]) -> Rows:
+    """What unequal replicas store in a variable with an aggregation: replicas without rows have no say in batch statistics."""
+    params = asked[0].eqn.params
+    values = [q.values[0] for q in asked]
+    if params["rows_only"] and any(has_rows):
+        values = [v for v, rows in zip(values, has_rows, strict=True) if rows]
+    match params["aggregation"]:
+        case VariableAggregation.SUM:
+            answer = sum(values[1:], start=values[0])
+        case VariableAggregation.MEAN:
+            answer = (sum(values[1:], start=values[0]) / len(values)).astype(values[0].dtype)
+        case _:
+            answer = values[0]
+    return [[answer]] * len(asked)
+
+
+def _write_back(step: Step, replicas: Sequence[_RaggedReplica], answers: Rows) -> None:
+    n, cross = step.num_replicas, step.cross
+    written: dict[Any, None] = {}
+    for replica in replicas:
+        written.update(dict.fromkeys(replica.written))
+    for ref in written:
+        copies = []
+        for r, replica in enumerate(replicas):
+            if ref in replica.written:
+                copies.append(answers[r][replica.num_results + replica.written.index(ref)])
+            else:  # this replica left it alone
+                copies.append(cross.values[ref][r] if ref.copies(n) else None)
+        cross.write_raw(ref, jnp.stack(copies) if ref.copies(n) else next(c for c in copies if c is not None))
+
+
+def _regroup(
+    replicas: Sequence[_RaggedReplica], jaxprs: Sequence[jex.ClosedJaxpr], answers: Rows, varying: list[bool], rows: Rows
+) -> Any:
+    """One structure of PerReplica values from the replicas' results."""
+    filled = [replica.fill(answers[r][: replica.num_results], rows[r]) for r, replica in enumerate(replicas)]
+    flat = [jax.tree.flatten(result, is_leaf=lambda x: x is None) for result in filled]
+    trees = [tree for _, tree in flat]
+    if any(tree != trees[0] for tree in trees):
+        listing = ", ".join(f"replica {r}: {tree}" for r, tree in enumerate(trees))
+        raise RaggedStepError(f"The replicas returned results of different structure: {listing}.")
+    agree = _agreeing_results(replicas, jaxprs, varying)
+    columns = zip(*[leaves for leaves, _ in flat], strict=True)
+    return jax.tree.unflatten(trees[0], [_column(list(c), agree, i) for i, c in enumerate(columns)])
+
+
+def _agreeing_results(replicas: Sequence[_RaggedReplica], jaxprs: Sequence[jex.ClosedJaxpr], varying: list[bool]) -> Any:
+    flags = Varying(jaxprs[0].jaxpr, varying).outputs[: replicas[0].num_results]
+    return replicas[0].spread([not varies for varies in flags])
+
+
+def _column(values: list[Any], agree: list[bool], index: int) -> Any:
+    if not all(map(is_array, values)):
+        first = values[0]
+        return first if all(v is first or v == first for v in values) else PerReplica(values)
+    if agree[index] or all(v is values[0] for v in values):
+        return as_mirrored(values[0], len(values)) if isinstance(values[0], jax.core.Tracer) else values[0]
+    if all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
+        return PerReplica.from_stacked(jnp.stack([jnp.asarray(v) for v in values]))
+    return PerReplica(values)

@@ -1,0 +1,298 @@
+"""Which variables a function reads and writes, while it is being traced.
+
+A ``Ref`` is one variable as the steps see it, whichever library it belongs to. While a function is traced, a ``Recorder`` stands
+between the variables and their users: reads get tracers, writes are noted and handed out as outputs of the program. Variables of
+other libraries come in through providers, which are loaded only when their library is.
+"""
+
+import importlib
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ._collectives import Group
+from ._placement import Placement
+from ._rules import VariableAggregation, aggregate_copies, split_value
+from .errors import ContextError, MixedStrategyError
+
+
+class Ref:
+    """One variable as a step sees it. Storage is its library's; the rules are ours.
+
+    name: for messages. shape, dtype: of one copy. on_read: whether each replica keeps its own copy. aggregation: how copies are
+    combined. rows_only: replicas without data have no say in its value (batch statistics, metrics). trainable: tapes watch it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    on_read: bool
+    aggregation: VariableAggregation
+    rows_only: bool
+    trainable: bool
+
+    def __init__(self) -> None:
+        self._owned: Any = None  # the array that a program made and nobody else has seen: it may be donated
+        self._home: Placement | None = None  # where `_owned` lies
+        self._placed: tuple[Any, Placement, jax.Array] | None = None  # the last array that had to be moved, and its new place
+
+    def get_raw(self) -> tuple[Any, bool]:
+        """The stored array, and whether it is the stack of the replicas' copies."""
+        raise NotImplementedError
+
+    def set_raw(self, raw: Any, *, stacked: bool) -> None:
+        """Store an array, or a stack of copies."""
+        raise NotImplementedError
+
+    def expose(self) -> None:
+        """Note that the stored array was given to somebody: the next step must not donate it."""
+        self._owned = None
+
+    def copies(self, num_replicas: int) -> bool:
+        """Whether the variable enters a program of `num_replicas` as a stack of copies."""
+        return self.on_read and num_replicas > 1
+
+    def load(self, placement: Placement, *, donated: bool) -> jax.Array:
+        """The stored array as the input of a program, which may overwrite it if `donated`."""
+        raw, stacked = self.get_raw()
+        if raw is self._owned and self._home is placement:
+            return raw
+        if not donated and self._placed is not None and self._placed[0] is raw and self._placed[1] is placement:
+            return self._placed[2]
+        copies = self.copies(placement.num_replicas)
+        value = raw
+        if stacked != copies or (stacked and raw.shape[0] != placement.num_replicas):
+            value = aggregate_copies(raw, self.aggregation, self.name) if stacked else raw
+            value = split_value(value, self.aggregation, placement.num_replicas) if copies else value
+        placed = placement.own(value, placement.stacked if copies else placement.mirrored)
+        if not donated:
+            self._placed = (raw, placement, placed)
+        return placed
+
+    def store(self, raw: jax.Array, placement: Placement) -> None:
+        """Keep what a program wrote."""
+        self.set_raw(raw, stacked=self.copies(placement.num_replicas))
+        self._owned, self._home, self._placed = raw, placement, None
+
+    def read_eagerly(self) -> jax.Array:
+        """The value in cross-replica context outside of any program."""
+        raw, stacked = self.get_raw()
+        if stacked:
+            return aggregate_copies(raw, self.aggregation, self.name)
+        self.expose()
+        return raw
+
+
+class UnknownState(Exception):
+    """A trace met variables that it was not given; the program is traced again with them. Never reaches the user."""
+
+    def __init__(self, refs: Sequence[Ref]):
+        super().__init__([ref.name for ref in refs])
+        self.refs = refs
+
+
+class Facts:
+    """What tracing a function once has taught about it, for the next trace: which gradients have no path to which source, and
+    what its ragged collectives return."""
+
+    def __init__(self) -> None:
+        self.unconnected: dict[int, frozenset[int]] = {}
+        self.answers: dict[int, Any] = {}
+
+
+class Recorder:
+    """Reads and writes of one level of tracing. Values are what that level sees: a stack of copies in cross-replica context, one
+    copy inside a replica."""
+
+    def __init__(self, known: "dict[Ref, Any]", *, rehearsing: bool, facts: Facts):
+        self.values = dict(known)
+        self.written: dict[Ref, None] = {}
+        self.missing: dict[Ref, None] = {}
+        self.rehearsing = rehearsing
+        self.facts = facts
+        self.num_gradients = 0
+        self.num_exchanges = 0
+
+    def read(self, ref: Ref) -> Any:
+        """The current value, as user code sees it."""
+        raise NotImplementedError
+
+    def write(self, ref: Ref, value: Any) -> None:
+        """Note a new value, as user code gives it."""
+        raise NotImplementedError
+
+    def combine(self, ref: Ref, value: Any) -> Any:
+        """`value` combined over the replicas as the variable's aggregation says."""
+        del ref
+        return value
+
+    def write_combined(self, ref: Ref, value: Any) -> None:
+        """Note a new value that needs no combining any more."""
+        self.write(ref, value)
+
+    def _stand_in(self, ref: Ref, shape: tuple[int, ...]) -> Any:
+        self.missing[ref] = None
+        # Not remembered: this may be an inner trace (a scan, a cond), whose tracers must not leave it.
+        return jnp.zeros(shape, ref.dtype)
+
+
+class CrossRecorder(Recorder):
+    """The outer level: ordinary code that is compiled as a whole."""
+
+    def __init__(self, known: "dict[Ref, Any]", placement: Placement | None, *, rehearsing: bool, facts: Facts):
+        super().__init__(known, rehearsing=rehearsing, facts=facts)
+        self.placement = placement
+        self.run_facts: list[Facts] = []
+        self.num_runs = 0
+        self.uses_tape = False
+
+    def use(self, placement: Placement) -> None:
+        """Note on which devices the program computes: there can be only one such set."""
+        if self.placement is not None and self.placement.devices and self.placement.devices != placement.devices:
+            raise MixedStrategyError(
+                f"One compiled function uses two strategies, on {list(self.placement.devices)} and on {list(placement.devices)}. "
+                "Split it into one function per strategy."
+            )
+        self.placement = placement
+
+    @property
+    def num_replicas(self) -> int:
+        return self.placement.num_replicas if self.placement else 1
+
+    def read_raw(self, ref: Ref) -> Any:
+        """The value as the program holds it: stacked if the variable keeps copies."""
+        if ref in self.values:
+            return self.values[ref]
+        copies = ref.copies(self.num_replicas)
+        return self._stand_in(ref, (self.num_replicas, *ref.shape) if copies else ref.shape)
+
+    def write_raw(self, ref: Ref, raw: Any) -> None:
+        """Note a new raw value."""
+        if ref not in self.values:
+            self.missing[ref] = None
+        self.values[ref] = raw
+        self.written[ref] = None
+
+    def read(self, ref: Ref) -> Any:
+        raw = self.read_raw(ref)
+        return aggregate_copies(raw, ref.aggregation, ref.name) if ref.copies(self.num_replicas) else raw
+
+    def write(self, ref: Ref, value: Any) -> None:
+        self.write_raw(ref, split_value(value, ref.aggregation, self.num_replicas) if ref.copies(self.num_replicas) else value)
+
+
+class ReplicaRecorder(Recorder):
+    """The inner level: one replica inside ``run``. `has_rows` is False for a replica that got no data in this step."""
+
+    def __init__(self, known: "dict[Ref, Any]", group: Group, *, rehearsing: bool, facts: Facts, has_rows: bool = True):
+        super().__init__(known, rehearsing=rehearsing, facts=facts)
+        self._group = group
+        self._has_rows = has_rows
+        self.num_replicas = group.num_replicas
+
+    def read(self, ref: Ref) -> Any:
+        return self.values[ref] if ref in self.values else self._stand_in(ref, ref.shape)
+
+    def combine(self, ref: Ref, value: Any) -> Any:
+        """`value` combined over the replicas as the variable's aggregation says; as it is where that says nothing."""
+        if ref.on_read or ref.aggregation is VariableAggregation.NONE:
+            return value
+        return self._group.sync(ref.aggregation, value, ref.rows_only)
+
+    def write(self, ref: Ref, value: Any) -> None:
+        self.write_combined(ref, self.combine(ref, value))
+
+    def write_combined(self, ref: Ref, value: Any) -> None:
+        """Note a value that is already the same on all replicas, or is meant to differ."""
+        if ref not in self.values:
+            self.missing[ref] = None
+        if ref.on_read and ref.rows_only and not self._has_rows:
+            return  # no data, no contribution: the metric stays as it is, whatever its mean of nothing says
+        self.values[ref] = value
+        self.written[ref] = None
+
+
+# Told of every read: the variable, the value, and the recorder of the trace in which it happened.
+Listener = Callable[[Ref, Any, Recorder | None], None]
+
+
+class _Active(threading.local):
+    def __init__(self) -> None:
+        self.recorders: list[Recorder] = []
+        self.listeners: list[Listener] = []
+
+
+_active = _Active()
+
+
+def current_recorder() -> Recorder | None:
+    """The recorder of the innermost trace in progress, None in eager code."""
+    return _active.recorders[-1] if _active.recorders else None
+
+
+def cross_recorder() -> CrossRecorder:
+    """The recorder of the program being traced, called where there must be one."""
+    recorder = current_recorder()
+    if not isinstance(recorder, CrossRecorder):
+        raise ContextError("This needs a program being traced in cross-replica context, and none is.")
+    return recorder
+
+
+# JAX keeps the traces of inner jitted functions. One that reads variables must be traced anew with every trace around it.
+_trace_id = jax.make_user_context(default_value=None)
+_trace_ids = itertools.count()
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[Recorder]:
+    """Make `recorder` the current one, for one trace."""
+    _active.recorders.append(recorder)
+    try:
+        with _trace_id(next(_trace_ids)):
+            yield recorder
+    finally:
+        _active.recorders.pop()
+
+
+def read(ref: Ref) -> Any:
+    """The variable's value here and now: in a trace, or eagerly."""
+    recorder = current_recorder()
+    value = ref.read_eagerly() if recorder is None else recorder.read(ref)
+    for listener in _active.listeners:
+        listener(ref, value, recorder)
+    return value
+
+
+def add_listener(listener: Listener) -> None:
+    """Begin to tell `listener` about every read on this thread."""
+    _active.listeners.append(listener)
+
+
+def remove_listener(listener: Listener) -> None:
+    """Stop telling `listener`."""
+    _active.listeners.remove(listener)
+
+
+# Libraries whose variables we know, and the module that connects them. Imported once the library itself is in use.
+_PROVIDERS = {"keras": "replicant.keras._provider"}
+
+
+def connect_libraries() -> list[Any]:
+    """The providers of the libraries in use; each has ``tracing() -> context manager``, entered around every trace."""
+    return [importlib.import_module(module) for library, module in _PROVIDERS.items() if library in sys.modules]
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Route every library's variables to the current recorder, around the outermost trace of a program."""
+    with ExitStack() as stack:
+        for provider in connect_libraries():
+            context: AbstractContextManager[Any] = provider.tracing()
+            stack.enter_context(context)
+        yield

@@ -1,0 +1,314 @@
+"""``strategy.run``: one replica function, traced once, computed by every replica.
+
+Equal replicas become one SPMD program under ``jax.shard_map`` (this file); replicas of different sizes are traced one by one and
+computed in lockstep (``_ragged.py``). Both happen inside the trace of a ``_program.Compiled``, which owns the state.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from ._collectives import AXIS, Group, MeshAxis, Rehearsal, SingleReplica
+from ._context import ReplicaContext, as_mirrored, entered
+from ._interpret import Exchange, run_alone
+from ._markers import sync_p
+from ._program import trace_until_learned
+from ._rules import VariableAggregation
+from ._state import CrossRecorder, Facts, Recorder, Ref, ReplicaRecorder, UnknownState, cross_recorder, recording
+from ._values import Mirrored, PerReplica, is_array, is_distributed
+from ._varying import Varying
+from .errors import ArgumentError, DivergenceError
+
+if TYPE_CHECKING:
+    from ._strategy import Strategy
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The arguments of ``run``: which leaves differ by replica, which are arrays for all, which are Python objects."""
+
+    tree: Any
+    leaves: list[Any]
+    num_replicas: int
+
+    @classmethod
+    def of(cls, args: Any, num_replicas: int) -> "Inputs":
+        leaves, tree = jax.tree.flatten(args, is_leaf=is_distributed)
+        for leaf in leaves:
+            if isinstance(leaf, PerReplica) and leaf.num_replicas != num_replicas:
+                raise ArgumentError(
+                    f"run: a PerReplica argument has {leaf.num_replicas} values, but the strategy has {num_replicas} replicas. "
+                    "It belongs to another strategy; distribute the data with this one."
+                )
+        return cls(tree, [_even(leaf) for leaf in leaves], num_replicas)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the replicas' arrays have different shapes."""
+        return any(isinstance(x, PerReplica) and x.stacked is None and all(map(is_array, x.values)) for x in self.leaves)
+
+    def has_rows(self, index: int) -> bool:
+        """Whether replica `index` got any data: a non-empty array, or nothing that could be empty."""
+        sizes = [v.shape[0] for x in self.leaves if isinstance(x, PerReplica)
+                 for v in [x.values[index]] if is_array(v) and v.ndim > 0]  # fmt: skip
+        return not sizes or any(sizes)
+
+    def of_replica(self, index: int) -> list[Any]:
+        """The leaves as replica `index` sees them."""
+        return [x.values[index] if is_distributed(x) else x for x in self.leaves]
+
+
+def _even(leaf: Any) -> Any:
+    """A PerReplica of equal shapes as one stacked array."""
+    if isinstance(leaf, PerReplica) and leaf.stacked is None:
+        values = leaf.values
+        if all(is_array(v) and v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
+            return PerReplica.from_stacked(jnp.stack([jnp.asarray(v) for v in values]))
+    return leaf
+
+
+def run_replicas(strategy: "Strategy", fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Run ``fn(*args, **kwargs)`` on all replicas, inside the trace of a program."""
+    cross = cross_recorder()
+    cross.use(strategy.placement)
+    n = strategy.num_replicas_in_sync
+    inputs = Inputs.of((args, kwargs), n)
+    step = Step(strategy, fn, inputs, cross)
+    if n == 1:
+        return step.alone()
+    if cross.rehearsing:
+        return step.rehearse()
+    if inputs.ragged:
+        from ._ragged import run_ragged  # noqa: PLC0415  (the two files are one idea, split for length)
+
+        return run_ragged(step)
+    return step.spmd()
+
+
+class Step:
+    """One call of ``run`` in the trace of a program."""
+
+    def __init__(self, strategy: "Strategy", fn: Callable[..., Any], inputs: Inputs, cross: CrossRecorder):
+        self.strategy = strategy
+        self.inputs = inputs
+        self.cross = cross
+        self.num_replicas = inputs.num_replicas
+        self._fn = fn
+
+    def call(self, leaves: Sequence[Any], group: Group, recorder: Recorder, *, has_rows: bool = True) -> Any:
+        """The replica function on one replica's leaves."""
+        args, kwargs = jax.tree.unflatten(self.inputs.tree, leaves)
+        context = ReplicaContext(self.strategy, group, has_rows=has_rows)
+        with recording(recorder), entered(self.strategy, context):
+            return self._fn(*args, **kwargs)
+
+    # One replica: part of the surrounding program.
+
+    def alone(self) -> Any:
+        return self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
+
+    # Which variables does it use?
+
+    def rehearse(self) -> Any:
+        n, cross, group = self.num_replicas, self.cross, Rehearsal(self.num_replicas)
+        recorder = ReplicaRecorder(_local_values(cross, n), group, rehearsing=True, facts=Facts())
+        result = self.call(self.inputs.of_replica(0), group, recorder)
+        for ref in recorder.missing:
+            cross.read_raw(ref)
+        for ref in recorder.written:
+            value = recorder.values[ref]
+            cross.write_raw(ref, jnp.broadcast_to(value, (n, *value.shape)) if ref.copies(n) else value)
+        leaves, tree = jax.tree.flatten(result)
+        return jax.tree.unflatten(
+            tree,
+            [PerReplica.from_stacked(jnp.broadcast_to(x, (n, *x.shape))) if isinstance(x, jax.core.Tracer) else x for x in leaves],
+        )
+
+    # Equal replicas: one SPMD program.
+
+    def spmd(self) -> Any:
+        cross, n = self.cross, self.num_replicas
+        refs = list(cross.values)
+        raws = [cross.values[ref] for ref in refs]
+        stacked = [ref.copies(n) for ref in refs]
+        leaves = self.inputs.leaves
+        moving = [i for i, x in enumerate(leaves) if is_distributed(x) or is_array(x)]
+        arrays = [_raw(leaves[i]) for i in moving]
+        by_replica = [isinstance(leaves[i], PerReplica) for i in moving]
+
+        traced = Replica(self, refs, moving)
+        flags = [*stacked, *by_replica]
+        closed = traced.trace([*raws, *arrays], flags, self.facts(), has_rows=self.inputs.has_rows(0))
+        varying = Varying(closed.jaxpr, flags)
+        check_agreement(traced.written, varying.outputs[traced.num_results :], n)
+        is_out_stacked = [*varying.outputs[: traced.num_results], *[ref.copies(n) for ref in traced.written]]
+
+        def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
+            local = [x[0] if split else x for x, split in zip(inputs, flags, strict=True)]
+            group = self.mesh_axis()
+            answers = run_alone(
+                jex.ClosedJaxpr(closed.jaxpr, consts), local, flags, lambda exchange: answer_uniformly(exchange, group)
+            )
+            return [jnp.asarray(x)[None] if split else x for x, split in zip(answers, is_out_stacked, strict=True)]
+
+        split, same = PartitionSpec(AXIS), PartitionSpec()
+        results = jax.shard_map(
+            replica_program,
+            mesh=self.strategy.placement.mesh,
+            in_specs=([same] * len(closed.consts), [split if s else same for s in flags]),
+            out_specs=[split if s else same for s in is_out_stacked],
+            check_vma=False,
+        )(list(closed.consts), [*raws, *arrays])
+        for ref, value in zip(traced.written, results[traced.num_results :], strict=True):
+            cross.write_raw(ref, value)
+        values = [
+            PerReplica.from_stacked(x) if s else as_mirrored(x, n)
+            for x, s in zip(results[: traced.num_results], is_out_stacked, strict=False)
+        ]
+        return traced.fill(values, leaves)
+
+    def mesh_axis(self) -> MeshAxis:
+        """The group of equal replicas."""
+        return MeshAxis(self.num_replicas, bucket=self.strategy.placement.on_cpu)
+
+    def facts(self) -> Facts:
+        """What earlier traces learned about this call of ``run`` in its program."""
+        cross = self.cross
+        index, cross.num_runs = cross.num_runs, cross.num_runs + 1
+        while len(cross.run_facts) <= index:
+            cross.run_facts.append(Facts())
+        return cross.run_facts[index]
+
+
+class Replica:
+    """The trace of a replica function: results first, then the values of the variables that it wrote."""
+
+    def __init__(self, step: Step, refs: list[Ref], moving: list[int]):
+        self._step = step
+        self._refs = refs
+        self._moving = moving
+        self.written: list[Ref] = []
+        self.num_results = 0
+        self._tree: Any = None
+        self._leaves: list[Any] = []
+
+    def trace(self, inputs: list[Any], flags: list[bool], facts: Facts, *, has_rows: bool) -> jex.ClosedJaxpr:
+        """The jaxpr of one of equal replicas, whose inputs are rows of the `inputs` that are flagged."""
+        found: list[jex.ClosedJaxpr] = []
+
+        def probe(values: list[Any]) -> jax.Array:
+            local = [x[0] if split else x for x, split in zip(values, flags, strict=True)]
+            found.append(self.trace_here(local, self._step.mesh_axis(), facts, has_rows=has_rows))
+            return jnp.zeros(())
+
+        # shard_map only lends its axis name to this trace; the real one follows once it is known which results vary.
+        split, same = PartitionSpec(AXIS), PartitionSpec()
+        mesh = self._step.strategy.placement.mesh
+        specs = ([split if s else same for s in flags],)
+        jax.eval_shape(jax.shard_map(probe, mesh=mesh, in_specs=specs, out_specs=same, check_vma=False), inputs)
+        return found[-1]
+
+    def trace_here(self, local: list[Any], group: Group, facts: Facts, *, has_rows: bool = True) -> jex.ClosedJaxpr:
+        """The jaxpr of the function on one replica's state and arrays."""
+        return trace_until_learned(lambda inputs: self._flat(inputs, group, facts, has_rows), (local,), facts)
+
+    def _flat(self, inputs: list[Any], group: Group, facts: Facts, has_rows: bool, index: int = 0) -> list[Any]:
+        step, k = self._step, len(self._refs)
+        recorder = ReplicaRecorder(
+            dict(zip(self._refs, inputs[:k], strict=True)), Marked(group), rehearsing=False, facts=facts, has_rows=has_rows
+        )
+        leaves = list(step.inputs.leaves)
+        for position, value in zip(self._moving, inputs[k:], strict=True):
+            leaves[position] = value
+        leaves = [x.values[index] if is_distributed(x) else x for x in leaves]
+        result = step.call(leaves, group, recorder, has_rows=has_rows)
+        unknown = [*recorder.missing, *[ref for ref in recorder.written if ref not in self._refs]]
+        if unknown:
+            raise UnknownState(unknown)
+        passed = {id(leaves[p]): p for p in self._moving if not isinstance(step.inputs.leaves[p], PerReplica)}
+        answers, self._tree = jax.tree.flatten(result)
+        self._leaves = [_result_kind(x, passed) for x in answers]
+        arrays = [jnp.asarray(x) for x, kind in zip(answers, self._leaves, strict=True) if kind is _COMPUTED]
+        self.num_results = len(arrays)
+        self.written = list(recorder.written)
+        return [*arrays, *[recorder.values[ref] for ref in self.written]]
+
+    def spread(self, flags: Sequence[bool]) -> list[bool]:
+        """One flag per leaf of the result, from one per computed leaf; what was not computed is the same everywhere."""
+        rest = iter(flags)
+        return [next(rest) if kind is _COMPUTED else True for kind in self._leaves]
+
+    def fill(self, computed: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        """The function's result with these values; Python objects and arguments handed through come back as they are."""
+        rest = iter(computed)
+        leaves = []
+        for kind in self._leaves:
+            if kind is _COMPUTED:
+                leaves.append(next(rest))
+            elif isinstance(kind, _Passed):
+                leaves.append(arguments[kind.position])
+            else:
+                leaves.append(kind)
+        return jax.tree.unflatten(self._tree, leaves)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Passed:
+    position: int
+
+
+_COMPUTED = object()
+
+
+def _result_kind(leaf: Any, passed: dict[int, int]) -> Any:
+    if id(leaf) in passed:
+        return _Passed(passed[id(leaf)])
+    # As in TensorFlow, an object that is the same on all replicas (a constant, a captured array) comes back bare.
+    return _COMPUTED if isinstance(leaf, jax.core.Tracer) else leaf
+
+
+class Marked:
+    """A group whose variable writes become marks, answered once it is known whether the value varies."""
+
+    def __init__(self, group: Group):
+        self._group = group
+        self.num_replicas = group.num_replicas
+
+    def sync(self, aggregation: VariableAggregation, value: Any, rows_only: bool) -> jax.Array:
+        return sync_p.bind(jnp.asarray(value), aggregation=aggregation, rows_only=rows_only)[0]
+
+
+def answer_uniformly(exchange: Exchange, group: Group) -> list[Any]:
+    """What equal replicas store in a variable with an aggregation."""
+    (value,), (varies,) = exchange.values, exchange.varying
+    aggregation = exchange.eqn.params["aggregation"]
+    if varies:
+        return [group.sync(aggregation, value, exchange.eqn.params["rows_only"])]
+    return [value * group.num_replicas if aggregation is VariableAggregation.SUM else value]
+
+
+def check_agreement(written: Sequence[Ref], varies: Sequence[bool], num_replicas: int) -> None:
+    """Raise if a mirrored variable would get a different value on each replica."""
+    for ref, differs in zip(written, varies, strict=True):
+        if differs and not ref.copies(num_replicas):
+            raise DivergenceError(
+                f"Variable {ref.name!r} (shape {ref.shape}, aggregation=NONE) was assigned a value that differs between the "
+                f"{num_replicas} replicas, so its copies would no longer agree. Create it with aggregation=SUM, MEAN or "
+                "ONLY_FIRST_REPLICA, combine the value first with get_replica_context().all_reduce(...), or keep one value per "
+                "replica with synchronization=ON_READ."
+            )
+
+
+def _raw(leaf: Any) -> Any:
+    if isinstance(leaf, PerReplica):
+        return leaf.stacked
+    return leaf.value if isinstance(leaf, Mirrored) else jnp.asarray(leaf)
+
+
+def _local_values(cross: CrossRecorder, num_replicas: int) -> dict[Ref, Any]:
+    return {ref: raw[0] if ref.copies(num_replicas) else raw for ref, raw in cross.values.items()}

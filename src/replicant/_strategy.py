@@ -1,0 +1,191 @@
+"""``Strategy``: the public methods of all synchronous strategies, once. A strategy is a Placement with these methods."""
+
+import collections
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from . import _reduce
+from ._collectives import ReduceOp
+from ._context import entered, require_cross_replica
+from ._distribute import ValueContext, distribute_values, place_batch
+from ._identity import function_key
+from ._placement import Placement
+from ._program import Compiled
+from ._state import connect_libraries, current_recorder
+from ._step import run_replicas
+from ._topology import Topology
+from ._values import is_distributed
+from .errors import ArgumentTypeError
+from .input._distributed import DistributedDataset
+
+_MAX_EAGER_FUNCTIONS = 128  # of one strategy; the least recently used are forgotten, so fresh lambdas do not pile up
+
+
+class Strategy:
+    """One policy of computing on several devices. Base class: make a MirroredStrategy or one of its siblings instead.
+
+    Semantics of all methods: tf.distribute.Strategy.
+    """
+
+    def __init__(self, placement: Placement):
+        self._placement = placement
+        self._eager: collections.OrderedDict[Any, Compiled] = collections.OrderedDict()
+
+    @property
+    def placement(self) -> Placement:
+        """The devices of the replicas."""
+        return self._placement
+
+    @property
+    def topology(self) -> Topology:
+        """Workers and replicas."""
+        return Topology(replicas_per_worker=self._placement.num_replicas)
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas compute in lockstep."""
+        return self._placement.num_replicas
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """What told the strategy about its cluster; None on one machine."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({[str(d) for d in self._placement.devices]})"
+
+    @contextmanager
+    def scope(self) -> Iterator["Strategy"]:
+        """Make this the current strategy: ``with strategy.scope(): model = ...``.
+
+        Entering the scope of the current strategy again is fine. Raises ContextError inside ``run`` and MixedStrategyError inside
+        another strategy's scope.
+        """
+        require_cross_replica(self, "scope()")
+        connect_libraries()
+        with entered(self, None):
+            yield self
+
+    def run(self, fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Compute ``fn(*args, **kwargs)`` on every replica.
+
+        Args:
+            fn: ordinary Python and JAX or Keras code. It is traced, not called at every step.
+            args, kwargs: PerReplica values (also nested) are taken apart, each replica gets its own; the rest goes to all.
+
+        Returns: the structure that `fn` returns. Arrays that differ by replica come back as PerReplica, those provably equal on
+        all replicas as Mirrored, Python objects as they are. With one replica everything comes back bare.
+
+        Raises ArgumentTypeError if args is not a tuple or list, ContextError inside ``run``. Inside a ``replicant.function`` it
+        becomes part of that program; outside it is compiled by itself.
+
+        >>> import replicant, jax.numpy as jnp
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> print(strategy.run(lambda x: x + 1, args=(jnp.asarray(2),)))
+        3
+        """
+        if not callable(fn):
+            raise ArgumentTypeError(f"run: fn must be callable; got {fn!r}.")
+        if not isinstance(args, tuple | list):
+            raise ArgumentTypeError(
+                f"run: args must be a tuple or list of positional arguments, got {type(args).__name__}. Write args=(value,)."
+            )
+        require_cross_replica(self, "run()")
+        fn = getattr(fn, "python_function", fn)
+        if current_recorder() is not None:
+            return run_replicas(self, fn, tuple(args), dict(kwargs or {}))
+        connect_libraries()
+        with entered(self, None):
+            return self._compiled(fn)(*args, **(kwargs or {}))
+
+    def _compiled(self, fn: Callable[..., Any]) -> Compiled:
+        key = function_key(fn)
+        if key not in self._eager:
+            self._eager[key] = Compiled(lambda *args, **kwargs: run_replicas(self, fn, args, kwargs))
+            if len(self._eager) > _MAX_EAGER_FUNCTIONS:
+                self._eager.popitem(last=False)
+        self._eager.move_to_end(key)
+        return self._eager[key]
+
+    def reduce(self, op: ReduceOp | str, value: Any, axis: Any = None) -> Any:
+        """Combine the replicas' values into one.
+
+        Args:
+            op: "SUM" or "MEAN".
+            value: PerReplica or Mirrored, or a nested structure of them.
+            axis: None combines the replicas' values element by element, which needs equal shapes. An int (or tuple) reduces
+                along that axis of each value as well; sizes along it may differ, and MEAN is then the mean of all elements.
+
+        Returns: an array per leaf. MEAN of integers gives floats.
+
+        Raises ArgumentError for another op, an axis out of range, unequal shapes, or SUM of a value that is not distributed;
+        ContextError inside ``run`` (use ``get_replica_context().all_reduce``).
+
+        >>> import replicant
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> print(strategy.reduce("MEAN", replicant.PerReplica([jax.numpy.asarray([1.0, 3.0])]), axis=0))
+        2.0
+        """
+        require_cross_replica(self, "reduce()", "use get_replica_context().all_reduce(op, value)")
+        parsed = ReduceOp.parse(op)
+        return jax.tree.map(
+            lambda leaf: _reduce.reduce_leaf(parsed, leaf, axis, self.num_replicas_in_sync),
+            value,
+            is_leaf=lambda x: is_distributed(x) or x is None,
+        )
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Concatenate the replicas' values along `axis`, in replica order.
+
+        Args:
+            value: PerReplica arrays of rank >= 1, or a nested structure of them; sizes along `axis` may differ.
+            axis: int in [-rank, rank).
+
+        Raises ArgumentError for an axis out of range or other dimensions that differ, ArgumentTypeError for strings, ContextError
+        inside ``run`` (use ``get_replica_context().all_gather``).
+        """
+        require_cross_replica(self, "gather()", "use get_replica_context().all_gather(value, axis)")
+        return jax.tree.map(
+            lambda leaf: _reduce.gather_leaf(leaf, axis), value, is_leaf=lambda x: is_distributed(x) or x is None
+        )
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """The values of this worker's replicas as a tuple; ``(value,)`` for a value that is not distributed."""
+        return value.values if is_distributed(value) else (value,)
+
+    def experimental_distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
+        """PerReplica values made by calling ``value_fn(context)`` once per replica.
+
+        Args:
+            value_fn: gets a ValueContext (``replica_id_in_sync_group``, ``num_replicas_in_sync``) and returns arrays, Python
+                objects or nested structures of them; the same structure for every replica.
+        """
+        require_cross_replica(self, "experimental_distribute_values_from_function()")
+        return distribute_values(value_fn, self._placement)
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> DistributedDataset:
+        """A dataset of global batches, distributed: each replica gets its share of every batch.
+
+        Args:
+            dataset: a ``replicant.data.Dataset`` whose elements are global batches.
+            options: ``replicant.data.InputOptions``.
+
+        A batch of b examples is cut into chunks of ceil(b/n); the last chunks may be short or empty. Raises DatasetError for
+        elements without a batch axis, ElementError for components of different sizes.
+        """
+        require_cross_replica(self, "experimental_distribute_dataset()")
+        return DistributedDataset(dataset, self.topology, lambda leaf, sizes: place_batch(leaf, sizes, self._placement), options)
+
+
+class DefaultStrategy(Strategy):
+    """The strategy outside of all scopes: one replica on JAX's default device."""
+
+    def __init__(self) -> None:
+        super().__init__(Placement())
+
+    def __repr__(self) -> str:
+        return "DefaultStrategy()"
+

@@ -1,0 +1,262 @@
+"""GradientTape and value_and_grad.
+
+The tape does not record values: the traced function *is* the recording. ``with tape`` marks a region of the trace and
+``tape.gradient`` leaves a mark that names target and sources; ``_interpret.py`` differentiates the equations between them. So the
+Python code runs once, any traced array can be a source, and the compiled program is the one that ``jax.value_and_grad`` makes.
+
+Gradients are local: each replica's own, summed over replicas by the optimizer or by ``all_reduce`` (see ``_collectives.py``).
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import _state
+from ._function import function
+from ._markers import gradient_p, region_p
+from ._state import CrossRecorder, Recorder, Ref, current_recorder
+from ._values import is_array
+from ._variables import is_variable, ref_of
+from .errors import ArgumentError, ArgumentTypeError, GradientError
+
+_ids = itertools.count()
+
+
+class GradientTape:
+    """Gradients of what is computed inside its ``with`` block, inside ``strategy.run`` or a ``replicant.function``.
+
+    Args:
+        persistent: whether ``gradient`` may be called more than once.
+        watch_accessed_variables: whether trainable variables are watched without ``watch``.
+
+    Semantics: tf.GradientTape. Gradients in ``run`` are each replica's own; Keras optimizers sum them over replicas. Arrays need
+    no ``watch``: every array that the target was computed from can be a source.
+
+    >>> import replicant, jax.numpy as jnp
+    >>> @replicant.function
+    ... def slope(x):
+    ...     with replicant.GradientTape() as tape:
+    ...         y = x * x
+    ...     return tape.gradient(y, x)
+    >>> print(slope(jnp.asarray(3.0)))
+    6.0
+    """
+
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True):
+        self._persistent = persistent
+        self._watch_accessed = watch_accessed_variables
+        self._id = next(_ids)
+        self._watched: dict[Ref, None] = {}
+        self._reads: dict[Ref, list[Any]] = {}
+        self._recorder: Recorder | None = None
+        self._recording = False
+        self._used = False
+
+    def __enter__(self) -> "GradientTape":
+        if self._recording:
+            raise GradientError("This tape is already recording: a tape cannot be entered twice.")
+        self._recorder = _require_trace("GradientTape")
+        self._reads, self._used = {}, False
+        self._start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._recording:
+            self._stop(mark=exc_info[0] is None)
+
+    def _start(self) -> None:
+        if isinstance(self._recorder, CrossRecorder):
+            self._recorder.uses_tape = True
+        region_p.bind(tape=self._id, opens=True)
+        _state.add_listener(self._note)
+        self._recording = True
+
+    def _stop(self, *, mark: bool = True) -> None:
+        _state.remove_listener(self._note)
+        self._recording = False
+        if mark:
+            region_p.bind(tape=self._id, opens=False)
+
+    def _note(self, ref: Ref, value: Any, recorder: Recorder | None) -> None:
+        if recorder is not self._recorder:  # read by a replica inside of a tape around `run`: what counts is what went in
+            assert self._recorder is not None
+            if ref not in self._recorder.values:
+                return
+            value = self._recorder.values[ref]
+        if (ref.trainable and self._watch_accessed) or ref in self._watched:
+            seen = self._reads.setdefault(ref, [])
+            if not any(value is other for other in seen):
+                seen.append(value)
+
+    def watch(self, tensor: Any) -> None:
+        """Watch an array or variable, or a nested structure of them.
+
+        Needed only for variables that are not trainable, or with ``watch_accessed_variables=False``. Raises ArgumentTypeError for
+        Python numbers, which have no gradient.
+        """
+        for leaf in jax.tree.leaves(tensor, is_leaf=is_variable):
+            if is_variable(leaf):
+                self._watched[ref_of(leaf)] = None
+            elif not is_array(leaf):
+                raise ArgumentTypeError(f"watch takes arrays and variables; got {leaf!r} of type {type(leaf).__name__}.")
+
+    def watched_variables(self) -> tuple[str, ...]:
+        """Names of the variables that were read while the tape recorded."""
+        return tuple(ref.name for ref in self._reads)
+
+    @contextmanager
+    def stop_recording(self) -> Any:
+        """Pause the tape: what is computed in this block has no gradient."""
+        if not self._recording:
+            raise GradientError("stop_recording needs a tape that is recording: use it inside the tape's `with` block.")
+        self._stop()
+        try:
+            yield
+        finally:
+            self._start()
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: str | None = None,
+    ) -> Any:
+        """Gradient of `target` with respect to each of `sources`.
+
+        Args:
+            target: float array of any shape, or a nested structure of them; their sums are added up.
+            sources: variables or float arrays, or a nested structure of them.
+            output_gradients: weights of the targets' elements, of the targets' structure and shapes; ones by default.
+            unconnected_gradients: what a source without a path to the target gets: "none" (default) None, "zero" zeros.
+
+        Returns: gradients in the structure of `sources`.
+
+        Raises GradientError outside of a trace, after the trace ended, or for a second call on a tape that is not persistent.
+        """
+        if unconnected_gradients not in (None, "none", "zero"):
+            raise ArgumentError(f"unconnected_gradients must be 'none' or 'zero'; got {unconnected_gradients!r}.")
+        if self._recorder is None:
+            raise GradientError("This tape recorded nothing: compute the target inside `with replicant.GradientTape() as tape:`.")
+        if current_recorder() is not self._recorder:
+            raise GradientError(
+                "tape.gradient was called outside of the function in which the tape recorded. Call it in the same `strategy.run` "
+                "or `replicant.function` as the tape's `with` block."
+            )
+        if self._used and not self._persistent:
+            raise GradientError(
+                "A tape that is not persistent can compute one set of gradients. Use GradientTape(persistent=True), or one tape "
+                "per gradient."
+            )
+        if self._recording and not self._persistent:
+            self._stop()
+        self._used = True
+        leaves, tree = jax.tree.flatten(sources, is_leaf=lambda x: x is None or is_variable(x))
+        found = self._gradients(*_targets(target, output_gradients), leaves)
+        zeros = unconnected_gradients == "zero"
+        return jax.tree.unflatten(tree, [_zeros_like(s) if g is None and zeros else g for s, g in zip(leaves, found, strict=True)])
+
+    def _gradients(self, targets: list[Any], cotangents: list[Any], sources: list[Any]) -> list[Any]:
+        """One gradient, or None, per source. A variable counts through every value that was read from it."""
+        recorder = self._recorder
+        assert recorder is not None
+        arrays, owners = [], []
+        for i, source in enumerate(sources):
+            for value in self._reads.get(ref_of(source), []) if is_variable(source) else [_source_array(source)]:
+                if jnp.issubdtype(value.dtype, jnp.inexact):
+                    arrays.append(value)
+                    owners.append(i)
+        call = recorder.num_gradients
+        recorder.num_gradients += 1
+        cut_off = recorder.facts.unconnected.get(call, frozenset())
+        live = [j for j in range(len(arrays)) if j not in cut_off]
+        found: list[Any] = [None] * len(sources)
+        if not targets or not live:
+            return found
+        if recorder.rehearsing:
+            parts = [jnp.zeros(arrays[j].shape, arrays[j].dtype) for j in live]
+        else:
+            parts = gradient_p.bind(
+                *targets, *cotangents, *[arrays[j] for j in live], tape=self._id, call=call, num_targets=len(targets)
+            )
+        for j, part in zip(live, parts, strict=True):
+            i = owners[j]
+            found[i] = part if found[i] is None else found[i] + part
+        return found
+
+
+def _require_trace(what: str) -> Recorder:
+    recorder = current_recorder()
+    if recorder is None:
+        raise GradientError(
+            f"{what} works inside `strategy.run` or a function decorated with `@replicant.function`, where the computation can be "
+            "traced. Move this code into such a function, or use `replicant.value_and_grad(fn, variables)`, which works anywhere."
+        )
+    return recorder
+
+
+def _targets(target: Any, output_gradients: Any) -> tuple[list[Any], list[Any]]:
+    leaves, tree = jax.tree.flatten(target)
+    if output_gradients is None:
+        weights: Sequence[Any] = [None] * len(leaves)
+    else:
+        weights, weights_tree = jax.tree.flatten(output_gradients)
+        if weights_tree != tree:
+            raise ArgumentError(f"output_gradients has the structure {weights_tree}, the target has {tree}; they must be equal.")
+    targets, cotangents = [], []
+    for leaf, weight in zip(leaves, weights, strict=True):
+        if not is_array(leaf):
+            continue  # a constant: it depends on nothing
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise ArgumentTypeError(f"The target of a gradient must be of a float dtype; got {leaf.dtype}.")
+        targets.append(jnp.asarray(leaf))
+        cotangents.append(jnp.ones(leaf.shape, leaf.dtype) if weight is None else jnp.broadcast_to(weight, leaf.shape).astype(leaf.dtype))
+    return targets, cotangents
+
+
+def _source_array(source: Any) -> Any:
+    if not is_array(source):
+        raise ArgumentTypeError(f"A source of a gradient must be a variable or an array; got {source!r} of type {type(source).__name__}.")
+    return source
+
+
+def _zeros_like(source: Any) -> Any:
+    shape, dtype = (ref_of(source).shape, ref_of(source).dtype) if is_variable(source) else (source.shape, source.dtype)
+    return jnp.zeros(shape, dtype)
+
+
+def value_and_grad(fn: Callable[..., Any], variables: Any = None, *, has_aux: bool = False) -> Callable[..., Any]:
+    """`fn` made to return its value and its gradient.
+
+    Args:
+        fn: returns a scalar float loss, or (loss, anything) with ``has_aux``.
+        variables: variables (or a nested structure of them) to differentiate by; by default the function's first argument.
+        has_aux: whether `fn` returns a pair whose first element is the loss.
+
+    Returns: a function of the same arguments that returns ``(value, gradients)``. It works anywhere: inside ``strategy.run`` it
+    gives the replica's own gradients, outside it is compiled by itself.
+
+    >>> import replicant, jax.numpy as jnp
+    >>> value, gradient = replicant.value_and_grad(lambda x: x * x)(jnp.asarray(3.0))
+    >>> print(value, gradient)
+    9.0 6.0
+    """
+    if variables is None:
+        return jax.value_and_grad(fn, has_aux=has_aux)
+
+    def with_gradients(*args: Any, **kwargs: Any) -> Any:
+        with GradientTape() as tape:
+            tape.watch(variables)
+            value = fn(*args, **kwargs)
+        return value, tape.gradient(value[0] if has_aux else value, variables, unconnected_gradients="zero")
+
+    compiled = function(with_gradients)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return with_gradients(*args, **kwargs) if current_recorder() is not None else compiled(*args, **kwargs)
+
+    return call

@@ -1,0 +1,95 @@
+"""Every exception that Replicant raises by itself.
+
+Each class also inherits the built-in type that tf.distribute programs catch, so ``except ValueError`` keeps working::
+
+    ReplicantError
+    ├── ConfigurationError (ValueError)      a setting that cannot work here
+    │   ├── DeviceError                      unknown, missing or repeated devices
+    │   ├── BackendError                     Keras runs on another backend, or a version is not supported
+    │   └── AlreadyStartedError (also RuntimeError)  too late: JAX has started
+    ├── ContextError (RuntimeError)          called in the wrong place (inside or outside ``run``, ``scope``)
+    │   └── MixedStrategyError               two strategies in one scope
+    ├── ArgumentError (ValueError)           a value that breaks a rule: unknown op, axis out of range, bad shape
+    ├── ArgumentTypeError (TypeError)        a value of the wrong type
+    ├── VariableError (ValueError)           a variable used against its synchronization or aggregation
+    │   └── DivergenceError                  replicas would stop agreeing
+    ├── GradientError (RuntimeError)         a tape used in a way that has no answer
+    ├── LossReductionError (ValueError)      a Keras loss whose reduction is wrong inside ``run``
+    ├── RaggedStepError (ValueError)         something that replicas of different sizes cannot do together
+    ├── DatasetError (ValueError)            a dataset that cannot be built or distributed
+    │   └── ElementError                     an element that breaks the dataset's structure
+    ├── OutOfRangeError (IndexError)         read past the end of an iterator or optional
+    └── CheckpointError (ValueError)         a checkpoint that is missing, damaged or does not fit
+"""
+
+
+class ReplicantError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigurationError(ReplicantError, ValueError):
+    """A setting that cannot work here."""
+
+
+class DeviceError(ConfigurationError):
+    """Unknown, missing or repeated devices."""
+
+
+class BackendError(ConfigurationError):
+    """Keras runs on a backend, or in a version, that Replicant cannot drive."""
+
+
+class AlreadyStartedError(ConfigurationError, RuntimeError):
+    """A setting that must come before JAX starts came after."""
+
+
+class ContextError(ReplicantError, RuntimeError):
+    """A call in the wrong place: inside or outside ``run``, ``scope`` or ``function``."""
+
+
+class MixedStrategyError(ContextError):
+    """Two strategies were active at once."""
+
+
+class ArgumentError(ReplicantError, ValueError):
+    """An argument's value breaks a rule."""
+
+
+class ArgumentTypeError(ReplicantError, TypeError):
+    """An argument has the wrong type."""
+
+
+class VariableError(ReplicantError, ValueError):
+    """A variable was used against its synchronization or aggregation."""
+
+
+class DivergenceError(VariableError):
+    """The replicas' copies of a mirrored variable would stop agreeing."""
+
+
+class GradientError(ReplicantError, RuntimeError):
+    """A gradient was asked for that the tape cannot answer."""
+
+
+class LossReductionError(ReplicantError, ValueError):
+    """A Keras loss with a mean-type reduction was called inside ``run``."""
+
+
+class RaggedStepError(ReplicantError, ValueError):
+    """Replicas of different sizes cannot do this together."""
+
+
+class DatasetError(ReplicantError, ValueError):
+    """A dataset cannot be built or distributed."""
+
+
+class ElementError(DatasetError):
+    """An element breaks the dataset's structure."""
+
+
+class OutOfRangeError(ReplicantError, IndexError):
+    """Read past the end of an iterator, or from an empty optional."""
+
+
+class CheckpointError(ReplicantError, ValueError):
+    """A checkpoint is missing, damaged, or does not fit the objects it is restored into."""

@@ -1,0 +1,130 @@
+"""A thread that reads ahead into a bounded queue, and ends when nobody reads any more."""
+
+import atexit
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from replicant.errors import DatasetError
+
+_CHECK_SECONDS = 1.0  # how often a waiting consumer makes sure that the thread is alive
+_JOIN_SECONDS = 5.0  # a thread inside a user's function cannot be stopped, only waited for
+
+END = object()
+
+_live: "weakref.WeakSet[Background]" = weakref.WeakSet()
+
+
+class Background:
+    """Calls ``produce`` on a thread until it returns `END`, and keeps up to ``ahead`` results ready.
+
+    The thread starts with the first `next`. It ends at the end of the data, when ``produce`` raises, at `close`, when
+    this object is garbage collected, and when the interpreter exits.
+    """
+
+    def __init__(self, produce: Callable[[], Any], ahead: int, name: str) -> None:
+        self._channel = _Channel(ahead)
+        # The thread must not refer to this object, or it would never be collected.
+        self._thread = threading.Thread(target=_run, args=(produce, self._channel), name=name, daemon=True)
+        self._process = os.getpid()
+        weakref.finalize(self, self._channel.close).atexit = False  # `_close_all` waits as well
+        _live.add(self)
+
+    def next(self) -> Any:
+        """The next result, or `END`.
+
+        Raises:
+            Exception: what ``produce`` raised, with its own traceback, this time and every time after.
+            DatasetError: the thread is gone, as in a forked process.
+        """
+        if os.getpid() != self._process:
+            raise DatasetError(
+                "This iterator reads on a thread of another process, which a fork does not copy. "
+                "Make the iterator after the fork."
+            )
+        with self._channel.changed:
+            if self._thread.ident is None and not self._channel.closed:
+                self._thread.start()
+        return self._channel.get(self._thread)
+
+    def close(self, seconds: float | None = _JOIN_SECONDS) -> None:
+        """End the thread and wait for it; None: until the user's function that it is in returns. May be repeated."""
+        self._channel.close()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+
+
+class _Channel:
+    """The queue. One condition guards everything; its lock is re-entrant, so that a finalizer may run at any point."""
+
+    def __init__(self, ahead: int) -> None:
+        self.ahead = ahead
+        self.items: deque[Any] = deque()
+        self.error: BaseException | None = None
+        self.ended = False
+        self.closed = False
+        self.changed = threading.Condition(threading.RLock())
+
+    def put(self, item: Any) -> bool:
+        """Add a result when there is room; False if nobody wants it any more."""
+        with self.changed:
+            while len(self.items) >= self.ahead and not self.closed:
+                self.changed.wait()
+            if not self.closed:
+                self.items.append(item)
+                self.changed.notify_all()
+            return not self.closed
+
+    def end(self, error: BaseException | None) -> None:
+        """No more results."""
+        with self.changed:
+            self.error, self.ended = error, True
+            self.traceback = error.__traceback__ if error else None
+            self.changed.notify_all()
+
+    def get(self, thread: threading.Thread) -> Any:
+        """The next result; END at the end and after `close`."""
+        with self.changed:
+            while not (self.items or self.ended or self.closed):
+                self.changed.wait(_CHECK_SECONDS)
+                if not (thread.is_alive() or self.items or self.ended):
+                    raise DatasetError("The thread that reads the dataset is gone. Make a new iterator.")
+            if self.closed:
+                return END
+            if self.items:
+                item = self.items.popleft()
+                self.changed.notify_all()
+                return item
+            if self.error is not None:
+                raise self.error.with_traceback(self.traceback)
+            return END
+
+    def close(self) -> None:
+        """Forget what is waiting, and let both sides go."""
+        with self.changed:
+            self.closed = True
+            self.items.clear()
+            self.changed.notify_all()
+
+
+def _run(produce: Callable[[], Any], channel: _Channel) -> None:
+    """The thread: every exception travels to the consumer."""
+    error = None
+    try:
+        while not channel.closed and (item := produce()) is not END:
+            if not channel.put(item):
+                break
+            item = None  # a batch that was handed over must not be kept alive here
+    except BaseException as raised:  # noqa: BLE001 - nothing is handled here: the consumer raises it
+        error = raised
+    channel.end(error)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Threads must not be inside JAX while the interpreter goes away."""
+    for background in list(_live):
+        background.close()

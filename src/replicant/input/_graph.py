@@ -1,0 +1,166 @@
+"""The graph: immutable nodes that describe a dataset, and cursors that stand at a position in it.
+
+A `Node` says what its elements are and can be rewritten (`rewrite`). `Node.open` gives a `Cursor`: at the beginning, or
+at a position that an earlier cursor's ``state()`` described. Cursors pull *at most* what they are asked for, and hold
+nothing back, so a position is a few integers per node.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from ._blocks import Block, concatenate
+from ._structure import map_leaves, spec_of
+
+INFINITE = -1
+UNKNOWN = -2
+
+# A position: ints, strings, None, and dicts and lists of them (what JSON can hold).
+State = dict[str, Any]
+
+
+class Cursor(abc.ABC):
+    """A position in the stream of elements of one node."""
+
+    @abc.abstractmethod
+    def pull(self, limit: int) -> Block | None:
+        """The next elements: at least one, at most ``limit``. None at the end, and from then on."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Go to the beginning of another pass."""
+
+    @abc.abstractmethod
+    def state(self) -> State:
+        """The position; ``Node.open`` continues from it."""
+
+    def skip(self, count: int) -> int:
+        """Move ahead by up to ``count`` elements without making them where possible; returns how many there were."""
+        skipped = 0
+        while skipped < count and (block := self.pull(count - skipped)) is not None:
+            skipped += block.size
+        return skipped
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        return
+
+
+class Through(Cursor):
+    """A cursor over one input, which passes on what it does not change."""
+
+    def __init__(self, source: Cursor) -> None:
+        self.source = source
+
+    def reset(self) -> None:
+        self.source.reset()
+
+    def close(self) -> None:
+        self.source.close()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Node(abc.ABC):
+    """One transform (or source) and the nodes it reads."""
+
+    inputs: tuple["Node", ...]
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """What it does and with which settings, as the user would write it."""
+
+    @property
+    @abc.abstractmethod
+    def spec(self) -> Any:
+        """Structure of TensorSpecs, or None where it cannot be known because there is no element."""
+
+    @property
+    @abc.abstractmethod
+    def cardinality(self) -> int:
+        """Number of elements, INFINITE or UNKNOWN."""
+
+    @abc.abstractmethod
+    def open(self, state: State | None = None) -> Cursor:
+        """A cursor at the beginning of a new iteration, or at a position."""
+
+    @property
+    def sampled(self) -> "Node":
+        """What to read instead when only the form of an element matters: no waiting for buffers, no side effects."""
+        return self
+
+    def with_inputs(self, *inputs: "Node") -> Self:
+        """The same transform over other inputs."""
+        return dataclasses.replace(self, inputs=inputs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OneInput(Node):
+    """A node that reads one other; by default elements look like, and are as many as, those of its input."""
+
+    @property
+    def input(self) -> Node:
+        return self.inputs[0]
+
+    @property
+    def spec(self) -> Any:
+        return self.input.spec
+
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality
+
+
+def rewrite(node: Node, fn: Callable[[Node], Node]) -> Node:
+    """The graph with ``fn`` applied to every node, inputs first."""
+    inputs = tuple(rewrite(child, fn) for child in node.inputs)
+    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+        node = node.with_inputs(*inputs)
+    return fn(node)
+
+
+def nodes(node: Node) -> Iterator[Node]:
+    """All nodes of a graph, inputs first."""
+    for child in node.inputs:
+        yield from nodes(child)
+    yield node
+
+
+def describe(node: Node) -> str:
+    """The pipeline on one line; two pipelines with the same line can exchange positions."""
+    if not node.inputs:
+        return node.label
+    before = ", ".join(describe(child) for child in node.inputs)
+    return f"{before if len(node.inputs) == 1 else f'({before})'} > {node.label}"
+
+
+def sample(node: Node) -> Any:
+    """The first element as far as its form matters, or None if there is none."""
+    cursor = rewrite(node, lambda each: each.sampled).open()
+    try:
+        block = cursor.pull(1)
+        return None if block is None else next(block.elements())
+    finally:
+        cursor.close()
+
+
+def sample_spec(node: Node) -> Any:
+    """Spec of the first element, every size taken as fixed."""
+    element = sample(node)
+    return None if element is None else map_leaves(spec_of, element)
+
+
+def pull_exactly(cursor: Cursor, count: int) -> Block | None:
+    """The next ``count`` elements, fewer only at the end; None if there is none."""
+    blocks: list[Block] = []
+    missing = count
+    while missing and (block := cursor.pull(missing)) is not None:
+        blocks.append(block)
+        missing -= block.size
+    return concatenate(blocks) if blocks else None
+
+
+def known(cardinality: int) -> bool:
+    """Whether it is a number of elements."""
+    return cardinality >= 0

@@ -1,0 +1,162 @@
+"""Iterators: what `iter` of a dataset gives, distributed or not."""
+
+import abc
+from types import TracebackType
+from typing import Any, Self
+
+from replicant.errors import DatasetError, OutOfRangeError
+
+from ._background import END
+from ._graph import Cursor, Node, State, describe
+
+_STATE_VERSION = 1
+
+
+class Optional:
+    """The next element of an iterator, if there is one.
+
+    >>> from replicant.data import Dataset
+    >>> iterator = iter(Dataset.range(1))
+    >>> iterator.get_next_as_optional().get_value()
+    np.int64(0)
+    >>> iterator.get_next_as_optional().has_value()
+    False
+    """
+
+    def __init__(self, value: Any = END) -> None:
+        self._value = value
+
+    def has_value(self) -> bool:
+        """Whether there was another element."""
+        return self._value is not END
+
+    def get_value(self) -> Any:
+        """The element.
+
+        Raises:
+            OutOfRangeError: there was none.
+        """
+        if self._value is END:
+            raise OutOfRangeError("This optional is empty: the iterator was at its end. Ask `has_value()` first.")
+        return self._value
+
+
+class ElementIterator(abc.ABC):
+    """One pass over a dataset. Its position can be saved and restored; it can be closed early, as by ``with``.
+
+    >>> from replicant.data import Dataset
+    >>> dataset = Dataset.range(10).shuffle(10, seed=1).batch(4)
+    >>> iterator = iter(dataset)
+    >>> first = next(iterator)
+    >>> position = iterator.state()
+    >>> second = next(iterator)
+    >>> again = iter(dataset)
+    >>> again.restore(position)
+    >>> bool((next(again) == second).all())
+    True
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @abc.abstractmethod
+    def _take(self) -> Any:
+        """The next element, or END."""
+
+    @abc.abstractmethod
+    def _position(self) -> State:
+        """Position after the last element that was handed out."""
+
+    @abc.abstractmethod
+    def _go_to(self, cursor: Cursor) -> None:
+        """Read on from this cursor."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Stop reading; from now on the iterator is at its end. Done by itself at the end and at garbage collection."""
+
+    @property
+    @abc.abstractmethod
+    def element_spec(self) -> Any:
+        """Structure of specs of the elements."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        element = self._take()
+        if element is END:
+            raise StopIteration
+        return element
+
+    def get_next(self) -> Any:
+        """The next element.
+
+        Raises:
+            OutOfRangeError: there is none.
+        """
+        element = self._take()
+        if element is END:
+            raise OutOfRangeError("The iterator is at its end. Make another with `iter(dataset)`, or add `.repeat()`.")
+        return element
+
+    def get_next_as_optional(self) -> Optional:
+        """The next element, or an empty `Optional` at the end."""
+        return Optional(self._take())
+
+    def state(self) -> State:
+        """The exact position, in integers and strings that JSON can hold."""
+        return {"version": _STATE_VERSION, "pipeline": describe(self._node), "position": self._position()}
+
+    def restore(self, state: State) -> None:
+        """Continue after the element that was last handed out when ``state`` was taken.
+
+        Raises:
+            DatasetError: the state belongs to another pipeline.
+        """
+        if state.get("version") != _STATE_VERSION or state.get("pipeline") != describe(self._node):
+            raise DatasetError(
+                "This position belongs to another pipeline, so it means nothing here. "
+                f"It was saved from: {state.get('pipeline')!r}. This one is: {describe(self._node)!r}. "
+                "Build the same pipeline again."
+            )
+        self.close()
+        self._go_to(self._node.open(state["position"]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class DatasetIterator(ElementIterator):
+    """Iterates over a dataset in this process, as NumPy."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._go_to(node.open())
+
+    def _go_to(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._closed = False
+
+    def _take(self) -> Any:
+        block = None if self._closed else self._cursor.pull(1)
+        if block is None:
+            self.close()
+            return END
+        return next(block.elements())
+
+    def _position(self) -> State:
+        return self._cursor.state()
+
+    def close(self) -> None:
+        self._closed = True
+        self._cursor.close()
+
+    @property
+    def element_spec(self) -> Any:
+        return self._node.spec

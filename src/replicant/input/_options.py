@@ -1,0 +1,86 @@
+"""Options of datasets and of their distribution. They never change values, only who reads what and when."""
+
+import dataclasses
+import enum
+
+from replicant.errors import ArgumentError, ArgumentTypeError
+
+
+class AutoShardPolicy(enum.IntEnum):
+    """Who reads what when several workers share a dataset; the numbers are tf.data's.
+
+    AUTO: by files where there are files, else by data. FILE: every worker reads its own files. DATA: every worker reads
+    all and keeps its share. OFF: every worker has all elements. HINT: as OFF.
+    """
+
+    OFF = -1
+    AUTO = 0
+    FILE = 1
+    DATA = 2
+    HINT = 3
+
+
+@dataclasses.dataclass
+class DistributeOptions:
+    """Options of distribution; reached as ``options.experimental_distribute``."""
+
+    auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "auto_shard_policy":
+            raise ArgumentError(f"DistributeOptions has no option {name!r}. It has: auto_shard_policy.")
+        if not isinstance(value, AutoShardPolicy):
+            raise ArgumentTypeError(
+                "auto_shard_policy must be a replicant.data.AutoShardPolicy, such as AutoShardPolicy.DATA. "
+                f"Received: {value!r}."
+            )
+        object.__setattr__(self, name, value)
+
+
+@dataclasses.dataclass
+class Options:
+    """Options of a dataset, set with ``Dataset.with_options``.
+
+    >>> options = Options()
+    >>> options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA
+    """
+
+    experimental_distribute: DistributeOptions = dataclasses.field(default_factory=DistributeOptions)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "experimental_distribute":
+            raise ArgumentError(f"Options has no option {name!r}. It has: experimental_distribute.")
+        object.__setattr__(self, name, value)
+
+
+class InputReplicationMode(enum.Enum):
+    """How often an input function is called: once per worker, or once per replica."""
+
+    PER_WORKER = "PER_WORKER"
+    PER_REPLICA = "PER_REPLICA"
+
+
+@dataclasses.dataclass(frozen=True)
+class InputOptions:
+    """Options of one distributed dataset.
+
+    Args:
+        experimental_fetch_to_device: place batches on the devices ahead of time (True, and the default None). False:
+            batches are still read ahead, but stay on the host until they are asked for.
+        experimental_replication_mode: only PER_WORKER for ``experimental_distribute_dataset``.
+        experimental_per_replica_buffer_size: batches kept ready on every replica; at least 2 are.
+
+    Raises:
+        ArgumentError: a negative buffer size.
+    """
+
+    experimental_fetch_to_device: bool | None = None
+    experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER
+    experimental_per_replica_buffer_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.experimental_per_replica_buffer_size < 0:
+            raise ArgumentError(
+                "InputOptions: experimental_per_replica_buffer_size must be at least 0. "
+                f"Received: {self.experimental_per_replica_buffer_size}."
+            )

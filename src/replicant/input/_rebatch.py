@@ -1,0 +1,38 @@
+"""How a global batch is cut for the replicas: pure functions of small integers, one rule for every policy."""
+
+from replicant._topology import Topology
+
+
+def chunk_sizes(batch_size: int, num_replicas: int) -> tuple[int, ...]:
+    """Rows of a global batch that each replica gets, in replica order.
+
+    Replicas are filled one after the other with ``ceil(batch_size / num_replicas)`` rows, so late replicas may be short
+    or empty. This is what tf.distribute does under ``AutoShardPolicy.DATA``, and what its guide documents for all.
+
+    >>> chunk_sizes(16, 4), chunk_sizes(5, 4), chunk_sizes(4, 3), chunk_sizes(0, 2)
+    ((4, 4, 4, 4), (2, 2, 1, 0), (2, 2, 0), (0, 0))
+    """
+    share = -(-batch_size // num_replicas)
+    return tuple(min(share, max(0, batch_size - replica * share)) for replica in range(num_replicas))
+
+
+def worker_chunk(batch_size: int, topology: Topology) -> tuple[int, tuple[int, ...]]:
+    """First row of a global batch that belongs to this worker, and the sizes of its own replicas.
+
+    >>> worker_chunk(10, Topology(num_workers=2, worker_index=1, replicas_per_worker=2))
+    (6, (3, 1))
+    """
+    sizes = chunk_sizes(batch_size, topology.num_replicas)
+    first = topology.local_replica_ids[0]
+    return sum(sizes[:first]), sizes[first : first + topology.replicas_per_worker]
+
+
+def static_chunk_size(batch_size: int | None, num_replicas: int) -> int | None:
+    """Size that all replicas' chunks have in common, or None where they can differ.
+
+    >>> static_chunk_size(6, 3), static_chunk_size(5, 3), static_chunk_size(None, 3)
+    (2, None, None)
+    """
+    if batch_size is None or batch_size % num_replicas:
+        return None
+    return batch_size // num_replicas

@@ -1,0 +1,216 @@
+"""Connects Keras to the replicas: its variables to the traces, its optimizers to the all-reduce, its losses to the rules.
+
+* A Keras variable is read and written through the current recorder while a program is traced. Its ``synchronization`` and
+  ``aggregation`` are honoured: metrics (on_read) keep one copy per replica, summed when read outside of ``run``.
+* ``optimizer.apply`` in a replica sums the gradients over replicas first, once, so clipping, accumulation, loss scaling and moving
+  averages act on the gradient of the global batch.
+* Random layers draw other numbers on each replica; replica 0 draws those of one device.
+* Batch statistics are averaged over the replicas that have rows.
+* A loss with a mean-type reduction raises inside ``run``, as the tf.distribute guide prescribes.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from .. import _state
+from .._collectives import ReduceOp
+from .._context import active_replica_context, default_strategy, get_strategy
+from .._rules import VariableAggregation
+from .._state import Ref, ReplicaRecorder, current_recorder
+from .._variables import register_variable_type
+from ..errors import LossReductionError
+from . import _internals
+from ._internals import KerasVariable
+
+_BATCH_STATISTICS = ("moving_mean", "moving_variance")
+
+
+class KerasRef(Ref):
+    """Storage of a Keras variable. Stacked copies lie in ``_value`` itself and are told apart by identity, so whatever Keras
+    assigns replaces them."""
+
+    def __init__(self, variable: Any):
+        super().__init__()
+        self.variable = variable
+        self.name = variable.path
+        self.shape = tuple(variable.shape)
+        self.dtype = jnp.dtype(variable._dtype)
+        self.on_read = variable.synchronization == "on_read"
+        statistics = variable.name in _BATCH_STATISTICS and not variable.trainable
+        rule = "mean" if statistics and variable.aggregation == "none" else variable.aggregation
+        self.aggregation = VariableAggregation(rule)
+        self.rows_only = statistics or self.on_read
+        self._copies: Any = None
+
+    @property
+    def trainable(self) -> bool:  # type: ignore[override]  # Keras lets users freeze a variable at any time
+        return self.variable.trainable
+
+    def get_raw(self) -> tuple[Any, bool]:
+        value = self.variable._value
+        if value is None:  # made during this trace, filled in at its end
+            return jnp.zeros(self.shape, self.dtype), False
+        return value, value is self._copies
+
+    def set_raw(self, raw: Any, *, stacked: bool) -> None:
+        self.variable._value = raw
+        self._copies = raw if stacked else None
+
+
+def ref_of_keras(variable: Any) -> KerasRef:
+    """The one Ref of a Keras variable."""
+    ref = variable.__dict__.get("_replicant_ref")
+    if ref is None:
+        ref = variable._replicant_ref = KerasRef(variable)
+    return ref
+
+
+class RecordingScope(keras.StatelessScope):
+    """Keras's own scope for functional code, answered by the current recorder."""
+
+    def __init__(self) -> None:
+        super().__init__(collect_losses=True)
+
+    def get_current_value(self, variable: Any) -> Any:
+        recorder = current_recorder()
+        return None if recorder is None else _state.read(ref_of_keras(variable))
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        variable, value = update
+        recorder = current_recorder()
+        assert recorder is not None, "a RecordingScope is only entered around traces"
+        recorder.write(ref_of_keras(variable), value)
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Entered around every trace. At the end of the outermost one Keras fills in variables that were made in it."""
+    if isinstance(_internals.get_stateless_scope(), RecordingScope):
+        yield
+        return
+    with RecordingScope():
+        yield
+
+
+def _value(original: Any, variable: Any) -> Any:
+    recorder = current_recorder()
+    if recorder is not None and _internals.in_stateless_scope():
+        scope = _internals.get_stateless_scope()
+        known = scope.get_current_value(variable)
+        if known is None and not isinstance(scope, RecordingScope):  # Keras's own scope inside ours knows some variables only
+            known = recorder.read(ref_of_keras(variable))
+        if known is not None:
+            return variable._maybe_autocast(known)
+    ref = variable.__dict__.get("_replicant_ref")
+    if ref is None or recorder is not None:
+        return original(variable)
+    if variable._value is not None and variable._value is ref._copies:
+        return variable._maybe_autocast(ref.read_eagerly())
+    ref.expose()
+    return original(variable)
+
+
+def _assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
+    """assign_add and assign_sub combine the change, not the new value: with SUM the difference matters."""
+    recorder = current_recorder()
+    ref = ref_of_keras(variable) if isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1 else None
+    if ref is None or ref.on_read or ref.aggregation is not VariableAggregation.SUM or recorder is None:
+        return original(variable, change)
+    total = recorder.combine(ref, jnp.broadcast_to(jnp.asarray(change, ref.dtype), ref.shape))
+    new = recorder.read(ref) + sign * total
+    recorder.write_combined(ref, new)
+    return new
+
+
+class _Applying(threading.local):
+    depth = 0
+
+
+_applying = _Applying()
+
+
+def _apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    context = active_replica_context()
+    if context is None or current_recorder() is None:
+        return original(optimizer, grads, trainable_variables)
+    grads = list(grads)
+    if _applying.depth == 0:
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            _build_now(optimizer, trainable_variables)
+        if context.num_replicas_in_sync > 1:
+            present = [i for i, g in enumerate(grads) if g is not None]
+            for i, total in zip(present, context.all_reduce(ReduceOp.SUM, [grads[i] for i in present]), strict=True):
+                grads[i] = total
+    _applying.depth += 1
+    try:
+        if isinstance(optimizer, _internals.LossScaleOptimizer):
+            return _apply_functionally(optimizer, grads, trainable_variables)
+        return original(optimizer, grads, trainable_variables)
+    finally:
+        _applying.depth -= 1
+
+
+def _apply_functionally(optimizer: Any, grads: list[Any], variables: list[Any] | None) -> None:
+    """Loss scaling branches on the gradients, and nothing may be assigned inside a traced branch: pass state in and out."""
+    known = optimizer._trainable_variables
+    by_id = dict(zip(map(id, known if variables is None else variables), grads, strict=True))
+    new_values, new_slots = optimizer.stateless_apply(
+        [v.value for v in optimizer.variables], [by_id.get(id(v)) for v in known], [v.value for v in known]
+    )
+    for variable, value in zip([*known, *optimizer.variables], [*new_values, *new_slots], strict=True):
+        variable.assign(value)
+
+
+def _build_now(optimizer: Any, variables: list[Any]) -> None:
+    """Make the optimizer's variables outside of the trace: some have computed initial values."""
+    if optimizer.built:
+        return
+    with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
+        optimizer.build(variables)
+        optimizer.built = True
+
+
+def _draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
+    seed = original(generator, *args, **kwargs)
+    context = active_replica_context()
+    if context is None or current_recorder() is None or context.num_replicas_in_sync == 1:
+        return seed
+    # The generator's state stays the same on all replicas; what is drawn from it depends on the replica. An odd multiplier
+    # (2**32 / golden ratio) spreads the replica ids over all seeds and leaves replica 0 with the seed of one device.
+    shift = context.replica_id_in_sync_group.astype(seed.dtype) * jnp.asarray(0x9E3779B1, seed.dtype)
+    return seed + jnp.stack([shift, jnp.zeros_like(shift)])
+
+
+_MEAN_TYPES = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+
+
+def _call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+    if loss.reduction in _MEAN_TYPES and active_replica_context() is not None and get_strategy() is not default_strategy():
+        raise LossReductionError(
+            f"The loss {loss.name!r} has reduction={loss.reduction!r}, which divides by the rows of one replica; summed over "
+            "replicas that is not the mean over the global batch. Create it with reduction='none' (or 'sum') and use "
+            "replicant.compute_average_loss(per_example_loss, global_batch_size=...)."
+        )
+    return original(loss, *args, **kwargs)
+
+
+def _connect() -> None:
+    _internals.wrap_property(KerasVariable, "value", _value)
+    _internals.wrap_method(KerasVariable, "assign_add", partial(_assign_change, sign=1))
+    _internals.wrap_method(KerasVariable, "assign_sub", partial(_assign_change, sign=-1))
+    for optimizer in (_internals.BaseOptimizer, _internals.LossScaleOptimizer):
+        _internals.wrap_method(optimizer, "apply", _apply)
+    _internals.wrap_method(_internals.SeedGenerator, "next", _draw_seed)
+    _internals.wrap_method(_internals.Loss, "__call__", _call_loss)
+    register_variable_type(KerasVariable, ref_of_keras)
+
+
+_connect()

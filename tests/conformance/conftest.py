@@ -1,0 +1,36 @@
+"""Figures recorded from TensorFlow, and the table of what became of them."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # test folders are no packages
+
+import _report  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def figures(request: pytest.FixtureRequest) -> Any:
+    """The figures of test_<name>.py: figures/<name>.json."""
+    return json.loads((HERE / "figures" / f"{_name(request)}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def report(request: pytest.FixtureRequest) -> _report.Report:
+    """Where test_<name>.py counts its cases."""
+    return _report.REPORTS[_name(request)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _report.REPORTS:
+        terminalreporter.section("recorded TensorFlow cases")
+        for line in _report.table():
+            terminalreporter.line(line)
+
+
+def _name(request: pytest.FixtureRequest) -> str:
+    return request.path.stem.removeprefix("test_")

@@ -1,0 +1,95 @@
+"""Guards that run around every test: what a test leaves behind fails that test, not a later one."""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import keras  # noqa: F401 - here, because it sets environment variables when it is first imported: no test's leak
+import pytest
+
+from replicant import _context
+
+ROOT = Path(__file__).resolve().parent.parent
+GRACE_SECONDS = 2.0  # for threads that are on their way out
+
+FOREIGN_VARIABLES = re.compile(r"PYTEST_|KMP_")  # set by pytest itself, and by scikit-learn when it is first imported
+TOOL_FILES = {".hypothesis", ".pytest_cache", ".ruff_cache", ".import_linter_cache", "__pycache__"}
+
+# Compilation makes the time of single examples meaningless; the same examples everywhere make a failure reproducible.
+hypothesis.settings.register_profile("replicant", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("replicant")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the long runs out unless they are asked for."""
+    if os.environ.get("REPLICANT_TEST_FULL") == "1":
+        return
+    skip = pytest.mark.skip(reason="takes minutes: set REPLICANT_TEST_FULL=1 to run it")
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_threads() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (leaked := _leaked_threads(before)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not leaked, f"threads still running after the test: {leaked}"
+
+
+@pytest.fixture(autouse=True)
+def no_changed_environment() -> Iterator[None]:
+    before = _environment()
+    yield
+    after = _environment()
+    if after != before:
+        changed = {name for name, _ in before.items() ^ after.items()}
+        for name in changed:
+            os.environ.pop(name, None)
+        os.environ.update({name: before[name] for name in changed & before.keys()})
+        pytest.fail(f"environment variables changed by the test: {sorted(changed)}; use monkeypatch.setenv")
+
+
+@pytest.fixture(autouse=True)
+def no_stray_files() -> Iterator[None]:
+    cwd = Path.cwd()
+    before = _files(cwd) | _files(ROOT)
+    yield
+    left_at = Path.cwd()
+    os.chdir(cwd)
+    assert left_at == cwd, f"the test left the working directory at {left_at}; use monkeypatch.chdir"
+    stray = sorted(str(path) for path in (_files(cwd) | _files(ROOT)) - before)
+    assert not stray, f"files left by the test: {stray}; use tmp_path"
+
+
+@pytest.fixture(autouse=True)
+def no_open_scope() -> Iterator[None]:
+    yield
+    frames = _context._stack.frames
+    still_open = [repr(strategy) for strategy, _ in frames]
+    frames.clear()  # the next test starts clean
+    assert not still_open, f"scopes still open after the test: {still_open}"
+
+
+def _leaked_threads(before: set[threading.Thread]) -> list[str]:
+    """Every new thread that keeps the process alive, or that is one of ours."""
+    return sorted(
+        thread.name
+        for thread in set(threading.enumerate()) - before
+        if not thread.daemon or thread.name.startswith("replicant")
+    )
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not FOREIGN_VARIABLES.match(name)}
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path for path in folder.iterdir() if path.name not in TOOL_FILES}

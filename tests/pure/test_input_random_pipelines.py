@@ -1,0 +1,292 @@
+"""Random pipelines: against a model of tf.data in plain lists, cut at random points, and split over replicas and workers."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicant._topology import Topology
+from replicant.data import Dataset, DistributedDataset
+
+MANY = 60  # elements that are read of a pipeline, which may be infinite
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One transform: on a dataset, and on an iterator of elements. ``text`` is what a failing example shows."""
+
+    text: str
+    apply: Callable
+    model: Callable
+
+    def __repr__(self):
+        return self.text
+
+
+def leaves(element):
+    return jax.tree_util.tree_leaves(element)
+
+
+def increment(*element):
+    value = element[0] if len(element) == 1 else element
+    return jax.tree_util.tree_map(lambda x: x + 1, value)
+
+
+def is_kept(*element):
+    return bool(np.sum(leaves(element)[0]) % 3 != 1)
+
+
+def called(fn):
+    return lambda element: fn(*element) if type(element) is tuple else fn(element)
+
+
+def model_batch(size, drop):
+    def batch(elements):
+        elements = iter(elements)
+        while chunk := list(itertools.islice(elements, size)):
+            if drop and len(chunk) < size:
+                return
+            yield jax.tree_util.tree_map(lambda *rows: np.stack(rows), *chunk)
+
+    return batch
+
+
+def model_unbatch(elements):
+    for element in elements:
+        parts, structure = jax.tree_util.tree_flatten(element)
+        for row in zip(*parts, strict=True):
+            yield jax.tree_util.tree_unflatten(structure, row)
+
+
+def model_rebatch(size):
+    return lambda elements: model_batch(size, False)(model_unbatch(elements))
+
+
+class Again:
+    """A model that can be iterated repeatedly."""
+
+    def __init__(self, model, parent):
+        self.model, self.parent = model, parent
+
+    def __iter__(self):
+        return iter(self.model(self.parent))
+
+
+def model_repeat(count):
+    def repeat(elements):
+        for _ in itertools.count() if count is None else range(count):
+            empty = True
+            for element in elements:
+                empty = False
+                yield element
+            if empty:
+                return
+
+    return repeat
+
+
+sizes = st.integers(1, 6)
+FLAT = [  # keep the rank of elements
+    sizes.map(lambda k: Op(f"take({4 * k})", lambda d: d.take(4 * k), lambda e: itertools.islice(e, 4 * k))),
+    sizes.map(lambda k: Op(f"skip({k})", lambda d: d.skip(k), lambda e: itertools.islice(e, k, None))),
+    st.tuples(st.integers(1, 3), st.integers(0, 2)).map(
+        lambda t: Op(
+            f"shard({t[0]}, {t[1] % t[0]})",
+            lambda d: d.shard(t[0], t[1] % t[0]),
+            lambda e: itertools.islice(e, t[1] % t[0], None, t[0]),
+        )
+    ),
+    st.sampled_from([None, 0, 1, 2, 3]).map(lambda k: Op(f"repeat({k})", lambda d: d.repeat(k), model_repeat(k))),
+    st.just(Op("map", lambda d: d.map(increment), lambda e: map(called(increment), e))),
+    st.just(Op("filter", lambda d: d.filter(is_kept), lambda e: filter(called(is_kept), e))),
+    st.just(Op("cache", lambda d: d.cache(), lambda e: e)),
+    st.sampled_from([2, 8, 13]).map(lambda k: Op(f"prefetch({k})", lambda d: d.prefetch(k), lambda e: e)),
+    st.just(
+        Op(
+            "concatenate(itself)",
+            lambda d: d.concatenate(d.take(2)),
+            lambda e: itertools.chain(e, itertools.islice(e, 2)),
+        )
+    ),
+]
+BATCH = st.tuples(sizes, st.booleans()).map(
+    lambda t: Op(f"batch({t[0]}, {t[1]})", lambda d: d.batch(*t), model_batch(*t))
+)
+UNBATCH = st.just(Op("unbatch", lambda d: d.unbatch(), model_unbatch))
+REBATCH = sizes.map(lambda k: Op(f"rebatch({k})", lambda d: d.rebatch(k), model_rebatch(k)))
+PAIRS = [
+    st.integers(0, 3).map(lambda k: Op(f"enumerate({k})", lambda d: d.enumerate(k), lambda e: enumerate(e, k))),
+    st.just(
+        Op(
+            "zip(range)",
+            lambda d: Dataset.zip(Dataset.range(50, 60), d),
+            lambda e: zip(map(np.int64, range(50, 60)), e, strict=False),
+        )
+    ),
+]
+SHUFFLE = st.tuples(st.integers(1, 12), st.integers(0, 3), st.booleans()).map(
+    lambda t: Op(f"shuffle{t}", lambda d: d.shuffle(*t), lambda e: e)
+)
+
+
+@st.composite
+def pipelines(draw, *, shuffles=False, ends_in_batch=False):
+    """Up to 6 transforms; batches only of scalars, so that nothing ragged is stacked."""
+    ops, batched = [], False
+    for _ in range(draw(st.integers(0, 6 - ends_in_batch))):
+        choices = FLAT + ([SHUFFLE] * 3 if shuffles else [])
+        choices = choices + ([UNBATCH, REBATCH] if batched else [BATCH, *PAIRS])
+        op = draw(st.one_of(choices))
+        batched = {"batch": True, "unbatch": False}.get(op.text.split("(")[0], batched)
+        ops.append(op)
+    if ends_in_batch and not batched:
+        ops.append(draw(BATCH))
+    return draw(st.integers(0, 13)), tuple(ops)
+
+
+def build(pipeline):
+    size, ops = pipeline
+    dataset = Dataset.from_tensor_slices(np.arange(size))
+    for op in ops:
+        dataset = op.apply(dataset)
+    return dataset
+
+
+def modelled(pipeline):
+    size, ops = pipeline
+    elements = [np.int64(i) for i in range(size)]
+    for op in ops:
+        elements = Again(op.model, elements)
+    return itertools.islice(iter(elements), MANY)
+
+
+def plain(elements):
+    return [jax.tree_util.tree_map(lambda x: np.asarray(x).tolist(), element) for element in elements]
+
+
+def read(iterator):
+    with iterator:
+        return plain(itertools.islice(iterator, MANY))
+
+
+@given(pipelines())
+@settings(max_examples=1000)
+def test_a_pipeline_gives_what_the_model_gives(pipeline):
+    assert read(iter(build(pipeline))) == plain(modelled(pipeline))
+
+
+@given(pipelines(shuffles=True), st.integers(0, 25), st.integers(0, 2))
+@settings(max_examples=1000)
+def test_an_iterator_continues_where_another_was(pipeline, cut, passes_before):
+    """The state goes through JSON into a freshly built pipeline, as after a restart of the process."""
+    dataset = build(pipeline)
+    for _ in range(passes_before):
+        read(iter(dataset))
+    with iter(dataset) as iterator:
+        done = list(itertools.islice(iterator, cut))
+        state = json.loads(json.dumps(iterator.state()))
+        rest = plain(itertools.islice(iterator, MANY))
+    assert len(done) <= cut
+    fresh = build(pipeline)
+    again = iter(fresh)
+    again.restore(state)
+    assert json.loads(json.dumps(again.state())) == state
+    assert read(again) == rest
+    if rest and len(rest) < MANY:  # both have reached the end: the passes after it are the same as well
+        assert read(iter(fresh)) == read(iter(dataset))
+
+
+CUT_EVERYWHERE = {
+    "blocks of a prefetch": lambda: Dataset.range(20).prefetch(16).repeat(2),
+    "shuffle, mapped before": lambda: Dataset.range(20).map(lambda x: x + 1).shuffle(4, seed=1).repeat(3),
+    "shuffle of shuffle": lambda: Dataset.range(20).shuffle(3, seed=1).repeat(2).shuffle(5, seed=2),
+    "shuffle of two tables": lambda: Dataset.range(9).concatenate(Dataset.range(20, 29)).shuffle(3, seed=1),
+    "passes that are cut short": lambda: Dataset.range(20).shuffle(5, seed=1).take(7).repeat(4),
+    "cache of a shuffle": lambda: Dataset.range(6).shuffle(6, seed=1).cache().repeat(3),
+    "cache that is never complete": lambda: Dataset.range(6).shuffle(6, seed=1).cache().take(4).repeat(3),
+    "rows of unequal batches": lambda: Dataset.range(7).batch(3).repeat(2).unbatch().batch(2),
+    "batches of two sizes": lambda: Dataset.range(20).batch(20).rebatch([3, 1]),
+    "shards over the end of a pass": lambda: Dataset.range(5).repeat(5).shard(3, 2).batch(4),
+    "shard of a filter": lambda: Dataset.range(30).filter(lambda x: x % 7 != 3).shard(3, 1).batch(4),
+    "zip of different ends": lambda: Dataset.zip(Dataset.range(9).shuffle(4, seed=1), Dataset.range(3).repeat()).repeat(2),
+    "everything": lambda: Dataset.range(12)
+    .shuffle(5, seed=3)
+    .enumerate()
+    .map(lambda i, x: x + 100 * i)
+    .cache()
+    .repeat(3)
+    .shuffle(4, seed=4)
+    .batch(3)
+    .prefetch(2),
+}
+
+
+@pytest.mark.parametrize("name", CUT_EVERYWHERE)
+def test_an_iterator_continues_from_every_point(name):
+    make = CUT_EVERYWHERE[name]
+    whole = read(iter(make()))
+    for cut in range(len(whole) + 1):
+        with iter(make()) as iterator:
+            assert plain(itertools.islice(iterator, cut)) == whole[:cut]
+            state = json.loads(json.dumps(iterator.state()))
+        again = iter(make())
+        again.restore(state)
+        assert read(again) == whole[cut:], cut
+
+
+def test_an_iterator_that_has_read_on_can_go_back():
+    dataset = Dataset.range(8).shuffle(8, seed=1).cache().batch(2)
+    with iter(dataset) as iterator:
+        first = plain(itertools.islice(iterator, 2))
+        state = iterator.state()
+        rest = plain(iterator)
+        iterator.restore(state)
+        assert plain(iterator) == rest
+    assert sorted(sum(first + rest, [])) == list(range(8))
+
+
+def test_a_position_in_another_pass_than_the_cached_one():
+    """The cache keeps the first complete pass; a position in an incomplete one leads back to that one's order."""
+    dataset = Dataset.range(8).shuffle(8, seed=1).cache()
+    interrupted = iter(dataset)
+    begun = plain(itertools.islice(interrupted, 3))
+    state = interrupted.state()
+    rest = plain(interrupted)
+    fresh = Dataset.range(8).shuffle(8, seed=1).cache()
+    next(iter(fresh))
+    kept = plain(fresh)  # the second order
+    assert kept != begun + rest
+    again = iter(fresh)
+    again.restore(state)
+    assert plain(again) == rest
+
+
+@given(pipelines(ends_in_batch=True), st.integers(1, 5), st.integers(1, 3))
+@settings(max_examples=150)
+def test_replicas_of_all_workers_together_see_what_one_device_sees(pipeline, num_workers, replicas_per_worker):
+    dataset = build(pipeline)
+    workers = []
+    for worker in range(num_workers):
+        topology = Topology(num_workers, worker, replicas_per_worker)
+        with iter(DistributedDataset(dataset, topology, Part)) as iterator:
+            workers.append(list(itertools.islice(iterator, MANY)))
+    together = [jax.tree_util.tree_map(joined, *step) for step in zip(*workers, strict=True)]
+    assert plain(together) == plain(modelled(pipeline))
+
+
+class Part:
+    """What one worker has of a component."""
+
+    def __init__(self, rows, sizes):
+        assert len(rows) == sum(sizes)
+        self.rows = rows
+
+
+def joined(*parts):
+    return np.concatenate([part.rows for part in parts])

@@ -1,0 +1,122 @@
+"""The public names are a golden list: changing them is a change of this file."""
+
+import importlib
+import itertools
+from types import ModuleType
+
+import pytest
+
+import replicant
+
+GOLDEN = {
+    "replicant": [
+        "Checkpoint",
+        "DistributedValues",
+        "GradientTape",
+        "Mirrored",
+        "MirroredStrategy",
+        "OneDeviceStrategy",
+        "PerReplica",
+        "ReduceOp",
+        "ReplicaContext",
+        "Strategy",
+        "Variable",
+        "VariableAggregation",
+        "VariableSynchronization",
+        "compute_average_loss",
+        "data",
+        "errors",
+        "function",
+        "get_replica_context",
+        "get_strategy",
+        "has_strategy",
+        "in_cross_replica_context",
+        "keras",
+        "latest_checkpoint",
+        "list_devices",
+        "scale_regularization_loss",
+        "set_virtual_devices",
+        "value_and_grad",
+    ],
+    "replicant.data": [
+        "AutoShardPolicy",
+        "Dataset",
+        "DistributedDataset",
+        "DistributedIterator",
+        "InputOptions",
+        "Optional",
+        "Options",
+        "ValueContext",
+    ],
+    "replicant.keras": [],
+    "replicant.errors": [
+        "AlreadyStartedError",
+        "ArgumentError",
+        "ArgumentTypeError",
+        "BackendError",
+        "CheckpointError",
+        "ConfigurationError",
+        "ContextError",
+        "DatasetError",
+        "DeviceError",
+        "DivergenceError",
+        "ElementError",
+        "GradientError",
+        "LossReductionError",
+        "MixedStrategyError",
+        "OutOfRangeError",
+        "RaggedStepError",
+        "ReplicantError",
+        "VariableError",
+    ],
+}
+
+modules = pytest.mark.parametrize("name", sorted(GOLDEN))
+
+
+@modules
+def test_the_names_are_the_golden_ones_and_sorted(name):
+    assert list(public_names(importlib.import_module(name))) == GOLDEN[name]
+
+
+@modules
+def test_every_name_is_there(name):
+    module = importlib.import_module(name)
+    assert [public for public in GOLDEN[name] if not hasattr(module, public)] == []
+
+
+def test_each_name_lives_in_one_public_module():
+    for (first, names), (second, others) in itertools.combinations(GOLDEN.items(), 2):
+        assert set(names) & set(others) == set(), f"{first} and {second}"
+
+
+def test_every_public_module_has_its_list():
+    submodules = {name for name in GOLDEN["replicant"] if isinstance(getattr(replicant, name, None), ModuleType)}
+    assert {f"replicant.{name}" for name in submodules} | {"replicant"} == set(GOLDEN)
+
+
+@modules
+def test_nothing_of_ours_is_reachable_without_being_public(name):
+    """A class or function of this package that a public module shows is in its list."""
+    module = importlib.import_module(name)
+    shown = {
+        attribute
+        for attribute, value in vars(module).items()
+        if not attribute.startswith("_") and (getattr(value, "__module__", None) or "").startswith("replicant")
+    }
+    assert shown <= set(GOLDEN[name])
+
+
+@modules
+def test_every_public_name_says_what_it_is(name):
+    module = importlib.import_module(name)
+    assert [public for public in GOLDEN[name] if not (getattr(module, public).__doc__ or "").strip()] == []
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """``__all__``; in ``errors`` every name is public."""
+    return (
+        module.__all__
+        if hasattr(module, "__all__")
+        else sorted(name for name in vars(module) if not name.startswith("_"))
+    )
