@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
@@ -18,7 +19,8 @@ import replicant
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Cost of strategy.run over a hand-written step.")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--model", choices=("cnn", "mlp", "both"), default="both")
@@ -26,6 +28,7 @@ def parse() -> argparse.Namespace:
 
 
 def make_model(kind: str):
+    """The CNN of the guide, or an MLP so small that only overhead is left."""
     import keras
 
     keras.utils.set_random_seed(7)
@@ -84,12 +87,13 @@ def by_hand(kind: str, strategy, batch, global_batch: int):
     same = NamedSharding(mesh, PartitionSpec())
     state = jax.device_put(([jnp.array(v) for v in model.trainable_variables], [jnp.array(v) for v in optimizer.variables]), same)
 
-    def replica(state, x, y):
+    def replica(state: Any, x: Any, y: Any) -> Any:
         weights, slots = state
 
-        def loss_fn(weights):
-            logits, _ = model.stateless_call(weights, [], x[0], training=True)
-            return jnp.sum(loss_object(y[0], logits)) / global_batch
+        def loss_fn(weights: Any) -> Any:
+            logits: Any = model.stateless_call(weights, [], x[0], training=True)[0]
+            losses: Any = loss_object(y[0], logits)
+            return jnp.sum(losses) / global_batch
 
         loss, gradients = jax.value_and_grad(loss_fn)(weights)
         flat = jax.lax.psum(jnp.concatenate([g.ravel() for g in gradients]), "replica")
@@ -102,9 +106,7 @@ def by_hand(kind: str, strategy, batch, global_batch: int):
 
     spec = PartitionSpec("replica")
     program = jax.jit(
-        jax.shard_map(
-            replica, mesh=mesh, in_specs=(PartitionSpec(), spec, spec), out_specs=PartitionSpec(), check_vma=False
-        ),
+        jax.shard_map(replica, mesh=mesh, in_specs=(PartitionSpec(), spec, spec), out_specs=PartitionSpec(), check_vma=False),
         donate_argnums=0,
     )
     x, y = (leaf.values[0][None] if leaf.stacked is None else leaf.stacked for leaf in batch)
@@ -118,12 +120,13 @@ def by_hand(kind: str, strategy, batch, global_batch: int):
 
 
 def make_batch(kind: str, strategy, per_replica: int):
+    """One batch on the devices."""
     import numpy as np
 
     rng = np.random.default_rng(0)
     shape = (16,) if kind == "mlp" else (28, 28, 1)
     return strategy.experimental_distribute_values_from_function(
-        lambda context: (
+        lambda _: (
             rng.normal(size=(per_replica, *shape)).astype("float32"),
             rng.integers(0, 10, per_replica).astype("int32"),
         )
@@ -159,6 +162,7 @@ def measure(kind: str, strategy, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
+    """Measure and print the table."""
     args = parse()
     replicant.set_virtual_devices(args.replicas)
     strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(args.replicas)])

@@ -81,9 +81,7 @@ def no_open_scope() -> Iterator[None]:
 def _leaked_threads(before: set[threading.Thread]) -> list[str]:
     """Every new thread that keeps the process alive, or that is one of ours."""
     return sorted(
-        thread.name
-        for thread in set(threading.enumerate()) - before
-        if not thread.daemon or thread.name.startswith("replicant")
+        thread.name for thread in set(threading.enumerate()) - before if not thread.daemon or thread.name.startswith("replicant")
     )
 
 

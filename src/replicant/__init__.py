@@ -4,8 +4,8 @@ A training program written for one device runs, in lockstep and with the same nu
 
 Words
 -----
-device: one ``jax.Device``. replica: one copy of the model computing on one device. worker: one process. global batch: all examples of
-one step; per-replica batch: one replica's share. cross-replica context: ordinary code under a strategy. replica context: inside
+device: one ``jax.Device``. replica: one copy of the model computing on one device. worker: one process. global batch: all
+examples of one step; per-replica batch: one replica's share. cross-replica context: ordinary code under a strategy. replica context: inside
 ``strategy.run``. PerReplica: a value that differs by replica. Mirrored: one that is the same on all.
 
 The data's path
@@ -31,6 +31,7 @@ from ._strategy import Strategy
 from ._tape import GradientTape, value_and_grad
 from ._values import DistributedValues, Mirrored, PerReplica
 from ._variables import Variable
+from .checkpoint import Checkpoint, latest_checkpoint
 from .strategies import (
     MirroredStrategy,
     OneDeviceStrategy,
@@ -47,6 +48,7 @@ install_default_strategy()
 __version__ = "0.1.0"
 
 __all__ = [
+    "Checkpoint",
     "DistributedValues",
     "GradientTape",
     "Mirrored",
@@ -68,6 +70,7 @@ __all__ = [
     "has_strategy",
     "in_cross_replica_context",
     "keras",
+    "latest_checkpoint",
     "list_devices",
     "scale_regularization_loss",
     "set_virtual_devices",

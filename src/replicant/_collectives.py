@@ -86,7 +86,7 @@ def normalized_axis(axis: Any, rank: int, what: str) -> int:
 
 
 def mean_of(total: jax.Array, count: Any) -> jax.Array:
-    """total / count; integers become the default float type."""
+    """Total / count; integers become the default float type."""
     return total / jnp.asarray(count, total.dtype) if jnp.issubdtype(total.dtype, jnp.inexact) else total / count
 
 
@@ -134,8 +134,10 @@ class Rehearsal:
 
 
 class MeshAxis:
-    """Equal replicas along the mesh axis of a ``shard_map``. `bucket`: send all leaves of a dtype as one flat vector, for
-    backends that do not combine all-reduces by themselves (XLA on CPU)."""
+    """Equal replicas along the mesh axis of a ``shard_map``.
+
+    `bucket`: send all leaves of a dtype as one flat vector, for backends that do not combine all-reduces (XLA on CPU).
+    """
 
     def __init__(self, num_replicas: int, bucket: bool):
         self.num_replicas = num_replicas

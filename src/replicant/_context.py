@@ -82,7 +82,8 @@ class ReplicaContext:
 
         Args:
             merge_fn: called with PerReplica values for arrays, and Python objects as they are.
-            args, kwargs: this replica's arguments.
+            args: this replica's positional arguments.
+            kwargs: this replica's keyword arguments.
 
         Returns: this replica's part of a PerReplica result; any other result as it is.
         """

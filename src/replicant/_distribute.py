@@ -1,6 +1,5 @@
 """Bringing host data to the replicas' devices."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,14 +9,7 @@ import numpy as np
 from ._placement import Placement
 from ._values import PerReplica, is_array
 from .errors import ArgumentError
-
-
-@dataclasses.dataclass(frozen=True)
-class ValueContext:
-    """What a value function is told: for which replica it makes a value, and of how many."""
-
-    replica_id_in_sync_group: int = 0
-    num_replicas_in_sync: int = 1
+from .input._contexts import ValueContext
 
 
 def place_batch(leaf: np.ndarray, sizes: tuple[int, ...], placement: Placement) -> Any:

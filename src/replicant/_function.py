@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 import jax
 
 from ._program import Compiled
-from ._state import current_recorder
+from ._state import NotTraceable, current_recorder
 from ._values import is_array
 from .errors import ArgumentTypeError
 
@@ -20,6 +20,7 @@ class Function:
     def __init__(self, fn: Callable[..., Any]):
         self._compiled = Compiled(fn)
         self._fn = fn
+        self._runs_as_written = False
         functools.update_wrapper(self, fn)
 
     @property
@@ -35,9 +36,13 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if current_recorder() is not None:  # inside another function or a replica: part of that program
             return self._fn(*args, **kwargs)
-        if any(_is_stream(leaf) for leaf in jax.tree.leaves((args, kwargs))):
+        if self._runs_as_written or any(_is_stream(leaf) for leaf in jax.tree.leaves((args, kwargs))):
             return self._fn(*args, **kwargs)
-        return self._compiled(*args, **kwargs)
+        try:
+            return self._compiled(*args, **kwargs)
+        except NotTraceable:  # it reads a dataset that it did not get as an argument
+            self._runs_as_written = True
+        return self._fn(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -60,8 +65,8 @@ def function(fn: Any = None, *, jit_compile: bool | None = None) -> Any:
             Python numbers, strings and objects are part of the signature, so each new value compiles anew.
         jit_compile: accepted for the sake of ported code; everything is compiled by XLA.
 
-    Returns: a callable with the same signature. With a dataset or iterator among the arguments it runs the Python code as written
-    and only the ``run``s and ``reduce``s inside are compiled.
+    Returns: a callable with the same signature. If it reads a dataset or iterator, it runs the Python code as written and only the
+    ``run``s and ``reduce``s inside are compiled.
 
     Variables that `fn` uses are found by themselves, and stay on the devices between calls. Python code runs while tracing, at
     least twice, not at every call. Semantics: tf.function.

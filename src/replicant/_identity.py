@@ -1,5 +1,8 @@
-"""When are two functions the same program? A lambda written in a loop is a new object each time, but the same code over the same
-objects; compiling it anew at every step would be a thousand times slower than the step."""
+"""When are two functions the same program?
+
+A lambda written in a loop is a new object each time, but the same code over the same objects; compiling it anew at every step
+would be a thousand times slower than the step.
+"""
 
 import functools
 import types

@@ -79,13 +79,13 @@ class _Machine:
             if step.primitive is gradient_p:
                 results = self._gradient(step, env)
             elif step.primitive in (sync_p, exchange_p):
-                results = yield Exchange(step, values, [self._varying(v) for v in step.invars])
+                results = yield self._exchange(step, values)
             elif step.primitive.name in ("jit", "pjit") and has_markers(step.params["jaxpr"].jaxpr):
                 body = step.params["jaxpr"]
                 flags = [self._varying(v) for v in step.invars]
                 results = yield from evaluate(body.jaxpr, body.consts, values, flags, self._answer)
             else:
-                results = _bind(step, values)
+                results = _bind(step, values, self._answer)
             env.update(zip(step.outvars, results, strict=True))
 
     def _run_slice(self, piece: Slice, used: set[jex.Var]) -> None:
@@ -122,10 +122,13 @@ class _Machine:
             return [self.read(local, v) for v in piece.targets], [local[v] for v in made]
 
         # A source that the slice itself computes is differentiated through a shift by zero.
-        inputs = [jnp.zeros(v.aval.shape, v.aval.dtype) if v in produced else self.read(env, v)
-                  for v in piece.sources]  # fmt: skip
+        inputs = [_zeros(v) if v in produced else self.read(env, v) for v in piece.sources]
         _, pullback, values = jax.vjp(forward, inputs, has_aux=True)
         return pullback, values
+
+    def _exchange(self, eqn: jex.JaxprEqn, values: list[Any]) -> Exchange:
+        arrays = [jnp.asarray(value, _dtype(var)) for value, var in zip(values, eqn.invars, strict=True)]
+        return Exchange(eqn, arrays, [self._varying(v) for v in eqn.invars])
 
     def _bind_inside(self, eqn: jex.JaxprEqn, local: Env) -> list[Any]:
         """One equation inside of a slice, where nothing can be yielded."""
@@ -140,8 +143,16 @@ class _Machine:
                     "target; exchanges inside a gradient need equal sizes. Move it behind `tape.gradient`, or use a global "
                     "batch size that the number of replicas divides (drop_remainder=True for the last batch)."
                 )
-            return self._answer(Exchange(eqn, values, [self._varying(v) for v in eqn.invars]))
-        return _bind(eqn, values)
+            return self._answer(self._exchange(eqn, values))
+        return _bind(eqn, values, self._answer)
+
+
+def _dtype(var: Any) -> Any:
+    return var.aval.dtype
+
+
+def _zeros(var: Any) -> jax.Array:
+    return jnp.zeros(var.aval.shape, var.aval.dtype)
 
 
 def _last_uses(jaxpr: jex.Jaxpr) -> set[jex.Var]:
@@ -149,20 +160,20 @@ def _last_uses(jaxpr: jex.Jaxpr) -> set[jex.Var]:
     return used | {v for v in jaxpr.outvars if not isinstance(v, jex.Literal)}
 
 
-def _bind(eqn: jex.JaxprEqn, values: list[Any]) -> list[Any]:
+def _bind(eqn: jex.JaxprEqn, values: list[Any], answer: Answer | None) -> list[Any]:
     params = eqn.params
     if any(has_markers(inner) for inner in inner_jaxprs(eqn)):
-        params = {key: _without_marks(value, eqn) for key, value in params.items()}
+        params = {key: _without_marks(value, eqn, answer) for key, value in params.items()}
     with eqn.ctx.manager:
         results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(params))
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
-def _without_marks(param: Any, eqn: jex.JaxprEqn) -> Any:
+def _without_marks(param: Any, eqn: jex.JaxprEqn, answer: Answer | None) -> Any:
     """The bodies of a scan, cond or while loop with the gradients inside of them worked out."""
     if isinstance(param, tuple):
-        return tuple(_without_marks(item, eqn) for item in param)
-    if isinstance(param, jex.Jaxpr) and has_markers(param):
+        return tuple(_without_marks(item, eqn, answer) for item in param)
+    if isinstance(param, jex.Jaxpr) and not hasattr(param, "consts") and has_markers(param):
         raise GradientError(
             f"`tape.gradient` was called inside a function that JAX transforms ({eqn.primitive.name}). Call it outside of that "
             "function, or use jax.grad inside it."
@@ -170,7 +181,7 @@ def _without_marks(param: Any, eqn: jex.JaxprEqn) -> Any:
     if not isinstance(param, jex.ClosedJaxpr) or not has_markers(param.jaxpr):
         return param
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in param.jaxpr.invars]
-    return jax.make_jaxpr(lambda *args: run_alone(param, args, [True] * len(args), _refuse(eqn)))(*shapes)
+    return jax.make_jaxpr(lambda *args: run_alone(param, args, [True] * len(args), answer or _refuse(eqn)))(*shapes)
 
 
 def _refuse(eqn: jex.JaxprEqn) -> Answer:

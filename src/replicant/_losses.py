@@ -4,15 +4,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from ._context import active_replica_context, get_replica_context
 from ._values import is_distributed
 from .errors import ArgumentError, ArgumentTypeError, ContextError
 
 
-def compute_average_loss(
-    per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
-) -> jax.Array:
+def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None) -> jax.Array:
     """Sum of the (weighted) per-example losses of this replica, divided by the size of the global batch.
 
     Args:
@@ -62,7 +61,7 @@ def _global_batch_size(size: Any, num_rows: int) -> Any:
         raise ArgumentTypeError(f"global_batch_size must be an int; got {size!r}.")
     if jnp.ndim(size) != 0:
         raise ArgumentError(f"global_batch_size must be a scalar; got an array of shape {jnp.shape(size)}.")
-    if isinstance(size, jax.core.Tracer):
+    if isinstance(size, Tracer):
         return size
     if int(size) < 0:
         raise ArgumentError(f"global_batch_size must be non-negative; got {int(size)}.")

@@ -7,8 +7,8 @@ leave these marks in it; none of them survives into the program that XLA compile
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.extend.core as jex
+from jax.core import ShapedArray
 
 # gradient_p: targets, then their cotangents, then sources -> one gradient per source.
 #   tape: id of the tape; call: number of the `gradient` call in this trace; num_targets.
@@ -17,7 +17,8 @@ gradient_p = jex.Primitive("replicant_gradient")
 region_p = jex.Primitive("replicant_region")
 # sync_p: a value written to a variable -> the value that all replicas store. aggregation, rows_only.
 sync_p = jex.Primitive("replicant_sync")
-# exchange_p: one ragged replica's part of an exchange -> its part of the answer. joint, label, out_avals.
+# exchange_p: one ragged replica's part of an exchange -> its part of the answer.
+#   joint: all parts -> all answers; label; agrees: whether all replicas get the same answer; out_shapes.
 exchange_p = jex.Primitive("replicant_exchange")
 
 MARKERS = (gradient_p, region_p, sync_p, exchange_p)
@@ -44,9 +45,9 @@ def _sync_shapes(aval: Any, *, aggregation: Any, rows_only: bool) -> Sequence[An
 
 
 @exchange_p.def_abstract_eval
-def _exchange_shapes(*avals: Any, joint: Any, label: str, out_shapes: tuple[Any, ...]) -> Sequence[Any]:
-    del avals, joint, label
-    return [jax.core.ShapedArray(shape.shape, shape.dtype) for shape in out_shapes]
+def _exchange_shapes(*avals: Any, joint: Any, label: str, agrees: bool, out_shapes: tuple[Any, ...]) -> Sequence[Any]:
+    del avals, joint, label, agrees
+    return [ShapedArray(shape.shape, shape.dtype) for shape in out_shapes]
 
 
 def has_markers(jaxpr: jex.Jaxpr) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -10,12 +10,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from ._collectives import AXIS
 
+Device: TypeAlias = Any  # a jax.Device; JAX defines the name at run time, which type checkers refuse
+
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
     """The devices of a strategy's replicas, one each. No devices: one replica wherever JAX puts it (the default strategy)."""
 
-    devices: tuple[jax.Device, ...] = ()
+    devices: tuple[Device, ...] = ()
 
     @cached_property
     def num_replicas(self) -> int:

@@ -7,6 +7,7 @@ traces the code abstractly to see which variables it uses and on which devices. 
 import dataclasses
 import enum
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -66,7 +67,7 @@ def learn(facts: Facts, jaxpr: Any) -> bool:
 def trace_until_learned(fn: Callable[..., Any], args: tuple[Any, ...], facts: Facts) -> Any:
     """The jaxpr of ``fn(*args)``, traced again while that teaches something."""
     while True:
-        closed = jax.make_jaxpr(lambda *inputs: fn(*inputs))(*args)  # a new function each time: JAX remembers traces
+        closed = jax.make_jaxpr(partial(fn))(*args)  # partial: a new object each time, because JAX remembers traces
         if not learn(facts, closed.jaxpr):
             return closed
 
@@ -83,7 +84,9 @@ class _Program:
         self.kept: list[Ref] = [ref for ref in self.refs if ref not in owner.written]
         self.placement: Placement = owner.placement
         self._shape: Shape | None = None
-        self._jitted = jax.jit(self._traced, donate_argnums=0)
+        # One device needs no constraints inside the program, only to be told which.
+        home = self.placement.mirrored if len(self.placement.devices) == 1 else None
+        self._jitted = jax.jit(self._traced, donate_argnums=0, out_shardings=home)
 
     def _traced(self, written: list[Any], kept: list[Any], arrays: list[Any]) -> tuple[Any, list[Any], list[Any]]:
         known = dict(zip(self.written, written, strict=True)) | dict(zip(self.kept, kept, strict=True))
@@ -126,23 +129,28 @@ class _Program:
     def run(self, arrays: list[Any]) -> Any:
         """Run on `arrays`; variables are read before and written after."""
         placement = self.placement
-        bounded = placement.num_replicas > 1 and placement.on_cpu
-        if bounded:
-            _inflight.wait_for_room()
-        inputs = (
-            [ref.load(placement, donated=True) for ref in self.written],
-            [ref.load(placement, donated=False) for ref in self.kept],
-            arrays,
-        )
         box: list[Any] = []
-        try:
-            box = _inflight.start(self._jitted, inputs, bounded=bounded)
-        finally:
-            if box:
-                for ref, value in zip(self.written, box[0][2], strict=True):
-                    ref.store(value, placement)
+        with _inflight.lock:
+            inputs = (
+                [ref.load(placement, donated=True) for ref in self.written],
+                [ref.load(placement, donated=False) for ref in self.kept],
+                arrays,
+            )
+            try:
+                _inflight.start(self._jitted, inputs, box, bounded=placement.num_replicas > 1 and placement.on_cpu)
+            finally:
+                if box:
+                    try:
+                        self._keep(box[0][2])
+                    except KeyboardInterrupt:  # in the midst of it
+                        self._keep(box[0][2])
+                        raise
         assert self._shape is not None
         return self._shape.fill(box[0][1])
+
+    def _keep(self, state: Sequence[Any]) -> None:
+        for ref, value in zip(self.written, state, strict=True):
+            ref.store(value, self.placement)
 
 
 def _array_homes(result: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from ._collectives import ReduceOp, mean_of
 from ._context import as_mirrored
@@ -65,7 +66,7 @@ class Lockstep:
 
     def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         def joint(rows: Rows) -> Rows:
-            sums = [sum(column[1:], start=column[0]) for column in zip(*rows, strict=True)]
+            sums = [_total(column) for column in zip(*rows, strict=True)]
             answer = [mean_of(x, self.num_replicas) for x in sums] if op is ReduceOp.MEAN else sums
             return [answer] * self.num_replicas
 
@@ -111,7 +112,14 @@ class Lockstep:
         if label == "merge_call":  # its function also makes the structure of the result
             jax.eval_shape(checked, asked)
         out_shapes = tuple(answers[self.index])
-        return list(exchange_p.bind(*leaves, joint=checked, label=label, out_shapes=out_shapes))
+        return list(exchange_p.bind(*leaves, joint=checked, label=label, agrees=label != "merge_call", out_shapes=out_shapes))
+
+
+def _total(values: Sequence[Any]) -> Any:
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
 
 
 def _check_shapes(label: str, rows: Rows, free_axis: int | None) -> None:
@@ -133,7 +141,10 @@ def run_ragged(step: Step) -> Any:
     moving = [i for i, x in enumerate(leaves) if _moves(x)]
     rows = [step.inputs.of_replica(r) for r in range(n)]
     inputs = [
-        [*[cross.values[ref][r] if ref.copies(n) else cross.values[ref] for ref in refs], *[jnp.asarray(rows[r][i]) for i in moving]]
+        [
+            *[cross.values[ref][r] if ref.copies(n) else cross.values[ref] for ref in refs],
+            *[jnp.asarray(rows[r][i]) for i in moving],
+        ]
         for r in range(n)
     ]
     replicas = [_RaggedReplica(step, refs, moving, r) for r in range(n)]
@@ -196,9 +207,7 @@ def _trace_together(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Fac
         facts.answers[waiting[0].index] = (asked, jax.eval_shape(question.joint, asked))
 
 
-def _compute_together(
-    jaxprs: Sequence[jex.ClosedJaxpr], inputs: Rows, varying: list[bool], has_rows: list[bool]
-) -> Rows:
+def _compute_together(jaxprs: Sequence[jex.ClosedJaxpr], inputs: Rows, varying: list[bool], has_rows: list[bool]) -> Rows:
     """Evaluate the replicas' traces side by side, in the trace of the surrounding program."""
     machines = [
         evaluate(closed.jaxpr, closed.consts, [jnp.asarray(r, jnp.int32), *values], varying, None)
@@ -249,9 +258,9 @@ def _answer_sync(asked: list[Exchange], has_rows: list[bool]) -> Rows:
         values = [v for v, rows in zip(values, has_rows, strict=True) if rows]
     match params["aggregation"]:
         case VariableAggregation.SUM:
-            answer = sum(values[1:], start=values[0])
+            answer = _total(values)
         case VariableAggregation.MEAN:
-            answer = (sum(values[1:], start=values[0]) / len(values)).astype(values[0].dtype)
+            answer = (_total(values) / len(values)).astype(values[0].dtype)
         case _:
             answer = values[0]
     return [[answer]] * len(asked)
@@ -297,7 +306,7 @@ def _column(values: list[Any], agree: list[bool], index: int) -> Any:
         first = values[0]
         return first if all(v is first or v == first for v in values) else PerReplica(values)
     if agree[index] or all(v is values[0] for v in values):
-        return as_mirrored(values[0], len(values)) if isinstance(values[0], jax.core.Tracer) else values[0]
+        return as_mirrored(values[0], len(values)) if isinstance(values[0], Tracer) else values[0]
     if all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
         return PerReplica.from_stacked(jnp.stack([jnp.asarray(v) for v in values]))
     return PerReplica(values)

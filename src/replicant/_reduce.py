@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from . import _inflight
 from ._collectives import ReduceOp, check_reducible, mean_of, normalized_axis
@@ -82,7 +83,7 @@ def _check_shapes(what: str, arrays: list[Any], free: tuple[int, ...] | None) ->
 
 def _together(arrays: list[Any]) -> list[Any]:
     """`arrays` on one set of devices: replicas' own values may lie on several."""
-    if any(isinstance(x, jax.core.Tracer) for x in arrays):
+    if any(isinstance(x, Tracer) for x in arrays):
         return arrays
     devices = {x.sharding.device_set.__iter__().__next__() for x in arrays if x.committed}
     return [jax.device_get(x) for x in arrays] if len(devices) > 1 else arrays
@@ -94,10 +95,10 @@ def _dispatch(program: Any, value: Any, **static: Any) -> Any:
         return program(value, **static)
     leaf = jax.tree.leaves(value)[0]
     spread = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
-    if spread:
-        _inflight.wait_for_room()
-    box = _inflight.start(lambda x: (lambda y: (y, y))(program(x, **static)), (value,), bounded=spread)
-    return box[0][1]
+    box: list[Any] = []
+    with _inflight.lock:
+        _inflight.start(lambda x: (program(x, **static),), (value,), box, bounded=spread)
+    return box[0][0]
 
 
 @partial(jax.jit, static_argnames=("op", "axes"))

@@ -76,7 +76,7 @@ Step = jex.JaxprEqn | Slice
 
 def plan(jaxpr: jex.Jaxpr, slices: dict[int, Slice]) -> list[Step]:
     """The equations of `jaxpr` in an order in which every slice that can be is one step."""
-    fused = _disjoint(jaxpr, slices)
+    fused = _disjoint(slices)
     while fused:
         steps = _ordered(jaxpr, fused)
         if steps is not None:
@@ -85,7 +85,7 @@ def plan(jaxpr: jex.Jaxpr, slices: dict[int, Slice]) -> list[Step]:
     return [eqn for eqn in jaxpr.eqns if eqn.primitive is not region_p]
 
 
-def _disjoint(jaxpr: jex.Jaxpr, slices: dict[int, Slice]) -> list[Slice]:
+def _disjoint(slices: dict[int, Slice]) -> list[Slice]:
     """Slices without a common equation; outer ones (later marks) first, since they contain the inner ones."""
     taken: set[int] = set()
     chosen = []

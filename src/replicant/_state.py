@@ -11,12 +11,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
+from jax.core import Tracer
 
-from ._collectives import Group
 from ._placement import Placement
 from ._rules import VariableAggregation, aggregate_copies, split_value
 from .errors import ContextError, MixedStrategyError
@@ -97,9 +98,18 @@ class UnknownState(Exception):
         self.refs = refs
 
 
+class NotTraceable(ContextError):
+    """Raised by code that must run as written, such as reading a dataset, when it finds itself in a trace.
+
+    A ``replicant.function`` that meets it runs as Python from then on, with its ``run``s and ``reduce``s compiled.
+    """
+
+
 class Facts:
-    """What tracing a function once has taught about it, for the next trace: which gradients have no path to which source, and
-    what its ragged collectives return."""
+    """What tracing a function once has taught about it, for the next trace.
+
+    unconnected: gradients without a path to some source. answers: the shapes in the exchanges of a ragged step.
+    """
 
     def __init__(self) -> None:
         self.unconnected: dict[int, frozenset[int]] = {}
@@ -107,8 +117,10 @@ class Facts:
 
 
 class Recorder:
-    """Reads and writes of one level of tracing. Values are what that level sees: a stack of copies in cross-replica context, one
-    copy inside a replica."""
+    """Reads and writes of one level of tracing.
+
+    Values are what that level sees: a stack of copies in cross-replica context, one copy inside a replica.
+    """
 
     def __init__(self, known: "dict[Ref, Any]", *, rehearsing: bool, facts: Facts):
         self.values = dict(known)
@@ -117,7 +129,7 @@ class Recorder:
         self.rehearsing = rehearsing
         self.facts = facts
         self.num_gradients = 0
-        self.num_exchanges = 0
+        self.trace: Any = None  # the trace that this recorder belongs to
 
     def read(self, ref: Ref) -> Any:
         """The current value, as user code sees it."""
@@ -135,6 +147,15 @@ class Recorder:
     def write_combined(self, ref: Ref, value: Any) -> None:
         """Note a new value that needs no combining any more."""
         self.write(ref, value)
+
+    def _check_trace(self, ref: Ref) -> None:
+        """Raise if a variable is about to get a value that exists only inside a loop, branch or transformed function."""
+        if jex.get_opaque_trace_state(convention="flax") != self.trace:
+            raise ContextError(
+                f"Variable {ref.name!r} was assigned inside a function that JAX traces by itself (the body of lax.scan, cond or "
+                "while_loop, or a function under jax.jit, grad or vmap). Return the new value from that function, and assign it "
+                "outside."
+            )
 
     def _stand_in(self, ref: Ref, shape: tuple[int, ...]) -> Any:
         self.missing[ref] = None
@@ -174,9 +195,10 @@ class CrossRecorder(Recorder):
 
     def write_raw(self, ref: Ref, raw: Any) -> None:
         """Note a new raw value."""
+        self._check_trace(ref)
         if ref not in self.values:
             self.missing[ref] = None
-        self.values[ref] = raw
+        self.values[ref] = _own_value(raw)
         self.written[ref] = None
 
     def read(self, ref: Ref) -> Any:
@@ -187,10 +209,18 @@ class CrossRecorder(Recorder):
         self.write_raw(ref, split_value(value, ref.aggregation, self.num_replicas) if ref.copies(self.num_replicas) else value)
 
 
+class Combiner(Protocol):
+    """What a replica's recorder needs of the other replicas."""
+
+    num_replicas: int
+
+    def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array: ...
+
+
 class ReplicaRecorder(Recorder):
     """The inner level: one replica inside ``run``. `has_rows` is False for a replica that got no data in this step."""
 
-    def __init__(self, known: "dict[Ref, Any]", group: Group, *, rehearsing: bool, facts: Facts, has_rows: bool = True):
+    def __init__(self, known: "dict[Ref, Any]", group: Combiner, *, rehearsing: bool, facts: Facts, has_rows: bool = True):
         super().__init__(known, rehearsing=rehearsing, facts=facts)
         self._group = group
         self._has_rows = has_rows
@@ -210,12 +240,29 @@ class ReplicaRecorder(Recorder):
 
     def write_combined(self, ref: Ref, value: Any) -> None:
         """Note a value that is already the same on all replicas, or is meant to differ."""
+        self._check_trace(ref)
         if ref not in self.values:
             self.missing[ref] = None
         if ref.on_read and ref.rows_only and not self._has_rows:
             return  # no data, no contribution: the metric stays as it is, whatever its mean of nothing says
-        self.values[ref] = value
+        self.values[ref] = _own_value(value)
         self.written[ref] = None
+
+
+@jax.custom_jvp
+def _copy(value: jax.Array) -> jax.Array:
+    return value
+
+
+@_copy.defjvp
+def _copy_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return _copy(*primals), tangents[0]
+
+
+def _own_value(value: Any) -> Any:
+    """`value` as a value of the variable's own: a tape must be able to tell it from a constant, and from what it was made of."""
+    # JAX writes scalar constants into the equations, tracers of them too.
+    return value if isinstance(value, Tracer) and value.ndim > 0 and not _active.listeners else _copy(value)
 
 
 # Told of every read: the variable, the value, and the recorder of the trace in which it happened.
@@ -252,6 +299,7 @@ _trace_ids = itertools.count()
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Make `recorder` the current one, for one trace."""
+    recorder.trace = jex.get_opaque_trace_state(convention="flax")  # `convention` has no meaning any more, but a place
     _active.recorders.append(recorder)
     try:
         with _trace_id(next(_trace_ids)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from ._collectives import AXIS, Group, MeshAxis, Rehearsal, SingleReplica
@@ -84,7 +85,7 @@ def run_replicas(strategy: "Strategy", fn: Callable[..., Any], args: tuple, kwar
     if cross.rehearsing:
         return step.rehearse()
     if inputs.ragged:
-        from ._ragged import run_ragged  # noqa: PLC0415  (the two files are one idea, split for length)
+        from ._ragged import run_ragged
 
         return run_ragged(step)
     return step.spmd()
@@ -126,7 +127,7 @@ class Step:
         leaves, tree = jax.tree.flatten(result)
         return jax.tree.unflatten(
             tree,
-            [PerReplica.from_stacked(jnp.broadcast_to(x, (n, *x.shape))) if isinstance(x, jax.core.Tracer) else x for x in leaves],
+            [PerReplica.from_stacked(jnp.broadcast_to(x, (n, *x.shape))) if isinstance(x, Tracer) else x for x in leaves],
         )
 
     # Equal replicas: one SPMD program.
@@ -269,7 +270,7 @@ def _result_kind(leaf: Any, passed: dict[int, int]) -> Any:
     if id(leaf) in passed:
         return _Passed(passed[id(leaf)])
     # As in TensorFlow, an object that is the same on all replicas (a constant, a captured array) comes back bare.
-    return _COMPUTED if isinstance(leaf, jax.core.Tracer) else leaf
+    return _COMPUTED if isinstance(leaf, Tracer) else leaf
 
 
 class Marked:

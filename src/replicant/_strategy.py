@@ -74,7 +74,9 @@ class Strategy:
 
         Args:
             fn: ordinary Python and JAX or Keras code. It is traced, not called at every step.
-            args, kwargs: PerReplica values (also nested) are taken apart, each replica gets its own; the rest goes to all.
+            args: positional arguments. PerReplica values, also nested, are taken apart: each replica gets its own. All replicas
+                get the rest.
+            kwargs: keyword arguments, likewise.
 
         Returns: the structure that `fn` returns. Arrays that differ by replica come back as PerReplica, those provably equal on
         all replicas as Mirrored, Python objects as they are. With one replica everything comes back bare.
@@ -148,9 +150,7 @@ class Strategy:
         inside ``run`` (use ``get_replica_context().all_gather``).
         """
         require_cross_replica(self, "gather()", "use get_replica_context().all_gather(value, axis)")
-        return jax.tree.map(
-            lambda leaf: _reduce.gather_leaf(leaf, axis), value, is_leaf=lambda x: is_distributed(x) or x is None
-        )
+        return jax.tree.map(lambda leaf: _reduce.gather_leaf(leaf, axis), value, is_leaf=lambda x: is_distributed(x) or x is None)
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """The values of this worker's replicas as a tuple; ``(value,)`` for a value that is not distributed."""
@@ -188,4 +188,3 @@ class DefaultStrategy(Strategy):
 
     def __repr__(self) -> str:
         return "DefaultStrategy()"
-

@@ -10,7 +10,7 @@ Gradients are local: each replica's own, summed over replicas by the optimizer o
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ class GradientTape:
         self._recording = False
         self._used = False
 
-    def __enter__(self) -> "GradientTape":
+    def __enter__(self) -> Self:
         if self._recording:
             raise GradientError("This tape is already recording: a tape cannot be entered twice.")
         self._recorder = _require_trace("GradientTape")
@@ -214,13 +214,17 @@ def _targets(target: Any, output_gradients: Any) -> tuple[list[Any], list[Any]]:
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise ArgumentTypeError(f"The target of a gradient must be of a float dtype; got {leaf.dtype}.")
         targets.append(jnp.asarray(leaf))
-        cotangents.append(jnp.ones(leaf.shape, leaf.dtype) if weight is None else jnp.broadcast_to(weight, leaf.shape).astype(leaf.dtype))
+        cotangents.append(
+            jnp.ones(leaf.shape, leaf.dtype) if weight is None else jnp.broadcast_to(weight, leaf.shape).astype(leaf.dtype)
+        )
     return targets, cotangents
 
 
 def _source_array(source: Any) -> Any:
     if not is_array(source):
-        raise ArgumentTypeError(f"A source of a gradient must be a variable or an array; got {source!r} of type {type(source).__name__}.")
+        raise ArgumentTypeError(
+            f"A source of a gradient must be a variable or an array; got {source!r} of type {type(source).__name__}."
+        )
     return source
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from .errors import ArgumentError
 
@@ -142,7 +143,7 @@ class Mirrored(DistributedValues):
 
 def unstack(stacked: Any) -> tuple[Any, ...]:
     """The rows of `stacked`; those of a sharded array stay on their devices."""
-    if isinstance(stacked, jax.Array) and not isinstance(stacked, jax.core.Tracer):
+    if isinstance(stacked, jax.Array) and not isinstance(stacked, Tracer):
         rows: dict[int, Any] = {}
         for shard in stacked.addressable_shards:
             start = shard.index[0].start or 0

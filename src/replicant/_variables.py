@@ -48,8 +48,8 @@ class Variable:
         rule = parse_rule(VariableAggregation, aggregation)
         if current_recorder() is not None or active_replica_context() is not None:
             raise ContextError(
-                f"A Variable{f' {name!r}' if name else ''} was created inside `strategy.run` or a compiled function, where it would "
-                "be made anew at every trace. Create it once, outside, for example under `strategy.scope()`."
+                f"A Variable{f' {name!r}' if name else ''} was created inside `strategy.run` or a compiled function, where it "
+                "would be made anew at every trace. Create it once, outside, for example under `strategy.scope()`."
             )
         if sync is VariableSynchronization.NONE:
             raise VariableError("synchronization=NONE is not supported: use ON_WRITE (equal copies) or ON_READ (one per replica).")
@@ -61,7 +61,9 @@ class Variable:
             )
         array = jnp.array(value, dtype=dtype, copy=True)
         if rule is VariableAggregation.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
-            raise VariableError(f"aggregation=MEAN needs a float dtype, since a mean of {array.dtype} is none: use SUM, or a float dtype.")
+            raise VariableError(
+                f"aggregation=MEAN needs a float dtype, since a mean of {array.dtype} is none: use SUM, or a float dtype."
+            )
         self._ref = _OwnRef(array, name or "Variable", sync, rule, trainable)
         num_replicas = get_strategy().num_replicas_in_sync
         if self._ref.copies(num_replicas):  # every copy starts with the initial value
@@ -116,7 +118,7 @@ class Variable:
 
     def assign(self, value: Any) -> jax.Array:
         """Set the value, combined over replicas as the aggregation says. Returns the new value."""
-        return self._assign("assign", value, lambda old, new: new)
+        return self._assign("assign", value, lambda _, new: new)
 
     def assign_add(self, delta: Any) -> jax.Array:
         """Add `delta`, combined over replicas as the aggregation says. Returns the new value."""
@@ -146,8 +148,8 @@ class Variable:
         ref, recorder = self._ref, current_recorder()
         if isinstance(value, PerReplica):
             raise DivergenceError(
-                f"{what} of variable {ref.name!r} got a PerReplica value in cross-replica context, where there is one value for all "
-                "copies. Reduce it first with strategy.reduce(...), or assign inside `strategy.run`."
+                f"{what} of variable {ref.name!r} got a PerReplica value in cross-replica context, where there is one value for "
+                "all copies. Reduce it first with strategy.reduce(...), or assign inside `strategy.run`."
             )
         operand = self._checked(what, value.value if isinstance(value, Mirrored) else value)
         if ref.on_read and what != "assign":
@@ -178,7 +180,8 @@ class Variable:
         array = jnp.asarray(value)
         if array.shape != self.shape:
             raise ArgumentError(
-                f"{what} of variable {self.name!r}: the value has shape {array.shape}, the variable {self.shape}; they must be equal."
+                f"{what} of variable {self.name!r}: the value has shape {array.shape}, the variable {self.shape}; "
+                "they must be equal."
             )
         return array.astype(self.dtype)
 
@@ -247,7 +250,8 @@ class Variable:
         return context.all_gather(rows, 0), context.all_gather(values, 0)
 
     def __repr__(self) -> str:
-        return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype} value={self.numpy() if current_recorder() is None else '(traced)'}>"
+        value = self.numpy() if current_recorder() is None else "(traced)"
+        return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype} value={value}>"
 
     def __jax_array__(self) -> jax.Array:
         return self.value()
@@ -330,5 +334,5 @@ def is_variable(value: Any) -> bool:
 def ref_of(variable: Any) -> Ref:
     """The Ref of a variable."""
     if isinstance(variable, Variable):
-        return variable._ref  # noqa: SLF001
+        return variable._ref
     return next(find(variable) for kind, find in _foreign.items() if isinstance(variable, kind))

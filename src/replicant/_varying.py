@@ -33,8 +33,10 @@ class Varying:
     def _equation(self, eqn: jex.JaxprEqn) -> list[bool]:
         inputs = [self(v) for v in eqn.invars]
         name = eqn.primitive.name
-        if eqn.primitive in (sync_p, exchange_p) or name in _AGREEING:
+        if eqn.primitive is sync_p or name in _AGREEING:
             return [False] * len(eqn.outvars)
+        if eqn.primitive is exchange_p:
+            return [not eqn.params["agrees"]] * len(eqn.outvars)
         if name == "axis_index":
             return [True]
         bodies = inner_jaxprs(eqn)

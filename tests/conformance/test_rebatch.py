@@ -4,8 +4,9 @@ The rule looks at the batches alone, not at where they come from. Cases recorded
 here on arrays that hold the same elements.
 """
 
-import collections
+import itertools
 import re
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,7 +27,10 @@ NO_SUCH_TENSOR = "no ragged or sparse tensors, no datasets inside datasets"
 NEXT_VOCABULARY = "next: padded_batch, interleave, flat_map"
 NEXT_FROM_FUNCTION = "next: distribute_datasets_from_function"
 
-Named = collections.namedtuple("NT", "a b")
+
+class Named(NamedTuple):
+    a: Any
+    b: Any
 
 
 class Chunks:
@@ -35,7 +39,7 @@ class Chunks:
     def __init__(self, rows, sizes):
         assert len(rows) == sum(sizes)
         starts = np.cumsum([0, *sizes])
-        self.chunks = [rows[a:b] for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        self.chunks = [rows[a:b] for a, b in itertools.pairwise(starts)]
 
 
 def place(rows, sizes):
@@ -126,7 +130,7 @@ def test_policy_grid(figures, report, n, policy):
         name = f"policy_grid n={n} {policy} {source} N={size} B={batch} drop={drop}"
         dataset = recorded_source(source, size, batch, drop).with_options(options)
         if isinstance(expected, dict):
-            with pytest.raises(DatasetError, match="the element of the dataset is a scalar.*batch"):
+            with pytest.raises(DatasetError, match=r"the element of the dataset is a scalar.*batch"):
                 distribute(dataset, n)
             report.different(name, EARLY_ERRORS)
             continue
@@ -230,9 +234,7 @@ def test_special_structures(figures, report, n):
         case = f"special {name} n={n}"
         expected = figures["special"][name][str(n)]
         if n > 1 and name in WITH_SCALARS:
-            with pytest.raises(
-                DatasetError, match=f"{WITH_SCALARS[name]} of the dataset is a scalar.*{n} replicas.*batch"
-            ):
+            with pytest.raises(DatasetError, match=f"{WITH_SCALARS[name]} of the dataset is a scalar.*{n} replicas.*batch"):
                 distribute(make(), n)
             report.different(case, EARLY_ERRORS)
         elif n > 1 and name in OF_UNEQUAL_SIZES:
@@ -315,7 +317,7 @@ def test_misc_facts(figures, report):
         assert value == recorded[name], name
         report.passed(f"misc {name}")
     with pytest.raises(TypeError, match=recorded["len"]["message"]):
-        len(batches)  # pyright: ignore
+        len(batches)  # pyright: ignore[reportArgumentType]
     report.passed("misc len")
 
 
@@ -355,9 +357,7 @@ def test_misc_reading_one_by_one(figures, report):
 def test_misc_input_options(figures, report):
     for fetch in (False, True):
         for buffer_size in (0, 1):
-            options = InputOptions(
-                experimental_fetch_to_device=fetch, experimental_per_replica_buffer_size=buffer_size
-            )
+            options = InputOptions(experimental_fetch_to_device=fetch, experimental_per_replica_buffer_size=buffer_size)
             name = f"options_PER_WORKER_fetch{fetch}_{buffer_size}"
             assert steps(Dataset.range(6).batch(4), 2, options=options) == figures["misc"][name]
             report.passed(f"misc {name}")
@@ -383,7 +383,7 @@ def test_misc_differences(figures, report):
     assert total == 21
     report.different("misc loop_in_tf_function_sum_of_0_to_6", LOOP_AS_WRITTEN)
     for name in recorded:
-        if name.startswith("from_function") or name.startswith("distribute_datasets_from_function"):
+        if name.startswith(("from_function", "distribute_datasets_from_function")):
             report.different(f"misc {name}", NEXT_FROM_FUNCTION)
 
 

@@ -12,9 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEST_DATA = Path(os.environ.get("REPLICANT_TEST_DATA", ROOT / "data"))
 
 NUMBER = r"(\d+\.\d{4})"
-EPOCH = re.compile(
-    rf"^Epoch (\d+), Loss: {NUMBER}, Accuracy: {NUMBER}(?:, Test Loss: {NUMBER}, Test Accuracy: {NUMBER})?$"
-)
+EPOCH = re.compile(rf"^Epoch (\d+), Loss: {NUMBER}, Accuracy: {NUMBER}(?:, Test Loss: {NUMBER}, Test Accuracy: {NUMBER})?$")
 
 
 def run_example(folder: Path, *options: str, deadline: float = 150) -> subprocess.CompletedProcess:
@@ -86,8 +84,7 @@ def test_missing_data_is_named_without_a_traceback(tmp_path):
     done = run_example(tmp_path, "--data", "fashion_mnist", "--data-dir", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"custom_training.py: {tmp_path}/train-images-idx3-ubyte.gz is missing: put the file there, "
-        "or leave out --data-dir\n"
+        f"custom_training.py: {tmp_path}/train-images-idx3-ubyte.gz is missing: put the file there, or leave out --data-dir\n"
     )
 
 

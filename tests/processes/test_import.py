@@ -27,9 +27,7 @@ def answer(program: str) -> str:
 
 
 def seconds_to_import(module: str) -> float:
-    return float(
-        answer(f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)")
-    )
+    return float(answer(f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"))
 
 
 def test_import_loads_no_optional_package():
@@ -38,15 +36,10 @@ def test_import_loads_no_optional_package():
 
 
 def test_import_does_not_start_jax():
-    assert (
-        answer("import replicant; from jax._src import xla_bridge; print(xla_bridge.backends_are_initialized())")
-        == "False"
-    )
+    assert answer("import replicant; from jax._src import xla_bridge; print(xla_bridge.backends_are_initialized())") == "False"
 
 
 def test_import_takes_little_longer_than_jax():
-    pairs = [
-        (seconds_to_import("jax"), seconds_to_import("replicant")) for _ in range(NUM_RUNS)
-    ]  # load hits both alike
+    pairs = [(seconds_to_import("jax"), seconds_to_import("replicant")) for _ in range(NUM_RUNS)]  # load hits both alike
     jax_seconds, replicant_seconds = (statistics.median(column) for column in zip(*pairs, strict=True))
     assert replicant_seconds <= jax_seconds + ALLOWED_SECONDS, f"{pairs=}"

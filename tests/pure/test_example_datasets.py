@@ -116,9 +116,7 @@ def test_a_failed_download_says_what_to_do_instead(monkeypatch):
 
 def test_digits_without_scikit_learn_say_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(
-        datasets.DataError, match=r"come with scikit-learn: pip install scikit-learn, or use --data mnist"
-    ):
+    with pytest.raises(datasets.DataError, match=r"come with scikit-learn: pip install scikit-learn, or use --data mnist"):
         datasets.load("digits")
 
 

@@ -33,8 +33,8 @@ NUMBERS = Dataset.range(4)
         (lambda: NUMBERS.filter(None), ArgumentTypeError, "filter takes a function of one element. Received: None"),
         (lambda: NUMBERS.concatenate([1]), ArgumentTypeError, "concatenate takes datasets. Received: list"),
         (lambda: Dataset.zip(NUMBERS, 3), ArgumentTypeError, "zip takes datasets. Received: int"),
-        (lambda: Dataset.zip(), ArgumentError, "zip: needs at least one dataset"),
-        (lambda: Dataset.range(), ArgumentError, "range takes 1 to 3 integers.*Received 0"),
+        (Dataset.zip, ArgumentError, "zip: needs at least one dataset"),
+        (Dataset.range, ArgumentError, "range takes 1 to 3 integers.*Received 0"),
         (lambda: Dataset.range(1, 5, 0), ArgumentError, "range: the step must not be 0"),
         (lambda: Dataset.range(1.5), ArgumentTypeError, "range: an argument must be an integer. Received: 1.5"),
         (lambda: NUMBERS.with_options({}), ArgumentTypeError, "with_options takes a replicant.data.Options. Received: dict"),
@@ -85,12 +85,12 @@ def test_refused_at_once(call, error, message):
     ("dataset", "error", "message"),
     [
         (
-            Dataset.range(1, 4).map(lambda n: np.zeros(n)).batch(2),
+            Dataset.range(1, 4).map(np.zeros).batch(2),
             ElementError,
             r"the element has shape \(1,\) in element 0 of the batch and \(2,\) in element 1.*Pad or cut",
         ),
         (
-            Dataset.range(2).map(lambda n: {"a": n, "b": n if n else 0.5}).batch(2),
+            Dataset.range(2).map(lambda n: {"a": n, "b": n or 0.5}).batch(2),
             ElementError,
             r"component \['b'\] has dtype float32 in element 0 of the batch and int64 in element 1.*Convert",
         ),
@@ -162,17 +162,17 @@ def test_a_scalar_that_only_shows_in_the_loop():
 
 @pytest.mark.parametrize("not_a_dataset", [[1, 2], np.zeros(3), None])
 def test_only_datasets_are_distributed(not_a_dataset):
-    with pytest.raises(ArgumentTypeError, match=f"Received: {type(not_a_dataset).__name__}.*from_tensor_slices"):
+    with pytest.raises(ArgumentTypeError, match=rf"Received: {type(not_a_dataset).__name__}.*from_tensor_slices"):
         distribute(not_a_dataset)
 
 
 def test_options_that_do_not_exist_are_refused():
     options = Options()
-    with pytest.raises(ArgumentError, match="Options has no option 'experimental_threading'. It has: experimental_dist"):
+    with pytest.raises(ArgumentError, match=r"Options has no option 'experimental_threading'. It has: experimental_dist"):
         options.experimental_threading = 3
-    with pytest.raises(ArgumentError, match="DistributeOptions has no option 'auto_shard'. It has: auto_shard_policy"):
+    with pytest.raises(ArgumentError, match=r"DistributeOptions has no option 'auto_shard'. It has: auto_shard_policy"):
         options.experimental_distribute.auto_shard = AutoShardPolicy.DATA
-    with pytest.raises(ArgumentTypeError, match="auto_shard_policy must be a .*AutoShardPolicy.DATA. Received: 'DATA'"):
+    with pytest.raises(ArgumentTypeError, match=r"auto_shard_policy must be a .*AutoShardPolicy.DATA. Received: 'DATA'"):
         options.experimental_distribute.auto_shard_policy = "DATA"
 
 

@@ -15,6 +15,7 @@ import pytest
 from replicant._topology import Topology
 from replicant.data import Dataset, DistributedDataset, InputOptions, Optional
 from replicant.errors import DatasetError, OutOfRangeError
+from replicant.input import _background
 from replicant.input._background import END, Background
 
 SECONDS = 5.0
@@ -47,8 +48,7 @@ def test_what_place_receives():
 def test_a_worker_places_only_its_own_rows():
     dataset = Dataset.range(7).batch(7)
     parts = [
-        list(DistributedDataset(dataset, Topology(2, worker, 2), lambda rows, sizes: (rows.tolist(), sizes)))
-        for worker in (0, 1)
+        list(DistributedDataset(dataset, Topology(2, worker, 2), lambda rows, sizes: (rows.tolist(), sizes))) for worker in (0, 1)
     ]
     assert parts == [[([0, 1, 2, 3], (2, 2))], [([4, 5, 6], (2, 1))]]
 
@@ -156,15 +156,27 @@ def fails_at(number):
 
 
 def test_what_a_user_function_raises_is_raised_in_the_loop_after_the_batches_before_it():
-    seen = []
     iterator = iter(distributed(Dataset.range(9).map(fails_at(5)).batch(2), 1))
+    assert [next(iterator)[0], next(iterator)[0]] == [[0, 1], [2, 3]]
     with pytest.raises(KeyError, match="element 5 is bad") as info:
-        for batch in iterator:
-            seen.append(batch[0])
-    assert seen == [[0, 1], [2, 3]]
+        next(iterator)
     assert traceback.extract_tb(info.value.__traceback__)[-1].name == "fn"
     with pytest.raises(KeyError, match="element 5 is bad"):  # and again: it is not the end of the data
         next(iterator)
+    wait_until(lambda: not threads())
+
+
+@pytest.mark.parametrize("leave", ["close", "error"])
+def test_threads_inside_the_pipeline_end_with_the_iterator(leave):
+    pipeline = Dataset.range(3).repeat().prefetch(2).batch(1).map(fails_at(2) if leave == "error" else np.copy)
+    iterator = iter(distributed(pipeline.prefetch(2), 1))
+    next(iterator)
+    if leave == "close":
+        assert len(threads()) == 3
+        iterator.close()
+    else:
+        with pytest.raises(KeyError, match=r"element .2. is bad"):
+            list(iterator)
     wait_until(lambda: not threads())
 
 
@@ -173,7 +185,7 @@ def test_a_stop_iteration_of_a_user_function_is_not_the_end_of_the_data(transfor
     def fn(x):
         return next(iter(()))
 
-    with pytest.raises(RuntimeError, match="the function .*fn raised StopIteration"):
+    with pytest.raises(RuntimeError, match=r"the function .*fn raised StopIteration"):
         list(getattr(Dataset.range(3), transform)(fn))
 
 
@@ -185,15 +197,12 @@ def test_what_place_raises_is_raised_in_the_loop():
         next(iter(distributed(Dataset.range(8).batch(8), 2, place)))
 
 
-def test_a_blocked_producer_does_not_hold_up_closing_for_ever(monkeypatch):
-    from replicant.input import _background
-
-    monkeypatch.setattr(_background, "_JOIN_SECONDS", 0.05)
+def test_a_blocked_producer_does_not_hold_up_closing_for_ever():
     release = threading.Event()
-    background = Background(lambda: release.wait(SECONDS), 1, "replicant-blocked")
+    background = Background(lambda: release.wait(SECONDS), lambda: None, 1, "replicant-blocked")
     consumer = threading.Thread(target=background.next)
     consumer.start()
-    wait_until(lambda: threads())
+    wait_until(threads)
     background.close(seconds=0.05)
     consumer.join(SECONDS)
     assert not consumer.is_alive()
@@ -202,12 +211,10 @@ def test_a_blocked_producer_does_not_hold_up_closing_for_ever(monkeypatch):
 
 
 def test_a_dead_thread_is_noticed(monkeypatch):
-    from replicant.input import _background
-
     monkeypatch.setattr(_background, "_CHECK_SECONDS", 0.01)
-    monkeypatch.setattr(_background, "_run", lambda produce, channel: None)  # dies without a word
+    monkeypatch.setattr(_background, "_run", lambda produce, release, channel: None)  # dies without a word
     with pytest.raises(DatasetError, match="thread that reads the dataset is gone"):
-        Background(lambda: END, 1, "replicant-dead").next()
+        Background(lambda: END, lambda: None, 1, "replicant-dead").next()
 
 
 def _next_in_child(iterator, connection):

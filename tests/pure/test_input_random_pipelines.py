@@ -1,8 +1,10 @@
 """Random pipelines: against a model of tf.data in plain lists, cut at random points, and split over replicas and workers."""
 
 import dataclasses
+import functools
 import itertools
 import json
+import operator
 from collections.abc import Callable
 
 import jax
@@ -115,9 +117,7 @@ FLAT = [  # keep the rank of elements
         )
     ),
 ]
-BATCH = st.tuples(sizes, st.booleans()).map(
-    lambda t: Op(f"batch({t[0]}, {t[1]})", lambda d: d.batch(*t), model_batch(*t))
-)
+BATCH = st.tuples(sizes, st.booleans()).map(lambda t: Op(f"batch({t[0]}, {t[1]})", lambda d: d.batch(*t), model_batch(*t)))
 UNBATCH = st.just(Op("unbatch", lambda d: d.unbatch(), model_unbatch))
 REBATCH = sizes.map(lambda k: Op(f"rebatch({k})", lambda d: d.rebatch(k), model_rebatch(k)))
 PAIRS = [
@@ -215,15 +215,17 @@ CUT_EVERYWHERE = {
     "shards over the end of a pass": lambda: Dataset.range(5).repeat(5).shard(3, 2).batch(4),
     "shard of a filter": lambda: Dataset.range(30).filter(lambda x: x % 7 != 3).shard(3, 1).batch(4),
     "zip of different ends": lambda: Dataset.zip(Dataset.range(9).shuffle(4, seed=1), Dataset.range(3).repeat()).repeat(2),
-    "everything": lambda: Dataset.range(12)
-    .shuffle(5, seed=3)
-    .enumerate()
-    .map(lambda i, x: x + 100 * i)
-    .cache()
-    .repeat(3)
-    .shuffle(4, seed=4)
-    .batch(3)
-    .prefetch(2),
+    "everything": lambda: (
+        Dataset.range(12)
+        .shuffle(5, seed=3)
+        .enumerate()
+        .map(lambda i, x: x + 100 * i)
+        .cache()
+        .repeat(3)
+        .shuffle(4, seed=4)
+        .batch(3)
+        .prefetch(2)
+    ),
 }
 
 
@@ -248,7 +250,7 @@ def test_an_iterator_that_has_read_on_can_go_back():
         rest = plain(iterator)
         iterator.restore(state)
         assert plain(iterator) == rest
-    assert sorted(sum(first + rest, [])) == list(range(8))
+    assert sorted(functools.reduce(operator.iadd, first + rest, [])) == list(range(8))
 
 
 def test_a_position_in_another_pass_than_the_cached_one():

@@ -1,6 +1,6 @@
 """What each transform gives, as literal values."""
 
-import collections
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -143,7 +143,9 @@ def test_len():
         len(Dataset.range(5).filter(lambda x: True))
 
 
-Named = collections.namedtuple("Named", "x y")
+class Named(NamedTuple):
+    x: Any
+    y: Any
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_cached_elements_cannot_be_written_to():
     for _ in range(2):
         for element in dataset:
             with pytest.raises(ValueError, match="read-only"):
-                element += 1
+                element[0] = 1
 
 
 def test_cache_leaves_the_arrays_of_the_user_writable():

@@ -115,8 +115,4 @@ def test_every_public_name_says_what_it_is(name):
 
 def public_names(module: ModuleType) -> list[str]:
     """``__all__``; in ``errors`` every name is public."""
-    return (
-        module.__all__
-        if hasattr(module, "__all__")
-        else sorted(name for name in vars(module) if not name.startswith("_"))
-    )
+    return module.__all__ if hasattr(module, "__all__") else sorted(name for name in vars(module) if not name.startswith("_"))

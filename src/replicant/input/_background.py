@@ -19,16 +19,16 @@ _live: "weakref.WeakSet[Background]" = weakref.WeakSet()
 
 
 class Background:
-    """Calls ``produce`` on a thread until it returns `END`, and keeps up to ``ahead`` results ready.
+    """Calls ``produce`` on a thread until it returns `END`, keeps up to ``ahead`` results ready, and calls ``release`` last.
 
     The thread starts with the first `next`. It ends at the end of the data, when ``produce`` raises, at `close`, when
     this object is garbage collected, and when the interpreter exits.
     """
 
-    def __init__(self, produce: Callable[[], Any], ahead: int, name: str) -> None:
+    def __init__(self, produce: Callable[[], Any], release: Callable[[], None], ahead: int, name: str) -> None:
         self._channel = _Channel(ahead)
         # The thread must not refer to this object, or it would never be collected.
-        self._thread = threading.Thread(target=_run, args=(produce, self._channel), name=name, daemon=True)
+        self._thread = threading.Thread(target=_run, args=(produce, release, self._channel), name=name, daemon=True)
         self._process = os.getpid()
         weakref.finalize(self, self._channel.close).atexit = False  # `_close_all` waits as well
         _live.add(self)
@@ -42,8 +42,7 @@ class Background:
         """
         if os.getpid() != self._process:
             raise DatasetError(
-                "This iterator reads on a thread of another process, which a fork does not copy. "
-                "Make the iterator after the fork."
+                "This iterator reads on a thread of another process, which a fork does not copy. Make the iterator after the fork."
             )
         with self._channel.changed:
             if self._thread.ident is None and not self._channel.closed:
@@ -110,7 +109,7 @@ class _Channel:
             self.changed.notify_all()
 
 
-def _run(produce: Callable[[], Any], channel: _Channel) -> None:
+def _run(produce: Callable[[], Any], release: Callable[[], None], channel: _Channel) -> None:
     """The thread: every exception travels to the consumer."""
     error = None
     try:
@@ -121,6 +120,7 @@ def _run(produce: Callable[[], Any], channel: _Channel) -> None:
     except BaseException as raised:  # noqa: BLE001 - nothing is handled here: the consumer raises it
         error = raised
     channel.end(error)
+    release()
 
 
 @atexit.register

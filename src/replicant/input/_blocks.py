@@ -198,8 +198,7 @@ def concatenate(blocks: Sequence[Block]) -> Block:
         blocks = [block.boxed() for block in blocks]
         first = blocks[0]
     columns = [
-        column.with_refs(np.concatenate([block.columns[i].refs for block in blocks]))
-        for i, column in enumerate(first.columns)
+        column.with_refs(np.concatenate([block.columns[i].refs for block in blocks])) for i, column in enumerate(first.columns)
     ]
     return Block(first.structure, columns, sum(block.size for block in blocks))
 

@@ -101,8 +101,7 @@ class Concatenate(Node):
         (ones, structure), (twos, other) = flatten(first), flatten(second)
         if structure != other or any(a.dtype != b.dtype for a, b in zip(ones, twos, strict=True)):
             raise DatasetError(
-                "concatenate: both datasets need the same structure and dtypes. "
-                f"The first has {first}, the second {second}."
+                f"concatenate: both datasets need the same structure and dtypes. The first has {first}, the second {second}."
             )
         return jax.tree_util.tree_unflatten(structure, [_merged(a, b) for a, b in zip(ones, twos, strict=True)])
 

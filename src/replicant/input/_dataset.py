@@ -167,15 +167,11 @@ class Dataset:
         sizes = tuple(_whole("rebatch", "batch_size", size, 1) for size in given)
         if not sizes:
             raise ArgumentError("rebatch: batch_size must name at least one size. Received: an empty list.")
-        return self._then(
-            Batch(inputs=(Unbatch(inputs=(self._node,)),), sizes=sizes, drop_remainder=bool(drop_remainder))
-        )
+        return self._then(Batch(inputs=(Unbatch(inputs=(self._node,)),), sizes=sizes, drop_remainder=bool(drop_remainder)))
 
     # Order and number
 
-    def shuffle(
-        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None
-    ) -> "Dataset":
+    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None) -> "Dataset":
         """Random order through a buffer of ``buffer_size`` elements; uniform if the dataset fits into it.
 
         Every iteration, and every pass of a later `repeat`, has another order unless ``reshuffle_each_iteration`` is
@@ -193,9 +189,7 @@ class Dataset:
         seed = None if seed is None else _whole("shuffle", "seed", seed)
         entropy = random.getrandbits(63) if seed is None else seed % _MAX_SEED
         reshuffle = reshuffle_each_iteration is not False
-        return self._then(
-            Shuffle(inputs=(self._node,), buffer_size=size, seed=seed, reshuffle=reshuffle, entropy=entropy)
-        )
+        return self._then(Shuffle(inputs=(self._node,), buffer_size=size, seed=seed, reshuffle=reshuffle, entropy=entropy))
 
     def repeat(self, count: int | None = None) -> "Dataset":
         """``count`` passes one after the other; without end if None or -1.

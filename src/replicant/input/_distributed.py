@@ -95,12 +95,11 @@ class DistributedIterator(ElementIterator):
         def produce() -> Any:
             block = cursor.pull(1)
             if block is None:
-                cursor.close()
                 return END
             return make(next(block.elements())), cursor.state()
 
         ahead = max(_MIN_AHEAD, self._options.experimental_per_replica_buffer_size)
-        self._background = Background(produce, ahead, "replicant-input")
+        self._background = Background(produce, cursor.close, ahead, "replicant-input")
 
     def _take(self) -> Any:
         item = self._background.next()
@@ -151,9 +150,7 @@ def _check_sizes(shapes: list[tuple[int | None, ...]], structure: Any, num_repli
                 "Call `batch(global_batch_size)` on the dataset, after `enumerate` and `map`s that reduce a batch."
             )
     if len({shape[0] for shape in shapes if shape[0] is not None}) > 1:
-        sizes = ", ".join(
-            f"{name} has shape {shape}" for name, shape in zip(component_names(structure), shapes, strict=True)
-        )
+        sizes = ", ".join(f"{name} has shape {shape}" for name, shape in zip(component_names(structure), shapes, strict=True))
         raise ElementError(
             f"All components of a global batch need the same leading size to be split over {num_replicas} replicas, "
             f"but {sizes}. Zip the datasets before `batch`, or reshape the components in `map`."

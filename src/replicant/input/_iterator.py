@@ -4,6 +4,7 @@ import abc
 from types import TracebackType
 from typing import Any, Self
 
+from replicant._state import NotTraceable, current_recorder
 from replicant.errors import DatasetError, OutOfRangeError
 
 from ._background import END
@@ -80,11 +81,20 @@ class ElementIterator(abc.ABC):
     def element_spec(self) -> Any:
         """Structure of specs of the elements."""
 
+    def _read(self) -> Any:
+        """`_take`, but not while a function is being compiled: the elements would become constants of the program."""
+        if current_recorder() is not None:
+            raise NotTraceable(
+                "A dataset was read while a function was being compiled, which would make its elements part of the program. Read "
+                "it outside of `strategy.run`, and give each element to the function as an argument."
+            )
+        return self._take()
+
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        element = self._take()
+        element = self._read()
         if element is END:
             raise StopIteration
         return element
@@ -95,14 +105,14 @@ class ElementIterator(abc.ABC):
         Raises:
             OutOfRangeError: there is none.
         """
-        element = self._take()
+        element = self._read()
         if element is END:
             raise OutOfRangeError("The iterator is at its end. Make another with `iter(dataset)`, or add `.repeat()`.")
         return element
 
     def get_next_as_optional(self) -> Optional:
         """The next element, or an empty `Optional` at the end."""
-        return Optional(self._take())
+        return Optional(self._read())
 
     def state(self) -> State:
         """The exact position, in integers and strings that JSON can hold."""
@@ -126,9 +136,7 @@ class ElementIterator(abc.ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
 

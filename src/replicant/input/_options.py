@@ -31,8 +31,7 @@ class DistributeOptions:
             raise ArgumentError(f"DistributeOptions has no option {name!r}. It has: auto_shard_policy.")
         if not isinstance(value, AutoShardPolicy):
             raise ArgumentTypeError(
-                "auto_shard_policy must be a replicant.data.AutoShardPolicy, such as AutoShardPolicy.DATA. "
-                f"Received: {value!r}."
+                f"auto_shard_policy must be a replicant.data.AutoShardPolicy, such as AutoShardPolicy.DATA. Received: {value!r}."
             )
         object.__setattr__(self, name, value)
 

@@ -53,7 +53,7 @@ class PrefetchCursor(Cursor):
             block = source.pull(block_size)
             return END if block is None else (block, source.state())
 
-        self.background = Background(produce, self.ahead, "replicant-prefetch")
+        self.background = Background(produce, source.close, self.ahead, "replicant-prefetch")
 
     def _next_block(self) -> bool:
         item = self.background.next()

@@ -135,8 +135,7 @@ class ShuffleCursor(Through):
         swap = Swap(_draw(self.rng, self.filled, incoming.size))
         self.swapped += incoming.size
         columns = [
-            old.with_refs(swap.apply(old.refs, new.refs))
-            for old, new in zip(self.buffer.columns, incoming.columns, strict=True)
+            old.with_refs(swap.apply(old.refs, new.refs)) for old, new in zip(self.buffer.columns, incoming.columns, strict=True)
         ]
         return Block(incoming.structure, columns, incoming.size)
 

@@ -119,8 +119,7 @@ def _string(value: Any, name: Callable[[], str]) -> str | bytes:
     if isinstance(value, str | bytes):
         return value
     raise DatasetError(
-        f"{name()} is a {type(value).__name__}, which is not a tensor. "
-        "Give numbers, strings, arrays, or tuples and dicts of them."
+        f"{name()} is a {type(value).__name__}, which is not a tensor. Give numbers, strings, arrays, or tuples and dicts of them."
     )
 
 

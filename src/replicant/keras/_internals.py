@@ -32,9 +32,8 @@ def _check() -> None:
 _check()
 
 try:
-    from keras.src.backend.common import global_state
+    from keras.src.backend.common import KerasVariable, global_state
     from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
-    from keras.src.backend.common import KerasVariable
     from keras.src.losses.loss import Loss
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer

@@ -33,8 +33,10 @@ _BATCH_STATISTICS = ("moving_mean", "moving_variance")
 
 
 class KerasRef(Ref):
-    """Storage of a Keras variable. Stacked copies lie in ``_value`` itself and are told apart by identity, so whatever Keras
-    assigns replaces them."""
+    """Storage of a Keras variable.
+
+    Stacked copies lie in ``_value`` itself and are told apart by identity, so whatever Keras assigns replaces them.
+    """
 
     def __init__(self, variable: Any):
         super().__init__()
@@ -103,7 +105,7 @@ def _value(original: Any, variable: Any) -> Any:
     recorder = current_recorder()
     if recorder is not None and _internals.in_stateless_scope():
         scope = _internals.get_stateless_scope()
-        known = scope.get_current_value(variable)
+        known = scope.get_current_value(variable) if scope is not None else None
         if known is None and not isinstance(scope, RecordingScope):  # Keras's own scope inside ours knows some variables only
             known = recorder.read(ref_of_keras(variable))
         if known is not None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from ..errors import AlreadyStartedError, ArgumentError, DeviceError
+from .._placement import Device
+from ..errors import AlreadyStartedError, ArgumentError, ConfigurationError, DeviceError
 
 # XLA's CPU devices hold threads of one pool while they wait for each other: too few threads and they wait for ever.
 _THREADS_PER_DEVICE = 4
@@ -23,7 +24,8 @@ def set_virtual_devices(num_devices: int) -> None:
     Args:
         num_devices: int >= 1.
 
-    Raises ArgumentError for other values, AlreadyStartedError if JAX has started with another number.
+    Raises ArgumentError for other values, AlreadyStartedError if JAX has started with another number, ConfigurationError if
+    XLA_FLAGS asks for a number of its own.
 
     >>> import replicant
     >>> replicant.set_virtual_devices(0)
@@ -33,6 +35,11 @@ def set_virtual_devices(num_devices: int) -> None:
     """
     if not isinstance(num_devices, int) or isinstance(num_devices, bool) or num_devices < 1:
         raise ArgumentError(f"set_virtual_devices needs an int >= 1; got {num_devices!r}.")
+    if "--xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        raise ConfigurationError(
+            f"set_virtual_devices({num_devices}): XLA_FLAGS={os.environ['XLA_FLAGS']!r} sets the number of CPU devices too. Remove "
+            "--xla_force_host_platform_device_count from XLA_FLAGS, or do not call set_virtual_devices."
+        )
     try:
         jax.config.update("jax_num_cpu_devices", num_devices)
     except RuntimeError:  # JAX says so once its backends exist
@@ -60,13 +67,13 @@ def list_devices(device_type: str | None = None) -> list[str]:
     return [name_of(device) for device in _devices_of(device_type)]
 
 
-def name_of(device: jax.Device) -> str:
+def name_of(device: Device) -> str:
     """The short name of a device: its type and its number among this process's devices of that type."""
     peers = jax.local_devices(backend=device.platform)
     return f"{device.platform}:{peers.index(device)}"
 
 
-def resolve_devices(devices: Sequence[Any] | str | None) -> tuple[jax.Device, ...]:
+def resolve_devices(devices: Sequence[Any] | str | None) -> tuple[Device, ...]:
     """The devices meant by names ("cpu:0", "GPU:1", "/gpu:0"), ``jax.Device`` objects, or None for all local ones."""
     if devices is None or (not isinstance(devices, str) and len(devices) == 0):
         return tuple(jax.local_devices())
@@ -79,7 +86,7 @@ def resolve_devices(devices: Sequence[Any] | str | None) -> tuple[jax.Device, ..
     return tuple(found)
 
 
-def _resolve(device: Any) -> jax.Device:
+def _resolve(device: Any) -> Device:
     if isinstance(device, jax.Device):
         return device
     match = re.fullmatch(r"(?:.*/)?(?:device:)?(cpu|gpu|cuda|rocm|tpu)(?::(\d+))?", str(device), re.IGNORECASE)
@@ -95,7 +102,7 @@ def _resolve(device: Any) -> jax.Device:
     return have[index]
 
 
-def _devices_of(kind: str | None) -> list[jax.Device]:
+def _devices_of(kind: str | None) -> list[Device]:
     if kind is None:
         return jax.local_devices()
     try:

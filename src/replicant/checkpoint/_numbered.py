@@ -1,0 +1,57 @@
+"""Checkpoints with numbers: ``prefix-1``, ``prefix-2``, ... in one directory."""
+
+import os
+import re
+import warnings
+from collections import defaultdict
+from pathlib import Path
+
+from ..errors import CheckpointError
+from ._storage import ARRAYS, MANIFEST, read_manifest
+
+_NUMBERED = re.compile(r"(.+)-(\d+)")
+
+
+def next_number(prefix: Path, after: int) -> int:
+    """The first number greater than `after` and than every number that `prefix` has, whatever lies there."""
+    found = [
+        int(match[2])
+        for path in (prefix.parent.iterdir() if prefix.parent.is_dir() else [])
+        if (match := _NUMBERED.fullmatch(path.name)) and match[1] == prefix.name
+    ]
+    return max([after, *found]) + 1
+
+
+def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
+    """The path of the newest complete checkpoint in `directory`, None if there is none or no such directory.
+
+    Of the checkpoints of one prefix that is the one with the highest number; of several prefixes, the one written last. Checkpoints
+    that are half written or have lost something are passed over with a warning; other files do not matter.
+
+    Semantics: tf.train.latest_checkpoint, but what counts is what lies in the directory, not a file that tells about it.
+
+    >>> import tempfile, replicant
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(replicant.latest_checkpoint(folder))
+    None
+    """
+    folder = Path(directory)
+    if not folder.is_dir():
+        return None
+    families: dict[str, list[tuple[int, Path]]] = defaultdict(list)
+    for path in folder.iterdir():
+        if not path.name.startswith(".") and ((path / MANIFEST).exists() or (path / ARRAYS).exists()):
+            match = _NUMBERED.fullmatch(path.name)
+            families[match[1] if match else path.name].append((int(match[2]) if match else 0, path))
+    newest = [found for members in families.values() if (found := _newest(members)) is not None]
+    return str(max(newest)[1]) if newest else None
+
+
+def _newest(members: list[tuple[int, Path]]) -> tuple[float, Path] | None:
+    """When the complete checkpoint of the highest number was written, and its path."""
+    for _, path in sorted(members, reverse=True):
+        try:
+            return read_manifest(path)["meta"]["saved_at"], path
+        except CheckpointError as error:
+            warnings.warn(f"Passed over the checkpoint {path}: {error}", stacklevel=3)
+    return None

@@ -1,0 +1,117 @@
+"""What a checkpoint holds, named: every variable and every leaf of the containers has a key that says where it is.
+
+Keys are structural (``model/weights/0.kernel``), because the names that Keras invents differ between two models of one program.
+Objects of other libraries are taken apart by an ``ObjectKind``, which their module registers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from .._state import connect_libraries
+from .._values import is_distributed
+from .._variables import is_variable, ref_of
+from ..errors import ArgumentError
+from ._values import check_leaf
+
+
+class ObjectKind:
+    """How to save and restore objects of certain types.
+
+    types: their classes. needs_others: whether they can be built only after the other objects (optimizers after models).
+    """
+
+    types: tuple[type, ...]
+    needs_others = False
+
+    def variables(self, item: Any) -> list[tuple[str, Any]]:
+        """The object's variables, each with its name in the object: equal for equal objects, unique."""
+        raise NotImplementedError
+
+    def describe(self, item: Any, inventory: "Inventory") -> dict[str, Any]:
+        """What ``build`` needs to know, as JSON."""
+        del item, inventory
+        return {}
+
+    def build(self, item: Any, key: str, description: dict[str, Any], inventory: "Inventory") -> None:
+        """Make the variables that the saved object had and this one does not have yet, or raise CheckpointError."""
+
+
+_kinds: list[ObjectKind] = []
+
+
+def register_kind(kind: ObjectKind) -> None:
+    """Make objects of another library known to checkpoints."""
+    _kinds.append(kind)
+
+
+def kind_of(item: Any) -> ObjectKind | None:
+    """How to save `item`; None for what is no object of a registered kind."""
+    return next((kind for kind in _kinds if isinstance(item, kind.types)), None)
+
+
+def numbered(group: str, variables: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Variables named by their position and the last part of their own name."""
+    return [(f"{group}{i}.{variable.name.rsplit('/', 1)[-1]}", variable) for i, variable in enumerate(variables)]
+
+
+class Inventory:
+    """Everything in `objects`, at this moment.
+
+    objects: key -> object of a registered kind. items: key -> Ref of a variable, or leaf of a container.
+    """
+
+    def __init__(self, objects: Mapping[str, Any]):
+        connect_libraries()
+        leaves, self._tree = jax.tree_util.tree_flatten_with_path(dict(objects), is_leaf=_is_leaf)
+        self._leaves = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+        self.objects: dict[str, Any] = {}
+        self.items: dict[str, Any] = {}
+        self._variables: dict[str, Any] = {}
+        self._keys: dict[int, str] = {}
+        for key, leaf in self._leaves:
+            self._add(key, leaf)
+
+    def key_of(self, variable: Any) -> str | None:
+        """The key of a variable (the first, if it is there twice); None if it is not part of the checkpoint."""
+        return self._keys.get(id(variable))
+
+    def variable_at(self, key: str) -> Any:
+        """The variable of that key, or None."""
+        return self._variables.get(key)
+
+    def with_leaves(self, replace: Callable[[str, Any], Any]) -> dict[str, Any]:
+        """New containers, in which every leaf is what `replace` makes of its key and itself. Objects and variables stay."""
+        new = [leaf if _is_object(leaf) else replace(key, leaf) for key, leaf in self._leaves]
+        return jax.tree_util.tree_unflatten(self._tree, new)
+
+    def _add(self, key: str, leaf: Any) -> None:
+        kind = kind_of(leaf)
+        if kind is not None:
+            self.objects[key] = leaf
+            for name, variable in kind.variables(leaf):
+                self._add_variable(f"{key}/{name}", variable)
+        elif is_variable(leaf):
+            self._add_variable(key, leaf)
+        else:
+            check_leaf(key, leaf)
+            self._add_item(key, leaf)
+
+    def _add_variable(self, key: str, variable: Any) -> None:
+        self._add_item(key, ref_of(variable))
+        self._variables[key] = variable
+        self._keys.setdefault(id(variable), key)
+
+    def _add_item(self, key: str, item: Any) -> None:
+        if key in self.items:
+            raise ArgumentError(f"Checkpoint: two values have the key {key!r}. Rename the object or dict key that holds one.")
+        self.items[key] = item
+
+
+def _is_object(leaf: Any) -> bool:
+    return is_variable(leaf) or kind_of(leaf) is not None
+
+
+def _is_leaf(node: Any) -> bool:
+    return _is_object(node) or is_distributed(node)

@@ -1,0 +1,176 @@
+"""What replicant.function compiles, when it compiles again, and what it leaves to Python."""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import replicant
+from replicant.data import Dataset
+from replicant.errors import ArgumentTypeError, ContextError, ReplicantError
+
+
+class Mode(enum.Enum):
+    TRAIN = 1
+
+
+def test_one_program_per_structure_shape_dtype_and_python_value() -> None:
+    fn = replicant.function(lambda x, **_: x)
+    for args, kwargs in [
+        ((jnp.ones(2),), {}),
+        ((np.zeros(2, np.float32),), {}),  # the same program
+        ((jnp.ones(3),), {}),
+        ((jnp.ones(2, jnp.int32),), {}),
+        (([jnp.ones(2)],), {}),
+        ((jnp.ones(2),), {"training": True}),
+        ((jnp.ones(2),), {"training": 1}),
+        ((jnp.ones(2),), {"training": Mode.TRAIN}),
+        ((jnp.ones(2),), {"training": True}),  # known
+    ]:
+        fn(*args, **kwargs)
+    assert fn.num_compiled == 7
+
+
+def test_state_is_read_and_written() -> None:
+    total, count = replicant.Variable(0.0), replicant.Variable(0)
+
+    @replicant.function(jit_compile=True)
+    def add(x):
+        total.assign_add(x)
+        count.assign_add(1)
+        return total.value(), "text", None
+
+    assert [float(add(jnp.asarray(v))[0]) for v in (1.0, 2.0, 3.0)] == [1.0, 3.0, 6.0]
+    assert (float(total), int(count)) == (6.0, 3)
+    assert add(jnp.asarray(0.0))[1:] == ("text", None)
+    total.assign(10.0)  # a change from outside is seen
+    assert float(add(jnp.asarray(1.0))[0]) == 11.0
+
+
+def test_values_read_before_a_step_stay_good_after_it() -> None:
+    """The step donates the variable's memory; what the user holds must not be part of that."""
+    v = replicant.Variable(jnp.zeros(3))
+    step = replicant.function(lambda: v.assign_add(jnp.ones(3)) is None)
+    held = []
+    for _ in range(4):
+        held.append((v.value(), np.asarray(v.value())))
+        step()
+    for i, (array, view) in enumerate(held):
+        assert array.tolist() == view.tolist() == [float(i)] * 3
+
+
+def test_one_array_may_start_several_variables() -> None:
+    zeros = jnp.zeros(2)
+    a, b = replicant.Variable(zeros), replicant.Variable(zeros)
+    step = replicant.function(lambda: (a.assign_add(jnp.ones(2)), b.assign_sub(jnp.ones(2))))
+    step()
+    step()
+    assert (a.numpy().tolist(), b.numpy().tolist(), zeros.tolist()) == ([2.0, 2.0], [-2.0, -2.0], [0.0, 0.0])
+
+
+def test_numpy_memory_may_change_after_it_was_given_away() -> None:
+    start = np.zeros(64, np.float32)
+    v = replicant.Variable(start)
+    start[:] = 7
+    step = replicant.function(lambda: v.assign_add(jnp.ones(64)))
+    step()
+    assert v.numpy().tolist() == [1.0] * 64
+
+
+def test_functions_inside_functions_are_one_program() -> None:
+    inner = replicant.function(lambda x: x * 2)
+    outer = replicant.function(lambda x: inner(x) + 1)
+    assert float(outer(jnp.asarray(3.0))) == 7.0
+    assert (inner.num_compiled, outer.num_compiled) == (0, 1)
+
+
+def test_a_jitted_function_inside_sees_the_variables_of_each_call() -> None:
+    v = replicant.Variable(2.0)
+
+    @jax.jit
+    def inner(x):
+        return v.value() * x
+
+    outer = replicant.function(inner)
+    assert float(outer(jnp.asarray(3.0))) == 6.0
+    v.assign(5.0)
+    assert float(outer(jnp.asarray(3.0))) == 15.0
+    assert outer(jnp.ones(2)).tolist() == [5.0, 5.0]
+
+
+def test_methods() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.scale = replicant.Variable(3.0)
+
+        @replicant.function
+        def step(self, x):
+            return self.scale * x
+
+    first, second = Trainer(), Trainer()
+    second.scale.assign(4.0)
+    assert float(first.step(jnp.asarray(2.0))) == 6.0
+    assert float(second.step(jnp.asarray(2.0))) == 8.0
+    assert Trainer.step.python_function is not None
+
+
+def dataset(strategy: replicant.Strategy):
+    return strategy.experimental_distribute_dataset(Dataset.range(10).map(np.float32).batch(4))
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 3])
+def test_loops_over_datasets_run_as_written(num_replicas: int) -> None:
+    strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(num_replicas)])
+    distributed = dataset(strategy)
+
+    def total(batches):
+        result = 0.0
+        for x in batches:
+            result += strategy.reduce("SUM", strategy.run(jnp.sum, args=(x,)))
+        return result
+
+    as_argument = replicant.function(total)
+    captured = replicant.function(lambda: total(distributed))
+    for _ in range(2):
+        assert float(as_argument(distributed)) == 45.0
+        assert float(captured()) == 45.0
+
+    @replicant.function
+    def two_steps(iterator):
+        return total([next(iterator), next(iterator)])
+
+    iterator = iter(distributed)
+    assert float(two_steps(iterator)) == 28.0
+    assert float(total([next(iterator)])) == 17.0
+    assert not iterator.get_next_as_optional().has_value()
+
+
+def test_misuse() -> None:
+    with pytest.raises(ArgumentTypeError, match="function takes a callable; got 3"):
+        replicant.function(3)  # type: ignore[call-overload]
+    v = replicant.Variable(0.0, name="v")
+
+    def body(carry, _):
+        v.assign_add(carry)
+        return carry, None
+
+    with pytest.raises(ContextError, match=r"'v' was assigned inside a function that JAX traces by itself.*lax.scan"):
+        replicant.function(lambda: jax.lax.scan(body, jnp.ones(()), None, length=2)[0])()
+    assert float(v) == 0.0
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+    distributed = dataset(strategy)
+    with pytest.raises(ContextError, match="read while a function was being compiled"):
+        strategy.run(lambda: next(iter(distributed)))
+
+
+def test_a_function_that_never_settles_is_refused() -> None:
+    pool = [replicant.Variable(float(i)) for i in range(100)]
+
+    @replicant.function
+    def restless():
+        return pool.pop().value()
+
+    with pytest.raises(ReplicantError, match="used other variables each of the 16 times it was traced"):
+        restless()
