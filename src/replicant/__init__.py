@@ -5,8 +5,8 @@ A training program written for one device runs, in lockstep and with the same nu
 Words
 -----
 device: one ``jax.Device``. replica: one copy of the model computing on one device. worker: one process. global batch: all
-examples of one step; per-replica batch: one replica's share. cross-replica context: ordinary code under a strategy. replica context: inside
-``strategy.run``. PerReplica: a value that differs by replica. Mirrored: one that is the same on all.
+examples of one step; per-replica batch: one replica's share. cross-replica context: ordinary code under a strategy. replica
+context: inside ``strategy.run``. PerReplica: a value that differs by replica. Mirrored: one that is the same on all.
 
 The data's path
 ---------------
@@ -35,15 +35,15 @@ from .checkpoint import Checkpoint, latest_checkpoint
 from .strategies import (
     MirroredStrategy,
     OneDeviceStrategy,
-    install_default_strategy,
     list_devices,
     set_virtual_devices,
 )
+from .strategies import install_default_strategy as _install_default_strategy
 
 if TYPE_CHECKING:
     from . import data, errors, keras
 
-install_default_strategy()
+_install_default_strategy()
 
 __version__ = "0.1.0"
 

@@ -317,6 +317,17 @@ def read(ref: Ref) -> Any:
     return value
 
 
+def read_copies(ref: Ref) -> tuple[Any, bool]:
+    """What is held here and now: the stack of the replicas' copies, or one value; and whether it is a stack."""
+    recorder = current_recorder()
+    if recorder is None:
+        ref.expose()
+        return ref.get_raw()
+    if isinstance(recorder, CrossRecorder):
+        return recorder.read_raw(ref), ref.copies(recorder.num_replicas)
+    return recorder.read(ref), False
+
+
 def add_listener(listener: Listener) -> None:
     """Begin to tell `listener` about every read on this thread."""
     _active.listeners.append(listener)

@@ -14,10 +14,11 @@ from ._distribute import ValueContext, distribute_values, place_batch
 from ._identity import function_key
 from ._placement import Placement
 from ._program import Compiled
-from ._state import connect_libraries, current_recorder
+from ._state import CrossRecorder, connect_libraries, current_recorder
 from ._step import run_replicas
 from ._topology import Topology
-from ._values import is_distributed
+from ._values import is_distributed, map_replicas
+from ._variables import value_of
 from .errors import ArgumentTypeError
 from .input._distributed import DistributedDataset
 
@@ -117,7 +118,7 @@ class Strategy:
 
         Args:
             op: "SUM" or "MEAN".
-            value: PerReplica or Mirrored, or a nested structure of them.
+            value: PerReplica or Mirrored, or a nested structure of them. A variable with one copy per replica counts as PerReplica.
             axis: None combines the replicas' values element by element, which needs equal shapes. An int (or tuple) reduces
                 along that axis of each value as well; sizes along it may differ, and MEAN is then the mean of all elements.
 
@@ -132,9 +133,11 @@ class Strategy:
         2.0
         """
         require_cross_replica(self, "reduce()", "use get_replica_context().all_reduce(op, value)")
-        parsed = ReduceOp.parse(op)
+        parsed, recorder = ReduceOp.parse(op), current_recorder()
+        if isinstance(recorder, CrossRecorder):  # a variable's copies are those of this strategy
+            recorder.use(self._placement)
         return jax.tree.map(
-            lambda leaf: _reduce.reduce_leaf(parsed, leaf, axis, self.num_replicas_in_sync),
+            lambda leaf: _reduce.reduce_leaf(parsed, value_of(leaf), axis, self.num_replicas_in_sync),
             value,
             is_leaf=lambda x: is_distributed(x) or x is None,
         )
@@ -153,8 +156,14 @@ class Strategy:
         return jax.tree.map(lambda leaf: _reduce.gather_leaf(leaf, axis), value, is_leaf=lambda x: is_distributed(x) or x is None)
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """The values of this worker's replicas as a tuple; ``(value,)`` for a value that is not distributed."""
-        return value.values if is_distributed(value) else (value,)
+        """What each of this worker's replicas holds, as a tuple; ``(value,)`` for a value that is not distributed.
+
+        A nested structure with distributed values in it becomes one structure per replica.
+        """
+        leaves = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_distributed) if is_distributed(leaf)]
+        if not leaves:
+            return (value,)
+        return tuple(map_replicas(lambda x: x.values[i] if is_distributed(x) else x, value) for i in range(leaves[0].num_replicas))
 
     def experimental_distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
         """PerReplica values made by calling ``value_fn(context)`` once per replica.

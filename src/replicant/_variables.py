@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from . import _state
 from ._collectives import ReduceOp
 from ._context import active_replica_context, get_replica_context, get_strategy
-from ._rules import VariableAggregation, VariableSynchronization, parse_rule
+from ._rules import VariableAggregation, VariableSynchronization, parse_rule, split_value
 from ._state import Ref, current_recorder
 from ._values import DistributedValues, Mirrored, PerReplica, is_array, unstack
 from .errors import ArgumentError, ArgumentTypeError, ContextError, DivergenceError, VariableError
@@ -111,9 +111,8 @@ class Variable:
 
     @property
     def values(self) -> tuple[jax.Array, ...]:
-        """The copies, in replica order; one, where they are all equal and no strategy holds more."""
-        raw, stacked = self._ref.get_raw()
-        self._ref.expose()
+        """The copies, in replica order; one, where they are all equal and no strategy holds more, and inside ``run``."""
+        raw, stacked = _state.read_copies(self._ref)
         return unstack(raw) if stacked else (raw,)
 
     def assign(self, value: Any) -> jax.Array:
@@ -152,29 +151,27 @@ class Variable:
                 "all copies. Reduce it first with strategy.reduce(...), or assign inside `strategy.run`."
             )
         operand = self._checked(what, value.value if isinstance(value, Mirrored) else value)
+        raw, stacked = _state.read_copies(ref)
         if ref.on_read and what != "assign":
-            if ref.aggregation is VariableAggregation.SUM:
+            if ref.aggregation is VariableAggregation.SUM or (stacked and ref.aggregation is VariableAggregation.NONE):
                 raise VariableError(
-                    f"Variable {ref.name!r} has synchronization=ON_READ and aggregation=SUM: {what} in cross-replica context is "
-                    "ambiguous (once, or once per copy?). Do it inside `strategy.run`, or use assign with the new total."
+                    f"Variable {ref.name!r} has synchronization=ON_READ and aggregation={ref.aggregation.name}: {what} in "
+                    "cross-replica context is ambiguous (once, or once per copy?). Do it inside `strategy.run`, or use assign with "
+                    "the new value."
                 )
-            return self._update_copies(lambda copy: update(copy, operand).astype(ref.dtype))
+            changed = update(raw, operand).astype(ref.dtype)
+            if isinstance(recorder, _state.CrossRecorder):
+                recorder.write_raw(ref, changed)
+            else:
+                ref.set_raw(changed, stacked=stacked)
+            return _state.read(ref)
         new = update(None if what == "assign" else _state.read(ref), operand).astype(ref.dtype)
         if recorder is None:
-            ref.set_raw(new, stacked=False)
+            ref.set_raw(split_value(new, ref.aggregation, raw.shape[0]) if stacked else new, stacked=stacked)
             ref.expose()
         else:
             recorder.write(ref, new)
         return new
-
-    def _update_copies(self, update: Callable[[Any], Any]) -> jax.Array:
-        ref, recorder = self._ref, current_recorder()
-        if isinstance(recorder, _state.CrossRecorder):
-            recorder.write_raw(ref, update(recorder.read_raw(ref)))
-        else:
-            raw, stacked = ref.get_raw()
-            ref.set_raw(update(raw), stacked=stacked)
-        return _state.read(ref)
 
     def _checked(self, what: str, value: Any) -> jax.Array:
         array = jnp.asarray(value)
@@ -336,3 +333,11 @@ def ref_of(variable: Any) -> Ref:
     if isinstance(variable, Variable):
         return variable._ref
     return next(find(variable) for kind, find in _foreign.items() if isinstance(variable, kind))
+
+
+def value_of(value: Any) -> Any:
+    """What a variable holds: PerReplica if each replica has its own copy. Anything else as it is."""
+    if not is_variable(value):
+        return value
+    raw, stacked = _state.read_copies(ref_of(value))
+    return PerReplica.from_stacked(raw) if stacked else raw

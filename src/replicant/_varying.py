@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import jax.extend.core as jex
 
 from ._markers import exchange_p, inner_jaxprs, sync_p
+from .errors import ContextError
 
 _AGREEING = {"psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant"}
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call",
@@ -43,6 +44,7 @@ class Varying:
         if name in _CALLS and len(bodies) == 1 and len(bodies[0].invars) == len(inputs):
             return Varying(bodies[0], inputs).outputs
         if name == "cond":
+            _check_branch(eqn, differs=inputs[0])
             return _any_of([Varying(b, inputs[1:]).outputs for b in bodies], always=inputs[0])
         if name == "scan":
             return self._loop(bodies[0], inputs, eqn.params["num_consts"], eqn.params["num_carry"])
@@ -66,7 +68,25 @@ class Varying:
         num_test, num_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         test, consts, carry = inputs[:num_test], inputs[num_test : num_test + num_body], inputs[num_test + num_body :]
         carry = self._loop(eqn.params["body_jaxpr"].jaxpr, consts + carry, num_body, len(carry))
-        return [True] * len(carry) if Varying(eqn.params["cond_jaxpr"].jaxpr, test + carry).outputs[0] else carry
+        differs = Varying(eqn.params["cond_jaxpr"].jaxpr, test + carry).outputs[0]
+        _check_branch(eqn, differs=differs)
+        return [True] * len(carry) if differs else carry
+
+
+def _check_branch(eqn: jex.JaxprEqn, *, differs: bool) -> None:
+    """Raise if some replicas would wait for others that never come."""
+    if differs and any(map(_exchanges, inner_jaxprs(eqn))):
+        raise ContextError(
+            f"An all_reduce or all_gather is inside a branch or loop ({eqn.primitive.name}) whose condition differs between replicas: "
+            "those that enter would wait for the others for ever. Exchange outside of it, or all-reduce the condition first."
+        )
+
+
+def _exchanges(jaxpr: jex.Jaxpr) -> bool:
+    return any(
+        eqn.primitive is exchange_p or eqn.primitive.name in _AGREEING or any(map(_exchanges, inner_jaxprs(eqn)))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _any_of(rows: list[list[bool]], *, always: bool) -> list[bool]:

@@ -1,8 +1,18 @@
 """Counts the recorded TensorFlow cases: those that come out the same, and those that differ on purpose, by reason."""
 
 from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
 
 PASSED = "passed"
+DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
+
+
+@cache
+def reasons() -> frozenset[str]:
+    """The first cells of the tables in docs/differences.md."""
+    lines = DIFFERENCES.read_text().splitlines()
+    return frozenset(line.split("|")[1].strip() for line in lines if line.startswith("| "))
 
 
 class Report:
@@ -17,6 +27,7 @@ class Report:
 
     def different(self, case: object, reason: str) -> None:
         """Replicant gives its own documented answer, which the test has asserted; ``reason`` is a row of docs/differences.md."""
+        assert reason in reasons(), f"{reason!r} is no row of {DIFFERENCES}"
         self.outcomes[str(case)] = reason
 
 
@@ -29,6 +40,6 @@ def table() -> list[str]:
     for file, report in sorted(REPORTS.items()):
         counts = Counter(report.outcomes.values())
         num_passed = counts.pop(PASSED, 0)
-        lines.append(f"{file:<12} {num_passed:>5} as TensorFlow, {sum(counts.values()):>5} deliberately different")
-        lines += [f"{'':<12} {count:>5} {reason}" for reason, count in sorted(counts.items())]
+        lines.append(f"{file:<16} {num_passed:>5} as TensorFlow, {sum(counts.values()):>5} deliberately different")
+        lines += [f"{'':<16} {count:>5} {reason}" for reason, count in sorted(counts.items())]
     return lines

@@ -87,7 +87,10 @@ DAMAGE = {
     "short manifest": (lambda p: os.truncate(p / "manifest.json", 100), r"manifest\.json is damaged: it is not JSON"),
     "no UTF-8": (lambda p: (p / "manifest.json").write_bytes(b'{"\xff": 1}'), r"manifest\.json is damaged: it is not JSON"),
     "a list": (lambda p: (p / "manifest.json").write_text("[]"), r"should be a JSON object, but is a list"),
-    "changed meta": (lambda p: edit_manifest(p, meta={"step": 4}), r"manifest\.json is damaged: its checksum is \d+, but it says \d+"),
+    "changed meta": (
+        lambda p: edit_manifest(p, meta={"step": 4}),
+        r"manifest\.json is damaged: its checksum is \d+, but it says \d+",
+    ),
     "no checksum": (lambda p: edit_manifest(p, checksum=None), r"manifest\.json is damaged: its checksum is \d+, but it says None"),
     "newer version": (lambda p: edit_manifest(p, version=2), r"has version 2 of the checkpoint format; .* reads version 1"),
     "another program's": (lambda p: edit_manifest(p, format="x"), r"its format is 'x', not 'replicant-checkpoint'"),

@@ -44,6 +44,10 @@ class Batch(OneInput):
             count += 1
         return count
 
+    def stacked(self, block: Block) -> Any:
+        """The batch of these elements."""
+        return block.stack()
+
     def open(self, state: State | None = None) -> Cursor:
         return BatchCursor(self.input.open(state and state["source"]), self, state["made"] if state else 0)
 
@@ -62,7 +66,7 @@ class BatchCursor(Through):
         if block is None or (node.drop_remainder and block.size < size):
             return None
         self.made += 1
-        return Block.one(block.stack())
+        return Block.one(node.stacked(block))
 
     def skip(self, count: int) -> int:
         for skipped in range(count):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,18 +13,20 @@ from replicant.errors import ArgumentTypeError, ElementError
 
 from ._blocks import Block
 from ._graph import UNKNOWN, Cursor, OneInput, State, Through, sample
+from ._parallel import ParallelMapCursor
 from ._structure import TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Map(OneInput):
-    """``fn`` of every element."""
+    """``fn`` of every element, on so many threads; 0: when it is asked for, AUTOTUNE (-1): one per core."""
 
     fn: Callable[..., Any]
+    num_threads: int = 0
 
     @property
     def label(self) -> str:
-        return f"map({_name(self.fn)})"
+        return f"map({name_of(self.fn)})"  # positions do not depend on threads
 
     @property
     def spec(self) -> Any:
@@ -41,7 +44,16 @@ class Map(OneInput):
         return jax.tree_util.tree_unflatten(structure, specs)
 
     def open(self, state: State | None = None) -> Cursor:
-        return MapCursor(self.input.open(state and state["source"]), self.fn)
+        source = self.input.open(state and state["source"])
+        if state and state["offset"]:
+            source.skip(state["offset"])
+        if not self.num_threads:
+            return MapCursor(source, self.fn)
+        num_threads = self.num_threads if self.num_threads > 0 else os.cpu_count() or 1
+        return ParallelMapCursor(source, self._made, lambda made: _joined(self.fn, made), num_threads)
+
+    def _made(self, element: Any) -> tuple[list[Any], Any]:
+        return _converted(call(self.fn, element))
 
 
 class MapCursor(Through):
@@ -55,24 +67,25 @@ class MapCursor(Through):
         block = self.source.pull(limit)
         if block is None:
             return None
-        made: list[list[Any]] = []
-        structure = None
-        for element in block.elements():
-            leaves, its = _converted(call(self.fn, element))
-            if structure is not None and its != structure:
-                raise ElementError(
-                    f"map({_name(self.fn)}) must return one structure for all elements. "
-                    f"It returned {show_structure(structure)}, then {show_structure(its)}."
-                )
-            structure = its
-            made.append(leaves)
-        return Block.of_elements(structure, made)
+        return _joined(self.fn, [_converted(call(self.fn, element)) for element in block.elements()])
 
     def skip(self, count: int) -> int:
         return self.source.skip(count)
 
     def state(self) -> State:
-        return {"source": self.source.state()}
+        return {"offset": 0, "source": self.source.state()}
+
+
+def _joined(fn: Callable[..., Any], made: list[tuple[list[Any], Any]]) -> Block:
+    """The elements that a function returned as one block."""
+    structure = made[0][1]
+    for _, its in made:
+        if its != structure:
+            raise ElementError(
+                f"map({name_of(fn)}) must return one structure for all elements. "
+                f"It returned {show_structure(structure)}, then {show_structure(its)}."
+            )
+    return Block.of_elements(structure, [leaves for leaves, _ in made])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,7 +96,7 @@ class Filter(OneInput):
 
     @property
     def label(self) -> str:
-        return f"filter({_name(self.predicate)})"
+        return f"filter({name_of(self.predicate)})"
 
     @property
     def cardinality(self) -> int:
@@ -117,7 +130,7 @@ def call(fn: Callable[..., Any], element: Any) -> Any:
     try:
         return fn(*element) if type(element) is tuple else fn(element)
     except StopIteration as error:  # would end the loop that reads the dataset, as if there were no more elements
-        raise RuntimeError(f"the function {_name(fn)} raised StopIteration") from error
+        raise RuntimeError(f"the function {name_of(fn)} raised StopIteration") from error
 
 
 def _converted(result: Any) -> tuple[list[Any], Any]:
@@ -135,11 +148,12 @@ def _free_sizes(element: Any, spec: Any) -> set[int]:
 def _truth(value: Any, predicate: Callable[..., Any]) -> bool:
     if np.ndim(value) or np.asarray(value).dtype != np.bool_:
         raise ArgumentTypeError(
-            f"filter: {_name(predicate)} must return one bool per element. Received: {value!r}. "
+            f"filter: {name_of(predicate)} must return one bool per element. Received: {value!r}. "
             "Reduce it with `.all()` or `.any()`."
         )
     return bool(value)
 
 
-def _name(fn: Callable[..., Any]) -> str:
+def name_of(fn: Callable[..., Any]) -> str:
+    """A function's name, as its author knows it."""
     return getattr(fn, "__qualname__", type(fn).__qualname__)

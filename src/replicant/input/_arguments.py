@@ -1,0 +1,47 @@
+"""Checks of arguments that the methods of datasets share."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from replicant.errors import ArgumentError, ArgumentTypeError
+
+
+def whole(method: str, name: str, value: Any, minimum: int | None = None) -> int:
+    """The value as an int.
+
+    Raises:
+        ArgumentTypeError: not an integer.
+        ArgumentError: below the minimum.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{method}: {name} must be an integer. Received: {value!r}.") from None
+    if minimum is not None and number < minimum:
+        raise ArgumentError(f"{method}: {name} must be at least {minimum}. Received: {number}.")
+    return number
+
+
+def calls_in_parallel(method: str, value: Any, name: str = "num_parallel_calls") -> int | None:
+    """A number of parallel calls: None, AUTOTUNE (-1) or at least 1.
+
+    Raises:
+        ArgumentTypeError: not an integer.
+        ArgumentError: 0, or below -1.
+    """
+    number = None if value is None else whole(method, name, value, -1)
+    if number == 0:
+        raise ArgumentError(f"{method}: {name} must be None, AUTOTUNE (-1) or at least 1. Received: 0.")
+    return number
+
+
+def function(method: str, value: Any) -> Callable[..., Any]:
+    """The value if it can be called.
+
+    Raises:
+        ArgumentTypeError: it cannot.
+    """
+    if not callable(value):
+        raise ArgumentTypeError(f"{method} takes a function of one element. Received: {value!r}.")
+    return value

@@ -1,0 +1,40 @@
+"""Text files: one element per line."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+from replicant.errors import DatasetError
+
+from ._files import FileFormat
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines(FileFormat):
+    """The format of TextLineDataset: lines as ``str``, without their end (LF or CR LF)."""
+
+    @property
+    def name(self) -> str:
+        return "TextLineDataset"
+
+    def split(self, path: str, offset: int, data: bytes, last: bool) -> tuple[list[Any], list[int], DatasetError | None]:
+        lines = data.split(b"\n")
+        rest = lines.pop()
+        ends = list(itertools.accumulate(len(line) + 1 for line in lines))
+        if rest and last:
+            lines.append(rest)
+            ends.append(len(data))
+        texts: list[str] = []
+        try:
+            for line in lines:
+                texts.append(line.removesuffix(b"\r").decode())  # noqa: PERF401 - what was good is kept when one is not
+        except UnicodeDecodeError as error:
+            at = offset + (ends[len(texts) - 1] if texts else 0)
+            return texts, ends[: len(texts)], self._not_text(path, at, error)
+        return texts, ends, None
+
+    def _not_text(self, path: str, at: int, error: UnicodeDecodeError) -> DatasetError:
+        return DatasetError(
+            f"{self.name}: {path!r} is not UTF-8 text: {error.reason} at byte {at + error.start} (0x{error.object[error.start]:02x}), "
+            f"in the line that begins at byte {at}. Convert the file to UTF-8, or read it with `from_generator`."
+        )

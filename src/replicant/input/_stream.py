@@ -1,0 +1,90 @@
+"""The bytes of a file, decompressed, in large pieces."""
+
+import weakref
+import zlib
+from pathlib import Path
+
+from replicant.errors import ArgumentError, DatasetError
+
+PIECE = 1 << 20  # bytes: a read costs little against it, and many files can be open at once
+_COMPRESSED_PIECE = 1 << 16
+
+_WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}  # as zlib wants them
+
+
+def checked_compression(method: str, compression_type: str | None) -> str:
+    """The type as "", "GZIP" or "ZLIB".
+
+    Raises:
+        ArgumentError: another one.
+    """
+    compression = compression_type or ""
+    if compression and compression not in _WINDOW_BITS:
+        raise ArgumentError(f'{method}: compression_type must be None, "", "GZIP" or "ZLIB". Received: {compression_type!r}.')
+    return compression
+
+
+class FileStream:
+    """Reads one file from its beginning to its end.
+
+    Raises:
+        DatasetError: the file cannot be opened.
+    """
+
+    def __init__(self, method: str, path: str, compression: str) -> None:
+        self.method, self.path, self.compression = method, path, compression
+        try:
+            self.file = Path(path).open("rb", buffering=0)
+        except OSError as error:
+            raise DatasetError(f"{method}: cannot open {path!r}: {error.strerror}.") from error
+        self.close = weakref.finalize(self, self.file.close)  # also when an iterator is dropped without `close`
+        self.inflate = zlib.decompressobj(_WINDOW_BITS[compression]) if compression else None
+        self.ahead = b""
+
+    def read(self, at_least: int = 0) -> bytes:
+        """The next bytes, about ``at_least`` where there are so many; empty at the end.
+
+        Raises:
+            DatasetError: the compressed data is damaged or ends early.
+        """
+        if self.inflate is None:
+            return self.file.read(max(PIECE, at_least)) or b""
+        pieces, self.ahead = [self.ahead], b""
+        size = len(pieces[0])
+        while size < max(PIECE, at_least) and (piece := self._inflate_piece()):
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
+
+    def _inflate_piece(self) -> bytes:
+        """Some bytes; none at the end."""
+        assert self.inflate is not None
+        while True:
+            compressed = self.inflate.unused_data or self.file.read(_COMPRESSED_PIECE)
+            if not compressed:
+                if self.inflate.eof:
+                    return b""
+                raise self._damaged("it ends in the middle of the compressed data")
+            if self.inflate.eof:  # a gzip file may have several members
+                self.inflate = zlib.decompressobj(_WINDOW_BITS[self.compression])
+            try:
+                data = self.inflate.decompress(compressed)
+            except zlib.error as error:
+                raise self._damaged(str(error)) from error
+            if data:
+                return data
+
+    def skip(self, count: int) -> None:
+        """Move ahead by so many bytes, without reading them where nothing is compressed."""
+        if self.inflate is None:
+            self.file.seek(count)
+            return
+        while count and (piece := self._inflate_piece()):
+            self.ahead = piece[count:]
+            count -= min(count, len(piece))
+
+    def _damaged(self, what: str) -> DatasetError:
+        return DatasetError(
+            f"{self.method}: {self.path!r} is not a whole {self.compression} file: {what} "
+            f"(byte {self.file.tell()} of the file was read last). Copy or write the file again, or check compression_type."
+        )
