@@ -14,7 +14,12 @@ The data's path
 """
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
+
+if "keras" not in sys.modules:
+    os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads it when it is imported; without it, it looks for TensorFlow
 
 from ._collectives import ReduceOp
 from ._context import (

@@ -4,8 +4,10 @@
 traces the code abstractly to see which variables it uses and on which devices. Then the code is traced for good by ``jax.jit``.
 """
 
+import collections
 import dataclasses
 import enum
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,10 +21,12 @@ from ._context import get_strategy
 from ._interpret import run_alone
 from ._placement import Placement
 from ._slices import unconnected_sources
-from ._state import CrossRecorder, Facts, Recorder, Ref, UnknownState, recording, tracing
+from ._state import CrossRecorder, Facts, Recorder, Ref, UnknownState, recording, require_eager, tracing
 from ._values import PerReplica, is_array, is_distributed
 from .errors import ReplicantError
 
+_MAX_PROGRAMS = 256  # of one function; the oldest are forgotten
+_MANY_PROGRAMS = 16  # that differ in nothing but a Python argument: worth a warning
 _MAX_TRACES = 16  # of one program; each must learn something new, so this is never reached by code that is deterministic
 
 
@@ -72,25 +76,37 @@ def trace_until_learned(fn: Callable[..., Any], args: tuple[Any, ...], facts: Fa
             return closed
 
 
+@dataclasses.dataclass
+class _Needs:
+    """What a rehearsal found out: the variables that a program reads and writes, where it computes, whether it has a tape."""
+
+    refs: dict[Ref, None]
+    written: dict[Ref, None]
+    placement: Placement
+    uses_tape: bool
+
+
 class _Program:
     """One signature of a ``Compiled``, ready to run."""
 
-    def __init__(self, owner: "Compiled", tree: Any, static: Sequence[Any]):
-        self._owner = owner
-        self._tree = tree
-        self._static = list(static)
-        self.refs: list[Ref] = list(owner.refs)
-        self.written: list[Ref] = [ref for ref in self.refs if ref in owner.written]
-        self.kept: list[Ref] = [ref for ref in self.refs if ref not in owner.written]
-        self.placement: Placement = owner.placement
+    def __init__(self, call: Callable[[Recorder, Sequence[Any]], Any], needs: _Needs):
+        self._call_function = call
+        self._uses_tape = needs.uses_tape
+        self._facts = Facts()
+        self._run_facts: list[Facts] = []
+        self.written: list[Ref] = [ref for ref in needs.refs if ref in needs.written]
+        self.kept: list[Ref] = [ref for ref in needs.refs if ref not in needs.written]
+        self.placement = needs.placement
+        self._bounded = self.placement.num_replicas > 1 and self.placement.on_cpu
         self._shape: Shape | None = None
+        self._stacked: list[bool] = []
         # One device needs no constraints inside the program, only to be told which.
         home = self.placement.mirrored if len(self.placement.devices) == 1 else None
         self._jitted = jax.jit(self._traced, donate_argnums=0, out_shardings=home)
 
     def _traced(self, written: list[Any], kept: list[Any], arrays: list[Any]) -> tuple[Any, list[Any], list[Any]]:
         known = dict(zip(self.written, written, strict=True)) | dict(zip(self.kept, kept, strict=True))
-        if self._owner.uses_tape:
+        if self._uses_tape:
             results, state = self._with_tape(known, arrays)
         else:
             self._shape, results, state = self._call(known, arrays)
@@ -103,9 +119,10 @@ class _Program:
         return token, results, state
 
     def _call(self, known: dict[Ref, Any], arrays: list[Any]) -> tuple[Shape, list[Any], list[Any]]:
-        recorder = CrossRecorder(known, self.placement, rehearsing=False, facts=self._owner.facts)
-        recorder.run_facts = self._owner.run_facts
-        result = self._owner.call(recorder, self._tree, self._static, arrays)
+        recorder = CrossRecorder(known, self.placement, rehearsing=False, facts=self._facts)
+        recorder.run_facts = self._run_facts
+        with tracing():  # here too, because JAX may trace again by itself
+            result = self._call_function(recorder, arrays)
         unknown_writes = [ref for ref in recorder.written if ref not in self.written]
         if recorder.missing or unknown_writes:
             raise UnknownState([*recorder.missing, *unknown_writes])
@@ -120,24 +137,31 @@ class _Program:
             self._shape, results, new = self._call(dict(zip(refs, state, strict=True)), inputs)
             return [*results, *new]
 
-        closed = trace_until_learned(flat, (list(known.values()), arrays), self._owner.facts)
+        closed = trace_until_learned(flat, (list(known.values()), arrays), self._facts)
         inputs = [*known.values(), *arrays]
         values = run_alone(closed, inputs, [False] * len(inputs), lambda exchange: exchange.values)
         cut = len(values) - len(self.written)
         return values[:cut], values[cut:]
 
+    def trace(self, arrays: list[Any]) -> None:
+        """Trace and remember the trace, so that errors in the user's code come before anything is computed."""
+        with _inflight.lock:
+            self._jitted.trace(*self._inputs(arrays))
+
+    def _inputs(self, arrays: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        placement = self.placement
+        return (
+            [ref.load(placement, donated=True) for ref in self.written],
+            [ref.load(placement, donated=False) for ref in self.kept],
+            arrays,
+        )
+
     def run(self, arrays: list[Any]) -> Any:
         """Run on `arrays`; variables are read before and written after."""
-        placement = self.placement
         box: list[Any] = []
         with _inflight.lock:
-            inputs = (
-                [ref.load(placement, donated=True) for ref in self.written],
-                [ref.load(placement, donated=False) for ref in self.kept],
-                arrays,
-            )
             try:
-                _inflight.start(self._jitted, inputs, box, bounded=placement.num_replicas > 1 and placement.on_cpu)
+                _inflight.start(self._jitted, self._inputs(arrays), box, bounded=self._bounded)
             finally:
                 if box:
                     try:
@@ -170,13 +194,8 @@ class Compiled:
 
     def __init__(self, fn: Callable[..., Any]):
         self._fn = fn
-        self._programs: dict[Any, _Program] = {}
-        self.refs: dict[Ref, None] = {}
-        self.written: dict[Ref, None] = {}
-        self.facts = Facts()
-        self.run_facts: list[Facts] = []
-        self.placement = Placement()
-        self.uses_tape = False
+        self._programs: collections.OrderedDict[Any, _Program] = collections.OrderedDict()
+        self._warned = False
 
     @property
     def num_programs(self) -> int:
@@ -184,67 +203,84 @@ class Compiled:
         return len(self._programs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        require_eager(self._name)
         leaves, tree = jax.tree.flatten((args, kwargs))
         static = tuple(_ARRAY if is_array(leaf) else _Static(leaf) for leaf in leaves)
         arrays = [leaf for leaf in leaves if is_array(leaf)]
-        strategy = get_strategy()
-        key = (tree, static, tuple((x.shape, x.dtype) for x in arrays), id(strategy))
+        placement = get_strategy().placement
+        key = (tree, static, tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in arrays), placement)
         program = self._programs.get(key)
-        if program is not None:
-            return program.run(self._placed(arrays))
-        return self._first_call(key, tree, static, arrays, strategy.placement)
+        if program is None:
+            program = self._compile(key, arrays, placement)
+        return program.run(_placed(arrays, program.placement))
 
-    def _first_call(self, key: Any, tree: Any, static: Sequence[Any], arrays: list[Any], placement: Placement) -> Any:
+    @property
+    def _name(self) -> str:
+        return getattr(self._fn, "__qualname__", repr(self._fn))
+
+    def _compile(self, key: Any, arrays: list[Any], placement: Placement) -> _Program:
+        tree, static = key[:2]
+        avals = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in arrays]
+
+        def call(recorder: Recorder, inputs: Sequence[Any]) -> Any:
+            rest = iter(inputs)
+            args, kwargs = jax.tree.unflatten(tree, [next(rest) if s is _ARRAY else s.value for s in static])
+            with recording(recorder):
+                return self._fn(*args, **kwargs)
+
+        extra: dict[Ref, None] = {}
         for _ in range(_MAX_TRACES):
             with tracing():
-                self._rehearse(tree, static, arrays, placement)
+                needs = _rehearse(call, avals, placement)
             # Variables that were made during the rehearsal have their values now that `tracing` has ended.
-            program = _Program(self, tree, static)
+            needs.refs.update(extra)
+            needs.written.update(extra)
+            program = _Program(call, needs)
             try:
                 with tracing():
-                    result = program.run(self._placed(arrays))
+                    program.trace(_placed(arrays, program.placement))
             except UnknownState as unknown:
-                self.refs.update(dict.fromkeys(unknown.refs))
-                self.written.update(dict.fromkeys(unknown.refs))
+                extra.update(dict.fromkeys(unknown.refs))
                 continue
-            self._programs[key] = program
-            return result
+            self._remember(key, program)
+            return program
         raise ReplicantError(
-            f"{getattr(self._fn, '__qualname__', self._fn)!r} used other variables each of the {_MAX_TRACES} times it was traced. "
-            "Create variables once, outside of the compiled function."
+            f"{self._name!r} used other variables each of the {_MAX_TRACES} times it was traced. Create variables once, outside of "
+            "the compiled function."
         )
 
-    def _rehearse(self, tree: Any, static: Sequence[Any], arrays: list[Any], placement: Placement) -> None:
-        recorder = CrossRecorder({}, placement, rehearsing=True, facts=Facts())
-        jax.eval_shape(lambda inputs: Shape.of(self.call(recorder, tree, static, inputs))[1], [_aval(x) for x in arrays])
-        self.refs.update(recorder.missing)
-        self.written.update(recorder.written)
-        self.placement = recorder.placement or placement
-        self.uses_tape = recorder.uses_tape
-
-    def call(self, recorder: Recorder, tree: Any, static: Sequence[Any], arrays: Sequence[Any]) -> Any:
-        """The function itself, under `recorder`."""
-        rest = iter(arrays)
-        args, kwargs = jax.tree.unflatten(tree, [next(rest) if s is _ARRAY else s.value for s in static])
-        with recording(recorder):
-            return self._fn(*args, **kwargs)
-
-    def _placed(self, arrays: list[Any]) -> list[Any]:
-        """`arrays` without any that are committed to other devices than the program's."""
-        placement = self.placement
-        if not placement.devices:
-            return arrays
-        home = placement.mirrored
-        assert home is not None
-        devices = home.device_set
-        return [
-            jax.device_put(x, home) if isinstance(x, jax.Array) and x.committed and x.sharding.device_set != devices else x
-            for x in arrays
-        ]
+    def _remember(self, key: Any, program: _Program) -> None:
+        self._programs[key] = program
+        if len(self._programs) > _MAX_PROGRAMS:
+            self._programs.popitem(last=False)
+        alike = [other for other in self._programs if (other[0], other[2], other[3]) == (key[0], key[2], key[3])]
+        if len(alike) >= _MANY_PROGRAMS and not self._warned:
+            self._warned = True
+            changing = next(i for i, s in enumerate(key[1]) if any(other[1][i] != s for other in alike))
+            warnings.warn(
+                f"{self._name!r} has been compiled {len(alike)} times, once for each value of a Python argument (now "
+                f"{key[1][changing].value!r}). Pass it as an array, jnp.asarray(value), to compile once.",
+                stacklevel=4,
+            )
 
 
-def _aval(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))
+def _rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], placement: Placement) -> _Needs:
+    """Trace abstractly, to see what the code needs."""
+    recorder = CrossRecorder({}, placement, rehearsing=True, facts=Facts())
+    jax.eval_shape(lambda inputs: Shape.of(call(recorder, inputs))[1], avals)
+    return _Needs(dict(recorder.missing), dict(recorder.written), recorder.placement or placement, recorder.uses_tape)
+
+
+def _placed(arrays: list[Any], placement: Placement) -> list[Any]:
+    """`arrays` without any that are committed to other devices than the program's."""
+    home = placement.mirrored
+    if home is None:
+        return arrays
+    devices = home.device_set
+    return [
+        jax.device_put(x, home) if isinstance(x, jax.Array) and x.committed and x.sharding.device_set != devices else x
+        for x in arrays
+    ]
 
 
 _BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)

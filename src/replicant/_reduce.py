@@ -53,9 +53,8 @@ def _reduce_plain(op: ReduceOp, value: Any, axis: Any, num_replicas: int) -> Any
             )
         return value
     array = jnp.asarray(_numeric(np.asarray(value) if not is_array(value) else value, "reduce"))
-    axes = _axes(axis, array.ndim)
-    total = jnp.sum(array, axis=axes)
-    return mean_of(total, np.prod([array.shape[k] for k in axes])) if op is ReduceOp.MEAN else total
+    # As in TensorFlow, every replica reduces the same value along the axis, so SUM counts it once per replica.
+    return _dispatch(_reduce_mirrored, array, op=op, axes=_axes(axis, array.ndim), num_replicas=num_replicas)
 
 
 def _numeric(value: Any, what: str) -> Any:

@@ -269,6 +269,18 @@ def _own_value(value: Any) -> Any:
 Listener = Callable[[Ref, Any, Recorder | None], None]
 
 
+_EAGER = jex.get_opaque_trace_state(convention="flax")
+
+
+def require_eager(what: str) -> None:
+    """Raise inside a function that JAX traces by itself: variables must not take values that exist only in its trace."""
+    if jex.get_opaque_trace_state(convention="flax") != _EAGER:
+        raise ContextError(
+            f"{what!r} was called inside a function under jax.jit or another JAX transformation, from which its variables could "
+            "not be updated. Decorate the outer function with replicant.function instead."
+        )
+
+
 class _Active(threading.local):
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []

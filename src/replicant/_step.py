@@ -55,13 +55,19 @@ class Inputs:
 
     def has_rows(self, index: int) -> bool:
         """Whether replica `index` got any data: a non-empty array, or nothing that could be empty."""
-        sizes = [v.shape[0] for x in self.leaves if isinstance(x, PerReplica)
-                 for v in [x.values[index]] if is_array(v) and v.ndim > 0]  # fmt: skip
+        mine = [_of_replica(x, index) for x in self.leaves if isinstance(x, PerReplica)]
+        sizes = [x.shape[0] for x in mine if is_array(x) and x.ndim > 0]
         return not sizes or any(sizes)
 
     def of_replica(self, index: int) -> list[Any]:
         """The leaves as replica `index` sees them."""
-        return [x.values[index] if is_distributed(x) else x for x in self.leaves]
+        return [_of_replica(x, index) for x in self.leaves]
+
+
+def _of_replica(leaf: Any, index: int) -> Any:
+    if isinstance(leaf, PerReplica) and leaf.stacked is not None:
+        return leaf.stacked[index]
+    return leaf.values[index] if is_distributed(leaf) else leaf
 
 
 def _even(leaf: Any) -> Any:

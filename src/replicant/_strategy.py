@@ -10,7 +10,7 @@ import jax
 from . import _reduce
 from ._collectives import ReduceOp
 from ._context import entered, require_cross_replica
-from ._distribute import ValueContext, distribute_values, place_batch
+from ._distribute import distribute_values, place_batch
 from ._identity import function_key
 from ._placement import Placement
 from ._program import Compiled
@@ -20,6 +20,7 @@ from ._topology import Topology
 from ._values import is_distributed, map_replicas
 from ._variables import value_of
 from .errors import ArgumentTypeError
+from .input._contexts import ValueContext
 from .input._distributed import DistributedDataset
 
 _MAX_EAGER_FUNCTIONS = 128  # of one strategy; the least recently used are forgotten, so fresh lambdas do not pile up
@@ -160,10 +161,12 @@ class Strategy:
 
         A nested structure with distributed values in it becomes one structure per replica.
         """
-        leaves = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_distributed) if is_distributed(leaf)]
-        if not leaves:
-            return (value,)
-        return tuple(map_replicas(lambda x: x.values[i] if is_distributed(x) else x, value) for i in range(leaves[0].num_replicas))
+        found = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_distributed) if is_distributed(leaf)]
+
+        def of_replica(i: int) -> Any:
+            return map_replicas(lambda x: x.values[i] if is_distributed(x) else x, value)
+
+        return tuple(of_replica(i) for i in range(found[0].num_replicas)) if found else (value,)
 
     def experimental_distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
         """PerReplica values made by calling ``value_fn(context)`` once per replica.

@@ -150,6 +150,11 @@ class Variable:
                 f"{what} of variable {ref.name!r} got a PerReplica value in cross-replica context, where there is one value for "
                 "all copies. Reduce it first with strategy.reduce(...), or assign inside `strategy.run`."
             )
+        if ref.on_read and isinstance(recorder, _state.ReplicaRecorder):
+            raise ContextError(
+                f"{what} of variable {self.name!r} with synchronization=ON_READ inside merge_call: each replica has its own copy, "
+                "and merge_call speaks for all. Do it in the replica function, or outside of `run`."
+            )
         operand = self._checked(what, value.value if isinstance(value, Mirrored) else value)
         raw, stacked = _state.read_copies(ref)
         if ref.on_read and what != "assign":
@@ -169,8 +174,10 @@ class Variable:
         if recorder is None:
             ref.set_raw(split_value(new, ref.aggregation, raw.shape[0]) if stacked else new, stacked=stacked)
             ref.expose()
-        else:
+        elif isinstance(recorder, _state.CrossRecorder):
             recorder.write(ref, new)
+        else:
+            recorder.write_combined(ref, new)  # inside merge_call: one value for all replicas, nothing to combine
         return new
 
     def _checked(self, what: str, value: Any) -> jax.Array:

@@ -77,8 +77,8 @@ def _check_branch(eqn: jex.JaxprEqn, *, differs: bool) -> None:
     """Raise if some replicas would wait for others that never come."""
     if differs and any(map(_exchanges, inner_jaxprs(eqn))):
         raise ContextError(
-            f"An all_reduce or all_gather is inside a branch or loop ({eqn.primitive.name}) whose condition differs between replicas: "
-            "those that enter would wait for the others for ever. Exchange outside of it, or all-reduce the condition first."
+            f"An all_reduce or all_gather is inside a branch or loop ({eqn.primitive.name}) whose condition differs between "
+            "replicas: those that enter would wait for the others for ever. Exchange outside of it, or reduce the condition first."
         )
 
 

@@ -45,7 +45,9 @@ def train() -> Callable[..., Run]:
         seed: int = 1,
     ) -> Run:
         keras.utils.set_random_seed(seed)
-        strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(num_replicas)]) if num_replicas else replicant.get_strategy()
+        strategy = (
+            replicant.MirroredStrategy([f"cpu:{i}" for i in range(num_replicas)]) if num_replicas else replicant.get_strategy()
+        )
         with strategy.scope():
             model, optimizer = make_model(), make_optimizer()
             loss_object = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")

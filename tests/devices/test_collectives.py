@@ -1,11 +1,12 @@
 """all_reduce, all_gather, merge_call, reduce and gather on replicas of equal and of different sizes."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import replicant
-from replicant.errors import ArgumentError, ArgumentTypeError, RaggedStepError
+from replicant.errors import ArgumentError, ArgumentTypeError, ContextError, RaggedStepError
 
 EVEN = [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
 RAGGED = [[0.0, 1.0], [2.0], []]
@@ -96,8 +97,10 @@ def test_reduce_of_mirrored_nested_and_plain_values(three: replicant.MirroredStr
     assert three.reduce("SUM", {"a": same}, axis=None)["a"].tolist() == [3.0, 9.0]
     assert float(three.reduce("MEAN", same, axis=0)) == 2.0
     assert three.reduce("MEAN", 5.0) == 5.0
-    assert float(three.reduce("SUM", np.asarray([1.0, 2.0]), axis=0)) == 3.0
-    whole = three.reduce("MEAN", replicant.PerReplica([np.asarray([1, 2], np.int32), np.asarray([3, 4], np.int32), np.asarray([5, 7], np.int32)]))
+    assert float(three.reduce("SUM", np.asarray([1.0, 2.0]), axis=0)) == 9.0  # once per replica
+    whole = three.reduce(
+        "MEAN", replicant.PerReplica([np.asarray([1, 2], np.int32), np.asarray([3, 4], np.int32), np.asarray([5, 7], np.int32)])
+    )
     assert whole.tolist() == [3.0, pytest.approx(13 / 3)]
 
 
@@ -118,7 +121,11 @@ def test_gather_even_ragged_and_empty(three: replicant.MirroredStrategy) -> None
         (lambda s: s.reduce("SUM", per_replica(EVEN), axis=1), ArgumentError, r"axis=1 is out of range.*rank 1.*\[-1, 1\)"),
         (lambda s: s.reduce("SUM", per_replica(EVEN), axis="0"), ArgumentTypeError, "axis must be an int"),
         (lambda s: s.reduce("SUM", 3.0), ArgumentError, "3.0, which is not a distributed value"),
-        (lambda s: s.reduce("SUM", replicant.PerReplica([np.asarray([True])] * 3)), ArgumentTypeError, "cannot add values of dtype bool"),
+        (
+            lambda s: s.reduce("SUM", replicant.PerReplica([np.asarray([True])] * 3)),
+            ArgumentTypeError,
+            "cannot add values of dtype bool",
+        ),
         (lambda s: s.reduce("SUM", replicant.PerReplica(["a", "b", "c"])), ArgumentTypeError, "takes numeric arrays"),
         (lambda s: s.gather(replicant.PerReplica([np.float32(1)] * 3), 0), ArgumentError, r"scalar \(rank 0\)"),
         (lambda s: s.gather(per_replica(EVEN), 2), ArgumentError, "axis=2 is out of range"),
@@ -165,3 +172,32 @@ def test_an_exchange_inside_a_gradient_needs_equal_sizes(three: replicant.Mirror
     assert [float(v) for v in even.values] == [3.0, 15.0, 27.0]
     with pytest.raises(RaggedStepError, match="all_reduce lies between a gradient's sources and its target"):
         three.run(fn, args=(per_replica(RAGGED),))
+
+
+def test_variables_in_merge_call(three: replicant.MirroredStrategy) -> None:
+    """merge_call speaks for all replicas: what it assigns is not combined again."""
+    v = replicant.Variable(1.0, aggregation="SUM")
+    own = replicant.Variable(0.0, synchronization="ON_READ", aggregation="SUM", name="own")
+
+    def add_total(strategy, x):
+        v.assign_add(strategy.reduce("SUM", x))
+
+    three.run(lambda x: replicant.get_replica_context().merge_call(add_total, args=(jnp.sum(x),)), args=(per_replica(EVEN),))
+    assert float(v) == 16.0
+    with pytest.raises(ContextError, match=r"'own' with synchronization=ON_READ inside merge_call"):
+        three.run(lambda: replicant.get_replica_context().merge_call(lambda _: own.assign(1.0)))
+
+
+def test_an_exchange_that_only_some_replicas_would_enter_is_refused(three: replicant.MirroredStrategy) -> None:
+    def fn(x):
+        context = replicant.get_replica_context()
+        return jax.lax.cond(jnp.sum(x) > 2, lambda: context.all_reduce("SUM", x), lambda: x)
+
+    with pytest.raises(ContextError, match=r"inside a branch or loop \(cond\) whose condition differs between replicas"):
+        three.run(fn, args=(per_replica(EVEN),))
+
+    def agreed(x):
+        context = replicant.get_replica_context()
+        return jax.lax.cond(context.all_reduce("SUM", jnp.sum(x)) > 2, lambda: context.all_reduce("SUM", x), lambda: x)
+
+    assert three.run(agreed, args=(per_replica(EVEN),)).values[0].tolist() == [6.0, 9.0]

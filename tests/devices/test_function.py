@@ -174,3 +174,55 @@ def test_a_function_that_never_settles_is_refused() -> None:
 
     with pytest.raises(ReplicantError, match="used other variables each of the 16 times it was traced"):
         restless()
+
+
+def test_what_one_signature_taught_is_not_believed_of_another() -> None:
+    """Which gradients have a path depends on the Python arguments."""
+    a, b = replicant.Variable(2.0), replicant.Variable(3.0)
+
+    @replicant.function
+    def fn(x, which):
+        with replicant.GradientTape() as tape:
+            y = (a if which == "a" else b) * x
+        return tape.gradient(y, [a, b])
+
+    one = jnp.asarray(1.0)
+    for which, expected in [("a", [1.0, None]), ("b", [None, 1.0]), ("a", [1.0, None])]:
+        assert [g if g is None else float(g) for g in fn(one, which)] == expected
+
+
+def test_one_function_may_serve_several_strategies() -> None:
+    total = replicant.Variable(0.0, aggregation="SUM")
+    strategies = {n: replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)]) for n in (1, 2, 3)}
+
+    @replicant.function
+    def fn(num_replicas):
+        strategies[num_replicas].run(lambda: total.assign_add(jnp.ones(())) is None)
+
+    for num_replicas in (1, 2, 3, 2):
+        fn(num_replicas)
+    assert float(total) == 8.0
+
+
+def test_python_arguments_that_keep_changing_are_named_in_one_warning() -> None:
+    fn = replicant.function(lambda x, step: x + step)
+    with pytest.warns(UserWarning, match=r"compiled 16 times, once for each value of a Python argument \(now 15\)"):
+        _ = [fn(jnp.ones(2), step) for step in range(16)]
+    _ = [fn(jnp.ones(2), step) for step in range(20)]  # once is enough: another warning would be an error
+
+
+def test_inside_a_jitted_function_there_is_no_state() -> None:
+    v = replicant.Variable(1.0)
+    inner = replicant.function(lambda: v.assign_add(1.0))
+    strategy = replicant.MirroredStrategy(["cpu:0"])
+    for call in (inner, lambda: strategy.run(v.value)):
+        with pytest.raises(
+            ContextError, match=r"called inside a function under jax.jit.*Decorate the outer function with replicant.f"
+        ):
+            jax.jit(lambda call=call: call())()
+    assert float(v) == 1.0
+
+
+def test_weakly_typed_arrays_are_a_signature_of_their_own() -> None:
+    fn = replicant.function(lambda x: x * jnp.ones((), jnp.bfloat16))
+    assert [fn(x).dtype for x in (jnp.asarray(2.0), jnp.asarray(2.0, jnp.float32))] == [jnp.bfloat16, jnp.float32]

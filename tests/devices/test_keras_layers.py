@@ -150,20 +150,20 @@ def test_keras_variables_combine_what_replicas_assign(
     two: replicant.MirroredStrategy, aggregation: str, assigned: float, added: float
 ) -> None:
     v = keras.Variable(10.0, aggregation=aggregation)
-    two.run(lambda x: v.assign(x), args=(per_replica(1.0, 2.0),))
+    two.run(v.assign, args=(per_replica(1.0, 2.0),))
     assert float(v.value) == assigned
     v.assign(10.0)
-    two.run(lambda x: v.assign_add(x), args=(per_replica(1.0, 2.0),))
+    two.run(v.assign_add, args=(per_replica(1.0, 2.0),))
     assert float(v.value) == added
     v.assign(10.0)
-    two.run(lambda x: v.assign_sub(x), args=(per_replica(1.0, 2.0),))
+    two.run(v.assign_sub, args=(per_replica(1.0, 2.0),))
     assert float(v.value) == 20.0 - added
 
 
 def test_keras_variables_without_aggregation_must_not_diverge(two: replicant.MirroredStrategy) -> None:
     v = keras.Variable(10.0, name="lonely")
     with pytest.raises(DivergenceError, match=r"'lonely'.*differs between the 2 replicas.*aggregation=SUM"):
-        two.run(lambda x: v.assign(x), args=(per_replica(1.0, 2.0),))
+        two.run(v.assign, args=(per_replica(1.0, 2.0),))
     assert float(v.value) == 10.0
     two.run(lambda: v.assign(4.0))  # the same on all replicas
     assert float(v.value) == 4.0

@@ -40,7 +40,10 @@ def test_optax_with_state_passed_in_and_out(num_replicas: int) -> None:
         expected = (optax.apply_updates(expected[0], updates), opt_state)
         np.testing.assert_allclose(np.asarray(loss if num_replicas == 1 else loss.value), value, rtol=1e-5)
     if num_replicas > 1:  # equal on all replicas, and known to be
-        assert all(isinstance(leaf, replicant.Mirrored) for leaf in jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, replicant.DistributedValues)))
+        assert all(
+            isinstance(leaf, replicant.Mirrored)
+            for leaf in jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, replicant.DistributedValues))
+        )
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-5)
 

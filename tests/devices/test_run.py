@@ -91,8 +91,8 @@ def test_print_like_tensorflow(two: replicant.MirroredStrategy) -> None:
 def test_local_results(two: replicant.MirroredStrategy) -> None:
     assert [float(v) for v in two.experimental_local_results(ids(two))] == [0.0, 1.0]
     assert two.experimental_local_results(3) == (3,)
-    nest = {"a": ids(two)}
-    assert two.experimental_local_results(nest) == (nest,)
+    assert two.experimental_local_results([1, 2]) == ([1, 2],)
+    assert two.experimental_local_results({"a": ids(two), "b": 7}) == ({"a": 0.0, "b": 7}, {"a": 1.0, "b": 7})
 
 
 def test_a_lambda_in_a_loop_is_compiled_once_and_forgotten_in_the_end() -> None:

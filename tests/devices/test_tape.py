@@ -92,8 +92,7 @@ def test_gradient_inside_the_block_and_of_values_from_before() -> None:
         before = x * x
         with GradientTape() as tape:
             y = before * x
-            inside = tape.gradient(y, x)
-        return inside
+            return tape.gradient(y, x)
 
     assert compiled(fn) == 9.0
 
@@ -174,7 +173,13 @@ def test_through_loops_branches_and_inner_functions() -> None:
             scanned, _ = jax.lax.scan(lambda c, _: (c * x, None), jnp.ones(()), None, length=3)
             chosen = jax.lax.cond(x > 0, lambda: x * 5, lambda: x)
             soft = jax.nn.softplus(x)
-        return tape.gradient(scanned, x), tape.gradient(chosen, x), tape.gradient(soft, x), inner(x), jax.lax.scan(body, x, None, 2)[0]
+        return (
+            tape.gradient(scanned, x),
+            tape.gradient(chosen, x),
+            tape.gradient(soft, x),
+            inner(x),
+            jax.lax.scan(body, x, None, 2)[0],
+        )
 
     scanned, chosen, soft, inside, looped = compiled(fn)
     assert (scanned, chosen, inside, looped) == (27.0, 5.0, 6.0, 27.0)
@@ -215,7 +220,10 @@ def test_the_forward_pass_is_compiled_once() -> None:
     step(x)
     program = next(iter(step._compiled._programs.values()))
     text = program._jitted.lower([w._ref._raw], [], [x]).compile().as_text()
-    assert text.count(" dot(") + text.count("__onednn$matmul") + text.count("custom_call_target=\"__cpu$") + text.count("kind=kCustom") <= 2
+    assert (
+        text.count(" dot(") + text.count("__onednn$matmul") + text.count('custom_call_target="__cpu$') + text.count("kind=kCustom")
+        <= 2
+    )
 
 
 def test_tape_around_run() -> None:

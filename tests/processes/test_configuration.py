@@ -56,7 +56,10 @@ def test_two_places_that_set_the_number() -> None:
     ],
 )
 def test_a_keras_that_cannot_be_driven(change: str, message: str) -> None:
-    done = run(f"import keras, keras.src.losses.loss\n{change}\nimport replicant\nreplicant.MirroredStrategy().run(lambda: 1)", KERAS_BACKEND="jax")
+    done = run(
+        f"import keras, keras.src.losses.loss\n{change}\nimport replicant\nreplicant.MirroredStrategy().run(lambda: 1)",
+        KERAS_BACKEND="jax",
+    )
     assert done.returncode == 1
     assert "replicant.errors.BackendError: " in done.stderr
     assert message in done.stderr

@@ -1,0 +1,95 @@
+"""Which equations a gradient needs, and the order in which they are evaluated."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from replicant._markers import gradient_p, region_p
+from replicant._slices import Slice, find_slices, plan, unconnected_sources
+
+
+def gradient(call: int, target, *sources, tape: int = 0):
+    return gradient_p.bind(target, jnp.ones(()), *sources, tape=tape, call=call, num_targets=1)
+
+
+def names(step) -> list[str]:
+    return [eqn.primitive.name for eqn in step.eqns] if isinstance(step, Slice) else [step.primitive.name]
+
+
+def one_tape(x, w):
+    region_p.bind(tape=0, opens=True)
+    y = jnp.sin(x) * w
+    z = jnp.tanh(y)
+    metric = jnp.exp(y)
+    region_p.bind(tape=0, opens=False)
+    outside = jnp.cos(z)
+    (g,) = gradient(0, z, w)
+    return w - g, metric, outside
+
+
+def test_a_slice_holds_what_lies_between_sources_and_target() -> None:
+    jaxpr = jax.make_jaxpr(one_tape)(1.0, 2.0).jaxpr
+    (piece,) = find_slices(jaxpr).values()
+    assert names(piece) == ["mul", "tanh"]
+    assert piece.connected == (True,)
+    assert [names(step) for step in plan(jaxpr, find_slices(jaxpr))] == [
+        ["sin"],
+        ["mul", "tanh"],
+        ["exp"],
+        ["cos"],
+        ["replicant_gradient"],
+        ["sub"],
+    ]
+
+
+def two_losses(x, v, w):
+    region_p.bind(tape=0, opens=True)
+    region_p.bind(tape=1, opens=True)
+    fake = v * x
+    shared = jnp.tanh(w * fake)
+    first, second = jnp.sin(shared), jnp.cos(shared)
+    (a,) = gradient(0, first, v)
+    (b,) = gradient(1, second, w, tape=1)
+    return a, b
+
+
+def test_overlapping_slices_are_evaluated_once_each() -> None:
+    jaxpr = jax.make_jaxpr(two_losses)(1.0, 2.0, 3.0).jaxpr
+    slices = find_slices(jaxpr)
+    assert [names(piece) for piece in slices.values()] == [["mul", "mul", "tanh", "sin"], ["mul", "tanh", "cos"]]
+    steps = plan(jaxpr, slices)
+    assert sum(isinstance(step, Slice) for step in steps) == 1  # the later one; the other is evaluated for its gradient alone
+    assert sum((names(step) for step in steps), []).count("tanh") == 1
+
+
+def crossing(x, v, w):
+    """Two slices that feed each other: neither can be evaluated as a whole before the other."""
+    region_p.bind(tape=0, opens=True)
+    region_p.bind(tape=1, opens=True)
+    a1 = jnp.sin(v)
+    b1 = jnp.cos(w)
+    a2 = a1 * jax.lax.stop_gradient(b1)
+    b2 = b1 * jax.lax.stop_gradient(a1)
+    (a,) = gradient(0, a2, v)
+    (b,) = gradient(1, b2, w, tape=1)
+    return a, b
+
+
+def test_slices_that_feed_each_other() -> None:
+    jaxpr = jax.make_jaxpr(crossing)(1.0, 2.0, 3.0).jaxpr
+    steps = plan(jaxpr, find_slices(jaxpr))
+    order = sum((names(step) for step in steps), [])
+    assert sorted(order) == sorted(e.primitive.name for e in jaxpr.eqns if e.primitive is not region_p)
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda x, w: gradient(0, x * 2, x, w), {0: (True, False)}),
+        (lambda x, w: gradient(0, x * w, x, w), {}),
+        (lambda x, w: gradient(3, jnp.ones(()), x, w), {3: (False, False)}),
+        (lambda x, w: gradient(0, x, x), {}),
+    ],
+)
+def test_unconnected_sources(fn, expected) -> None:
+    assert unconnected_sources(jax.make_jaxpr(fn)(1.0, 2.0).jaxpr) == expected
