@@ -1,6 +1,6 @@
 """Bringing host data to the replicas' devices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,13 @@ def place_batch(leaf: np.ndarray, sizes: tuple[int, ...], placement: Placement) 
         return PerReplica.from_stacked(jax.device_put(leaf.reshape(len(sizes), sizes[0], *leaf.shape[1:]), placement.stacked))
     # Replicas of different sizes are computed side by side on every device: all need the whole of the (small) batch.
     return PerReplica([jax.device_put(part, placement.mirrored) for part in _cut(leaf, sizes)])
+
+
+def place_each(values: Sequence[Any], placement: Placement) -> Any:
+    """One component of the replicas' elements, as they are: bare for one replica, else PerReplica."""
+    if len(values) > 1:
+        return _column(list(values), placement)
+    return jax.device_put(values[0], placement.mirrored) if is_array(values[0]) else values[0]
 
 
 def _cut(leaf: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:

@@ -51,6 +51,13 @@ class Placement:
             return self.mirrored
         return NamedSharding(self.mesh, PartitionSpec(AXIS))
 
+    def cut(self, ways: int, axis: int) -> Sharding | None:
+        """How an array lies that is cut into `ways` parts along `axis`; `ways` divides the number of replicas."""
+        if len(self.devices) < 2:
+            return self.mirrored
+        mesh = Mesh(np.array(self.devices).reshape(ways, -1), (AXIS, "copy"))
+        return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
+
     def own(self, array: Any, sharding: Sharding | None) -> jax.Array:
         """A fresh copy of `array` that lies as `sharding` says and shares memory with nothing, so that it may be donated."""
         if sharding is None:

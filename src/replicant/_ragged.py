@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
-from jax.core import Tracer
 
 from ._collectives import ReduceOp, mean_of
 from ._context import as_mirrored
@@ -291,22 +290,25 @@ def _regroup(
     if any(tree != trees[0] for tree in trees):
         listing = ", ".join(f"replica {r}: {tree}" for r, tree in enumerate(trees))
         raise RaggedStepError(f"The replicas returned results of different structure: {listing}.")
-    agree = _agreeing_results(replicas, jaxprs, varying)
+    kinds = jax.tree.leaves(_kinds(replicas[0], jaxprs[0], varying), is_leaf=lambda x: x is None)
     columns = zip(*[leaves for leaves, _ in flat], strict=True)
-    return jax.tree.unflatten(trees[0], [_column(list(c), agree, i) for i, c in enumerate(columns)])
+    return jax.tree.unflatten(trees[0], [_column(list(c), kind) for c, kind in zip(columns, kinds, strict=True)])
 
 
-def _agreeing_results(replicas: Sequence[_RaggedReplica], jaxprs: Sequence[jex.ClosedJaxpr], varying: list[bool]) -> Any:
-    flags = Varying(jaxprs[0].jaxpr, varying).outputs[: replicas[0].num_results]
-    return replicas[0].spread([not varies for varies in flags])
+def _kinds(replica: _RaggedReplica, closed: jex.ClosedJaxpr, varying: list[bool]) -> Any:
+    """The structure of the results with, for each leaf, "own" or "same" if it was computed, "given" if it was not."""
+    flags = Varying(closed.jaxpr, varying).outputs[: replica.num_results]
+    return replica.fill(["own" if varies else "same" for varies in flags], ["given"] * replica.num_arguments, other="given")
 
 
-def _column(values: list[Any], agree: list[bool], index: int) -> Any:
+def _column(values: list[Any], kind: str | None) -> Any:
+    first = values[0]
     if not all(map(is_array, values)):
-        first = values[0]
         return first if all(v is first or v == first for v in values) else PerReplica(values)
-    if agree[index] or all(v is values[0] for v in values):
-        return as_mirrored(values[0], len(values)) if isinstance(values[0], Tracer) else values[0]
+    if kind == "given" and all(v is first for v in values):
+        return first
+    if kind == "same":
+        return as_mirrored(first, len(values))
     if all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
         return PerReplica.from_stacked(jnp.stack([jnp.asarray(v) for v in values]))
     return PerReplica(values)

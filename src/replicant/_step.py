@@ -200,6 +200,7 @@ class Replica:
         self._refs = refs
         self._moving = moving
         self.written: list[Ref] = []
+        self.num_arguments = len(step.inputs.leaves)
         self.num_results = 0
         self._tree: Any = None
         self._leaves: list[Any] = []
@@ -245,13 +246,8 @@ class Replica:
         self.written = list(recorder.written)
         return [*arrays, *[recorder.values[ref] for ref in self.written]]
 
-    def spread(self, flags: Sequence[bool]) -> list[bool]:
-        """One flag per leaf of the result, from one per computed leaf; what was not computed is the same everywhere."""
-        rest = iter(flags)
-        return [next(rest) if kind is _COMPUTED else True for kind in self._leaves]
-
-    def fill(self, computed: Sequence[Any], arguments: Sequence[Any]) -> Any:
-        """The function's result with these values; Python objects and arguments handed through come back as they are."""
+    def fill(self, computed: Sequence[Any], arguments: Sequence[Any], other: Any = None) -> Any:
+        """The function's result: computed values, arguments that were handed through, Python objects as they are (or `other`)."""
         rest = iter(computed)
         leaves = []
         for kind in self._leaves:
@@ -260,7 +256,7 @@ class Replica:
             elif isinstance(kind, _Passed):
                 leaves.append(arguments[kind.position])
             else:
-                leaves.append(kind)
+                leaves.append(kind if other is None else other)
         return jax.tree.unflatten(self._tree, leaves)
 
 

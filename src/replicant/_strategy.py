@@ -10,7 +10,7 @@ import jax
 from . import _reduce
 from ._collectives import ReduceOp
 from ._context import entered, require_cross_replica
-from ._distribute import distribute_values, place_batch
+from ._distribute import distribute_values, place_batch, place_each
 from ._identity import function_key
 from ._placement import Placement
 from ._program import Compiled
@@ -20,7 +20,7 @@ from ._topology import Topology
 from ._values import is_distributed, map_replicas
 from ._variables import value_of
 from .errors import ArgumentTypeError
-from .input._contexts import ValueContext
+from .input._contexts import InputContext, ValueContext
 from .input._distributed import DistributedDataset
 
 _MAX_EAGER_FUNCTIONS = 128  # of one strategy; the least recently used are forgotten, so fresh lambdas do not pile up
@@ -55,6 +55,9 @@ class Strategy:
     def cluster_resolver(self) -> Any:
         """What told the strategy about its cluster; None on one machine."""
         return None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Strategy":
+        return self  # devices cannot be copied, and a copied model computes where its original does
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({[str(d) for d in self._placement.devices]})"
@@ -190,6 +193,38 @@ class Strategy:
         """
         require_cross_replica(self, "experimental_distribute_dataset()")
         return DistributedDataset(dataset, self.topology, lambda leaf, sizes: place_batch(leaf, sizes, self._placement), options)
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: Any = None
+    ) -> DistributedDataset:
+        """Datasets of per-replica batches that a function makes: each replica in turn gets the next element, as it is.
+
+        Args:
+            dataset_fn: gets a ``replicant.data.InputContext`` (``num_input_pipelines``, ``input_pipeline_id``,
+                ``num_replicas_in_sync``, ``get_per_replica_batch_size(global_batch_size)``) and returns a
+                ``replicant.data.Dataset``. Called once per worker, or once per replica if the options say so. Batching and sharding
+                are its own affair.
+            options: ``replicant.data.InputOptions``.
+
+        A last step with fewer elements than replicas is never dropped: the other replicas get batches without rows, and empty
+        vectors where the elements are scalars. Raises ArgumentTypeError for something else than a function, or than a dataset
+        from it.
+
+        >>> import replicant
+        >>> from replicant.data import Dataset
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> def dataset_fn(context):
+        ...     batch_size = context.get_per_replica_batch_size(4)
+        ...     return Dataset.range(8).shard(context.num_input_pipelines, context.input_pipeline_id).batch(batch_size)
+        >>> for batch in strategy.distribute_datasets_from_function(dataset_fn):
+        ...     print(batch)
+        [0 1 2 3]
+        [4 5 6 7]
+        """
+        require_cross_replica(self, "distribute_datasets_from_function()")
+        return DistributedDataset.from_function(
+            dataset_fn, self.topology, lambda values: place_each(values, self._placement), options
+        )
 
 
 class DefaultStrategy(Strategy):

@@ -4,6 +4,7 @@ import functools
 import math
 
 import numpy as np
+import pytest
 
 import replicant
 
@@ -46,12 +47,16 @@ def plain(value):
 def same(actual, expected, tolerance=1e-6):
     """Whether two plain values agree; "nan" in the figures is a NaN."""
     if isinstance(expected, dict):
-        return isinstance(actual, dict) and actual.keys() == expected.keys() and all(
-            same(actual[key], expected[key], tolerance) for key in expected
+        return (
+            isinstance(actual, dict)
+            and actual.keys() == expected.keys()
+            and all(same(actual[key], expected[key], tolerance) for key in expected)
         )
     if isinstance(expected, list):
-        return isinstance(actual, list) and len(actual) == len(expected) and all(
-            same(a, b, tolerance) for a, b in zip(actual, expected, strict=True)
+        return (
+            isinstance(actual, list)
+            and len(actual) == len(expected)
+            and all(same(a, b, tolerance) for a, b in zip(actual, expected, strict=True))
         )
     if expected == "nan":
         return isinstance(actual, float) and math.isnan(actual)
@@ -63,3 +68,33 @@ def same(actual, expected, tolerance=1e-6):
 def is_error(recorded):
     """Whether TensorFlow raised."""
     return isinstance(recorded, dict) and "error" in recorded
+
+
+class Checks:
+    """Compares results with one group of recorded cases, and counts them."""
+
+    def __init__(self, recorded, report, prefix):
+        self.recorded, self.report, self.prefix = recorded, report, prefix
+
+    def same(self, name, actual):
+        assert same(plain(actual), self.recorded[name]), (name, plain(actual), self.recorded[name])
+        self.passed(name)
+
+    def raises(self, name, call, error, match):
+        """An error here, as in TensorFlow."""
+        assert is_error(self.recorded[name]), name
+        with pytest.raises(error, match=match):
+            call()
+        self.passed(name)
+
+    def passed(self, name):
+        """To be said after the test has compared in its own way."""
+        self.count(name, None)
+
+    def different(self, name, reason):
+        """To be said after the test has asserted our own answer."""
+        self.count(name, reason)
+
+    def count(self, name, reason):
+        assert name in self.recorded
+        self.report.count(f"{self.prefix} {name}", reason)

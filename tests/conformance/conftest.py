@@ -25,6 +25,14 @@ def report(request: pytest.FixtureRequest) -> _report.Report:
     return _report.REPORTS[_name(request)]
 
 
+@pytest.fixture
+def counted(request: pytest.FixtureRequest, report: _report.Report) -> set[str]:
+    """The cases that the tests of this file have counted. Skips where some of those tests were not selected."""
+    if request.config.option.keyword or any("::" in arg for arg in request.config.args):
+        pytest.skip("only some tests of this file were selected, so not every case is counted")
+    return set(report.outcomes)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _report.REPORTS:
         terminalreporter.section("recorded TensorFlow cases")

@@ -244,3 +244,17 @@ def test_an_empty_per_replica_is_refused() -> None:
 def test_per_replica_has_no_arithmetic(two: replicant.MirroredStrategy) -> None:
     with pytest.raises(TypeError, match="unsupported operand"):
         ids(two) + 1
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 1), (3, 0)], ids=["even", "ragged", "one empty"])
+def test_the_kinds_of_results_do_not_depend_on_the_sizes(two: replicant.MirroredStrategy, sizes: tuple[int, int]) -> None:
+    def fn(own, shared):
+        total = replicant.get_replica_context().all_reduce("SUM", jnp.sum(own))
+        return {"none": None, "number": 7, "shared": shared, "own": own * 2, "total": total, "nested": [None, "text"]}
+
+    own = replicant.PerReplica([np.ones(size, np.float32) for size in sizes])
+    result = two.run(fn, args=(own, jnp.arange(2.0)))
+    assert (result["none"], result["number"], result["nested"]) == (None, 7, [None, "text"])
+    assert isinstance(result["shared"], jax.Array)
+    assert isinstance(result["total"], replicant.Mirrored)
+    assert [v.shape for v in result["own"].values] == [(size,) for size in sizes]
