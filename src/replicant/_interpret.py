@@ -173,11 +173,16 @@ def _without_marks(param: Any, eqn: jex.JaxprEqn, answer: Answer | None) -> Any:
     """The bodies of a scan, cond or while loop with the gradients inside of them worked out."""
     if isinstance(param, tuple):
         return tuple(_without_marks(item, eqn, answer) for item in param)
-    if isinstance(param, jex.Jaxpr) and not hasattr(param, "consts") and has_markers(param):
-        raise GradientError(
-            f"`tape.gradient` was called inside a function that JAX transforms ({eqn.primitive.name}). Call it outside of that "
-            "function, or use jax.grad inside it."
-        )
+    if isinstance(param, jex.Jaxpr) and not hasattr(param, "consts"):  # the body of jax.checkpoint, before JAX 0.11
+        if not has_markers(param):
+            return param
+        closed = _without_marks(jex.ClosedJaxpr(param, ()), eqn, answer)
+        if closed.consts:
+            raise GradientError(
+                f"`tape.gradient` was called inside a function that JAX transforms ({eqn.primitive.name}) and that captures "
+                "constants. Call it outside of that function, or use jax.grad inside it."
+            )
+        return closed.jaxpr
     if not isinstance(param, jex.ClosedJaxpr) or not has_markers(param.jaxpr):
         return param
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in param.jaxpr.invars]

@@ -201,3 +201,27 @@ def test_an_exchange_that_only_some_replicas_would_enter_is_refused(three: repli
         return jax.lax.cond(context.all_reduce("SUM", jnp.sum(x)) > 2, lambda: context.all_reduce("SUM", x), lambda: x)
 
     assert three.run(agreed, args=(per_replica(EVEN),)).values[0].tolist() == [6.0, 9.0]
+
+
+def test_exchanges_inside_loops_need_equal_sizes(three: replicant.MirroredStrategy) -> None:
+    def fn(x):
+        context = replicant.get_replica_context()
+        return jax.lax.fori_loop(0, 2, lambda _, total: context.all_reduce("SUM", total), jnp.sum(x))
+
+    assert [float(v) for v in three.run(fn, args=(per_replica(EVEN),)).values] == [45.0] * 3
+    with pytest.raises(RaggedStepError, match=r"all_reduce happens inside a loop or branch \(scan\)"):
+        three.run(fn, args=(per_replica(RAGGED),))
+
+
+def test_exchanges_inside_jitted_functions_work_for_all_sizes(three: replicant.MirroredStrategy) -> None:
+    def fn(x):
+        context = replicant.get_replica_context()
+        return jax.jit(lambda total: context.all_reduce("SUM", total))(jnp.sum(x))
+
+    assert [float(v) for v in three.run(fn, args=(per_replica(EVEN),)).values] == [15.0] * 3
+    assert [float(v) for v in three.run(fn, args=(per_replica(RAGGED),)).values] == [3.0] * 3
+
+
+def test_losses_are_those_of_one_replica(three: replicant.MirroredStrategy) -> None:
+    with pytest.raises(ArgumentTypeError, match="takes one replica's losses, got a distributed value"):
+        replicant.compute_average_loss(per_replica(EVEN), global_batch_size=6)

@@ -186,6 +186,16 @@ def test_through_loops_branches_and_inner_functions() -> None:
     assert soft == pytest.approx(float(jax.nn.sigmoid(3.0)), rel=1e-6)
 
 
+def test_inside_checkpointed_functions() -> None:
+    @jax.checkpoint
+    def fn(x):
+        with GradientTape() as tape:
+            y = x * x
+        return tape.gradient(y, x)
+
+    assert compiled(fn) == 6.0
+
+
 def test_the_python_code_runs_as_often_as_without_a_tape() -> None:
     runs = []
 
@@ -280,16 +290,6 @@ def target_of(target, **options):
         return tape.gradient(target if target is not None else y, x, **options)
 
     return fn
-
-
-def in_checkpoint(x):
-    @jax.checkpoint
-    def fn(x):
-        with GradientTape() as tape:
-            y = x * x
-        return tape.gradient(y, x)
-
-    return fn(x)
 
 
 @pytest.mark.parametrize(
