@@ -1,11 +1,13 @@
 """Guards that run around every test: what a test leaves behind fails that test, not a later one."""
 
+import concurrent.futures
 import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import keras  # noqa: F401 - here, because it sets environment variables when it is first imported: no test's leak
@@ -14,6 +16,7 @@ import pytest
 from replicant import _context
 
 ROOT = Path(__file__).resolve().parent.parent
+EXCHANGE_SECONDS = 20.0  # that a worker waits for the others
 GRACE_SECONDS = 2.0  # for threads that are on their way out
 
 FOREIGN_VARIABLES = re.compile(r"PYTEST_|KMP_")  # set by pytest itself, and by scikit-learn when it is first imported
@@ -32,6 +35,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def run_workers() -> Callable[..., list[Any]]:
+    """run_workers(n, fn): what ``fn(worker, exchange)`` returns on each of n workers, here threads of one process."""
+
+    def run(num_workers: int, fn: Callable[[int, Callable[[int], tuple[int, ...]]], Any]) -> list[Any]:
+        meeting = threading.Barrier(num_workers, timeout=EXCHANGE_SECONDS)
+        numbers = [0] * num_workers
+
+        def exchange_of(worker: int) -> Callable[[int], tuple[int, ...]]:
+            def exchange(number: int) -> tuple[int, ...]:
+                numbers[worker] = number
+                meeting.wait()
+                answer = tuple(numbers)
+                meeting.wait()
+                return answer
+
+            return exchange
+
+        with concurrent.futures.ThreadPoolExecutor(num_workers) as pool:
+            futures = [pool.submit(fn, worker, exchange_of(worker)) for worker in range(num_workers)]
+            concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+            meeting.abort()  # whoever waits for one that failed
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
+        return [future.result() for future in futures]
+
+    return run
 
 
 @pytest.fixture(autouse=True)

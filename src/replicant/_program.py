@@ -22,7 +22,7 @@ from ._interpret import run_alone
 from ._placement import Placement
 from ._slices import unconnected_sources
 from ._state import CrossRecorder, Facts, Recorder, Ref, UnknownState, recording, require_eager, tracing
-from ._values import PerReplica, is_array, is_distributed
+from ._values import HostArray, PerReplica, is_array, is_distributed, is_host_array
 from .errors import ReplicantError
 
 _MAX_PROGRAMS = 256  # of one function; the oldest are forgotten
@@ -44,10 +44,11 @@ class Shape:
         arrays = [jnp.asarray(leaf) for leaf in leaves if is_array(leaf)]
         return cls(tree, [_ARRAY if is_array(leaf) else leaf for leaf in leaves]), arrays
 
-    def fill(self, arrays: Sequence[Any]) -> Any:
-        """The result with these arrays."""
+    def fill(self, arrays: Sequence[Any], on_host: Sequence[Any]) -> Any:
+        """The result with these arrays, and those on the host that were handed through."""
         rest = iter(arrays)
-        return jax.tree.unflatten(self.tree, [next(rest) if leaf is _ARRAY else leaf for leaf in self.static])
+        leaves = [next(rest) if leaf is _ARRAY else leaf for leaf in self.static]
+        return jax.tree.unflatten(self.tree, [on_host[leaf.position] if isinstance(leaf, HostArray) else leaf for leaf in leaves])
 
 
 class _Array:
@@ -156,8 +157,8 @@ class _Program:
             arrays,
         )
 
-    def run(self, arrays: list[Any]) -> Any:
-        """Run on `arrays`; variables are read before and written after."""
+    def run(self, arrays: list[Any], on_host: list[Any]) -> Any:
+        """Run on `arrays`; variables are read before and written after. Arrays on the host are only handed through."""
         box: list[Any] = []
         with _inflight.lock:
             try:
@@ -170,7 +171,7 @@ class _Program:
                         self._keep(box[0][2])
                         raise
         assert self._shape is not None
-        return self._shape.fill(box[0][1])
+        return self._shape.fill(box[0][1], on_host)
 
     def _keep(self, state: Sequence[Any]) -> None:
         for ref, value in zip(self.written, state, strict=True):
@@ -189,7 +190,8 @@ def _array_homes(result: Any) -> list[Any]:
 class Compiled:
     """A function of cross-replica code, compiled once per structure, shapes and dtypes of its arguments.
 
-    Arrays are inputs of the compiled program; everything else among the arguments is part of the signature.
+    Arrays are inputs of the compiled program; those that stay on the host (strings) travel beside it, by position. Everything else
+    among the arguments is part of the signature.
     """
 
     def __init__(self, fn: Callable[..., Any]):
@@ -205,14 +207,15 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         require_eager(self._name)
         leaves, tree = jax.tree.flatten((args, kwargs))
-        static = tuple(_ARRAY if is_array(leaf) else _Static(leaf) for leaf in leaves)
         arrays = [leaf for leaf in leaves if is_array(leaf)]
+        on_host: list[Any] = []
+        static = tuple(_ARRAY if is_array(leaf) else _Static(_stand_in(leaf, on_host)) for leaf in leaves)
         placement = get_strategy().placement
         key = (tree, static, tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in arrays), placement)
         program = self._programs.get(key)
         if program is None:
             program = self._compile(key, arrays, placement)
-        return program.run(_placed(arrays, program.placement))
+        return program.run(_placed(arrays, program.placement), on_host)
 
     @property
     def _name(self) -> str:
@@ -286,6 +289,14 @@ def _placed(arrays: list[Any], placement: Placement) -> list[Any]:
 _BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)
 
 
+def _stand_in(leaf: Any, on_host: list[Any]) -> Any:
+    """What the signature has instead of an array on the host, which is added to `on_host`; any other leaf as it is."""
+    if not is_host_array(leaf):
+        return leaf
+    on_host.append(leaf)
+    return HostArray(len(on_host) - 1, leaf.shape, leaf.dtype)
+
+
 class _Static:
     """An argument that is part of the signature: plain Python values compare by value and type, objects by identity."""
 
@@ -293,7 +304,10 @@ class _Static:
 
     def __init__(self, value: Any):
         self.value = value
-        self._key = (type(value), value if isinstance(value, _BY_VALUE) else id(value))
+        self._key = (
+            type(value),
+            value.key if isinstance(value, HostArray) else value if isinstance(value, _BY_VALUE) else id(value),
+        )
 
     def __hash__(self) -> int:
         return hash(self._key)

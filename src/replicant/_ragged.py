@@ -20,8 +20,8 @@ from ._markers import exchange_p, sync_p
 from ._program import trace_until_learned
 from ._rules import VariableAggregation
 from ._state import Facts
-from ._step import Replica, Step, check_agreement
-from ._values import PerReplica, is_array, is_distributed
+from ._step import Replica, Step, check_agreement, moves
+from ._values import HostArray, PerReplica, is_array
 from ._varying import Varying
 from .errors import RaggedStepError
 
@@ -137,7 +137,7 @@ def run_ragged(step: Step) -> Any:
     refs = list(cross.values)
     flags = [ref.copies(n) for ref in refs]
     leaves = step.inputs.leaves
-    moving = [i for i, x in enumerate(leaves) if _moves(x)]
+    moving = [i for i, x in enumerate(leaves) if moves(x)]
     rows = [step.inputs.of_replica(r) for r in range(n)]
     inputs = [
         [
@@ -150,16 +150,13 @@ def run_ragged(step: Step) -> Any:
     jaxprs = _trace_together(replicas, inputs, step.facts())
 
     varying_inputs = [True, *flags, *[isinstance(leaves[i], PerReplica) for i in moving]]
-    for replica, closed in zip(replicas, jaxprs, strict=True):
-        check_agreement(replica.written, Varying(closed.jaxpr, varying_inputs).outputs[replica.num_results :], n)
+    varies = [[v or step.inputs.objects_differ for v in Varying(closed.jaxpr, varying_inputs).outputs] for closed in jaxprs]
+    for replica, flags_out in zip(replicas, varies, strict=True):
+        check_agreement(replica.written, flags_out[replica.num_results :], n)
     has_rows = [step.inputs.has_rows(r) for r in range(n)]
     answers = _compute_together(jaxprs, inputs, varying_inputs, has_rows)
     _write_back(step, replicas, answers)
-    return _regroup(replicas, jaxprs, answers, varying_inputs, rows)
-
-
-def _moves(leaf: Any) -> bool:
-    return is_array(leaf) or (is_distributed(leaf) and all(map(is_array, leaf.values)))
+    return _regroup(replicas, varies[0], answers, rows)
 
 
 class _RaggedReplica(Replica):
@@ -280,9 +277,7 @@ def _write_back(step: Step, replicas: Sequence[_RaggedReplica], answers: Rows) -
         cross.write_raw(ref, jnp.stack(copies) if ref.copies(n) else next(c for c in copies if c is not None))
 
 
-def _regroup(
-    replicas: Sequence[_RaggedReplica], jaxprs: Sequence[jex.ClosedJaxpr], answers: Rows, varying: list[bool], rows: Rows
-) -> Any:
+def _regroup(replicas: Sequence[_RaggedReplica], varies: list[bool], answers: Rows, rows: Rows) -> Any:
     """One structure of PerReplica values from the replicas' results."""
     filled = [replica.fill(answers[r][: replica.num_results], rows[r]) for r, replica in enumerate(replicas)]
     flat = [jax.tree.flatten(result, is_leaf=lambda x: x is None) for result in filled]
@@ -290,21 +285,21 @@ def _regroup(
     if any(tree != trees[0] for tree in trees):
         listing = ", ".join(f"replica {r}: {tree}" for r, tree in enumerate(trees))
         raise RaggedStepError(f"The replicas returned results of different structure: {listing}.")
-    kinds = jax.tree.leaves(_kinds(replicas[0], jaxprs[0], varying), is_leaf=lambda x: x is None)
+    kinds = jax.tree.leaves(_kinds(replicas[0], varies), is_leaf=lambda x: x is None)
     columns = zip(*[leaves for leaves, _ in flat], strict=True)
     return jax.tree.unflatten(trees[0], [_column(list(c), kind) for c, kind in zip(columns, kinds, strict=True)])
 
 
-def _kinds(replica: _RaggedReplica, closed: jex.ClosedJaxpr, varying: list[bool]) -> Any:
+def _kinds(replica: _RaggedReplica, varies: list[bool]) -> Any:
     """The structure of the results with, for each leaf, "own" or "same" if it was computed, "given" if it was not."""
-    flags = Varying(closed.jaxpr, varying).outputs[: replica.num_results]
-    return replica.fill(["own" if varies else "same" for varies in flags], ["given"] * replica.num_arguments, other="given")
+    flags = varies[: replica.num_results]
+    return replica.fill(["own" if differs else "same" for differs in flags], ["given"] * replica.num_arguments, other="given")
 
 
 def _column(values: list[Any], kind: str | None) -> Any:
     first = values[0]
     if not all(map(is_array, values)):
-        return first if all(v is first or v == first for v in values) else PerReplica(values)
+        return first if all(v is first or (not isinstance(v, HostArray) and v == first) for v in values) else PerReplica(values)
     if kind == "given" and all(v is first for v in values):
         return first
     if kind == "same":

@@ -21,7 +21,7 @@ from ._markers import sync_p
 from ._program import trace_until_learned
 from ._rules import VariableAggregation
 from ._state import CrossRecorder, Facts, Recorder, Ref, ReplicaRecorder, UnknownState, cross_recorder, recording
-from ._values import Mirrored, PerReplica, is_array, is_distributed
+from ._values import HostArray, Mirrored, PerReplica, is_array, is_distributed
 from ._varying import Varying
 from .errors import ArgumentError, DivergenceError
 
@@ -50,8 +50,13 @@ class Inputs:
 
     @property
     def ragged(self) -> bool:
-        """Whether the replicas' arrays have different shapes."""
-        return any(isinstance(x, PerReplica) and x.stacked is None and all(map(is_array, x.values)) for x in self.leaves)
+        """Whether the replicas' arrays have different shapes, or their Python objects differ: each is traced by itself."""
+        return any(isinstance(x, PerReplica) and x.stacked is None and not stays_on_host(x) for x in self.leaves)
+
+    @property
+    def objects_differ(self) -> bool:
+        """Whether replicas get different Python objects, so that their programs may differ in anything."""
+        return any(isinstance(x, PerReplica) and not moves(x) and not stays_on_host(x) for x in self.leaves)
 
     def has_rows(self, index: int) -> bool:
         """Whether replica `index` got any data: a non-empty array, or nothing that could be empty."""
@@ -64,6 +69,18 @@ class Inputs:
         return [_of_replica(x, index) for x in self.leaves]
 
 
+def stays_on_host(leaf: Any) -> bool:
+    """Whether each replica has an array that is only handed through."""
+    return isinstance(leaf, PerReplica) and leaf.stacked is None and all(isinstance(v, HostArray) for v in leaf.values)
+
+
+def moves(leaf: Any) -> bool:
+    """Whether `leaf` is an input of the replicas' program: an array, or one for each."""
+    if isinstance(leaf, PerReplica) and leaf.stacked is not None:
+        return True
+    return is_array(leaf) or (is_distributed(leaf) and all(map(is_array, leaf.values)))
+
+
 def _of_replica(leaf: Any, index: int) -> Any:
     if isinstance(leaf, PerReplica) and leaf.stacked is not None:
         return leaf.stacked[index]
@@ -71,9 +88,11 @@ def _of_replica(leaf: Any, index: int) -> Any:
 
 
 def _even(leaf: Any) -> Any:
-    """A PerReplica of equal shapes as one stacked array."""
+    """A PerReplica of equal shapes, or of Python numbers, as one stacked array."""
     if isinstance(leaf, PerReplica) and leaf.stacked is None:
         values = leaf.values
+        if all(type(v) is type(values[0]) and isinstance(v, bool | int | float | complex) for v in values):
+            return PerReplica.from_stacked(jnp.asarray(values))
         if all(is_array(v) and v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
             return PerReplica.from_stacked(jnp.stack([jnp.asarray(v) for v in values]))
     return leaf
@@ -144,7 +163,7 @@ class Step:
         raws = [cross.values[ref] for ref in refs]
         stacked = [ref.copies(n) for ref in refs]
         leaves = self.inputs.leaves
-        moving = [i for i, x in enumerate(leaves) if is_distributed(x) or is_array(x)]
+        moving = [i for i, x in enumerate(leaves) if moves(x)]
         arrays = [_raw(leaves[i]) for i in moving]
         by_replica = [isinstance(leaves[i], PerReplica) for i in moving]
 
@@ -239,6 +258,7 @@ class Replica:
         if unknown:
             raise UnknownState(unknown)
         passed = {id(leaves[p]): p for p in self._moving if not isinstance(step.inputs.leaves[p], PerReplica)}
+        passed |= {id(leaves[p]): p for p, x in enumerate(step.inputs.leaves) if stays_on_host(x)}
         answers, self._tree = jax.tree.flatten(result)
         self._leaves = [_result_kind(x, passed) for x in answers]
         arrays = [jnp.asarray(x) for x, kind in zip(answers, self._leaves, strict=True) if kind is _COMPUTED]

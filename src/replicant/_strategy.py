@@ -185,7 +185,7 @@ class Strategy:
         """A dataset of global batches, distributed: each replica gets its share of every batch.
 
         Args:
-            dataset: a ``replicant.data.Dataset`` whose elements are global batches.
+            dataset: a ``replicant.data.Dataset`` whose elements are global batches, or another library's (docs/input.md).
             options: ``replicant.data.InputOptions``.
 
         A batch of b examples is cut into chunks of ceil(b/n); the last chunks may be short or empty. Raises DatasetError for

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from .errors import ArgumentError
+from .errors import ArgumentError, ArgumentTypeError
 
 
 class DistributedValues:
@@ -141,6 +141,41 @@ class Mirrored(DistributedValues):
         return cls(children[0], num_replicas)
 
 
+class HostArray:
+    """Stands, in a trace, for an array that stays on the host (strings, dates): to be handed on, not to be computed with.
+
+    Args:
+        position: which of the host's arrays among the arguments.
+        shape: of the array.
+        dtype: of the array.
+    """
+
+    __slots__ = ("dtype", "position", "shape")
+
+    def __init__(self, position: int, shape: tuple[int, ...], dtype: np.dtype):
+        self.position, self.shape, self.dtype = position, shape, dtype
+
+    @property
+    def key(self) -> tuple[int, tuple[int, ...], np.dtype]:
+        """What two of them have in common where one can stand for the other."""
+        return self.position, self.shape, self.dtype
+
+    def __repr__(self) -> str:
+        return f"<array of {'strings' if self.dtype == object else self.dtype} of shape {self.shape} on the host>"
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise ArgumentTypeError(
+            f"{self!r} passes through `run` and `function` untouched, but nothing can be computed with it there. Turn it into "
+            "numbers before: `dataset.map(lookup_layer)`; or use it outside, on what `run` returns."
+        )
+
+    __array__ = __getitem__ = __iter__ = __bool__ = __eq__ = __ne__ = __lt__ = __gt__ = __add__ = _refuse
+    __hash__ = object.__hash__
+
+
 def unstack(stacked: Any) -> tuple[Any, ...]:
     """The rows of `stacked`; those of a sharded array stay on their devices."""
     if isinstance(stacked, jax.Array) and not isinstance(stacked, Tracer):
@@ -162,6 +197,11 @@ def is_distributed(value: Any) -> bool:
 def is_array(value: Any) -> bool:
     """Whether JAX can compute on `value`: a numeric array, tracer or NumPy scalar; not a Python number, not strings."""
     return isinstance(value, jax.Array) or (isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUMm")
+
+
+def is_host_array(value: Any) -> bool:
+    """Whether `value` is an array that no device can hold: strings, Python objects, dates."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "OSUMm"
 
 
 def map_replicas(fn: Callable[..., Any], value: Any) -> Any:

@@ -388,8 +388,10 @@ def test_misc_input_options(figures, report):
 def test_misc_differences(figures, report):
     recorded = figures["misc"]
     assert recorded["not_a_dataset_list"]["error"] == "AttributeError"
-    with pytest.raises(ArgumentTypeError, match=r"Only a replicant.data.Dataset can be distributed. Received: list"):
-        distribute([1, 2, 3], 2)
+    with pytest.raises(ArgumentTypeError, match=r"Only a replicant.data.Dataset, or what yields .* be distributed. Received: int"):
+        distribute(3, 2)
+    with pytest.raises(DatasetError, match=r"the element of the dataset is a scalar"):
+        distribute([1, 2, 3], 2)  # an iterable of batches, were these batches
     report.different("misc not_a_dataset_list", EARLY_ERRORS)
     assert recorded["loop_in_tf_function_sum_of_0_to_6"]["error"] == "TypeError"
     total = sum(sum(map(sum, step(x, 2))) for x in distribute(Dataset.range(7).batch(4), 2))

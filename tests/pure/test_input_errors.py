@@ -125,6 +125,26 @@ def test_refused_when_it_is_read(dataset, error, message):
         list(dataset)
 
 
+HUGE = np.broadcast_to(np.zeros((1, 2**20)), (2**20, 2**20))  # takes no memory itself
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (
+            Dataset.from_tensor_slices(HUGE).batch(2**20),
+            r"a component has shape \(1048576, 1048576\) and dtype float64 needs 8,192.0 GiB",
+        ),
+        (Dataset.from_tensors(HUGE).repeat(2).batch(2), r"has shape \(2, 1048576, 1048576\) .* needs 16,384.0 GiB"),
+        (Dataset.range(2).map(lambda n: HUGE).batch(2), r"the element has shape \(2, 1048576, 1048576\) .* needs 16,384.0 GiB"),
+        (Dataset.range(2).padded_batch(2).map(lambda n: n).padded_batch(2, [2**45]), "needs 262,144.0 GiB, but .* GiB of memory"),
+    ],
+)
+def test_a_batch_that_cannot_fit_is_refused_before_it_is_built(dataset, message):
+    with pytest.raises(DatasetError, match=message + ".*Use a smaller batch size"):
+        list(dataset)
+
+
 def distribute(dataset, num_replicas=2):
     return DistributedDataset(dataset, Topology(replicas_per_worker=num_replicas), lambda rows, sizes: rows)
 
@@ -160,7 +180,7 @@ def test_a_scalar_that_only_shows_in_the_loop():
         next(iterator)
 
 
-@pytest.mark.parametrize("not_a_dataset", [[1, 2], np.zeros(3), None])
+@pytest.mark.parametrize("not_a_dataset", [3, "ab", None])
 def test_only_datasets_are_distributed(not_a_dataset):
     with pytest.raises(ArgumentTypeError, match=rf"Received: {type(not_a_dataset).__name__}.*from_tensor_slices"):
         distribute(not_a_dataset)

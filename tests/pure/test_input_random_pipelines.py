@@ -93,6 +93,36 @@ def model_repeat(count):
     return repeat
 
 
+def twice(*element):
+    """A dataset of each element, twice."""
+    value = element[0] if len(element) == 1 else element
+    return Dataset.from_tensors(value).repeat(2)
+
+
+def model_interleave(cycle, block):
+    def interleave(elements):
+        elements = iter(elements)
+        slots = [None] * cycle
+        turn, ended = 0, False
+        while not ended or any(slots):
+            if slots[turn] is None and not ended:
+                try:
+                    slots[turn] = [next(elements)] * 2
+                except StopIteration:
+                    ended = True
+            given = 0
+            while slots[turn] and given < block:
+                yield slots[turn].pop()
+                given += 1
+            if not slots[turn] and given < block:  # otherwise its end is noticed in its next turn
+                slots[turn] = None
+            turn = (turn + 1) % cycle
+            if all(slot is None or slot == [] for slot in slots) and ended:
+                return
+
+    return interleave
+
+
 sizes = st.integers(1, 6)
 FLAT = [  # keep the rank of elements
     sizes.map(lambda k: Op(f"take({4 * k})", lambda d: d.take(4 * k), lambda e: itertools.islice(e, 4 * k))),
@@ -108,6 +138,11 @@ FLAT = [  # keep the rank of elements
     st.just(Op("map", lambda d: d.map(increment), lambda e: map(called(increment), e))),
     st.just(Op("filter", lambda d: d.filter(is_kept), lambda e: filter(called(is_kept), e))),
     st.just(Op("cache", lambda d: d.cache(), lambda e: e)),
+    st.just(Op("map on threads", lambda d: d.map(increment, num_parallel_calls=2), lambda e: map(called(increment), e))),
+    st.tuples(sizes, sizes, st.booleans()).map(
+        lambda t: Op(f"interleave{t}", lambda d: d.interleave(twice, *t[:2], 2 if t[2] else None), model_interleave(*t[:2]))
+    ),
+    st.just(Op("flat_map", lambda d: d.flat_map(twice), model_interleave(1, 1))),
     st.sampled_from([2, 8, 13]).map(lambda k: Op(f"prefetch({k})", lambda d: d.prefetch(k), lambda e: e)),
     st.just(
         Op(

@@ -34,6 +34,7 @@ def plain(element):
         (Dataset.from_tensor_slices([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
         (Dataset.from_tensor_slices((jnp.arange(2), [b"x", b"y"])), [(0, b"x"), (1, b"y")]),
         (Dataset.from_tensor_slices(np.array(["a", "bc"])), ["a", "bc"]),
+        (Dataset.from_tensor_slices([b"a\0", b"\0"]), [b"a\0", b"\0"]),
         (Dataset.range(5).batch(2), [[0, 1], [2, 3], [4]]),
         (Dataset.range(5).batch(2, drop_remainder=True), [[0, 1], [2, 3]]),
         (Dataset.range(2).batch(5), [[0, 1]]),

@@ -49,6 +49,11 @@ class Background:
                 self._thread.start()
         return self._channel.get(self._thread)
 
+    @property
+    def num_ready(self) -> int:
+        """Results that wait for the consumer."""
+        return len(self._channel.items)
+
     def close(self, seconds: float | None = _JOIN_SECONDS) -> None:
         """End the thread and wait for it; None: until the user's function that it is in returns. May be repeated."""
         self._channel.close()

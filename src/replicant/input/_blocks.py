@@ -18,6 +18,7 @@ import numpy as np
 
 from replicant.errors import ElementError
 
+from ._memory import check_room
 from ._structure import STRING, component_names, flatten, show_structure
 
 
@@ -62,6 +63,7 @@ class Gathered(Column):
         return isinstance(other, Gathered) and other.table is self.table
 
     def stack(self, name: str) -> np.ndarray:
+        check_room(name or "a component", (len(self.refs), *self.table.shape[1:]), self.table.dtype)
         return np.take(self.table, self.refs, axis=0)
 
     def rows(self) -> np.ndarray:
@@ -84,6 +86,9 @@ class Dense(Column):
         return self.refs
 
 
+_TEXTS = {str, bytes}
+
+
 class Boxed(Column):
     """One Python object per element: an array, a NumPy scalar or a string."""
 
@@ -101,12 +106,15 @@ class Boxed(Column):
 
     def stack(self, name: str) -> np.ndarray:
         leaves = self.refs
+        if set(map(type, leaves)) <= _TEXTS:  # common, and NumPy is slow to find it out
+            return leaves.copy()
         kinds = {(np.shape(leaf), getattr(leaf, "dtype", STRING)) for leaf in leaves}
         if len(kinds) > 1:
             raise ElementError(_mixed_message(name, leaves))
         (shape, dtype) = kinds.pop()
         if not shape and dtype == STRING:
             return leaves.copy()
+        check_room(name, (len(leaves), *shape), dtype)
         out = np.empty((len(leaves), *shape), dtype)
         for i, leaf in enumerate(leaves):
             out[i] = leaf

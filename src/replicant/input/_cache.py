@@ -1,5 +1,6 @@
-"""Keeping what one pass read, in memory, for the passes after it."""
+"""Keeping what one pass read for the passes after it: here in memory, in `_cache_file` in a file."""
 
+import abc
 import dataclasses
 import threading
 
@@ -9,30 +10,95 @@ from ._blocks import Block, Boxed, Column, Dense, concatenate
 from ._graph import Cursor, Node, OneInput, State, Through, pull_exactly
 
 
-class Store:
-    """What the first complete pass read, and the position where that pass began."""
+class Kept(abc.ABC):
+    """All elements of one pass."""
+
+    begin: State  # the position where that pass began
+
+    @abc.abstractmethod
+    def read(self, start: int, limit: int) -> Block | None:
+        """Elements from number ``start`` on: at least one, at most ``limit``; None at the end."""
+
+
+class Filling(abc.ABC):
+    """The elements of a pass that is not complete."""
+
+    @abc.abstractmethod
+    def add(self, block: Block) -> None:
+        """The next elements."""
+
+    @abc.abstractmethod
+    def complete(self, begin: State) -> Kept | None:
+        """The pass is complete; None if it had no element."""
+
+    def discard(self) -> None:
+        """The pass will not be completed."""
+        return
+
+
+class Store(abc.ABC):
+    """Where the first complete pass is kept."""
+
+    @abc.abstractmethod
+    def find(self) -> Kept | None:
+        """That pass, once there is one."""
+
+    @abc.abstractmethod
+    def fill(self) -> Filling:
+        """A new pass, that will be kept if it is the first to be completed."""
+
+
+class MemoryStore(Store):
+    """Keeps the blocks themselves."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.begin: State | None = None
-        self.kept: Block | None = None
+        self.kept: Kept | None = None
 
-    def publish(self, begin: State, kept: Block) -> None:
-        """Keep this pass, unless another iterator was first."""
-        with self.lock:
-            if self.begin is None:
-                self.begin, self.kept = begin, kept
+    def find(self) -> Kept | None:
+        return self.kept
+
+    def fill(self) -> Filling:
+        return _MemoryFilling(self)
+
+
+class _MemoryFilling(Filling):
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.blocks: list[Block] = []
+
+    def add(self, block: Block) -> None:
+        self.blocks.append(block)
+
+    def complete(self, begin: State) -> Kept | None:
+        if not self.blocks:
+            return None
+        kept = _KeptBlock(begin, concatenate(self.blocks))
+        with self.store.lock:
+            if self.store.kept is None:  # else another iterator was first
+                self.store.kept = kept
+        return kept
+
+
+class _KeptBlock(Kept):
+    def __init__(self, begin: State, block: Block) -> None:
+        self.begin, self.block = begin, block
+
+    def read(self, start: int, limit: int) -> Block | None:
+        block = self.block.take(slice(start, start + limit))
+        return block if block.size else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cache(OneInput):
     """The first complete pass is kept and replayed by all that begin after it, whoever iterates."""
 
-    store: Store = dataclasses.field(default_factory=Store)
+    store: Store = dataclasses.field(default_factory=MemoryStore)
+    name: str = ""
 
     @property
     def label(self) -> str:
-        return "cache()"
+        return f"cache({self.name})"
 
     @property
     def sampled(self) -> Node:
@@ -46,20 +112,18 @@ class Cache(OneInput):
 
 
 class CacheCursor(Through):
-    """Fills a list of its own, or replays; the position is that of the pass that filled, and a number of elements."""
+    """Fills, or replays; the position is that of the pass that filled, and a number of elements."""
 
     def __init__(self, source: Cursor, store: Store) -> None:
         super().__init__(source)
         self.store = store
-        self.position = 0
-        self.begin = source.state()
-        self.filled: list[Block] = []
-        self.kept: Block | None = None
-        self._replay_if_kept()
+        self.filling: Filling | None = None
+        self._begin()
 
-    def _replay_if_kept(self) -> None:
-        if self.store.begin is not None:
-            self.begin, self.kept = self.store.begin, self.store.kept
+    def _begin(self) -> None:
+        self.position = 0
+        self.kept = self.store.find()
+        self.begin = self.kept.begin if self.kept else self.source.state()
 
     def go_to(self, begin: State, position: int) -> None:
         """Stand after ``position`` elements of the pass that began at ``begin``."""
@@ -70,32 +134,36 @@ class CacheCursor(Through):
 
     def pull(self, limit: int) -> Block | None:
         if self.kept is not None:
-            stop = min(self.position + limit, self.kept.size)
-            block = self.kept.take(slice(self.position, stop))
-            self.position = stop
-            return block if block.size else None
+            block = self.kept.read(self.position, limit)
+            self.position += block.size if block else 0
+            return block
         block = self.source.pull(limit)
+        if self.filling is None:
+            self.filling = self.store.fill()
         if block is None:
-            self._complete()
+            self.kept = self.filling.complete(self.begin)
+            self.filling = None
             return None
         block = Block(block.structure, [_protected(column) for column in block.columns], block.size)
-        self.filled.append(block)
+        self.filling.add(block)
         self.position += block.size
         return block
 
-    def _complete(self) -> None:
-        if self.filled:
-            self.kept = concatenate(self.filled)
-            self.store.publish(self.begin, self.kept)
-            self.filled = []
+    def _discard(self) -> None:
+        if self.filling is not None:
+            self.filling.discard()
+            self.filling = None
 
     def reset(self) -> None:
-        self.position = 0
+        self._discard()
         if self.kept is None:
-            self.filled = []
             self.source.reset()
-            self.begin = self.source.state()
-            self._replay_if_kept()
+            self._begin()
+        self.position = 0
+
+    def close(self) -> None:
+        self._discard()
+        self.source.close()
 
     def state(self) -> State:
         return {"begin": self.begin, "position": self.position}

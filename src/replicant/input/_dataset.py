@@ -1,27 +1,38 @@
 """`Dataset`: the words of tf.data over the graph. Each method checks its arguments and adds a node."""
 
 import copy
-import operator
+import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from replicant.errors import ArgumentError, ArgumentTypeError
 
+from ._arguments import calls_in_parallel, function, whole
 from ._batch import Batch, Unbatch
 from ._cache import Cache
+from ._cache_file import FileStore
 from ._combine import Concatenate, Zip
+from ._files import matching_files
+from ._generator import generator
 from ._graph import INFINITE, UNKNOWN, Node, describe
 from ._index import Enumerate, Repeat, Shard, Skip, Take
+from ._interleave import Interleave
 from ._iterator import DatasetIterator
 from ._map import Filter, Map
 from ._options import AutoShardPolicy, Options
+from ._padded import PaddedBatch, checked_shapes
+from ._plan import InputPlan, input_plan
 from ._prefetch import Prefetch
 from ._shuffle import Shuffle
 from ._sources import integers, tensor_slices, tensors
 from ._structure import flatten
 
+AUTOTUNE = -1  # as a number of parallel calls or a buffer size: chosen for you
+
 _MAX_SEED = 2**63
+_DEFAULT_CYCLE = 4  # AUTOTUNE of `interleave`: the order must not depend on the machine
 
 
 class Dataset:
@@ -88,7 +99,51 @@ class Dataset:
         >>> list(Dataset.range(1, 7, 2))
         [np.int64(1), np.int64(3), np.int64(5)]
         """
-        return Dataset(integers(*(_whole("range", "an argument", value) for value in args)))
+        return Dataset(integers(*(whole("range", "an argument", value) for value in args)))
+
+    @staticmethod
+    def from_generator(generator_: Callable[..., Any], /, output_signature: Any = None, args: Any = None) -> "Dataset":
+        """What ``generator_(*args)`` yields. A yielded array may itself be a global batch.
+
+        The function is called once per pass, and once more to learn the element spec if no signature is given. A saved
+        position is a number of elements, which are skipped on restore.
+
+        Args:
+            generator_: returns a new iterator at each call.
+            output_signature: structure (tuples and dicts) of `TensorSpec`. Elements are checked against it, and Python
+                numbers take its dtypes. None: as the first element, with any sizes.
+            args: for the function.
+
+        Raises:
+            ArgumentTypeError: something that cannot be called, or a signature of something else than specs.
+
+        >>> def batches():
+        ...     yield [1.0, 2.0]
+        ...     yield [3.0]
+        >>> list(Dataset.from_generator(batches))
+        [array([1., 2.], dtype=float32), array([3.], dtype=float32)]
+        """
+        return Dataset(generator(generator_, output_signature, args))
+
+    @staticmethod
+    def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> "Dataset":
+        """Names of the files that a pattern, or one of several, matches.
+
+        They are sorted, and shuffled anew in every pass unless ``shuffle`` is False. Patterns are those of Python's
+        `glob`, and are looked up now.
+
+        Raises:
+            DatasetError: a pattern matches nothing.
+
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in ("b.txt", "a.txt"):
+        ...     _ = (folder / name).write_text(name)
+        >>> [pathlib.Path(name).name for name in Dataset.list_files(str(folder / "*.txt"), shuffle=False)]
+        ['a.txt', 'b.txt']
+        """
+        node = matching_files(file_pattern)
+        return Dataset(node) if shuffle is False else Dataset(node).shuffle(node.size, seed)
 
     @staticmethod
     def zip(*datasets: Any) -> "Dataset":
@@ -110,16 +165,71 @@ class Dataset:
 
     # One function per element
 
-    def map(self, map_func: Callable[..., Any]) -> "Dataset":
+    def map(
+        self, map_func: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
+    ) -> "Dataset":
         """``map_func`` of every element; tuples arrive as several arguments, anything else as one.
 
         The result is used as it is, without a copy: do not return the same buffer twice. What the function raises is
         what the loop over the dataset raises.
 
+        Args:
+            map_func: called once per element.
+            num_parallel_calls: threads that call it, ahead of the consumer; AUTOTUNE (-1): one per core. Worth it for
+                functions that leave Python's lock: decoders, file access, large NumPy operations.
+            deterministic: whether the order must be kept. It always is; False only permits another.
+
         >>> list(Dataset.range(3).map(lambda x: x * 10).as_numpy_iterator())
         [np.int64(0), np.int64(10), np.int64(20)]
+        >>> list(Dataset.range(3).map(lambda x: x * 10, num_parallel_calls=2))
+        [np.int64(0), np.int64(10), np.int64(20)]
         """
-        return self._then(Map(inputs=(self._node,), fn=_function("map", map_func)))
+        num_threads = calls_in_parallel("map", num_parallel_calls) or 0
+        return self._then(Map(inputs=(self._node,), fn=function("map", map_func), num_threads=num_threads))
+
+    def flat_map(self, map_func: Callable[..., "Dataset"]) -> "Dataset":
+        """All elements of the datasets that ``map_func`` makes of the elements, one dataset after the other.
+
+        >>> list(Dataset.range(1, 4).flat_map(lambda n: Dataset.range(n)))
+        [np.int64(0), np.int64(0), np.int64(1), np.int64(0), np.int64(1), np.int64(2)]
+        """
+        return self._then(Interleave(inputs=(self._node,), fn=function("flat_map", map_func)))
+
+    def interleave(
+        self,
+        map_func: Callable[..., "Dataset"],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> "Dataset":
+        """As `flat_map`, but from several datasets in turn.
+
+        Args:
+            map_func: of one element, as in `map`; returns a dataset.
+            cycle_length: datasets that are read in turn; None and AUTOTUNE (-1): 4.
+            block_length: consecutive elements of each; None: 1.
+            num_parallel_calls: not None: each dataset is read ahead on a thread of its own.
+            deterministic: whether the order must be kept. It always is; False only permits another.
+
+        Raises:
+            ArgumentError: a length below 1.
+
+        >>> list(Dataset.range(2).interleave(lambda n: Dataset.range(10 * n, 10 * n + 3), block_length=2).batch(6))
+        [array([ 0,  1, 10, 11,  2, 12])]
+        """
+        cycle = AUTOTUNE if cycle_length is None else whole("interleave", "cycle_length", cycle_length, -1)
+        if cycle == 0:
+            raise ArgumentError("interleave: cycle_length must be at least 1, or AUTOTUNE (-1). Received: 0.")
+        return self._then(
+            Interleave(
+                inputs=(self._node,),
+                fn=function("interleave", map_func),
+                cycle_length=_DEFAULT_CYCLE if cycle == AUTOTUNE else cycle,
+                block_length=1 if block_length is None else whole("interleave", "block_length", block_length, 1),
+                parallel=calls_in_parallel("interleave", num_parallel_calls) is not None,
+            )
+        )
 
     def filter(self, predicate: Callable[..., Any]) -> "Dataset":
         """The elements for which ``predicate`` is true; its arguments are those of `map`.
@@ -127,7 +237,7 @@ class Dataset:
         >>> list(Dataset.range(5).filter(lambda x: x % 2 == 1))
         [np.int64(1), np.int64(3)]
         """
-        return self._then(Filter(inputs=(self._node,), predicate=_function("filter", predicate)))
+        return self._then(Filter(inputs=(self._node,), predicate=function("filter", predicate)))
 
     # Batches
 
@@ -143,8 +253,36 @@ class Dataset:
         >>> list(Dataset.range(5).batch(2))
         [array([0, 1]), array([2, 3]), array([4])]
         """
-        size = _whole("batch", "batch_size", batch_size, 1)
+        size = whole("batch", "batch_size", batch_size, 1)
         return self._then(Batch(inputs=(self._node,), sizes=(size,), drop_remainder=bool(drop_remainder)))
+
+    def padded_batch(
+        self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
+    ) -> "Dataset":
+        """As `batch`, for elements of different sizes: they are filled up at their ends.
+
+        Args:
+            batch_size: elements of a batch.
+            padded_shapes: a shape, or a structure of shapes, as elements are without the batch. None (or -1) in a shape:
+                the largest size in the batch. None in all: every dimension to its largest.
+            padding_values: one value, or a structure of them. None: 0, False and the empty string.
+            drop_remainder: leave out a last batch that would be smaller.
+
+        Raises:
+            ArgumentError: a size below 1, or no shapes.
+
+        >>> list(Dataset.range(1, 4).map(lambda n: [n] * n).padded_batch(2, padding_values=-1))
+        [array([[ 1, -1],
+               [ 2,  2]]), array([[3, 3, 3]])]
+        """
+        node = PaddedBatch(
+            inputs=(self._node,),
+            sizes=(whole("padded_batch", "batch_size", batch_size, 1),),
+            drop_remainder=bool(drop_remainder),
+            shapes=checked_shapes(padded_shapes),
+            values=padding_values,
+        )
+        return self._then(node)
 
     def unbatch(self) -> "Dataset":
         """The rows of every element.
@@ -164,7 +302,7 @@ class Dataset:
         [array([0, 1]), array([2]), array([3, 4]), array([5])]
         """
         given = batch_size if isinstance(batch_size, list | tuple) else [batch_size]
-        sizes = tuple(_whole("rebatch", "batch_size", size, 1) for size in given)
+        sizes = tuple(whole("rebatch", "batch_size", size, 1) for size in given)
         if not sizes:
             raise ArgumentError("rebatch: batch_size must name at least one size. Received: an empty list.")
         return self._then(Batch(inputs=(Unbatch(inputs=(self._node,)),), sizes=sizes, drop_remainder=bool(drop_remainder)))
@@ -185,8 +323,8 @@ class Dataset:
         >>> sorted(dataset.as_numpy_iterator()) == [0, 1, 2, 3]
         True
         """
-        size = _whole("shuffle", "buffer_size", buffer_size, 1)
-        seed = None if seed is None else _whole("shuffle", "seed", seed)
+        size = whole("shuffle", "buffer_size", buffer_size, 1)
+        seed = None if seed is None else whole("shuffle", "seed", seed)
         entropy = random.getrandbits(63) if seed is None else seed % _MAX_SEED
         reshuffle = reshuffle_each_iteration is not False
         return self._then(Shuffle(inputs=(self._node,), buffer_size=size, seed=seed, reshuffle=reshuffle, entropy=entropy))
@@ -197,7 +335,7 @@ class Dataset:
         >>> list(Dataset.range(2).repeat(2).batch(4))
         [array([0, 1, 0, 1])]
         """
-        times = INFINITE if count is None else _whole("repeat", "count", count, -1)
+        times = INFINITE if count is None else whole("repeat", "count", count, -1)
         return self._then(Repeat(inputs=(self._node,), count=times))
 
     def take(self, count: int) -> "Dataset":
@@ -206,7 +344,7 @@ class Dataset:
         >>> list(Dataset.range(10).take(2))
         [np.int64(0), np.int64(1)]
         """
-        number = _whole("take", "count", count, -1)
+        number = whole("take", "count", count, -1)
         return self if number == -1 else self._then(Take(inputs=(self._node,), count=number))
 
     def skip(self, count: int) -> "Dataset":
@@ -215,7 +353,7 @@ class Dataset:
         >>> list(Dataset.range(4).skip(2))
         [np.int64(2), np.int64(3)]
         """
-        number = _whole("skip", "count", count, -1)
+        number = whole("skip", "count", count, -1)
         return self.take(0) if number == -1 else self._then(Skip(inputs=(self._node,), count=number))
 
     def shard(self, num_shards: int, index: int) -> "Dataset":
@@ -227,8 +365,8 @@ class Dataset:
         >>> list(Dataset.range(7).shard(3, 1))
         [np.int64(1), np.int64(4)]
         """
-        number = _whole("shard", "num_shards", num_shards, 1)
-        which = _whole("shard", "index", index, 0)
+        number = whole("shard", "num_shards", num_shards, 1)
+        which = whole("shard", "index", index, 0)
         if which >= number:
             raise ArgumentError(f"shard: index must be from 0 to {number - 1} with {number} shards. Received: {which}.")
         return self._then(Shard(inputs=(self._node,), num_shards=number, index=which))
@@ -239,7 +377,7 @@ class Dataset:
         >>> list(Dataset.from_tensor_slices(["a", "b"]).enumerate())
         [(np.int64(0), 'a'), (np.int64(1), 'b')]
         """
-        return self._then(Enumerate(inputs=(self._node,), start=_whole("enumerate", "start", start)))
+        return self._then(Enumerate(inputs=(self._node,), start=whole("enumerate", "start", start)))
 
     def concatenate(self, dataset: "Dataset") -> "Dataset":
         """The elements of this dataset, then those of another.
@@ -257,15 +395,23 @@ class Dataset:
 
     # Memory and time
 
-    def cache(self) -> "Dataset":
-        """Keeps the elements of the first complete pass in memory, and replays them in every later one.
+    def cache(self, filename: str | os.PathLike[str] = "") -> "Dataset":
+        """Keeps the elements of the first complete pass, and replays them in every later one.
+
+        Without a name they are kept in memory. With one they are kept in that file, which is written beside it and
+        renamed when complete; later runs of the same pipeline replay it without calling anything. A file of another
+        pipeline, or a damaged one, is refused when it is read. What functions do inside is not compared: delete the
+        file when you change them.
 
         >>> calls = []
         >>> dataset = Dataset.range(2).map(lambda x: (calls.append(1), x)[1]).cache().repeat(3)
         >>> len(list(dataset)), len(calls)
         (6, 2)
         """
-        return self._then(Cache(inputs=(self._node,)))
+        path = os.fspath(filename)
+        if not path:
+            return self._then(Cache(inputs=(self._node,)))
+        return self._then(Cache(inputs=(self._node,), store=FileStore(path, self._node), name=Path(path).name))
 
     def prefetch(self, buffer_size: int) -> "Dataset":
         """Reads up to ``buffer_size`` elements ahead on a thread; -1 (AUTOTUNE) reads 2 ahead.
@@ -275,7 +421,7 @@ class Dataset:
         >>> list(Dataset.range(4).batch(2).prefetch(2))
         [array([0, 1]), array([2, 3])]
         """
-        size = _whole("prefetch", "buffer_size", buffer_size, -1)
+        size = whole("prefetch", "buffer_size", buffer_size, -1)
         return self if size == 0 else self._then(Prefetch(inputs=(self._node,), buffer_size=size))
 
     # Facts and options
@@ -296,6 +442,35 @@ class Dataset:
         (3, -1)
         """
         return self._node.cardinality
+
+    def explain(self, num_workers: int = 1, replicas_per_worker: int = 1, policy: AutoShardPolicy | None = None) -> InputPlan:
+        """Who would read what if this dataset of global batches were distributed: a value that prints itself.
+
+        Args:
+            num_workers: workers that share the dataset.
+            replicas_per_worker: replicas on each.
+            policy: None: that of the options.
+
+        Raises:
+            ArgumentError: a number below 1.
+            DatasetError: the dataset cannot be shared by this policy.
+
+        >>> print(Dataset.range(10).batch(4).explain(num_workers=2))
+        Input plan: 2 workers, 2 replicas
+          policy: DATA, because the dataset reads no files
+          global batches: of 4, the last one of 2
+          worker 0: replica 0; reads everything; rows per batch: 2; of the last: 1
+          worker 1: replica 1; reads everything; rows per batch: 2; of the last: 1
+        """
+        options = self.options()
+        if policy is not None:
+            options.experimental_distribute.auto_shard_policy = policy
+        return input_plan(
+            self._node,
+            options.experimental_distribute.auto_shard_policy,
+            whole("explain", "num_workers", num_workers, 1),
+            whole("explain", "replicas_per_worker", replicas_per_worker, 1),
+        )
 
     def with_options(self, options: Options) -> "Dataset":
         """The same dataset with these options."""
@@ -328,23 +503,6 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset: {describe(self._node)}>"
-
-
-def _whole(method: str, name: str, value: Any, minimum: int | None = None) -> int:
-    """The value as an int, not below the minimum."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"{method}: {name} must be an integer. Received: {value!r}.") from None
-    if minimum is not None and number < minimum:
-        raise ArgumentError(f"{method}: {name} must be at least {minimum}. Received: {number}.")
-    return number
-
-
-def _function(method: str, value: Any) -> Callable[..., Any]:
-    if not callable(value):
-        raise ArgumentTypeError(f"{method} takes a function of one element. Received: {value!r}.")
-    return value
 
 
 def _check_dataset(method: str, value: Any) -> None:

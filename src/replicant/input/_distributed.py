@@ -1,168 +1,272 @@
-"""Distributed datasets: every global batch is cut for the replicas, and placed on their devices ahead of time.
+"""Distributed datasets: each step's share of every replica, placed on their devices ahead of time.
 
-The strategy gives a `Topology` and a ``place`` function, and is itself unknown here.
+The strategy gives a `Topology` and functions that place, and is itself unknown here.
 """
 
+import functools
+import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import numpy as np
-
 from replicant._topology import Topology
-from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
+from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
 
+from ._agreement import End, Exchange, agree_on_end
+from ._autoshard import Sharding, autoshard, unseeded_shuffle
 from ._background import END, Background
-from ._dataset import Dataset
-from ._graph import Cursor, Node, State
+from ._contexts import InputContext
+from ._graph import Node, State, describe
 from ._iterator import ElementIterator
-from ._options import InputOptions, InputReplicationMode
-from ._rebatch import static_chunk_size, worker_chunk
-from ._structure import PerReplicaSpec, TensorSpec, component_names, flatten, map_leaves
-
-# Receives this worker's rows of one component in replica order, and how many of them each of its replicas gets. With
-# one replica in all, the component comes as it is; the sizes are then its leading size, or () for a scalar. Returns
-# what the user sees.
-Place = Callable[[np.ndarray, tuple[int, ...]], Any]
+from ._options import AutoShardPolicy, InputOptions, InputReplicationMode
+from ._plan import InputPlan, input_plan
+from ._shares import BatchShares, ElementShares, Place, PlaceEach, Shares
+from ._stats import InputStats, Meter
+from .adapters import as_dataset
 
 _MIN_AHEAD = 2
+_MAX_ENTROPY = 2**31
+
+_logger = logging.getLogger("replicant.data")
 
 
 class DistributedDataset:
     """A dataset whose elements, global batches, are split over the replicas.
 
     Args:
-        dataset: yields global batches; every component has the batch as its leading dimension.
+        dataset: yields global batches; every component has the batch as its leading dimension. A `Dataset`, or what
+            another library yields batches with (see docs/input.md).
         topology: workers and replicas.
         place: makes what the user sees from the rows of this worker's replicas.
         options: of the distribution.
+        exchange: gives every worker this worker's number and returns those of all. Needed where workers can have
+            different numbers of steps, or would shuffle differently.
 
     Raises:
-        ArgumentTypeError: not a `Dataset`.
+        ArgumentTypeError: nothing that yields batches.
         ArgumentError: an option that only works for input functions.
-        DatasetError: a scalar component, with more than one replica.
+        DatasetError: a scalar component, with more than one replica; data that the workers cannot share as asked.
         ElementError: components with different batch sizes.
 
+    >>> from replicant.data import Dataset
     >>> def place(rows, sizes):
     ...     return [rows[sum(sizes[:i]) : sum(sizes[: i + 1])].tolist() for i in range(len(sizes))]
     >>> list(DistributedDataset(Dataset.range(7).batch(4), Topology(replicas_per_worker=2), place))
     [[[0, 1], [2, 3]], [[4, 5], [6]]]
     """
 
-    def __init__(self, dataset: Dataset, topology: Topology, place: Place, options: InputOptions | None = None) -> None:
-        if not isinstance(dataset, Dataset):
-            raise ArgumentTypeError(
-                f"Only a replicant.data.Dataset can be distributed. Received: {type(dataset).__name__}. "
-                "Make one with `Dataset.from_tensor_slices(arrays).batch(global_batch_size)`."
-            )
+    def __init__(
+        self,
+        dataset: Any,
+        topology: Topology,
+        place: Place,
+        options: InputOptions | None = None,
+        exchange: Exchange | None = None,
+    ) -> None:
         options = options or InputOptions()
         if options.experimental_replication_mode is not InputReplicationMode.PER_WORKER:
             raise ArgumentError(
                 "InputReplicationMode.PER_REPLICA only works with `distribute_datasets_from_function`. "
                 "Leave experimental_replication_mode at PER_WORKER."
             )
-        self._dataset, self._topology, self._place, self._options = dataset, topology, place, options
-        if topology.num_replicas > 1 and dataset.element_spec is not None:
-            _check_spec(dataset.element_spec, topology.num_replicas)
+        if isinstance(dataset, DistributedDataset):
+            raise ArgumentTypeError("This dataset is distributed already. Loop over it, or give the dataset that it was made of.")
+        dataset = as_dataset(dataset)
+        policy = dataset.options().experimental_distribute.auto_shard_policy
+        node, sharding = _sharded(dataset.node, topology, policy, exchange)
+        self._explain: Callable[[], InputPlan] = lambda: input_plan(
+            dataset.node, policy, topology.num_workers, topology.replicas_per_worker
+        )
+        self._shares: Shares = BatchShares(node, topology, place, sharding.shared, dataset.node)
+        self._cardinality = dataset.cardinality() if self._shares.ends_everywhere else self._shares.cardinality
+        self._options, self._exchange = options, exchange
+
+    @classmethod
+    def from_function(
+        cls,
+        dataset_fn: Callable[[InputContext], Any],
+        topology: Topology,
+        place: PlaceEach,
+        options: InputOptions | None = None,
+        exchange: Exchange | None = None,
+    ) -> "DistributedDataset":
+        """The datasets that an input function makes: each replica in turn gets the next element, as it is.
+
+        Args:
+            dataset_fn: called once for this worker, or once per replica of it if the options say so.
+            topology: workers and replicas.
+            place: makes what the user sees from the elements of this worker's replicas.
+            options: of the distribution.
+            exchange: as for the class.
+
+        Raises:
+            ArgumentTypeError: no function, or one that returns something else than a dataset.
+        """
+        if not callable(dataset_fn):
+            raise ArgumentTypeError(
+                "distribute_datasets_from_function takes a function that makes a dataset of an InputContext. "
+                f"Received: {dataset_fn!r}. To distribute a dataset, use `experimental_distribute_dataset`."
+            )
+        options = options or InputOptions()
+        if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
+            contexts = [InputContext(topology.num_replicas, i, topology.num_replicas) for i in topology.local_replica_ids]
+        else:
+            contexts = [InputContext(topology.num_workers, topology.worker_index, topology.num_replicas)]
+        datasets = [as_dataset(dataset_fn(context)) for context in contexts]
+        new = object.__new__(cls)
+        new._shares = ElementShares(tuple(dataset.node for dataset in datasets), topology, place)
+        new._explain = _no_plan
+        new._cardinality = new._shares.cardinality
+        new._options, new._exchange = options, exchange
+        if not new._shares.ends_everywhere:
+            _check_exchange(exchange, topology)
+        return new
 
     def __iter__(self) -> "DistributedIterator":
-        return DistributedIterator(self._dataset.node, self._topology, self._place, self._options)
+        return DistributedIterator(self._shares, self._options, self._exchange)
 
     @property
     def element_spec(self) -> Any:
         """Structure of `PerReplicaSpec`, or of `TensorSpec` with one replica."""
-        return _distributed_spec(self._dataset.element_spec, self._topology)
+        return self._shares.spec
 
     def cardinality(self) -> int:
-        """Number of steps of one pass; -1: infinite, -2: unknown."""
-        return self._dataset.cardinality()
+        """Number of steps of one pass of this worker; -1: infinite, -2: unknown."""
+        return self._cardinality
+
+    def explain(self) -> InputPlan:
+        """Who reads what, and what each replica gets of it.
+
+        Raises:
+            DatasetError: an input function made the dataset; only that function knows.
+        """
+        return self._explain()
 
 
 class DistributedIterator(ElementIterator):
     """One pass over a distributed dataset; a thread keeps the next batches on the devices."""
 
-    def __init__(self, node: Node, topology: Topology, place: Place, options: InputOptions) -> None:
-        super().__init__(node)
-        self._topology, self._options = topology, options
-        self._distribute = lambda element: _distribute(element, topology, place)
-        self._go_to(node.open())
+    def __init__(self, shares: Shares, options: InputOptions, exchange: Exchange | None) -> None:
+        super().__init__(" | ".join(describe(node) for node in shares.nodes))
+        self._shares, self._exchange = shares, exchange
+        self._fetch = options.fetch
+        self._ahead = max(_MIN_AHEAD, options.experimental_per_replica_buffer_size)
+        self._go_to(None)
 
-    def _go_to(self, cursor: Cursor) -> None:
+    def _go_to(self, position: State | None) -> None:
+        cursor = self._shares.open(position and position["share"])
+        self._step = position["step"] if position else 0
         self._last = cursor.state()
-        self._ahead = self._options.experimental_fetch_to_device is not False
-        make = self._distribute if self._ahead else lambda element: element
+        self._end: End | None = None
+        self._ended = False
+        self._meter = Meter()
+        fetch = self._fetch
 
         def produce() -> Any:
-            block = cursor.pull(1)
-            if block is None:
+            share = cursor.next()
+            if share is None:
                 return END
-            return make(next(block.elements())), cursor.state()
+            return (share.placed() if fetch else share), share.num_examples, cursor.state()
 
-        ahead = max(_MIN_AHEAD, self._options.experimental_per_replica_buffer_size)
-        self._background = Background(produce, cursor.close, ahead, "replicant-input")
+        self._background = Background(produce, cursor.close, self._ahead, "replicant-input")
 
     def _take(self) -> Any:
-        item = self._background.next()
-        if item is END:
+        if self._ended:
             return END
-        element, self._last = item
-        return element if self._ahead else self._distribute(element)
+        self._meter.ask()
+        self._end = self._end or self._agreed_end()
+        try:
+            item = self._background.next()
+        except Exception:
+            self._end.fail()
+            raise
+        if self._end.reached(self._step, item is not END):
+            self._ended = True
+            return END
+        self._step += 1
+        if item is END:
+            self._meter.answer(0)
+            return self._shares.nothing().placed()
+        element, num_examples, self._last = item
+        element = element if self._fetch else element.placed()
+        self._meter.answer(num_examples)
+        return element
+
+    def _agreed_end(self) -> End:
+        if self._shares.ends_everywhere:
+            return End()
+        assert self._exchange is not None, "checked when the dataset was made"
+        return agree_on_end(self._shares.cardinality, self._exchange)
 
     def _position(self) -> State:
-        return self._last
+        return {"step": self._step, "share": self._last}
 
     def close(self) -> None:
+        self._ended = True
         self._background.close()
+
+    def stats(self) -> InputStats:
+        """Examples per second, and how long the consumer waited for them, since the iterator was made or restored.
+
+        >>> from replicant.data import Dataset
+        >>> place = lambda rows, sizes: rows
+        >>> with iter(DistributedDataset(Dataset.range(6).batch(4), Topology(), place)) as iterator:
+        ...     elements = list(iterator)
+        ...     stats = iterator.stats()
+        >>> stats.num_steps, stats.num_examples
+        (2, 6)
+        """
+        return self._meter.stats(self._background.num_ready, self._ahead)
 
     @property
     def element_spec(self) -> Any:
         """Structure of `PerReplicaSpec`, or of `TensorSpec` with one replica."""
-        return _distributed_spec(self._node.spec, self._topology)
+        return self._shares.spec
 
 
-def _distribute(element: Any, topology: Topology, place: Place) -> Any:
-    """The element as the user sees it on this worker."""
-    leaves, structure = flatten(element)
-    arrays = [np.asarray(leaf, dtype=object if isinstance(leaf, str | bytes) else None) for leaf in leaves]
-    if topology.num_replicas == 1:
-        placed = [place(array, array.shape[:1]) for array in arrays]
-    else:
-        _check_sizes([array.shape for array in arrays], structure, topology.num_replicas)
-        placed = []
-        for array in arrays:
-            start, sizes = worker_chunk(len(array), topology)
-            placed.append(place(array[start : start + sum(sizes)], sizes))
-    return jax.tree_util.tree_unflatten(structure, placed)
-
-
-def _check_spec(spec: Any, num_replicas: int) -> None:
-    leaves, structure = flatten(spec)
-    _check_sizes([leaf.shape for leaf in leaves], structure, num_replicas)
-
-
-def _check_sizes(shapes: list[tuple[int | None, ...]], structure: Any, num_replicas: int) -> None:
-    """Every component has rows, and as many as the others."""
-    for i, shape in enumerate(shapes):
-        if not shape:
+def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: Exchange | None) -> tuple[Node, Sharding]:
+    """What this worker reads of a dataset; workers agree on what they must."""
+    num_workers, worker = topology.num_workers, topology.worker_index
+    own, sharding = autoshard(node, num_workers, worker, policy)
+    if num_workers == 1:
+        return own, sharding
+    if policy is AutoShardPolicy.AUTO and sharding.policy is AutoShardPolicy.DATA and worker == 0:
+        _inform(
+            f"AutoShardPolicy.AUTO: {num_workers} workers share this dataset by DATA, because {sharding.reason}. Every worker "
+            "reads everything and keeps its share of each batch."
+        )
+    if sharding.policy is not AutoShardPolicy.DATA:
+        _check_exchange(exchange, topology)
+    elif (shuffle := unseeded_shuffle(node)) is not None:
+        if exchange is None:
             raise DatasetError(
-                f"{component_names(structure)[i]} of the dataset is a scalar, which {num_replicas} replicas cannot "
-                "share: every component needs the global batch as its leading dimension. "
-                "Call `batch(global_batch_size)` on the dataset, after `enumerate` and `map`s that reduce a batch."
+                f"The {num_workers} workers would shuffle this dataset in different orders, because `shuffle` has no seed: some "
+                "elements would be seen twice, others never. Give it one: `shuffle(buffer_size, seed=1)`."
             )
-    if len({shape[0] for shape in shapes if shape[0] is not None}) > 1:
-        sizes = ", ".join(f"{name} has shape {shape}" for name, shape in zip(component_names(structure), shapes, strict=True))
-        raise ElementError(
-            f"All components of a global batch need the same leading size to be split over {num_replicas} replicas, "
-            f"but {sizes}. Zip the datasets before `batch`, or reshape the components in `map`."
+        entropy = exchange(shuffle.entropy % _MAX_ENTROPY)[0]
+        own, sharding = autoshard(node, num_workers, worker, policy, entropy)
+    return own, sharding
+
+
+def _check_exchange(exchange: Exchange | None, topology: Topology) -> None:
+    if exchange is None:
+        raise DatasetError(
+            f"The {topology.num_workers} workers can have different numbers of steps with this dataset, and have no way to "
+            "agree on the last one. Distribute it with a strategy for several workers."
         )
 
 
-def _distributed_spec(spec: Any, topology: Topology) -> Any:
-    if spec is None or topology.num_replicas == 1:
-        return spec
+def _no_plan() -> InputPlan:
+    raise DatasetError(
+        "An input function made this dataset, and only that function knows who reads what. `explain()` is for datasets that "
+        "`experimental_distribute_dataset` shares."
+    )
 
-    def local(leaf: TensorSpec) -> PerReplicaSpec:
-        size = static_chunk_size(leaf.shape[0], topology.num_replicas)
-        return PerReplicaSpec(TensorSpec((size, *leaf.shape[1:]), leaf.dtype), topology.replicas_per_worker)
 
-    return map_leaves(local, spec)
+@functools.cache
+def _inform(message: str) -> None:
+    """One line, once: through `logging`, or on standard error if the program has not configured that."""
+    if _logger.hasHandlers():
+        _logger.info(message)
+    else:
+        print(message, file=sys.stderr)  # noqa: T201 - INFO is invisible before logging is configured

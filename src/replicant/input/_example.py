@@ -17,13 +17,15 @@ import numpy as np
 
 from replicant.errors import ArgumentTypeError, ElementError
 
-from ._structure import STRING
+from ._structure import STRING, texts
 
 BYTES, FLOAT, INT64 = 1, 2, 3
 DTYPES = {BYTES: STRING, FLOAT: np.dtype(np.float32), INT64: np.dtype(np.int64)}
 
 _VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
+_FLOAT_SIZE = 4
+_ALL_BITS = 2**64 - 1
 _MANY_VARINTS = 64  # bytes from which NumPy is faster than a loop
 
 # Kind of list, and the values: byte strings, or an array.
@@ -71,19 +73,19 @@ def list_values(data: bytes, kind: int, start: int, stop: int) -> Any:
     if kind == BYTES:
         return [data[begin:end] for _, begin, end in pieces]
     packed = b"".join([data[begin:end] for _, begin, end in pieces]) if len(pieces) != 1 else data[pieces[0][1] : pieces[0][2]]
-    return np.frombuffer(packed, "<f4") if kind == FLOAT else varints(packed)
+    return floats(packed) if kind == FLOAT else varints(packed)
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Number, wire type, and the place of the value of each field."""
     while at < end:
-        tag, at = _varint(data, at)
+        tag, at = varint(data, at)
         wire = tag & 7
         if wire == _SIZED:
-            size, at = _varint(data, at)
+            size, at = varint(data, at)
             stop = at + size
         elif wire == _VARINT:
-            stop = _varint(data, at)[1]
+            stop = varint(data, at)[1]
         elif wire in _FIXED_SIZES:
             stop = at + _FIXED_SIZES[wire]
         else:
@@ -94,7 +96,7 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
         at = stop
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
     """A number of seven bits per byte, low ones first, and the place after it."""
     value, shift = data[at], 0
     at += 1
@@ -110,18 +112,25 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
+def floats(packed: bytes) -> np.ndarray:
+    """All numbers of a packed list."""
+    if len(packed) % _FLOAT_SIZE:
+        raise WireError(f"a list of floats has {len(packed)} bytes, which is no multiple of {_FLOAT_SIZE}")
+    return np.frombuffer(packed, "<f4")
+
+
 def varints(packed: bytes) -> np.ndarray:
     """All numbers of a packed list, as int64."""
+    if packed and packed[-1] >= 0x80:
+        raise WireError("a number is cut off")
     if len(packed) < _MANY_VARINTS:
         values, at = [], 0
         while at < len(packed):
-            value, at = _varint(packed, at)
-            values.append(value)
+            value, at = varint(packed, at)
+            values.append(value & _ALL_BITS)
         return np.array(values, np.uint64).view(np.int64)
     data = np.frombuffer(packed, np.uint8)
     ends = np.flatnonzero(data < 0x80)
-    if len(ends) == 0 or ends[-1] != len(data) - 1:
-        raise WireError("a number is cut off")
     if len(ends) == len(data):
         return data.astype(np.int64)
     begins = np.append(0, ends[:-1] + 1)
@@ -131,7 +140,7 @@ def varints(packed: bytes) -> np.ndarray:
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
-    """A serialized `tf.train.Example`, to be written as a record and read with `parse_example`.
+    r"""A serialized `tf.train.Example`, to be written as a record and read with `parse_example`.
 
     Args:
         features: names to values or arrays, which are flattened: bytes and str (as UTF-8), floats (stored as float32),
@@ -141,27 +150,26 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
         ArgumentTypeError: a value that is none of these.
 
     >>> encode_example({"label": 7})
-    b'\\n\\x10\\n\\x0e\\n\\x05label\\x12\\x05\\x1a\\x03\\n\\x01\\x07'
+    b'\n\x10\n\x0e\n\x05label\x12\x05\x1a\x03\n\x01\x07'
     """
     entries = [_sized(1, _sized(1, name.encode()) + _sized(2, _feature(name, value))) for name, value in features.items()]
     return _sized(1, b"".join(entries))
 
 
 def _feature(name: str, value: Any) -> bytes:
-    array = np.asarray(value, dtype=object if isinstance(value, str | bytes) else None).ravel()
+    array = np.asarray(value, dtype=object if isinstance(value, str | bytes) else None)
+    array = (texts(value, array) if array.dtype.kind in "SU" else array).ravel()
     if array.size == 0 and not hasattr(value, "dtype"):
         return b""  # of no type
     if array.dtype.kind in "SUO":
-        texts = [text.encode() if isinstance(text, str) else text for text in array.tolist()]
-        if all(isinstance(text, bytes) for text in texts):
-            return _sized(BYTES, b"".join(_sized(1, text) for text in texts))
-    elif array.dtype.kind == "f":
+        strings = [text.encode() if isinstance(text, str) else text for text in array.tolist()]
+        if all(isinstance(string, bytes) for string in strings):
+            return _sized(BYTES, b"".join(_sized(1, string) for string in strings))
+    if array.dtype.kind == "f":
         return _sized(FLOAT, _sized(1, array.astype("<f4").tobytes()))
-    elif array.dtype.kind in "iub":
+    if array.dtype.kind in "iub":
         return _sized(INT64, _sized(1, b"".join(_as_varint(number) for number in array.tolist())))
-    raise ArgumentTypeError(
-        f"encode_example: feature {name!r} must hold bytes, strings, floats or integers. Received: {value!r}."
-    )
+    raise ArgumentTypeError(f"encode_example: feature {name!r} must hold bytes, strings, floats or integers. Received: {value!r}.")
 
 
 def _sized(number: int, data: bytes) -> bytes:
@@ -169,7 +177,7 @@ def _sized(number: int, data: bytes) -> bytes:
 
 
 def _as_varint(value: int) -> bytes:
-    value &= 0xFFFFFFFFFFFFFFFF
+    value &= _ALL_BITS
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

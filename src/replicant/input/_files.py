@@ -5,6 +5,7 @@ import dataclasses
 import glob
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from ._sources import Rows
 from ._stream import FileStream
 from ._structure import STRING, TensorSpec
 
+_STRING_SPEC = TensorSpec((), STRING)
 _ONE_LEAF = jax.tree_util.tree_structure(0)
 
 
@@ -25,7 +27,7 @@ _ONE_LEAF = jax.tree_util.tree_structure(0)
 class FileNames(Rows):
     """Names of files. Who shards a dataset by files shards this node."""
 
-    spec: Any = TensorSpec((), STRING)
+    spec: Any = _STRING_SPEC
     name: str = "files"
 
     @property
@@ -51,10 +53,10 @@ def matching_files(patterns: Any) -> FileNames:
     """
     found: set[str] = set()
     for pattern in _names("list_files", patterns):
-        matches = glob.glob(pattern)
+        matches = glob.glob(pattern)  # noqa: PTH207 - the pattern may be absolute or relative
         if not matches:
             raise DatasetError(
-                f"list_files: no file matches {pattern!r} (searched from {os.getcwd()}). "
+                f"list_files: no file matches {pattern!r} (searched from {Path.cwd()}). "
                 "Check the path; `*` matches within one folder, and `**` is not recursive."
             )
         found.update(matches)
@@ -104,7 +106,7 @@ class FileReader:
         self.form, self.path = form, path
         self.stream = FileStream(form.name, path, form.compression)
         self.stream.skip(offset)
-        self.items: list[Any] = []
+        self.items = np.empty(0, object)
         self.offsets = [offset]  # of each item, and of the end of the last one
         self.next = 0
         self.rest = b""
@@ -115,7 +117,7 @@ class FileReader:
     def position(self) -> int:
         return self.offsets[self.next]
 
-    def read(self, limit: int) -> list[Any]:
+    def read(self, limit: int) -> np.ndarray:
         """The next elements, at most so many; none at the end.
 
         Raises:
@@ -125,7 +127,7 @@ class FileReader:
             if self.failure is not None:
                 raise self.failure
             if self.at_end:
-                return []
+                return self.items[:0]
             self._refill()
         first, self.next = self.next, min(self.next + limit, len(self.items))
         return self.items[first : self.next]
@@ -135,7 +137,8 @@ class FileReader:
         data = self.stream.read(len(self.rest))
         self.at_end = not data
         data = self.rest + data if self.rest else data
-        self.items, ends, self.failure = self.form.split(self.path, offset, data, self.at_end)
+        items, ends, self.failure = self.form.split(self.path, offset, data, self.at_end)
+        self.items = np.fromiter(items, object, len(items))
         self.offsets = [offset, *(offset + end for end in ends)]
         self.rest = data[ends[-1] :] if ends else data
         self.next = 0
@@ -156,7 +159,7 @@ class ReadFiles(OneInput):
 
     @property
     def spec(self) -> Any:
-        return TensorSpec((), STRING)
+        return _STRING_SPEC
 
     @property
     def cardinality(self) -> int:
@@ -198,8 +201,8 @@ class ReadFilesCursor(Through):
     def pull(self, limit: int) -> Block | None:
         while reader := self.reader or self._open_next():
             items = reader.read(limit)
-            if items:
-                return Block(_ONE_LEAF, [Boxed.of(items)], len(items))
+            if len(items):
+                return Block(_ONE_LEAF, [Boxed(items)], len(items))
             reader.close()
             self.reader = None
         return None
@@ -209,7 +212,7 @@ class ReadFilesCursor(Through):
         while skipped < count and (reader := self.reader or self._open_next()):
             items = reader.read(count - skipped)
             skipped += len(items)
-            if not items:
+            if not len(items):
                 reader.close()
                 self.reader = None
         return skipped

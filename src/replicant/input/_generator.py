@@ -78,7 +78,10 @@ class GeneratorCursor(Cursor):
     def pull(self, limit: int) -> Block | None:
         failure, self.failure = self.failure, None
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame
         made: list[list[Any]] = []
         try:
             while len(made) < limit:
@@ -138,9 +141,7 @@ class _Expected:
                 "structure, a list is one tensor)."
             )
         names = component_names(structure)
-        return [
-            _fitted(leaf, spec, name, number) for leaf, spec, name in zip(found, self.specs, names, strict=True)
-        ]
+        return [_fitted(leaf, spec, name, number) for leaf, spec, name in zip(found, self.specs, names, strict=True)]
 
 
 def _fitted(value: Any, spec: TensorSpec, name: str, number: int) -> Any:
@@ -161,6 +162,8 @@ def _fitted(value: Any, spec: TensorSpec, name: str, number: int) -> Any:
 
 def _converted(value: Any, found: np.dtype, wanted: np.dtype) -> Any:
     """The value in another dtype; None where that would change what it says."""
+    if not np.size(value) and not hasattr(value, "dtype"):
+        return np.empty(np.shape(value), wanted)  # an empty list has no type
     if STRING in (found, wanted) or not (np.can_cast(found, wanted, "same_kind") or (found.kind in "iu" and wanted.kind in "iu")):
         return None
     if hasattr(value, "dtype"):

@@ -60,6 +60,27 @@ class Through(Cursor):
         self.source.close()
 
 
+class After(Through):
+    """A cursor that may have to begin some elements after where its source stands; they are skipped when first asked."""
+
+    def __init__(self, source: Cursor, to_skip: int) -> None:
+        super().__init__(source)
+        self.to_skip = to_skip
+
+    def settle(self) -> None:
+        """Make the source stand where this cursor begins."""
+        to_skip, self.to_skip = self.to_skip, 0
+        if to_skip:
+            self.source.skip(to_skip)
+
+    def reset(self) -> None:
+        self.to_skip = 0
+        super().reset()
+
+    def state(self) -> State:
+        return {"offset": self.to_skip, "source": self.source.state()}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Node(abc.ABC):
     """One transform (or source) and the nodes it reads."""

@@ -10,7 +10,7 @@ import numpy as np
 from replicant.errors import ArgumentTypeError
 
 from ._blocks import Block, concatenate
-from ._graph import INFINITE, UNKNOWN, Cursor, Node, OneInput, State, Through, sample
+from ._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, sample
 from ._map import call, name_of
 from ._prefetch import Prefetch
 
@@ -46,8 +46,7 @@ class Interleave(OneInput):
 
     @property
     def cardinality(self) -> int:
-        size = self.input.cardinality
-        return size if size in (0, INFINITE) else UNKNOWN
+        return 0 if self.input.cardinality == 0 else UNKNOWN
 
     @property
     def sampled(self) -> Node:
@@ -79,24 +78,25 @@ class Interleave(OneInput):
 class _Slot:
     """One open dataset, and the elements of it that were read but not yet given."""
 
-    def __init__(self, made_at: State, cursor: Cursor) -> None:
+    def __init__(self, made_at: State, cursor: Cursor, to_skip: int = 0) -> None:
         self.made_at = made_at  # position of the input where its element is
         self.cursor = cursor
-        self._read(None)
-
-    def _read(self, limit: int | None) -> None:
-        self.before = self.cursor.state()
-        self.block = self.cursor.pull(limit) if limit else None
-        self.offset = 0
+        self.before = cursor.state()
+        self.block: Block | None = None
+        self.offset = to_skip
 
     def ready(self, limit: int) -> Block | None:
         """Where the next elements are; reads up to ``limit`` if there are none. None at the end."""
+        if self.block is None and self.offset:
+            self.cursor.skip(self.offset)
         if self.block is None or self.offset == self.block.size:
-            self._read(limit)
+            self.before = self.cursor.state()
+            self.block = self.cursor.pull(limit)
+            self.offset = 0
         return self.block
 
     def state(self) -> State:
-        if self.block is None or self.offset == self.block.size:
+        if self.block is not None and self.offset == self.block.size:
             return {"made_at": self.made_at, "before": self.cursor.state(), "offset": 0}
         return {"made_at": self.made_at, "before": self.before, "offset": self.offset}
 
@@ -125,8 +125,7 @@ class InterleaveCursor(Through):
                 source.close()
                 assert block is not None, "the input is shorter than it was"
                 cursor = self.node.child(next(block.elements())).open(slot["before"])
-                cursor.skip(slot["offset"])
-                self.slots[i] = _Slot(slot["made_at"], cursor)
+                self.slots[i] = _Slot(slot["made_at"], cursor, slot["offset"])
 
     def _advance(self) -> None:
         self.turn = (self.turn + 1) % len(self.slots)

@@ -8,7 +8,7 @@ from replicant._state import NotTraceable, current_recorder
 from replicant.errors import DatasetError, OutOfRangeError
 
 from ._background import END
-from ._graph import Cursor, Node, State, describe
+from ._graph import Node, State, describe
 
 _STATE_VERSION = 1
 
@@ -57,8 +57,8 @@ class ElementIterator(abc.ABC):
     True
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
 
     @abc.abstractmethod
     def _take(self) -> Any:
@@ -69,8 +69,8 @@ class ElementIterator(abc.ABC):
         """Position after the last element that was handed out."""
 
     @abc.abstractmethod
-    def _go_to(self, cursor: Cursor) -> None:
-        """Read on from this cursor."""
+    def _go_to(self, position: State | None) -> None:
+        """Read on from this position; None: from the beginning of another pass."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -116,7 +116,7 @@ class ElementIterator(abc.ABC):
 
     def state(self) -> State:
         """The exact position, in integers and strings that JSON can hold."""
-        return {"version": _STATE_VERSION, "pipeline": describe(self._node), "position": self._position()}
+        return {"version": _STATE_VERSION, "pipeline": self._pipeline, "position": self._position()}
 
     def restore(self, state: State) -> None:
         """Continue after the element that was last handed out when ``state`` was taken.
@@ -124,14 +124,14 @@ class ElementIterator(abc.ABC):
         Raises:
             DatasetError: the state belongs to another pipeline.
         """
-        if state.get("version") != _STATE_VERSION or state.get("pipeline") != describe(self._node):
+        if state.get("version") != _STATE_VERSION or state.get("pipeline") != self._pipeline:
             raise DatasetError(
                 "This position belongs to another pipeline, so it means nothing here. "
-                f"It was saved from: {state.get('pipeline')!r}. This one is: {describe(self._node)!r}. "
+                f"It was saved from: {state.get('pipeline')!r}. This one is: {self._pipeline!r}. "
                 "Build the same pipeline again."
             )
         self.close()
-        self._go_to(self._node.open(state["position"]))
+        self._go_to(state["position"])
 
     def __enter__(self) -> Self:
         return self
@@ -144,11 +144,12 @@ class DatasetIterator(ElementIterator):
     """Iterates over a dataset in this process, as NumPy."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__(node)
-        self._go_to(node.open())
+        super().__init__(describe(node))
+        self._node = node
+        self._go_to(None)
 
-    def _go_to(self, cursor: Cursor) -> None:
-        self._cursor = cursor
+    def _go_to(self, position: State | None) -> None:
+        self._cursor = self._node.open(position)
         self._closed = False
 
     def _take(self) -> Any:

@@ -35,6 +35,7 @@ class Lines(FileFormat):
 
     def _not_text(self, path: str, at: int, error: UnicodeDecodeError) -> DatasetError:
         return DatasetError(
-            f"{self.name}: {path!r} is not UTF-8 text: {error.reason} at byte {at + error.start} (0x{error.object[error.start]:02x}), "
-            f"in the line that begins at byte {at}. Convert the file to UTF-8, or read it with `from_generator`."
+            f"{self.name}: {path!r} is not UTF-8 text: {error.reason} at byte {at + error.start} "
+            f"(0x{error.object[error.start]:02x}), in the line that begins at byte {at}. "
+            "Convert the file to UTF-8, or read it with `from_generator`."
         )

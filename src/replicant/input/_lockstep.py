@@ -5,16 +5,17 @@ that are not packed, unknown fields, long keys) is left to `_example`.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ._example import FLOAT
+from ._example import BYTES, DTYPES, FLOAT, varint
 
 _FIRST, _SECOND = 0x0A, 0x12  # tags of sized fields 1 and 2
 _LAST_KIND_TAG = 0x1A
 _MAX_SHIFT = 28
 _MAX_KEY = 127
+_MAX_HEADS = 3
 
 
 class NotPlainError(Exception):
@@ -23,19 +24,26 @@ class NotPlainError(Exception):
 
 @dataclasses.dataclass
 class Places:
-    """Where one feature lies in the joined records: kind of list, or 0 where it is missing or empty; first byte; end.
+    """Where one feature lies in the joined records: kind of list, or 0 where it is missing or of no type; first byte; end.
 
-    For numbers this is the packed data, for byte strings the list.
+    For numbers this is the packed data, for byte strings the list; ``values``: where its only string begins, or -1.
     """
 
     kinds: np.ndarray
     starts: np.ndarray
     stops: np.ndarray
-    seen: np.ndarray
+    values: np.ndarray
 
     @staticmethod
     def nowhere(count: int) -> "Places":
-        return Places(*(np.zeros(count, np.int64) for _ in range(3)), np.zeros(count, bool))
+        return Places(*np.zeros((4, count), np.int64))
+
+    def put(self, rows: np.ndarray, group: "_Group") -> None:
+        """What a group says of these records."""
+        self.kinds[rows] = group.kinds
+        self.starts[rows] = group.starts
+        self.stops[rows] = group.stops
+        self.values[rows] = group.values
 
 
 def find_features(data: bytes, sizes: Sequence[int], names: Sequence[str]) -> dict[str, Places]:
@@ -44,6 +52,8 @@ def find_features(data: bytes, sizes: Sequence[int], names: Sequence[str]) -> di
     Raises:
         NotPlainError: some record is not written in the usual way, or damaged.
     """
+    if not data:
+        raise NotPlainError
     walk = _Walk(data)
     ends = np.cumsum(np.asarray(sizes, np.int64))
     places = {name.encode(): Places.nowhere(len(ends)) for name in names}
@@ -52,38 +62,31 @@ def find_features(data: bytes, sizes: Sequence[int], names: Sequence[str]) -> di
     _require(stops == ends)
     rows = np.flatnonzero(at < ends)
     while len(rows):
-        entry = walk.entry(at[rows])
-        for key, chosen in walk.by_key(entry):
-            if key in places:
-                _put(places[key], rows[chosen], entry, chosen)
-        at[rows] = entry.stops
-        _require(entry.stops <= ends[rows])
-        rows = rows[entry.stops < ends[rows]]
+        for chosen, group in walk.entries(at[rows]):
+            if group.key in places:
+                places[group.key].put(rows[chosen], group)
+            at[rows[chosen]] = group.stops
+        _require(at[rows] <= ends[rows])
+        rows = rows[at[rows] < ends[rows]]
     return {name: places[name.encode()] for name in names}
 
 
 @dataclasses.dataclass
-class _Entry:
-    """One map entry of each record."""
+class _Group:
+    """Map entries with one key, of several records: what `Places` says of them."""
 
-    keys: np.ndarray
-    key_stops: np.ndarray
-    kinds: np.ndarray
+    key: bytes
+    kinds: np.ndarray | int
     starts: np.ndarray
     stops: np.ndarray
-
-
-def _put(place: Places, rows: np.ndarray, entry: _Entry, chosen: np.ndarray) -> None:
-    place.kinds[rows] = entry.kinds[chosen]
-    place.starts[rows] = entry.starts[chosen]
-    place.stops[rows] = entry.stops[chosen]
-    place.seen[rows] = True
+    values: np.ndarray | int
 
 
 class _Walk:
     """Reads the same kind of thing at many places of one buffer."""
 
     def __init__(self, data: bytes) -> None:
+        self.data = data
         self.buffer = np.frombuffer(data, np.uint8)
 
     def byte(self, at: np.ndarray) -> np.ndarray:
@@ -108,7 +111,29 @@ class _Walk:
             more, shift = more[byte >= 0x80], shift + 7
         return at, at + value
 
-    def entry(self, at: np.ndarray) -> _Entry:
+    def entries(self, at: np.ndarray) -> Iterator[tuple[np.ndarray, _Group]]:
+        """One map entry of each record, in groups, each with the numbers of its records.
+
+        Mostly many entries have the same bytes before their values. What is left after a few such groups is read field
+        by field.
+        """
+        left = np.arange(len(at))
+        for _ in range(_MAX_HEADS):
+            head = _Head.at(self.data, int(at[left[0]]))
+            alike = (self.byte(at[left, None] + np.arange(len(head.data))) == head.data).all(axis=1)
+            begins = at[left[alike]]
+            values = begins + head.value if head.value else -1
+            yield left[alike], _Group(head.key, head.kind, begins + head.start, begins + head.stop, values)
+            left = left[~alike]
+            if not len(left):
+                return
+            if len(begins) < len(left):
+                break
+        for chosen, group in self._read(at[left]):
+            yield left[chosen], group
+
+    def _read(self, at: np.ndarray) -> Iterator[tuple[np.ndarray, _Group]]:
+        """The same, field by field."""
         at, stops = self.size(self.tag(at, _FIRST))
         keys, key_stops = self.size(self.tag(at, _FIRST))
         _require(key_stops - keys <= _MAX_KEY)
@@ -125,22 +150,74 @@ class _Walk:
         packed = np.flatnonzero((kinds >= FLOAT) & (starts < stops))
         starts[packed], packed_stops = self.size(self.tag(starts[packed], _FIRST))
         _require(packed_stops == stops[packed])
-        return _Entry(keys, key_stops, kinds, starts, stops)
+        values = np.full(len(at), -1)
+        texts = np.flatnonzero((kinds == BYTES) & (starts < stops))
+        value_starts, value_stops = self.size(self.tag(starts[texts], _FIRST))
+        values[texts] = np.where(value_stops == stops[texts], value_starts, -1)
+        for key, chosen in self._by_key(keys, key_stops):
+            yield chosen, _Group(key, kinds[chosen], starts[chosen], stops[chosen], values[chosen])
 
-    def by_key(self, entry: _Entry) -> list[tuple[bytes, np.ndarray]]:
-        """The keys of these entries, and which have each of them; mostly one key for all."""
-        found = []
-        left = np.arange(len(entry.keys))
-        sizes = entry.key_stops - entry.keys
+    def _by_key(self, keys: np.ndarray, key_stops: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
+        """The different keys, and which entries have each of them; mostly one key for all."""
+        left = np.arange(len(keys))
+        sizes = key_stops - keys
         while len(left):
             first = left[0]
-            key = self.buffer[entry.keys[first] : entry.key_stops[first]]
+            key = self.buffer[keys[first] : key_stops[first]]
             same = sizes[left] == len(key)
-            places = entry.keys[left[same], None] + np.arange(len(key))
+            places = keys[left[same], None] + np.arange(len(key))
             same[same] = (self.byte(places) == key).all(axis=1)
-            found.append((key.tobytes(), left[same]))
+            yield key.tobytes(), left[same]
             left = left[~same]
-        return found
+
+
+@dataclasses.dataclass
+class _Head:
+    """What stands before the values of one map entry; places are relative to its first byte."""
+
+    data: np.ndarray
+    key: bytes
+    kind: int
+    start: int
+    stop: int
+    value: int  # 0: several or none
+
+    @staticmethod
+    def at(data: bytes, begin: int) -> "_Head":
+        """The head of the entry that begins here."""
+        try:
+            at, stop = _sized(data, begin, _FIRST)
+            key, key_stop = _sized(data, at, _FIRST)
+            at, feature_stop = _sized(data, key_stop, _SECOND)
+            kind, start, value = 0, stop, begin
+            head_stop = at
+            if at < stop:
+                kind = data[at] >> 3
+                start, list_stop = _sized(data, at, kind << 3 | 2)
+                if kind not in DTYPES or list_stop != stop:
+                    raise NotPlainError
+                head_stop = start
+            if kind and start < stop:
+                first, first_stop = _sized(data, start, _FIRST)
+                if first_stop == stop:
+                    head_stop = first
+                    start, value = (start, first) if kind == BYTES else (first, begin)
+                elif kind != BYTES:
+                    raise NotPlainError
+        except IndexError as error:
+            raise NotPlainError from error
+        if feature_stop != stop or key_stop - key > _MAX_KEY:
+            raise NotPlainError
+        head = np.frombuffer(data[begin:head_stop], np.uint8)
+        return _Head(head, data[key:key_stop], kind, start - begin, stop - begin, value - begin)
+
+
+def _sized(data: bytes, at: int, tag: int) -> tuple[int, int]:
+    """Begin and end of a sized field with this tag."""
+    if data[at] != tag:
+        raise NotPlainError
+    size, at = varint(data, at + 1)
+    return at, at + size
 
 
 def _require(holds: np.ndarray) -> None:

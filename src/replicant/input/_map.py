@@ -12,7 +12,7 @@ import numpy as np
 from replicant.errors import ArgumentTypeError, ElementError
 
 from ._blocks import Block
-from ._graph import UNKNOWN, Cursor, OneInput, State, Through, sample
+from ._graph import UNKNOWN, After, Cursor, OneInput, State, Through, sample
 from ._parallel import ParallelMapCursor
 from ._structure import TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
 
@@ -45,35 +45,33 @@ class Map(OneInput):
 
     def open(self, state: State | None = None) -> Cursor:
         source = self.input.open(state and state["source"])
-        if state and state["offset"]:
-            source.skip(state["offset"])
+        to_skip = state["offset"] if state else 0
         if not self.num_threads:
-            return MapCursor(source, self.fn)
+            return MapCursor(source, to_skip, self.fn)
         num_threads = self.num_threads if self.num_threads > 0 else os.cpu_count() or 1
-        return ParallelMapCursor(source, self._made, lambda made: _joined(self.fn, made), num_threads)
+        return ParallelMapCursor(source, to_skip, self._made, lambda made: _joined(self.fn, made), num_threads)
 
     def _made(self, element: Any) -> tuple[list[Any], Any]:
         return _converted(call(self.fn, element))
 
 
-class MapCursor(Through):
+class MapCursor(After):
     """Calls the function once per element that is pulled, never for those skipped."""
 
-    def __init__(self, source: Cursor, fn: Callable[..., Any]) -> None:
-        super().__init__(source)
+    def __init__(self, source: Cursor, to_skip: int, fn: Callable[..., Any]) -> None:
+        super().__init__(source, to_skip)
         self.fn = fn
 
     def pull(self, limit: int) -> Block | None:
+        self.settle()
         block = self.source.pull(limit)
         if block is None:
             return None
         return _joined(self.fn, [_converted(call(self.fn, element)) for element in block.elements()])
 
     def skip(self, count: int) -> int:
+        self.settle()
         return self.source.skip(count)
-
-    def state(self) -> State:
-        return {"offset": 0, "source": self.source.state()}
 
 
 def _joined(fn: Callable[..., Any], made: list[tuple[list[Any], Any]]) -> Block:

@@ -66,16 +66,23 @@ class InputOptions:
     Args:
         experimental_fetch_to_device: place batches on the devices ahead of time (True, and the default None). False:
             batches are still read ahead, but stay on the host until they are asked for.
-        experimental_replication_mode: only PER_WORKER for ``experimental_distribute_dataset``.
+        experimental_replication_mode: PER_REPLICA calls an input function once per replica; only for
+            ``distribute_datasets_from_function``.
+        experimental_place_dataset_on_device: only False: datasets are read by the host.
         experimental_per_replica_buffer_size: batches kept ready on every replica; at least 2 are.
+        experimental_prefetch_to_device: an older name of ``experimental_fetch_to_device``.
 
     Raises:
-        ArgumentError: a negative buffer size.
+        ArgumentError: a negative buffer size, a dataset on a device, or both names with different values.
+
+    Semantics: tf.distribute.InputOptions.
     """
 
     experimental_fetch_to_device: bool | None = None
     experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER
+    experimental_place_dataset_on_device: bool = False
     experimental_per_replica_buffer_size: int = 1
+    experimental_prefetch_to_device: bool | None = None
 
     def __post_init__(self) -> None:
         if self.experimental_per_replica_buffer_size < 0:
@@ -83,3 +90,19 @@ class InputOptions:
                 "InputOptions: experimental_per_replica_buffer_size must be at least 0. "
                 f"Received: {self.experimental_per_replica_buffer_size}."
             )
+        if self.experimental_place_dataset_on_device:
+            raise ArgumentError(
+                "InputOptions: experimental_place_dataset_on_device must be False: datasets are read by the host, and only their "
+                "batches go to the devices. Leave it out."
+            )
+        if len({self.experimental_fetch_to_device, self.experimental_prefetch_to_device} - {None}) > 1:
+            raise ArgumentError(
+                "InputOptions: experimental_prefetch_to_device is an older name of experimental_fetch_to_device, so they "
+                f"cannot differ. Received: {self.experimental_prefetch_to_device} and {self.experimental_fetch_to_device}. "
+                "Give only the latter."
+            )
+
+    @property
+    def fetch(self) -> bool:
+        """Whether batches are placed on the devices ahead of time."""
+        return self.experimental_fetch_to_device is not False and self.experimental_prefetch_to_device is not False

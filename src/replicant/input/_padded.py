@@ -10,6 +10,7 @@ from replicant.errors import ArgumentError, ElementError
 
 from ._batch import Batch
 from ._blocks import Block, Column
+from ._memory import check_room
 from ._structure import STRING, TensorSpec, component_names, flatten, show_structure
 
 # A size to pad to; None: the largest in the batch.
@@ -45,7 +46,7 @@ class PaddedBatch(Batch):
 
     def stacked(self, block: Block) -> Any:
         names = component_names(block.structure)
-        ranks = [np.ndim(column.rows()[0]) for column in block.columns]
+        ranks = [np.ndim(column.with_refs(column.refs[:1]).rows()[0]) for column in block.columns]
         shapes = self._shapes(ranks, block.structure)
         values = self._values(block.structure)
         leaves = [_padded(*each) for each in zip(block.columns, shapes, values, names, strict=True)]
@@ -115,10 +116,11 @@ def _padded(column: Column, shape: Shape, value: Any, name: str) -> np.ndarray:
             f"padded_batch: {name} has an element of size {largest}, which is larger than the padded shape {list(sizes)}. "
             "Padding never cuts: use a larger size, or None for the largest of each batch."
         )
-    dtypes = {row.dtype for row in rows}
+    dtypes = {row.dtype for row in rows if row.size} or {rows[0].dtype}  # an empty list has no type of its own
     if len(dtypes) > 1:
         raise ElementError(f"padded_batch: {name} has elements of dtypes {', '.join(sorted(map(str, dtypes)))}.")
     (dtype,) = dtypes
+    check_room(name, (len(rows), *sizes), dtype)
     out = np.full((len(rows), *sizes), _filler(value, dtype, rows, name), dtype)
     for i, row in enumerate(rows):
         out[(i, *map(slice, row.shape))] = row

@@ -10,7 +10,7 @@ from typing import Any
 from replicant.errors import DatasetError
 
 from ._blocks import Block
-from ._graph import Cursor, State, Through
+from ._graph import After, Cursor, State
 
 _WAITING_PER_THREAD = 2
 
@@ -27,14 +27,16 @@ class _Call:
         return self.future.exception() is not None
 
 
-class ParallelMapCursor(Through):
+class ParallelMapCursor(After):
     """Gives ``make`` of each element, leaves and structure, from a window of calls ahead of the consumer.
 
     The position is that of the oldest element which was not given: those after it are called again by who continues.
     """
 
-    def __init__(self, source: Cursor, make: Callable[[Any], Any], join: Callable[[list[Any]], Block], num_threads: int) -> None:
-        super().__init__(source)
+    def __init__(
+        self, source: Cursor, to_skip: int, make: Callable[[Any], Any], join: Callable[[list[Any]], Block], num_threads: int
+    ) -> None:
+        super().__init__(source, to_skip)
         self.make, self.join, self.num_threads = make, join, num_threads
         self.window = num_threads * _WAITING_PER_THREAD
         self.calls: deque[_Call] = deque()
@@ -62,8 +64,10 @@ class ParallelMapCursor(Through):
     def pull(self, limit: int) -> Block | None:
         if os.getpid() != self.process:
             raise DatasetError(
-                "This iterator runs `map` on threads of another process, which a fork does not copy. Make the iterator after the fork."
+                "This iterator runs `map` on threads of another process, which a fork does not copy. "
+                "Make the iterator after the fork."
             )
+        self.settle()
         made: list[Any] = []
         while len(made) < limit:
             self._refill()
@@ -72,10 +76,14 @@ class ParallelMapCursor(Through):
             made.append(self.calls.popleft().future.result())
         if not made and self.failure is not None:
             failure, self.failure = self.failure, None
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame, and so this cursor and its threads
         return self.join(made) if made else None
 
     def skip(self, count: int) -> int:
+        self.settle()
         dropped = min(count, len(self.calls))
         for _ in range(dropped):
             self.calls.popleft().future.cancel()
@@ -89,7 +97,7 @@ class ParallelMapCursor(Through):
 
     def reset(self) -> None:
         self._forget()
-        self.source.reset()
+        super().reset()
 
     def close(self) -> None:
         self._forget()
@@ -101,4 +109,4 @@ class ParallelMapCursor(Through):
     def state(self) -> State:
         if self.calls:
             return {"offset": self.calls[0].offset, "source": self.calls[0].before}
-        return {"offset": 0, "source": self.source.state()}
+        return super().state()

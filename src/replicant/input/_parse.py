@@ -26,7 +26,7 @@ def _checked_dtype(feature: str, dtype: Any) -> np.dtype:
         checked = None
     if checked is not None and checked.kind in "SU":
         checked = STRING
-    if checked not in _KINDS:
+    if checked is None or checked not in _KINDS:
         raise ArgumentError(f"{feature}: dtype must be float32, int64 or str, which is all an Example stores. Received: {dtype!r}.")
     return checked
 
@@ -74,8 +74,10 @@ class FixedLenFeature:
 
 @dataclasses.dataclass(frozen=True)
 class VarLenFeature:
-    """A feature with any number of values, also none. It gives dense arrays: of one Example its values, of a batch a
-    matrix that is as wide as the longest, filled up with 0 or b"".
+    """A feature with any number of values, also none.
+
+    It gives dense arrays: of one Example its values, of a batch a matrix that is as wide as the longest, filled up with
+    0 or b"".
 
     Raises:
         ArgumentError: a dtype that is not np.float32, np.int64 or str.
@@ -129,10 +131,12 @@ def parse_example(serialized: Sequence[bytes] | np.ndarray, features: Features) 
     _check_features("parse_example", features)
     if isinstance(serialized, bytes | str):
         raise ArgumentTypeError("parse_example takes a batch. Use `parse_single_example` for one Example, or call `batch` before.")
-    records = [_as_bytes("parse_example", record) for record in serialized]
+    records = serialized.tolist() if isinstance(serialized, np.ndarray) else list(serialized)
+    for kind in set(map(type, records)) - {bytes}:
+        raise ArgumentTypeError(f"parse_example takes serialized Examples as bytes. Received: {kind.__name__}.")
     data = b"".join(records)
     try:
-        places = find_features(data, [len(record) for record in records], list(features))
+        places = find_features(data, list(map(len, records)), list(features))
         parsed = {name: _gathered(data, places[name], feature) for name, feature in features.items()}
     except (NotPlainError, WireError):
         parsed = dict.fromkeys(features)
@@ -163,9 +167,13 @@ def _gathered(data: bytes, places: Places, feature: FixedLenFeature | VarLenFeat
     there = places.kinds != 0
     if not (places.kinds[there] == kind).all():
         return None
-    starts, stops = places.starts[there].tolist(), places.stops[there].tolist()
-    pieces = [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
-    flat, counts = _values(kind, pieces)
+    single = kind == BYTES and bool((places.values[there] >= 0).all())
+    starts, stops = (places.values if single else places.starts)[there], places.stops[there]
+    if kind != BYTES:
+        flat, counts = _numbers(kind, data, starts, stops)
+    else:
+        pieces = [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+        flat, counts = (_objects(pieces), np.ones(len(pieces), np.int64)) if single else _strings(pieces)
     if isinstance(feature, VarLenFeature):
         all_counts = np.zeros(len(there), np.int64)
         all_counts[there] = counts
@@ -178,23 +186,42 @@ def _gathered(data: bytes, places: Places, feature: FixedLenFeature | VarLenFeat
         return None
     out = np.empty((len(there), *feature.shape), feature.dtype)
     out[~there] = feature.default
-    out[there] = flat.reshape(len(pieces), *feature.shape)
+    out[there] = flat.reshape(len(starts), *feature.shape)
     return out
 
 
-def _values(kind: int, pieces: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """The values of all lists one after the other, and how many each has."""
-    sizes = np.fromiter(map(len, pieces), np.int64, len(pieces))
+def _numbers(kind: int, data: bytes, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of all lists one after the other, and how many each has."""
+    sizes = stops - starts
+    packed = _pieces(data, starts, sizes)
     if kind == FLOAT:
-        return np.frombuffer(bytearray().join(pieces), "<f4"), sizes // 4
-    if kind == BYTES:
-        lists = [list_values(piece, BYTES, 0, len(piece)) for piece in pieces]
-        counts = np.fromiter(map(len, lists), np.int64, len(lists))
-        return _objects([text for texts in lists for text in texts]), counts
-    packed = b"".join(pieces)
-    ends = np.concatenate([[0], np.cumsum(np.frombuffer(packed, np.uint8) < 0x80)])
-    borders = np.concatenate([[0], np.cumsum(sizes)])
-    return varints(packed), np.diff(ends[borders])
+        if (sizes % 4).any():
+            raise WireError("a number is cut off")
+        return packed.view("<f4"), sizes // 4
+    last = packed < 0x80  # bytes of a number
+    if last.all():
+        return packed.astype(np.int64), sizes
+    borders = np.cumsum(sizes)
+    if not last[borders[sizes > 0] - 1].all():
+        raise WireError("a number is cut off")
+    ends = np.concatenate([[0], np.cumsum(last)])
+    return varints(packed.tobytes()), np.diff(ends[borders], prepend=0)
+
+
+def _pieces(data: bytes, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The bytes of all pieces, one after the other, in memory of its own."""
+    size = int(sizes[0]) if len(sizes) else 0
+    if (sizes == size).all():  # row i of this view is what begins at byte i
+        return np.ndarray((len(data) - size + 1, size), np.uint8, data, strides=(1, 1))[starts].ravel()
+    pieces = [data[start : start + size] for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
+    return np.frombuffer(bytearray().join(pieces), np.uint8)
+
+
+def _strings(lists: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """The byte strings of all lists one after the other, and how many each has."""
+    texts = [list_values(piece, BYTES, 0, len(piece)) for piece in lists]
+    counts = np.fromiter(map(len, texts), np.int64, len(texts))
+    return _objects([text for row in texts for text in row]), counts
 
 
 def _padded(flat: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -36,3 +36,20 @@ def static_chunk_size(batch_size: int | None, num_replicas: int) -> int | None:
     if batch_size is None or batch_size % num_replicas:
         return None
     return batch_size // num_replicas
+
+
+def own_steps(batch_size: int, topology: Topology) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """The steps into which a batch is cut that no other worker has: first row and sizes of this worker's replicas, each.
+
+    The chunks are those of a batch that all replicas share, and this worker's replicas take them in turn, so that its
+    own batch lasts as many steps as there are workers. Steps without any row are left out.
+
+    >>> own_steps(4, Topology(num_workers=2, replicas_per_worker=1))
+    ((0, (2,)), (2, (2,)))
+    >>> own_steps(5, Topology(num_workers=2, replicas_per_worker=2))
+    ((0, (2, 2)), (4, (1, 0)))
+    """
+    sizes = chunk_sizes(batch_size, topology.num_replicas)
+    num_used = max(1, sum(size > 0 for size in sizes))
+    share = topology.replicas_per_worker
+    return tuple((sum(sizes[:first]), sizes[first : first + share]) for first in range(0, num_used, share))

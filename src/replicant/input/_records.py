@@ -5,12 +5,13 @@ rotated and shifted ("masked"), so that a file of checksums is no checksum of it
 """
 
 import dataclasses
+import functools
 import os
 import struct
 import zlib
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import google_crc32c
 import numpy as np
@@ -18,13 +19,12 @@ import numpy as np
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
 
 from ._files import FileFormat
-from ._stream import checked_compression
+from ._stream import WINDOW_BITS, checked_compression
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
-_GZIP = 31
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +87,27 @@ def _first_wrong(data: bytes, starts: list[int], stops: list[int], records: list
     """The first record with a wrong checksum."""
     if not records:
         return None
-    value, table = google_crc32c.value, np.frombuffer(data, np.uint8)
-    heads = np.fromiter((value(data[start - _HEAD : start - _CHECKSUM.size]) for start in starts), np.uint32, len(records))
-    bodies = np.fromiter(map(value, records), np.uint32, len(records))
-    wrong = _masked(heads) != _words(table, np.array(starts) - _CHECKSUM.size)
+    table, begins = np.frombuffer(data, np.uint8), np.array(starts) - _HEAD
+    lengths = table[begins[:, None] + np.arange(_LENGTH.size)]
+    wrong = _masked(_checksums_of_lengths(lengths)) != _words(table, begins + _LENGTH.size)
+    bodies = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
     wrong |= _masked(bodies) != _words(table, np.array(stops))
     return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def _checksums_of_lengths(lengths: np.ndarray) -> np.ndarray:
+    """The checksum of each row of 8 bytes: checksums are linear, so each byte adds its own share to that of zeros."""
+    zeros, shares = _shares_of_bytes()
+    return np.bitwise_xor.reduce(shares[np.arange(_LENGTH.size), lengths], axis=1) ^ zeros
+
+
+@functools.cache
+def _shares_of_bytes() -> tuple[np.uint32, np.ndarray]:
+    """The checksum of 8 zeros, and what each byte at each place changes in it."""
+    size, value = _LENGTH.size, google_crc32c.value
+    zeros = value(bytes(size))
+    shares = [[value(bytes(at) + bytes([byte]) + bytes(size - at - 1)) ^ zeros for byte in range(256)] for at in range(size)]
+    return np.uint32(zeros), np.array(shares, np.uint32)
 
 
 def _words(table: np.ndarray, begins: np.ndarray) -> np.ndarray:
@@ -120,6 +135,22 @@ def _checksums(data: bytes, at: int, size: int) -> tuple[int, int]:
     return _CHECKSUM.unpack_from(data, at + size)[0], _checksum(data[at : at + size])
 
 
+def record_parts(record: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """What is written for one record."""
+    length = _LENGTH.pack(len(record))
+    return length, _CHECKSUM.pack(_checksum(length)), record, _CHECKSUM.pack(_checksum(record))
+
+
+def read_record(file: BinaryIO) -> bytes | None:
+    """The record that begins here; None if it is damaged or cut off."""
+    head = file.read(_HEAD)
+    if len(head) < _HEAD or _is_wrong(head, 0, _LENGTH.size):
+        return None
+    size = _LENGTH.unpack_from(head)[0]
+    body = file.read(size + _CHECKSUM.size)
+    return body[:size] if len(body) == size + _CHECKSUM.size and not _is_wrong(body, 0, size) else None
+
+
 class TFRecordWriter:
     """Writes a TFRecord file, as a context manager or until `close`.
 
@@ -142,12 +173,8 @@ class TFRecordWriter:
 
     def __init__(self, path: str | os.PathLike[str], compression_type: str | None = None) -> None:
         compression = checked_compression("TFRecordWriter", compression_type)
-        self._file = Path(path).open("wb")
-        self._deflate = {
-            "": lambda: None,
-            "GZIP": lambda: zlib.compressobj(wbits=_GZIP),
-            "ZLIB": lambda: zlib.compressobj(),
-        }[compression]()
+        self._file = Path(path).open("wb")  # noqa: SIM115 - `close` closes it
+        self._deflate = zlib.compressobj(wbits=WINDOW_BITS[compression]) if compression else None
 
     def write(self, record: bytes) -> None:
         """Add one record.
@@ -163,8 +190,7 @@ class TFRecordWriter:
             )
         if self._file.closed:
             raise ArgumentError("TFRecordWriter.write: the writer is closed. Make a new one, which replaces the file.")
-        length = _LENGTH.pack(len(record))
-        self._put(b"".join((length, _CHECKSUM.pack(_checksum(length)), record, _CHECKSUM.pack(_checksum(record)))))
+        self._put(b"".join(record_parts(record)))
 
     def _put(self, data: bytes) -> None:
         self._file.write(data if self._deflate is None else self._deflate.compress(data))

@@ -9,7 +9,7 @@ from replicant.errors import ArgumentError, DatasetError
 PIECE = 1 << 20  # bytes: a read costs little against it, and many files can be open at once
 _COMPRESSED_PIECE = 1 << 16
 
-_WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}  # as zlib wants them
+WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}  # as zlib wants them
 
 
 def checked_compression(method: str, compression_type: str | None) -> str:
@@ -19,7 +19,7 @@ def checked_compression(method: str, compression_type: str | None) -> str:
         ArgumentError: another one.
     """
     compression = compression_type or ""
-    if compression and compression not in _WINDOW_BITS:
+    if compression and compression not in WINDOW_BITS:
         raise ArgumentError(f'{method}: compression_type must be None, "", "GZIP" or "ZLIB". Received: {compression_type!r}.')
     return compression
 
@@ -34,11 +34,11 @@ class FileStream:
     def __init__(self, method: str, path: str, compression: str) -> None:
         self.method, self.path, self.compression = method, path, compression
         try:
-            self.file = Path(path).open("rb", buffering=0)
+            self.file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - `close` closes it
         except OSError as error:
             raise DatasetError(f"{method}: cannot open {path!r}: {error.strerror}.") from error
         self.close = weakref.finalize(self, self.file.close)  # also when an iterator is dropped without `close`
-        self.inflate = zlib.decompressobj(_WINDOW_BITS[compression]) if compression else None
+        self.inflate = zlib.decompressobj(WINDOW_BITS[compression]) if compression else None
         self.ahead = b""
 
     def read(self, at_least: int = 0) -> bytes:
@@ -66,7 +66,7 @@ class FileStream:
                     return b""
                 raise self._damaged("it ends in the middle of the compressed data")
             if self.inflate.eof:  # a gzip file may have several members
-                self.inflate = zlib.decompressobj(_WINDOW_BITS[self.compression])
+                self.inflate = zlib.decompressobj(WINDOW_BITS[self.compression])
             try:
                 data = self.inflate.decompress(compressed)
             except zlib.error as error:

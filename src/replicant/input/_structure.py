@@ -95,7 +95,7 @@ def as_leaf(value: Any, name: Callable[[], str]) -> Any:
             f"Pad them to one length, or yield them one by one. NumPy says: {error}"
         ) from error
     if array.dtype.kind in "US":
-        return array.astype(object) if array.ndim else array.item()
+        return texts(value, np.asarray(array)) if array.ndim else array.item()
     if array.dtype == STRING and array.ndim == 0:
         return _string(array.item(), name)
     if typed:
@@ -105,6 +105,15 @@ def as_leaf(value: Any, name: Callable[[], str]) -> Any:
     if array.dtype == np.int64 and (array.size == 0 or np.abs(array).max() < 2**31):
         return array.astype(np.int32)
     return array
+
+
+def texts(value: Any, array: np.ndarray) -> np.ndarray:
+    """Strings as objects; ``array`` is what NumPy makes of ``value``, which may have lost zero bytes at their ends."""
+    if not hasattr(value, "dtype"):
+        objects = np.asarray(value, dtype=object)
+        if all(isinstance(item, str | bytes) for item in objects.flat):
+            return objects
+    return array.astype(object)
 
 
 def spec_of(leaf: Any) -> TensorSpec:

@@ -1,4 +1,18 @@
 """Keras 3 under a strategy. Importing it requires Keras with the JAX backend; Replicant does so by itself once Keras is in use."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import _checkpoint as _checkpoint
 from . import _provider as _provider
+
+if TYPE_CHECKING:
+    from . import callbacks
+
+__all__ = ["callbacks"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "callbacks":
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

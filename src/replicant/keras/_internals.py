@@ -34,10 +34,14 @@ _check()
 try:
     from keras.src.backend.common import KerasVariable, global_state
     from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
+    from keras.src.backend.jax.trainer import JAXTrainer
     from keras.src.losses.loss import Loss
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
     from keras.src.random.seed_generator import SeedGenerator
+    from keras.src.trainers import data_adapters
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+    from keras.src.trainers.trainer import Trainer
 except ImportError as error:
     raise BackendError(
         f"Keras {keras.__version__} has moved a class that Replicant extends ({error}). Use a Keras version that this release of "
@@ -46,10 +50,14 @@ except ImportError as error:
 
 __all__ = [
     "BaseOptimizer",
+    "DataAdapter",
+    "JAXTrainer",
     "KerasVariable",
     "Loss",
     "LossScaleOptimizer",
     "SeedGenerator",
+    "Trainer",
+    "data_adapters",
     "get_stateless_scope",
     "in_stateless_scope",
     "wrap_method",

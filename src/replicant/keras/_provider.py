@@ -26,7 +26,7 @@ from .._rules import VariableAggregation
 from .._state import Ref, ReplicaRecorder, current_recorder
 from .._variables import register_variable_type
 from ..errors import LossReductionError
-from . import _internals
+from . import _data, _fit, _internals
 from ._internals import KerasVariable
 
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")
@@ -213,6 +213,8 @@ def _connect() -> None:
     _internals.wrap_method(_internals.SeedGenerator, "next", _draw_seed)
     _internals.wrap_method(_internals.Loss, "__call__", _call_loss)
     register_variable_type(KerasVariable, ref_of_keras)
+    _fit.connect()
+    _data.connect()
 
 
 _connect()

@@ -1,0 +1,88 @@
+"""Datasets of files: `TFRecordDataset` and `TextLineDataset`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ._arguments import calls_in_parallel
+from ._dataset import AUTOTUNE, Dataset
+from ._files import FileFormat, ReadFiles, file_names
+from ._interleave import Interleave
+from ._lines import Lines
+from ._records import Records
+from ._sources import tensors
+from ._stream import checked_compression
+
+_DEFAULT_READS = 4  # AUTOTUNE: the order must not depend on the machine
+
+
+class TFRecordDataset(Dataset):
+    """The records of TFRecord files, as bytes, with their checksums compared.
+
+    Args:
+        filenames: a name, a list of names, or a dataset of names; read in this order.
+        compression_type: None, "", "GZIP" or "ZLIB".
+        num_parallel_reads: files that are read at once, each on a thread, one record of each in turn. None: one file
+            after the other. AUTOTUNE (-1): 4.
+
+    Raises:
+        ArgumentTypeError: something else than names.
+        ArgumentError: no name, another compression, or no parallel reads.
+        DatasetError: (when read) a file that is missing, damaged or cut off; the message has the file and the byte.
+
+    >>> import pathlib, tempfile
+    >>> from replicant.data import FixedLenFeature, TFRecordWriter, encode_example, parse_example
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "numbers.tfrecord"
+    >>> with TFRecordWriter(path) as writer:
+    ...     for i in range(3):
+    ...         writer.write(encode_example({"x": i}))
+    >>> features = {"x": FixedLenFeature((), "int64")}
+    >>> list(TFRecordDataset(path).batch(2).map(lambda records: parse_example(records, features)))
+    [{'x': array([0, 1])}, {'x': array([2])}]
+    """
+
+    def __init__(self, filenames: Any, compression_type: str | None = None, num_parallel_reads: int | None = None) -> None:
+        form = Records(checked_compression("TFRecordDataset", compression_type))
+        super().__init__(_reading(form, filenames, num_parallel_reads))
+
+
+class TextLineDataset(Dataset):
+    """The lines of text files (UTF-8), as str, without their ends.
+
+    Args:
+        filenames: a name, a list of names, or a dataset of names; read in this order.
+        compression_type: None, "", "GZIP" or "ZLIB".
+        num_parallel_reads: as for `TFRecordDataset`.
+
+    Raises:
+        ArgumentTypeError: something else than names.
+        ArgumentError: no name, another compression, or no parallel reads.
+        DatasetError: (when read) a file that is missing, or no UTF-8 text.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "two.csv"
+    >>> _ = path.write_text("x,y" + chr(10) + "1,2" + chr(10))
+    >>> list(TextLineDataset(path).skip(1).map(lambda line: [int(field) for field in line.split(",")]))
+    [array([1, 2], dtype=int32)]
+    """
+
+    def __init__(self, filenames: Any, compression_type: str | None = None, num_parallel_reads: int | None = None) -> None:
+        form = Lines(checked_compression("TextLineDataset", compression_type))
+        super().__init__(_reading(form, filenames, num_parallel_reads))
+
+
+def _reading(form: FileFormat, filenames: Any, num_parallel_reads: int | None) -> Interleave | ReadFiles:
+    """The graph: names of files, and who reads them."""
+    number = calls_in_parallel(form.name, num_parallel_reads, "num_parallel_reads")
+    names = filenames.node if isinstance(filenames, Dataset) else file_names(form.name, filenames)
+    if number is None:
+        return ReadFiles(inputs=(names,), form=form)
+    cycle_length = _DEFAULT_READS if number == AUTOTUNE else number
+    return Interleave(inputs=(names,), fn=_one_file(form), cycle_length=cycle_length, block_length=1, parallel=True)
+
+
+def _one_file(form: FileFormat) -> Callable[[str | bytes], Dataset]:
+    def read(name: str | bytes) -> Dataset:
+        return Dataset(ReadFiles(inputs=(tensors(name),), form=form))
+
+    read.__qualname__ = form.name  # what the pipeline's description says
+    return read

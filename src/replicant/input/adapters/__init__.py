@@ -1,0 +1,64 @@
+"""What other libraries yield global batches with, as datasets.
+
+Objects are recognized by the names of their classes, so that no library is imported before its user has done so.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from replicant.errors import ArgumentTypeError
+
+from .._dataset import Dataset
+from .._graph import Node
+from .._options import AutoShardPolicy, Options
+from .._sources import tensors
+from ._batches import Batches
+from ._grain import GrainIterable, GrainMap
+from ._keras import PyDatasetBatches
+from ._tensorflow import TensorFlowDataset
+from ._torch import TorchBatches
+
+# library, class, and what makes a node of its objects; subclasses count
+_KINDS: list[tuple[str, str, Callable[[Any], Node]]] = [
+    ("tensorflow", "DatasetV2", TensorFlowDataset.of),
+    ("grain", "MapDataset", GrainMap.of),
+    ("grain", "IterDataset", GrainIterable.of),
+    ("grain", "DataLoader", GrainIterable.of),
+    ("torch", "DataLoader", TorchBatches.of),
+    ("keras", "PyDataset", PyDatasetBatches.of),
+    ("pandas", "DataFrame", lambda frame: tensors({str(name): frame[name].to_numpy() for name in frame})),
+    ("pandas", "Series", lambda series: tensors(series.to_numpy())),
+]
+
+
+def as_dataset(value: Any) -> Dataset:
+    """A dataset of the same global batches; an array, or a tuple or dict of arrays, is one batch.
+
+    Raises:
+        ArgumentTypeError: nothing that yields batches.
+    """
+    if isinstance(value, Dataset):
+        return value
+    for library, name, make in _KINDS:
+        if any(base.__name__ == name and base.__module__.split(".")[0] == library for base in type(value).__mro__):
+            node = make(value)
+            return Dataset(node, _options(value)) if isinstance(node, TensorFlowDataset) else Dataset(node)
+    if isinstance(value, tuple | dict | np.ndarray | jax.Array):
+        return Dataset(tensors(value))
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return Dataset(Batches.of(value))
+    raise ArgumentTypeError(
+        f"Only a replicant.data.Dataset, or what yields global batches, can be distributed. Received: {type(value).__name__}. "
+        "Make a dataset with `Dataset.from_tensor_slices(arrays).batch(global_batch_size)`."
+    )
+
+
+def _options(dataset: Any) -> Options:
+    """The policy of a tf.data.Dataset; the numbers are the same."""
+    options = Options()
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    options.experimental_distribute.auto_shard_policy = AutoShardPolicy(int(policy.value))
+    return options

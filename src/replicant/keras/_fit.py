@@ -1,0 +1,263 @@
+"""``fit``, ``evaluate``, ``predict`` and their ``_on_batch`` kin: Keras's own loops around steps that use every device.
+
+A model made, compiled or loaded under a strategy remembers it, so the loops may be called anywhere. Its step is compiled in the
+global view: XLA sees the whole batch, cuts the work along the batch axis and puts in the all-reduces. So loss, metrics, gradients
+and batch statistics are those of one device by construction. A batch of b rows on n devices is cut d ways, d the largest divisor of
+n that divides b, and repeated on the rest: a last batch that does not divide costs a compilation, never exactness.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from .. import _inflight
+from .._context import default_strategy, get_strategy
+from .._placement import Placement
+from .._strategy import Strategy
+from ..errors import MixedStrategyError
+from . import _internals
+
+_STRATEGY = "_replicant_strategy"
+
+# What the state of each of Keras's step functions consists of.
+_STATE_NAMES = {
+    "train_function": ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"),
+    "test_function": ("trainable_variables", "non_trainable_variables", "metrics_variables"),
+    "predict_function": ("trainable_variables", "non_trainable_variables"),
+}
+
+
+def strategy_of(model: Any) -> Strategy | None:
+    """The strategy that a model was made, compiled or loaded under."""
+    return model.__dict__.get(_STRATEGY)
+
+
+def _remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(model, *args, **kwargs)
+    strategy = get_strategy()
+    if strategy is not default_strategy():
+        _check_only(model, strategy, "was compiled")
+        if keras.distribution.distribution() is not None:
+            raise MixedStrategyError(
+                f"A Keras model was made under {strategy!r} while keras.distribution is active too: only one of them can place its "
+                "variables and batches. Leave the keras.distribution scope, or set_distribution(None)."
+            )
+        model.__dict__[_STRATEGY] = strategy  # not an attribute of the layer: Keras would try to track it
+    return result
+
+
+def _check_only(model: Any, strategy: Strategy, what_was_done: str) -> None:
+    """One strategy per model: its state lies on that strategy's devices."""
+    own = strategy_of(model)
+    if own is not None and own is not strategy:
+        raise MixedStrategyError(
+            f"The model {model.name!r} belongs to {own!r} and {what_was_done} under {strategy!r}. To go on with another strategy, "
+            "make the model anew in its scope: keras.models.clone_model(model) and set_weights(model.get_weights()), or save it "
+            "and keras.models.load_model it there."
+        )
+
+
+def _own_strategy(model: Any) -> Strategy | None:
+    """The strategy whose devices compute the model's steps; that of the current scope must be the same."""
+    own, current = strategy_of(model), get_strategy()
+    if current is default_strategy():
+        return own
+    if own is None:
+        raise MixedStrategyError(
+            f"The model {model.name!r} was made and compiled outside of {current!r} and would train on one device. Call "
+            "model.compile(...) inside the scope, or leave the scope to train on one device."
+        )
+    _check_only(model, current, "is used")
+    return own
+
+
+class _Step:
+    """One of a model's step functions, compiled for the devices of a strategy: ``step(state, data) -> (outputs, state)``."""
+
+    def __init__(self, step: Callable[..., Any], placement: Placement, *, compiled: bool):
+        self._step = step
+        self._placement = placement
+        self._compiled = compiled
+        self._bounded = placement.num_replicas > 1 and placement.on_cpu
+        self._one = jax.jit(self._traced_one, donate_argnums=0)
+        self._many = jax.jit(self._traced_many, donate_argnums=0)
+
+    def __call__(self, state: Any, batches: list[Any], *, all_outputs: bool) -> tuple[list[Any], Any]:
+        """The outputs of one or several batches of equal shapes, of all or only of the last one, and the new state."""
+        state = jax.tree.map(self._home, state)
+        if not self._compiled:
+            outputs = []
+            for batch in batches:
+                output, state = self._step(state, self._spread(batch, axis=0))
+                outputs.append(output)
+            return outputs, state
+        if len(batches) == 1:
+            outputs, state = self._start(self._one, state, self._spread(batches[0], axis=0))
+            return [outputs], state
+        stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *batches)
+        outputs, state = self._start(self._many, state, self._spread(stacked, axis=1))
+        rows = (lambda x: x.reshape(-1, *x.shape[2:])) if all_outputs else (lambda x: x[-1])
+        return [jax.tree.map(rows, outputs)], state
+
+    def _start(self, program: Any, state: Any, data: Any) -> tuple[Any, Any]:
+        box: list[Any] = []
+        with _inflight.lock:
+            _inflight.start(program, (state, data), box, bounded=self._bounded)
+        return box[0][1:]
+
+    def _traced_one(self, state: Any, data: Any) -> tuple[Any, Any, Any]:
+        outputs, state = self._step(state, data)
+        return self._token(), self._settled(outputs, axis=0), self._mirrored(state)
+
+    def _traced_many(self, state: Any, data: Any) -> tuple[Any, Any, Any]:
+        """Several steps in one program: a loop on the devices."""
+
+        def body(state: Any, batch: Any) -> tuple[Any, Any]:
+            outputs, state = self._step(state, batch)
+            return self._mirrored(state), outputs
+
+        state, outputs = jax.lax.scan(body, self._mirrored(state), data)
+        return self._token(), self._settled(outputs, axis=1), state
+
+    def _token(self) -> jax.Array:
+        return self._placement.constrain(jnp.zeros((self._placement.num_replicas,), jnp.int8), stacked=True)
+
+    def _mirrored(self, state: Any) -> Any:
+        return jax.tree.map(lambda x: self._placement.constrain(x, stacked=False), state)
+
+    def _settled(self, outputs: Any, *, axis: int) -> Any:
+        """Outputs shared evenly or known to all: JAX cannot name what XLA would choose for a batch that is cut otherwise."""
+        num_replicas = self._placement.num_replicas
+        if num_replicas == 1:
+            return outputs
+
+        def settle(x: Any) -> jax.Array:
+            x = jnp.asarray(x)
+            even = x.ndim > axis and x.shape[axis] % num_replicas == 0
+            return jax.lax.with_sharding_constraint(
+                x, self._placement.cut(num_replicas, axis) if even else self._placement.mirrored
+            )
+
+        return jax.tree.map(settle, outputs)
+
+    def _home(self, x: Any) -> Any:
+        home = self._placement.mirrored
+        return x if isinstance(x, jax.Array) and x.sharding == home else self._placement.own(x, home)
+
+    def _spread(self, batch: Any, *, axis: int) -> Any:
+        """A batch on the devices, cut along `axis` as many ways as its rows allow."""
+        return jax.tree.map(lambda x: self._put(x, axis), batch)
+
+    def _put(self, x: Any, axis: int) -> jax.Array:
+        if not isinstance(x, jax.Array):
+            # Whoever made the batch may use its memory again, and on CPU the devices would share it.
+            x = np.array(x, copy=self._placement.on_cpu or None)
+        ways = math.gcd(x.shape[axis], self._placement.num_replicas) if x.ndim > axis else 1
+        return jax.device_put(x, self._placement.cut(ways, axis))
+
+
+class _Loop:
+    """A model's ``train_function`` and its siblings: ``(state, iterator) -> (outputs, state)``."""
+
+    def __init__(self, step: _Step, model: Any, name: str):
+        self._step = step
+        self._model = model
+        self._state_names = _STATE_NAMES[name]
+        self._steps = model.steps_per_execution
+        self._concatenate = name == "predict_function"
+
+    def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+        try:
+            return self._advance(state, iterator)
+        except BaseException:
+            self._give_back(state)
+            raise
+
+    def _give_back(self, state: Any) -> None:
+        """Keras empties the variables while its loop runs, and an error in the first batch would leave them empty for good."""
+        if not any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(state)):
+            self._model._jax_state = dict(zip(self._state_names, state, strict=True))
+            self._model._jax_state_synced = False
+            self._model.jax_state_sync()
+
+    def _advance(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+        batches = [next(iterator)]
+        for _ in range(self._steps - 1):
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            batches.append(batch)
+        outputs: list[Any] = []
+        for group in _groups(batches):
+            parts, state = self._step(state, group, all_outputs=self._concatenate)
+            outputs += parts
+        if not self._concatenate:
+            return outputs[-1], state
+        return outputs[0] if len(outputs) == 1 else jax.tree.map(lambda *parts: np.concatenate(parts), *outputs), state
+
+
+def _groups(batches: list[Any]) -> Iterator[list[Any]]:
+    """Runs of batches of equal structure and shapes: only those fit into one loop."""
+    group: list[Any] = []
+    for batch in batches:
+        if group and _signature(batch) != _signature(group[0]):
+            yield group
+            group = []
+        group.append(batch)
+    if group:
+        yield group
+
+
+def _signature(batch: Any) -> Any:
+    leaves, tree = jax.tree.flatten(batch)
+    return tree, [(np.shape(x), getattr(x, "dtype", type(x))) for x in leaves]
+
+
+def _make_train(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+    return _make(original, model, "train_function", model.train_step, force)
+
+
+def _make_test(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+    return _make(original, model, "test_function", model.test_step, force)
+
+
+def _make_predict(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+    def predict_step(state: Any, data: Any) -> Any:
+        outputs, non_trainable_variables = model.predict_step(state, data)
+        return outputs, (state[0], non_trainable_variables)
+
+    return _make(original, model, "predict_function", predict_step, force)
+
+
+def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..., Any], force: bool) -> Any:
+    strategy = _own_strategy(model)
+    if strategy is None:
+        return original(model, force)
+    if getattr(model, name) is None or force:
+        compiled = bool(model.jit_compile) and not model.run_eagerly
+        setattr(model, name, _Loop(_Step(step, strategy.placement, compiled=compiled), model, name))
+    return getattr(model, name)
+
+
+def _finalize(original: Callable[..., Any], optimizer: Any, variables: Any) -> Any:
+    """Keras ends training with each moving average as the variable's value: one buffer for two, but steps donate their state."""
+    result = original(optimizer, variables)
+    if optimizer.use_ema:
+        for variable in variables:
+            variable.assign(jnp.array(variable.value, copy=True))
+    return result
+
+
+def connect() -> None:
+    """Teach Keras's trainer about strategies."""
+    _internals.wrap_method(_internals.JAXTrainer, "__init__", _remember)
+    _internals.wrap_method(_internals.Trainer, "compile", _remember)
+    _internals.wrap_method(_internals.BaseOptimizer, "finalize_variable_values", _finalize)
+    _internals.wrap_method(_internals.JAXTrainer, "make_train_function", _make_train)
+    _internals.wrap_method(_internals.JAXTrainer, "make_test_function", _make_test)
+    _internals.wrap_method(_internals.JAXTrainer, "make_predict_function", _make_predict)

@@ -1,0 +1,344 @@
+"""The TensorBoard callback."""
+
+import json
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from ...errors import ArgumentError
+from .. import _internals
+from .._fit import strategy_of
+from ._event_file import EventFile, import_writer
+from ._pictures import pictures_of
+from ._profile import Profile
+from ._watch import attach, detach
+
+
+class TensorBoard(keras.callbacks.Callback):
+    """Writes what ``fit`` and ``evaluate`` do for TensorBoard, without TensorFlow. Needs ``pip install replicant[tensorboard]``.
+
+    Runs, tags and steps are those of Keras's callback of this name, so dashboards made for it work:
+
+    ======================================  =========  =======================================================================
+    tag (run ``train`` unless said)         step       when
+    ======================================  =========  =======================================================================
+    ``epoch_<metric>``                      epoch      always; of the validation data in the run ``validation``
+    ``epoch_learning_rate``                 epoch      always
+    ``evaluation_<metric>_vs_iterations``   iteration  after every evaluation; run ``validation``
+    ``batch_<metric>``                      iteration  `update_freq`
+    ``epoch_steps_per_second``              epoch      `write_steps_per_second`; ``batch_steps_per_second`` with `update_freq`
+    ``<weight's path>/histogram``           epoch      `histogram_freq`; ``<weight's path>/image`` with `write_images`
+    ``model/summary``, ``model/config``     0          `write_graph`: texts; ``keras`` is the graph of layers, where there is one
+    ``replicas``                            epoch      always: the replicas that the model trains on
+    ``examples_per_second``                 epoch      always: the examples of an epoch by its seconds, validation left out
+    ``input_wait_share``                    epoch      always: the share of these seconds that training stood still until the
+                                                       dataset had the next batch ready, from 0 to 1
+    ======================================  =========  =======================================================================
+
+    An iteration is a batch: the first batch of a new optimizer is 1, and a later fit counts on.
+
+    The devices are waited for once an epoch. Writing ``batch_`` values reads them, which waits for the devices too: once every
+    `update_freq` batches. Nothing else does, so training does not slow down. An interrupted fit leaves complete files.
+
+    Args:
+        log_dir: The folder. Several fits may write into one.
+        histogram_freq: Write histograms of the weights every so many epochs; 0 for never. Weights that are not finite are left out
+            of them, with a warning.
+        write_graph: Write the model as text and as a graph of layers.
+        write_images: Draw weights too, whenever histograms are written: from black (smallest) to white (largest). At most 3
+            pictures of a weight.
+        write_steps_per_second: Write how many batches are trained on per second.
+        update_freq: ``"epoch"`` for no values of batches; ``"batch"``, or a number of batches, for values every so often: what
+            ``fit`` shows at that batch.
+        profile_batch: Record a profile of this batch, or of (first, last), counted from 1 in each fit, for TensorBoard's profiler
+            (``pip install xprof``); 0 for none.
+        embeddings_freq: Must be 0: the projector reads checkpoints of TensorFlow.
+
+    Raises:
+        ArgumentError: if an argument is not as described.
+        ConfigurationError: if tensorboardX is not installed.
+
+    The semantics are those of ``keras.callbacks.TensorBoard``, as TensorFlow executes it.
+
+    >>> import keras, numpy as np, pathlib, replicant, tempfile
+    >>> with replicant.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+    ...     model = keras.Sequential([keras.layers.Dense(1)])
+    ...     model.compile("sgd", "mse")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     callback = replicant.keras.callbacks.TensorBoard(folder)
+    ...     _ = model.fit(np.ones((8, 3)), np.ones(8), epochs=2, verbose=0, callbacks=[callback])
+    ...     len(list(pathlib.Path(folder, "train").glob("events.out.tfevents.*")))
+    1
+    """
+
+    def __init__(  # noqa: PLR0917  (as Keras's)
+        self,
+        log_dir: str | os.PathLike[str] = "logs",
+        histogram_freq: int = 0,
+        write_graph: bool = True,
+        write_images: bool = False,
+        write_steps_per_second: bool = False,
+        update_freq: int | str = "epoch",
+        profile_batch: int | tuple[int, int] = 0,
+        embeddings_freq: int = 0,
+    ):
+        super().__init__()
+        _check(histogram_freq, write_images, embeddings_freq)
+        import_writer("event_file_writer")
+        self._folder = Path(log_dir)
+        self._histogram_freq = histogram_freq
+        self._write_graph = write_graph
+        self._write_images = write_images
+        self._write_steps_per_second = write_steps_per_second
+        self._update_freq = _batches_between(update_freq)
+        self._profile = Profile(profile_batch, self._folder / "train")
+        self._files: dict[str, EventFile] = {}
+        self._fitted: Any = None  # the model, during a fit; `self.model` gives Keras's state back to its variables on every read
+        self._steps_per_execution = 1
+        self._first_step = 0
+        self._num_batches = 0  # of this fit
+        self._epoch = _Epoch(0)
+        self._marked = (0, 0.0)  # batches and time when steps per second were last written
+
+    # -- Keras's hooks: none per batch, see _watch.py
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Start."""
+        self.close()
+        _fitting.add(self)
+        model = self._fitted = self._current_model()
+        self._steps_per_execution = model.steps_per_execution
+        self._first_step = _iterations(model) * (getattr(model.optimizer, "gradient_accumulation_steps", None) or 1)
+        self._num_batches = 0
+        self._profile.rewind()
+        attach(model, self)
+        if self._write_graph:
+            self._write_model()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """End."""
+        self.close()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Start the clock."""
+        self._epoch = _Epoch(self._num_batches)
+        self._marked = (self._num_batches, time.perf_counter())
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Write the epoch."""
+        self._epoch.stop()
+        self._write_epoch(epoch, logs or {})
+        if self._histogram_freq and epoch % self._histogram_freq == 0:
+            self._write_weights(epoch)
+        for file in self._files.values():
+            file.flush()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Validation begins where the epoch's training ends."""
+        if self._fitted is not None:
+            jax.block_until_ready([variable.value for variable in self._current_model().trainable_variables])
+            self._epoch.stop()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Write the evaluation."""
+        for name, value in _numbers(logs):
+            self._file("validation").scalar(f"evaluation_{name}_vs_iterations", value, _iterations(self.model))
+        if self._fitted is None:
+            self.close()
+
+    # -- what the watched train function tells
+
+    def on_batch_read(self, num_examples: int, input_seconds: float) -> None:
+        """A batch was read."""
+        self._num_batches += 1
+        self._epoch.take(num_examples, input_seconds)
+
+    def around_step(self) -> AbstractContextManager[Any]:
+        """Batches are about to be trained on."""
+        return self._profile.step(self._num_batches, self._steps_per_execution)
+
+    def on_step_dispatched(self, logs: Any, state: Any) -> None:
+        """They have been given to the devices."""
+        self._profile.done(self._num_batches, state)
+        last = self._marked[0]
+        if self._update_freq and self._num_batches // self._update_freq > last // self._update_freq:
+            self._write_batch(logs)
+
+    # -- writing
+
+    def _current_model(self) -> Any:
+        """The model, all variables up to date: amid an epoch Keras keeps their values elsewhere."""
+        model: Any = self.model
+        model.jax_state_sync()
+        return model
+
+    def _file(self, run: str) -> EventFile:
+        if run not in self._files:
+            self._files[run] = EventFile(self._folder / run)
+        return self._files[run]
+
+    def _write_batch(self, logs: Any) -> None:
+        file, step = self._file("train"), self._first_step + self._num_batches
+        for name, value in _numbers(logs):
+            file.scalar(f"batch_{name}", value, step)
+        now = time.perf_counter()  # after the values were waited for
+        if self._write_steps_per_second:
+            file.scalar("batch_steps_per_second", _rate(self._num_batches - self._marked[0], now - self._marked[1]), step)
+        self._marked = (self._num_batches, now)
+
+    def _write_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
+        model, file, seconds = self._current_model(), self._file("train"), self._epoch.seconds
+        for name, value in _numbers(logs | _learning_rate(model)):
+            run = "validation" if name.startswith("val_") else "train"
+            self._file(run).scalar(f"epoch_{name.removeprefix('val_')}", value, epoch)
+        if self._write_steps_per_second:
+            file.scalar("epoch_steps_per_second", _rate(self._num_batches - self._epoch.first, seconds), epoch)
+        strategy = strategy_of(model)
+        file.scalar("replicas", 1 if strategy is None else strategy.num_replicas_in_sync, epoch)
+        file.scalar("examples_per_second", _rate(self._epoch.num_examples, seconds), epoch)
+        file.scalar("input_wait_share", _rate(self._epoch.input_seconds, seconds), epoch)
+
+    def _write_weights(self, epoch: int) -> None:
+        file, not_finite = self._file("train"), []
+        for weight in self._current_model().weights:
+            name = weight.path.replace(":", "_")
+            values = np.asarray(keras.ops.convert_to_numpy(weight.value), np.float64)
+            finite = values[np.isfinite(values)]
+            if finite.size < values.size:
+                not_finite.append(f"{weight.path} ({values.size - finite.size} of {values.size})")
+            file.histogram(f"{name}/histogram", finite, epoch)
+            if self._write_images and (pictures := pictures_of(values)):
+                file.images(f"{name}/image", pictures, epoch)
+        if not_finite:
+            told = ", ".join(not_finite)
+            warnings.warn(f"Epoch {epoch}: weights that are not finite are left out of the histograms: {told}.", stacklevel=2)
+
+    def _write_model(self) -> None:
+        model, file, lines = self._current_model(), self._file("train"), []
+        model.summary(line_length=100, print_fn=lines.append, expand_nested=True)
+        file.text("model/summary", "```\n" + "\n".join(lines) + "\n```", 0)
+        try:
+            config = json.loads(model.to_json())
+        except Exception as error:  # noqa: BLE001 - whatever a user's get_config raises: the text says it
+            file.text("model/config", f"This model has no config: {type(error).__name__}: {error}", 0)
+            return
+        file.text("model/config", "```json\n" + json.dumps(config, indent=2) + "\n```", 0)
+        if type(model).__name__ in {"Functional", "Sequential"}:  # TensorBoard knows these by the names of their layers
+            file.keras_graph("keras", config, 0)
+
+    def close(self) -> None:
+        """Stop profiling, leave the model and close the files. ``fit`` and ``evaluate`` do so, however they end."""
+        files, self._files = self._files, {}
+        model, self._fitted = self._fitted, None
+        _fitting.discard(self)
+        with ExitStack() as stack:
+            for file in files.values():
+                stack.callback(file.close)
+            stack.callback(self._profile.stop)
+            if model is not None:
+                detach(model, self)
+
+
+class _Epoch:
+    """What one epoch of training consumed."""
+
+    def __init__(self, first: int):
+        self.first = first  # batches of the fit before it
+        self.num_examples = 0
+        self.input_seconds = 0.0
+        self._start = time.perf_counter()
+        self._end: float | None = None
+
+    def take(self, num_examples: int, input_seconds: float) -> None:
+        """Count a batch. After an evaluation amid the epoch, training goes on."""
+        self.num_examples += num_examples
+        self.input_seconds += input_seconds
+        self._end = None
+
+    def stop(self) -> None:
+        """Training of this epoch has ended, unless another batch comes."""
+        if self._end is None:
+            self._end = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning to the end."""
+        return (time.perf_counter() if self._end is None else self._end) - self._start
+
+
+def _rate(amount: float, seconds: float) -> float:
+    return amount / seconds if seconds > 0 else 0.0
+
+
+def _numbers(logs: Any) -> Iterator[tuple[str, float]]:
+    """Names and values of logs, which may be nested; the elements of an array are numbered."""
+    for name, value in (logs if isinstance(logs, dict) else {}).items():
+        if isinstance(value, dict):
+            yield from _numbers(value)
+            continue
+        array = np.asarray(value)
+        if array.size == 1:
+            yield name, float(array.item())
+        else:
+            yield from ((f"{name}/{i}", float(element)) for i, element in enumerate(array.ravel()))
+
+
+def _iterations(model: Any) -> int:
+    """The updates that the model's optimizer has made."""
+    iterations = getattr(model.optimizer, "iterations", None)
+    return 0 if iterations is None else int(np.asarray(keras.ops.convert_to_numpy(iterations)))
+
+
+def _learning_rate(model: Any) -> dict[str, float]:
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
+    rate = getattr(optimizer, "learning_rate", None)
+    return {} if rate is None else {"learning_rate": float(np.asarray(keras.ops.convert_to_numpy(rate)))}
+
+
+def _check(histogram_freq: Any, write_images: bool, embeddings_freq: Any) -> None:
+    if isinstance(histogram_freq, bool) or not isinstance(histogram_freq, int) or histogram_freq < 0:
+        raise ArgumentError(
+            f"histogram_freq is {histogram_freq!r}; it must be a number of epochs, 1 or more, or 0 for no histograms."
+        )
+    if write_images and not histogram_freq:
+        raise ArgumentError(
+            "write_images=True draws weights whenever histograms are written, but histogram_freq is 0, which is never. "
+            "Say histogram_freq=1 for every epoch."
+        )
+    if embeddings_freq != 0:
+        raise ArgumentError(
+            f"embeddings_freq is {embeddings_freq!r}; it must be 0: TensorBoard's projector reads embeddings from checkpoints of "
+            "TensorFlow. Leave it out; histogram_freq=1 shows the distribution of embeddings too."
+        )
+
+
+def _batches_between(update_freq: Any) -> int:
+    if update_freq in ("epoch", "batch"):
+        return int(update_freq == "batch")
+    if isinstance(update_freq, bool) or not isinstance(update_freq, int) or update_freq < 1:
+        raise ArgumentError(f'update_freq is {update_freq!r}; it must be "epoch", "batch", or a number of batches, 1 or more.')
+    return update_freq
+
+
+_fitting: weakref.WeakSet[TensorBoard] = weakref.WeakSet()
+
+
+def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keras tells callbacks about the end of a fit only if it was a good one."""
+    try:
+        return original(model, *args, **kwargs)
+    finally:
+        for callback in [callback for callback in _fitting if callback._fitted is model]:
+            callback.close()
+
+
+_internals.wrap_method(_internals.JAXTrainer, "fit", _fit)
