@@ -73,7 +73,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("name", "n"), zip(OPTIONS, itertools.cycle([2, 4, 3, 8]), strict=False))
+@pytest.mark.parametrize(("name", "n"), list(zip(OPTIONS, itertools.cycle([2, 4, 3, 8]), strict=False)))
 def test_options(name: str, n: int) -> None:
     assert_equal(OPTIONS[name](n), OPTIONS[name](0))
 

@@ -84,6 +84,7 @@ class _Step:
         self._placement = placement
         self._compiled = compiled
         self._bounded = placement.num_replicas > 1 and placement.on_cpu
+        self._cuts: dict[tuple[int, int], Any] = {}
         self._one = jax.jit(self._traced_one, donate_argnums=0)
         self._many = jax.jit(self._traced_many, donate_argnums=0)
 
@@ -139,9 +140,7 @@ class _Step:
         def settle(x: Any) -> jax.Array:
             x = jnp.asarray(x)
             even = x.ndim > axis and x.shape[axis] % num_replicas == 0
-            return jax.lax.with_sharding_constraint(
-                x, self._placement.cut(num_replicas, axis) if even else self._placement.mirrored
-            )
+            return jax.lax.with_sharding_constraint(x, self._cut(num_replicas if even else 1, axis))
 
         return jax.tree.map(settle, outputs)
 
@@ -151,14 +150,22 @@ class _Step:
 
     def _spread(self, batch: Any, *, axis: int) -> Any:
         """A batch on the devices, cut along `axis` as many ways as its rows allow."""
-        return jax.tree.map(lambda x: self._put(x, axis), batch)
+        batch = jax.tree.map(self._kept, batch)
+        if self._placement.num_replicas == 1:  # a program takes host memory to its device faster than device_put
+            return jax.tree.map(lambda x: jax.device_put(x, self._placement.mirrored) if isinstance(x, jax.Array) else x, batch)
+        return jax.device_put(batch, jax.tree.map(lambda x: self._cut(x.shape[axis] if x.ndim > axis else 1, axis), batch))
 
-    def _put(self, x: Any, axis: int) -> jax.Array:
-        if not isinstance(x, jax.Array):
-            # Whoever made the batch may use its memory again, and on CPU the devices would share it.
-            x = np.array(x, copy=self._placement.on_cpu or None)
-        ways = math.gcd(x.shape[axis], self._placement.num_replicas) if x.ndim > axis else 1
-        return jax.device_put(x, self._placement.cut(ways, axis))
+    def _kept(self, x: Any) -> Any:
+        """Whoever made a batch may use its memory again, and on CPU the devices would share it."""
+        return x if isinstance(x, jax.Array) else np.array(x, copy=self._placement.on_cpu or None)
+
+    def _cut(self, num_rows: int, axis: int) -> Any:
+        ways = math.gcd(num_rows, self._placement.num_replicas)
+        if ways == 1:
+            return self._placement.mirrored
+        if (ways, axis) not in self._cuts:
+            self._cuts[ways, axis] = self._placement.cut(ways, axis)
+        return self._cuts[ways, axis]
 
 
 class _Loop:
