@@ -1,6 +1,7 @@
 """``Strategy``: the public methods of all synchronous strategies, once. A strategy is a Placement with these methods."""
 
 import collections
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,9 +71,15 @@ class Strategy:
         another strategy's scope.
         """
         require_cross_replica(self, "scope()")
-        connect_libraries()
+        connected = len(connect_libraries())
         with entered(self, None):
             yield self
+        if len(connect_libraries()) > connected:
+            warnings.warn(
+                "Keras was imported inside of strategy.scope(): models made there before now do not know the strategy and train on "
+                "one device. Import keras before entering the scope.",
+                stacklevel=3,
+            )
 
     def run(self, fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Compute ``fn(*args, **kwargs)`` on every replica.

@@ -44,6 +44,15 @@ def test_a_model_belongs_to_one_strategy() -> None:
     model.fit(X, Y, verbose=0)  # nothing was broken
 
 
+def test_another_strategy_on_the_same_devices_is_fine() -> None:
+    model = make_model(mirrored(2))
+    model.fit(X, Y, verbose=0)
+    with mirrored(2).scope():
+        model.compile("sgd", XENTROPY)
+        model.fit(X, Y, verbose=0)
+    assert len(model.trainable_variables[0].value.sharding.device_set) == 2
+
+
 def test_to_another_strategy_as_the_error_says() -> None:
     model = make_model(mirrored(2))
     model.fit(X, Y, verbose=0)
@@ -131,13 +140,16 @@ def test_a_step_that_cannot_be_compiled_does_not_take_the_model_with_it() -> Non
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [("y", {"y": Y}), ("sample_weight", {"sample_weight": np.ones(8)}), ("class_weight", {"class_weight": {0: 2.0}})],
-)
+@pytest.mark.parametrize(("name", "arguments"), [("y", {"y": Y}), ("sample_weight", {"sample_weight": np.ones(8)})])
 def test_a_dataset_brings_its_own_labels_and_weights(name: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=f"`{name}` was given beside a dataset"):
         make_model(mirrored(2)).fit(Dataset.from_tensor_slices((X, Y)).batch(4), verbose=0, **arguments)
+
+
+@pytest.mark.parametrize(("data", "count"), [((X,), 1), ((X, Y, np.ones(8, np.float32)), 3)])
+def test_class_weight_needs_labels_and_no_other_weights(data: Any, count: int) -> None:
+    with pytest.raises(ArgumentError, match=rf"`class_weight` needs a dataset that yields \(x, y\).* {count} component"):
+        make_model(mirrored(2)).fit(Dataset.from_tensor_slices(data).batch(4), class_weight={0: 2.0}, verbose=0)
 
 
 def test_labels_out_of_range_give_what_plain_keras_gives_and_no_nan() -> None:

@@ -146,6 +146,14 @@ def inputs_on_one_device() -> Any:
     return history, model.evaluate(X[:10], Y[:10], batch_size=4, verbose=0), model.get_weights()
 
 
+def test_class_weight_beside_a_dataset() -> None:
+    model, plain = compiled(4), compiled(0)
+    weights = {0: 0.5, 1: 2.0}
+    history = model.fit(batches(), class_weight=weights, verbose=0).history
+    assert_equal(history, plain.fit(X[:10], Y[:10], batch_size=4, shuffle=False, class_weight=weights, verbose=0).history)
+    assert_equal(model.get_weights(), plain.get_weights())
+
+
 def test_predict_of_a_dataset_keeps_the_order() -> None:
     expected = compiled(0).predict(X[:10], verbose=0)
     np.testing.assert_allclose(compiled(4).predict(batches(), verbose=0), expected, atol=TOLERANCE)

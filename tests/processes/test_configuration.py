@@ -65,6 +65,12 @@ def test_a_keras_that_cannot_be_driven(change: str, message: str) -> None:
     assert message in done.stderr
 
 
+def test_a_keras_that_comes_too_late_for_the_scope() -> None:
+    done = run("import replicant\nwith replicant.MirroredStrategy().scope():\n    import keras", KERAS_BACKEND="jax")
+    assert "UserWarning: Keras was imported inside of strategy.scope()" in done.stderr
+    assert "Import keras before entering the scope" in done.stderr
+
+
 def test_programs_without_keras_do_not_load_it() -> None:
     done = run("import sys, replicant\nreplicant.MirroredStrategy().run(lambda: 1)\nprint('keras' in sys.modules)")
     assert done.stdout == "False\n", done.stderr

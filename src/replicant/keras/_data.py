@@ -15,8 +15,9 @@ from . import _internals
 class DatasetAdapter(_internals.DataAdapter):
     """Feeds a dataset of ours, distributed or not, to Keras: always as global batches."""
 
-    def __init__(self, dataset: Dataset | DistributedDataset):
+    def __init__(self, dataset: Dataset | DistributedDataset, class_weight: dict[int, float] | None = None):
         self._dataset = dataset
+        self._class_weight = class_weight
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """Batches as tuples (x,), (x, y) or (x, y, sample_weight)."""
@@ -24,7 +25,7 @@ class DatasetAdapter(_internals.DataAdapter):
         for element in self._dataset:
             empty = False
             batch = map_replicas(_global_batch, element)
-            yield batch if isinstance(batch, tuple) else (batch,)
+            yield self._weighted(batch if isinstance(batch, tuple) else (batch,))
         if empty:
             raise DatasetError(
                 f"{self._dataset!r} yields no batch: nothing to train on, to evaluate or to predict. Look at its source, and at "
@@ -32,6 +33,17 @@ class DatasetAdapter(_internals.DataAdapter):
             )
 
     get_jax_iterator = get_numpy_iterator
+
+    def _weighted(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The batch with the weights of its labels' classes."""
+        if self._class_weight is None:
+            return batch
+        if len(batch) != 2 or not hasattr(batch[1], "shape"):
+            raise ArgumentError(
+                f"`class_weight` needs a dataset that yields (x, y) with one array of labels; this one yields {len(batch)} "
+                "component(s). Let the dataset yield (x, y, sample_weight) instead."
+            )
+        return *batch, _internals.class_weight_to_sample_weights(batch[1], self._class_weight)
 
     @property
     def num_batches(self) -> int | None:
@@ -68,12 +80,12 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
     """Keras's choice of an adapter, which knows our datasets too."""
     if not isinstance(x, Dataset | DistributedDataset):
         return original(x, y, sample_weight, **options)
-    for name, value in (("y", y), ("sample_weight", sample_weight), ("class_weight", options.get("class_weight"))):
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise ArgumentError(
                 f"`{name}` was given beside a dataset, which brings its own: let the dataset yield (x, y) or (x, y, sample_weight)."
             )
-    return DatasetAdapter(x)
+    return DatasetAdapter(x, options.get("class_weight"))
 
 
 def connect() -> None:

@@ -52,9 +52,9 @@ def _remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: An
 
 
 def _check_only(model: Any, strategy: Strategy, what_was_done: str) -> None:
-    """One strategy per model: its state lies on that strategy's devices."""
+    """One strategy per model, or several on the same devices: its state lies there."""
     own = strategy_of(model)
-    if own is not None and own is not strategy:
+    if own is not None and own.placement != strategy.placement:
         raise MixedStrategyError(
             f"The model {model.name!r} belongs to {own!r} and {what_was_done} under {strategy!r}. To go on with another strategy, "
             "make the model anew in its scope: keras.models.clone_model(model) and set_weights(model.get_weights()), or save it "

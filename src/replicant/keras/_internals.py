@@ -41,6 +41,7 @@ try:
     from keras.src.random.seed_generator import SeedGenerator
     from keras.src.trainers import data_adapters
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+    from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
     from keras.src.trainers.trainer import Trainer
 except ImportError as error:
     raise BackendError(
@@ -57,6 +58,7 @@ __all__ = [
     "LossScaleOptimizer",
     "SeedGenerator",
     "Trainer",
+    "class_weight_to_sample_weights",
     "data_adapters",
     "get_stateless_scope",
     "in_stateless_scope",
