@@ -55,7 +55,6 @@ class Group(Protocol):
     def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]: ...
     def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array: ...
     def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array]) -> list[jax.Array]: ...
-    def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array: ...
 
 
 def as_leaf(value: Any, what: str) -> jax.Array:
@@ -106,9 +105,6 @@ class SingleReplica:
 
     def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array]) -> list[jax.Array]:
         return [answer[0] for answer in fn([[x] for x in leaves])]
-
-    def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array:
-        return value
 
 
 class Rehearsal:

@@ -84,9 +84,6 @@ class Lockstep:
 
         return self._ask("merge_call", leaves, joint, same_shapes=False, free_axis=None, check=False)
 
-    def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array:
-        raise NotImplementedError  # variables are marked with sync_p and answered in `_answer_sync`
-
     def _ask(
         self,
         label: str,

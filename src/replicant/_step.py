@@ -306,7 +306,7 @@ class Marked:
         return sync_p.bind(jnp.asarray(value), aggregation=aggregation, rows_only=rows_only)[0]
 
 
-def answer_uniformly(exchange: Exchange, group: Group) -> list[Any]:
+def answer_uniformly(exchange: Exchange, group: MeshAxis) -> list[Any]:
     """What equal replicas store in a variable with an aggregation."""
     (value,), (varies,) = exchange.values, exchange.varying
     aggregation = exchange.eqn.params["aggregation"]
