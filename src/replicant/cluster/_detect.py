@@ -1,0 +1,160 @@
+"""One detector: everything that describes a cluster in an environment, which of it holds, and why."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+from ..errors import ClusterError
+from . import _kubernetes, _launchers, _slurm, _tf_config, _tpu
+from ._addresses import split_address
+from ._membership import Membership
+from ._resolver import ClusterResolver, SimpleClusterResolver
+from ._spec import ClusterSpec
+from ._variables import Environ
+
+# The nearest to the process comes first: what was set for this program, then what started the process, then what runs the machines.
+# torchrun inside a Slurm job knows its processes; Slurm knows only the torchrun on each node.
+SOURCES: tuple[tuple[str, Callable[[Environ], ClusterResolver | None]], ...] = (
+    (_launchers.JAX, _launchers.find_jax),
+    (_tf_config.VARIABLE, _tf_config.find),
+    (_launchers.TORCHRUN, _launchers.find_torchrun),
+    (_launchers.OPEN_MPI, _launchers.find_open_mpi),
+    (_tpu.SOURCE, _tpu.find),
+    (_slurm.SOURCE, _slurm.find),
+    (_kubernetes.SOURCE, _kubernetes.find),
+)
+NOTHING = "nothing"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Detection:
+    """What an environment says about the cluster; printed, it is a table.
+
+    Args:
+        source: what the answer comes from, ``"nothing"`` if nothing describes a cluster.
+        resolver: the resolver with this answer.
+        membership: who this process is.
+        because: the variables that the answer rests on.
+        others: sources that are there too and that the first one overrules, each with what it says.
+        conflicts: where they say something else.
+    """
+
+    source: str
+    resolver: ClusterResolver
+    membership: Membership
+    because: tuple[str, ...] = ()
+    others: tuple[tuple[str, str], ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+    @property
+    def process_id(self) -> int:
+        """This process among those that train together, from 0."""
+        return self.membership.process_id
+
+    @property
+    def num_processes(self) -> int:
+        """Processes that train together."""
+        return self.membership.num_processes
+
+    @property
+    def coordinator_address(self) -> str | None:
+        """``host:port`` of the coordinator; None for one process."""
+        return self.membership.coordinator_address
+
+    @property
+    def bind_address(self) -> str | None:
+        """``host:port`` where process 0 listens; None for one process."""
+        return self.membership.bind_address
+
+    @property
+    def local_rank(self) -> int | None:
+        """This process among those on its host; None if unknown."""
+        return self.membership.local_rank
+
+    def __repr__(self) -> str:
+        return f"Detection({self.source}: {self.membership!r})"
+
+    def __str__(self) -> str:
+        who = self.membership
+        task = "" if self.resolver.task_type is None else f" (task {self.resolver.task_id} of job {self.resolver.task_type!r})"
+        rows = [("process", f"{who.process_id} of {who.num_processes}{task}")]
+        if who.coordinator_address is not None:
+            rows.append(("coordinator", f"{who.coordinator_address}, listening on {who.bind_address}"))
+        if who.local_rank is not None:
+            rows.append(("on this host", f"{who.local_rank} of {who.num_local_processes}"))
+        rows += [("because", fact) for fact in self.because]
+        rows += [("also there", f"{source}: {said}") for source, said in self.others]
+        rows += [("conflict", conflict) for conflict in self.conflicts]
+        return "\n".join([f"Cluster: {self.source}", *(f"  {name:<12}  {value}" for name, value in rows)])
+
+
+def detect(environ: Environ | None = None) -> Detection:
+    """Find out about the cluster from environment variables alone.
+
+    Of several sources the first of these holds: ``JAX_PROCESS_ID`` and its companions, TF_CONFIG, torchrun, Open MPI, TPU, Slurm,
+    Kubernetes. What the others say is in the answer too.
+
+    Args:
+        environ: the environment to read; the process's own by default.
+
+    Raises:
+        ClusterError: the source that holds is incomplete or contradicts itself.
+
+    >>> print(detect({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}))
+    Cluster: torchrun
+      process       1 of 2 (task 1 of job 'worker')
+      coordinator   node1:29500, listening on node1:29500
+      because       RANK=1
+      because       WORLD_SIZE=2
+      because       MASTER_ADDR=node1
+      because       MASTER_PORT=29500
+    >>> detect({})
+    Detection(nothing: Membership(process 0 of 1))
+    """
+    environ = os.environ if environ is None else environ
+    winner: tuple[str, ClusterResolver, Membership] | None = None
+    others: list[tuple[str, str]] = []
+    conflicts: list[str] = []
+    for source, find in SOURCES:
+        try:
+            resolver = find(environ)
+            if resolver is None:
+                continue
+            membership = resolver.membership()
+        except ClusterError as error:
+            if winner is None:
+                raise
+            others.append((source, f"unusable: {error}"))
+            continue
+        if winner is None:
+            winner = (source, resolver, membership)
+        else:
+            others.append((source, repr(membership)))
+            conflicts += _conflicts(winner[0], winner[2], source, membership)
+    if winner is None:
+        resolver = SimpleClusterResolver(ClusterSpec({}))
+        return Detection(NOTHING, resolver, resolver.membership(), ("no variable describes a cluster",))
+    source, resolver, membership = winner
+    told, used = environ.get("JAX_COORDINATOR_ADDRESS", "").strip(), membership.coordinator_address
+    if source == _tf_config.VARIABLE and told and used not in (None, told):
+        conflicts.append(f"coordinator: {source} says {used}, JAX_COORDINATOR_ADDRESS says {told}, which is not used")
+    return Detection(source, resolver, membership, resolver.because, tuple(others), tuple(conflicts))
+
+
+def _conflicts(source: str, first: Membership, other: str, second: Membership) -> list[str]:
+    """What two sources disagree on."""
+    rows = [
+        ("number of processes", first.num_processes, second.num_processes),
+        ("process id", first.process_id, second.process_id),
+        ("coordinator's host", _host(first), _host(second)),
+    ]
+    return [
+        f"{what}: {source} says {mine}, {other} says {theirs}"
+        for what, mine, theirs in rows
+        if mine != theirs and mine is not None and theirs is not None
+    ]
+
+
+def _host(membership: Membership) -> str | None:
+    address = membership.coordinator_address
+    return None if address is None else split_address(address, "coordinator address")[0]

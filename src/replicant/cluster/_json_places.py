@@ -1,0 +1,71 @@
+"""Where each value of a JSON text stands, so that an error can point at it."""
+
+import json
+import re
+from typing import Any
+
+from ..errors import ClusterError
+
+Path = tuple[str | int, ...]
+
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+def load_with_places(text: str, name: str) -> tuple[Any, dict[Path, str]]:
+    """A JSON value, and ``"line L, column C"`` of every value in it by its path of keys and indices.
+
+    Args:
+        text: JSON.
+        name: what the text is called in messages.
+
+    Raises:
+        ClusterError: not JSON, or an object with one key twice.
+
+    >>> value, places = load_with_places('{"worker": ["a:1", "b:1"]}', "TF_CONFIG")
+    >>> value, places[("worker", 1)]
+    ({'worker': ['a:1', 'b:1']}, 'line 1, column 20')
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        near = text[error.pos : error.pos + 20]
+        at = f"at {near!r}" if near else "at its end"
+        raise ClusterError(f"{name} is not JSON: line {error.lineno}, column {error.colno}, {at}: {error.msg}.") from error
+    except RecursionError as error:
+        raise ClusterError(f"{name} is not JSON that anybody wrote: it is nested too deeply.") from error
+    offsets: dict[Path, int] = {}
+    _walk(text, _skip(text, 0), (), offsets, name)
+    return value, {path: _place(text, offset) for path, offset in offsets.items()}
+
+
+def _walk(text: str, at: int, path: Path, offsets: dict[Path, int], name: str) -> int:
+    """Note where the value at `at` and all inside it begin; the text is known to be valid. Returns where it ends."""
+    offsets[path] = at
+    if text[at] not in "{[":
+        return _DECODER.raw_decode(text, at)[1]
+    is_object = text[at] == "{"
+    at = _skip(text, at + 1)
+    index = 0
+    while text[at] not in "}]":
+        key: str | int = index
+        if is_object:
+            start = at
+            key, at = _DECODER.raw_decode(text, at)
+            if (*path, key) in offsets:
+                raise ClusterError(f"{name}, {_place(text, start)}: the key {key!r} is there twice.")
+            at = _skip(text, _skip(text, at) + 1)  # the colon
+        at = _skip(text, _walk(text, at, (*path, key), offsets, name))
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+        index += 1
+    return at + 1
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _place(text: str, offset: int) -> str:
+    return f"line {text.count(chr(10), 0, offset) + 1}, column {offset - text.rfind(chr(10), 0, offset)}"

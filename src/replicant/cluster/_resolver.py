@@ -1,0 +1,197 @@
+"""ClusterResolver: one way of finding out about the cluster; and the one that is told everything."""
+
+import abc
+from collections.abc import Mapping
+
+from ..errors import ArgumentTypeError
+from ._membership import Membership, find_membership
+from ._spec import ClusterSpec
+
+
+class ClusterResolver(abc.ABC):
+    """Finds out which processes there are and which one this is. Semantics: ``tf.distribute.cluster_resolver.ClusterResolver``.
+
+    Subclasses say `cluster_spec`, and set `task_type` and `task_id`. Nothing here starts JAX or asks the network.
+    """
+
+    _task_type: str | None = None
+    _task_id: int | None = None
+    _rpc_layer: str | None = None
+    _coordinator_address: str | None = None  # where it is not the address of process 0's task
+    _bind_address: str | None = None
+    _local: tuple[int, int] | None = None  # rank on this host, processes on it
+    _because: tuple[str, ...] = ()
+
+    @abc.abstractmethod
+    def cluster_spec(self) -> ClusterSpec:
+        """The cluster."""
+
+    @property
+    def task_type(self) -> str | None:
+        """This process's job, such as ``"worker"``; None if there is no cluster."""
+        return self._task_type
+
+    @task_type.setter
+    def task_type(self, task_type: str | None) -> None:
+        self._task_type = task_type
+
+    @property
+    def task_id(self) -> int | None:
+        """This process's index in its job; None if there is no cluster."""
+        return self._task_id
+
+    @task_id.setter
+    def task_id(self, task_id: int | None) -> None:
+        self._task_id = task_id
+
+    @property
+    def rpc_layer(self) -> str | None:
+        """Prefix of `master`, as in ``"grpc"``; nothing else depends on it."""
+        return self._rpc_layer
+
+    @rpc_layer.setter
+    def rpc_layer(self, rpc_layer: str | None) -> None:
+        self._rpc_layer = rpc_layer
+
+    @property
+    def environment(self) -> str | None:
+        """TensorFlow's name of where the program runs; empty unless given."""
+        return ""
+
+    @property
+    def because(self) -> tuple[str, ...]:
+        """The facts that the answers rest on, as ``NAME=value``."""
+        return self._because
+
+    def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
+        """The address of a task, this process's own by default; empty if there is no cluster.
+
+        Raises:
+            ClusterError: no such task, or one whose address is not known.
+        """
+        task_type = self.task_type if task_type is None else task_type
+        task_id = self.task_id if task_id is None else task_id
+        spec = self.cluster_spec()
+        if not spec or task_type is None or task_id is None:
+            return ""
+        return with_layer(spec.task_address(task_type, task_id), rpc_layer or self.rpc_layer)
+
+    def num_accelerators(self, task_type: str | None = None, task_id: int | None = None) -> dict[str, int]:
+        """Accelerators of each worker by type, where they were declared; empty elsewhere.
+
+        JAX is not asked: that would start it before the workers have found each other. `replicant.list_devices` asks it.
+        """
+        return {}
+
+    def membership(self) -> Membership:
+        """Who this process is among those that train together.
+
+        Raises:
+            ClusterError: a description that breaks a rule; see `Membership`.
+        """
+        return find_membership(
+            self.cluster_spec(),
+            self.task_type,
+            self.task_id,
+            local=self._local,
+            coordinator_address=self._coordinator_address,
+            bind_address=self._bind_address,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.cluster_spec()}, task_type={self.task_type!r}, task_id={self.task_id!r})"
+
+
+class SimpleClusterResolver(ClusterResolver):
+    """Is told everything. Semantics: ``tf.distribute.cluster_resolver.SimpleClusterResolver``.
+
+    Args:
+        cluster_spec: the cluster.
+        master: what `master` answers when no task is named.
+        task_type: this process's job.
+        task_id: its index in that job.
+        environment: answered as given.
+        num_accelerators: answered as given, such as ``{"GPU": 8}``.
+        rpc_layer: prefix of `master`.
+        bind_address: ``host:port`` where process 0 listens, if it is not the coordinator's own address.
+
+    Raises:
+        ArgumentTypeError: ``cluster_spec`` is no ClusterSpec, or ``master`` no string.
+
+    >>> cluster = ClusterSpec({"worker": ["node1:2222", "node2:2222"]})
+    >>> SimpleClusterResolver(cluster, task_type="worker", task_id=1).membership()
+    Membership(process 1 of 2, coordinator node1:2222)
+    """
+
+    def __init__(  # noqa: PLR0917 - TensorFlow's order
+        self,
+        cluster_spec: ClusterSpec,
+        master: str = "",
+        task_type: str | None = None,
+        task_id: int | None = None,
+        environment: str = "",
+        num_accelerators: Mapping[str, int] | None = None,
+        rpc_layer: str | None = None,
+        *,
+        bind_address: str | None = None,
+    ) -> None:
+        if not isinstance(cluster_spec, ClusterSpec):
+            raise ArgumentTypeError(f"SimpleClusterResolver: cluster_spec must be a ClusterSpec. Received: {cluster_spec!r}.")
+        if not isinstance(master, str):
+            raise ArgumentTypeError(f"SimpleClusterResolver: master must be a string. Received: {master!r}.")
+        self._spec = cluster_spec
+        self._master = master
+        self._task_type = task_type
+        self._task_id = task_id
+        self._environment = environment
+        self._num_accelerators = dict(num_accelerators or {})
+        self._rpc_layer = rpc_layer
+        self._bind_address = bind_address
+
+    def cluster_spec(self) -> ClusterSpec:
+        """The cluster, as given."""
+        return self._spec
+
+    def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
+        """The address of the task that is named, else ``master`` as given."""
+        if task_type is not None and task_id is not None:
+            return super().master(task_type, task_id, rpc_layer)
+        return with_layer(self._master, rpc_layer or self.rpc_layer)
+
+    @property
+    def environment(self) -> str:
+        """As given."""
+        return self._environment
+
+    def num_accelerators(self, task_type: str | None = None, task_id: int | None = None) -> dict[str, int]:
+        """As given."""
+        return self._num_accelerators
+
+
+class FoundClusterResolver(ClusterResolver):
+    """A cluster of equal workers that something in the environment described."""
+
+    def __init__(
+        self,
+        addresses: "list[str | None]",
+        process_id: int,
+        *,
+        local: tuple[int, int] | None = None,
+        bind_address: str | None = None,
+        because: tuple[str, ...] = (),
+    ) -> None:
+        self._spec = ClusterSpec({"worker": addresses})
+        self._task_type = "worker"
+        self._task_id = process_id
+        self._local = local
+        self._bind_address = bind_address
+        self._because = because
+
+    def cluster_spec(self) -> ClusterSpec:
+        """The cluster; an address that nobody told this process is None."""
+        return self._spec
+
+
+def with_layer(address: str, rpc_layer: str | None) -> str:
+    """An address in the form ``layer://address``."""
+    return f"{rpc_layer}://{address}" if rpc_layer else address

@@ -1,0 +1,96 @@
+"""Reading environment variables: numbers, and what JAX's own variables say about the coordinator."""
+
+import zlib
+from collections.abc import Mapping
+
+from ..errors import ClusterError
+from ._addresses import HIGHEST_PORT, join_address, split_address
+
+Environ = Mapping[str, str]
+
+# Above the ports that Linux hands out by itself (32768 to 60999), with room for one port per process behind each.
+_FIRST_PORT = 61440
+_PORT_CHOICES = 3840
+
+
+def first(environ: Environ, *names: str) -> tuple[str, str] | None:
+    """Name and value of the first variable that is set and not empty."""
+    return next(((name, environ[name].strip()) for name in names if environ.get(name, "").strip()), None)
+
+
+def number(environ: Environ, *names: str) -> int | None:
+    """The whole number in the first variable that is set; None if none is.
+
+    Raises:
+        ClusterError: something else than digits.
+
+    >>> number({"RANK": "3"}, "RANK"), number({}, "RANK")
+    (3, None)
+    """
+    found = first(environ, *names)
+    if found is None:
+        return None
+    name, value = found
+    if not (value.isascii() and value.isdigit()):
+        raise ClusterError(f"{name}={value!r} is not a whole number from 0.")
+    return int(value)
+
+
+def needed_number(environ: Environ, source: str, advice: str, *names: str) -> int:
+    """As `number`, and an error if none of the variables is set."""
+    value = number(environ, *names)
+    if value is None:
+        raise ClusterError(f"{source}: {' or '.join(names)} is not set. {advice}")
+    return value
+
+
+def check_rank(source: str, name: str, rank: int, count_name: str, count: int) -> None:
+    """Check that a rank is below the number of processes."""
+    if count < 1:
+        raise ClusterError(f"{source}: {count_name}={count}; there must be at least one process.")
+    if rank >= count:
+        raise ClusterError(f"{source}: {name}={rank} is outside {count_name}={count}: it must be from 0 to {count - 1}.")
+
+
+def port_of_job(identity: str) -> int:
+    """A port that all processes of one job work out alike, and that two jobs on one machine seldom share.
+
+    >>> port_of_job("job 17") == port_of_job("job 17"), 61440 <= port_of_job("job 18") < 65280
+    (True, True)
+    """
+    return _FIRST_PORT + zlib.crc32(identity.encode()) % _PORT_CHOICES
+
+
+def coordinator_port(environ: Environ, default: int) -> int:
+    """``JAX_COORDINATOR_PORT``, or a default."""
+    port = number(environ, "JAX_COORDINATOR_PORT")
+    if port is not None and not 1 <= port <= HIGHEST_PORT:
+        raise ClusterError(f"JAX_COORDINATOR_PORT={port}: a port is from 1 to {HIGHEST_PORT}.")
+    return default if port is None else port
+
+
+def told_coordinator(environ: Environ, default_port: int | None = None) -> str | None:
+    """``JAX_COORDINATOR_ADDRESS`` with a port, its own or ``JAX_COORDINATOR_PORT``; None if it is not set."""
+    found = first(environ, "JAX_COORDINATOR_ADDRESS")
+    if found is None:
+        return None
+    name, address = found
+    has_port = address.count(":") == 1 or "]:" in address
+    if not has_port and (default_port is not None or "JAX_COORDINATOR_PORT" in environ):
+        address = join_address(address.strip("[]"), coordinator_port(environ, default_port or 0))
+    split_address(address, name)
+    return address
+
+
+def told_bind_address(environ: Environ) -> str | None:
+    """``JAX_COORDINATOR_BIND_ADDRESS``; None if it is not set."""
+    found = first(environ, "JAX_COORDINATOR_BIND_ADDRESS")
+    if found is not None:
+        split_address(found[1], found[0])
+        return found[1]
+    return None
+
+
+def facts(environ: Environ, *names: str) -> tuple[str, ...]:
+    """Those of the variables that are set, as ``NAME=value``."""
+    return tuple(f"{name}={environ[name]}" for name in names if environ.get(name, "").strip())
