@@ -1,0 +1,197 @@
+"""What the CPU kernels are worth: training steps of four models and single operations, with them and as JAX comes.
+
+Each way is compiled in this process: "as JAX comes" with all kernels off and XLA's option as jaxlib sets it. Steps
+alternate between the ways and donate nothing; medians and minima are printed, in ms.
+Run: ``python benchmarks/kernels.py [--steps 15] [--models cnn mlp]``.
+"""
+
+import argparse
+import contextlib
+import functools
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from jax import lax
+from keras import layers
+
+from replicant import kernels
+
+BATCH = 128
+WARM_UP_STEPS = 2
+OPTION = "xla_cpu_experimental_ynn_fusion_type"
+WITHOUT_CONV = ("INDIVIDUAL_DOT", "REDUCE")
+STOCK = (*WITHOUT_CONV, "INDIVIDUAL_CONVOLUTION")  # jaxlib 0.10.2's own choice
+Way = tuple[tuple[str, ...], tuple[str, ...]]  # kernels that are off, XLA's option
+WAYS: dict[str, Way] = {
+    "kernels": ((), WITHOUT_CONV),
+    "only conv": (("max_pool", "avg_pool"), WITHOUT_CONV),
+    "only pooling": ((), STOCK),
+    "as JAX comes": (("max_pool", "avg_pool"), STOCK),
+}
+
+
+def cnn() -> keras.Model:
+    """The network of the Fashion-MNIST guide."""
+    return keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def mlp() -> keras.Model:
+    """784-512-512-10."""
+    return keras.Sequential(
+        [keras.Input((784,)), layers.Dense(512, activation="relu"), layers.Dense(512, activation="relu"), layers.Dense(10)]
+    )
+
+
+def resnet() -> keras.Model:
+    """Eight layers for CIFAR's shape."""
+
+    def conv(x: Any, filters: int, size: int, stride: int = 1) -> Any:
+        return layers.Conv2D(filters, size, strides=stride, padding="same", use_bias=False)(x)
+
+    inputs = keras.Input((32, 32, 3))
+    x = layers.ReLU()(layers.BatchNormalization()(conv(inputs, 16, 3)))
+    for filters, stride in ((16, 1), (32, 2), (64, 2)):
+        y = layers.ReLU()(layers.BatchNormalization()(conv(x, filters, 3, stride)))
+        y = layers.BatchNormalization()(conv(y, filters, 3))
+        x = layers.ReLU()(layers.Add()([x if stride == 1 else conv(x, filters, 1, stride), y]))
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+def transformer() -> keras.Model:
+    """Four blocks, width 128, sequence 128."""
+    inputs = keras.Input((128,), dtype="int32")
+    x = layers.Embedding(1000, 128)(inputs)
+    for _ in range(4):
+        y = layers.LayerNormalization()(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(4, 32)(y, y)])
+        y = layers.Dense(512, activation="relu")(layers.LayerNormalization()(x))
+        x = layers.Add()([x, layers.Dense(128)(y)])
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling1D()(x)))
+
+
+MODELS: dict[str, Callable[[], keras.Model]] = {"cnn": cnn, "mlp": mlp, "resnet": resnet, "transformer": transformer}
+
+
+def training_step(name: str) -> tuple[Callable[..., Any], Any, tuple[Any, Any]]:
+    """A step written by hand around the Keras layers, its first state and a batch: loss, gradients, Adam, accuracy."""
+    keras.utils.set_random_seed(1)
+    model, optimizer = MODELS[name](), keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    rng = np.random.default_rng(0)
+    shape = (BATCH, *model.inputs[0].shape[1:])
+    x = rng.integers(0, 1000, shape).astype(np.int32) if name == "transformer" else rng.normal(size=shape).astype(np.float32)
+
+    def loss(trainable: Any, others: Any, x: Any, y: Any) -> Any:
+        called = model.stateless_call(trainable, others, x, training=True)
+        logits, others = called[0], called[1]
+        value = -jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1).mean()
+        return value, (logits, others)
+
+    def step(state: Any, x: Any, y: Any) -> Any:
+        trainable, others, slots, correct = state
+        (value, (logits, others)), gradients = jax.value_and_grad(loss, has_aux=True)(trainable, others, x, y)
+        updated = optimizer.stateless_apply(slots, gradients, trainable)
+        trainable, slots = updated[0], updated[1]
+        return (trainable, others, slots, correct + (logits.argmax(-1) == y).sum()), value
+
+    variables = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
+    state = (*[[v.value for v in group] for group in variables], jnp.zeros((), jnp.int32))
+    return step, state, (jnp.asarray(x), jnp.asarray(rng.integers(0, 10, BATCH)))
+
+
+def compiled(function: Callable[..., Any], way: Way, *args: Any) -> Any:
+    """`function`, compiled one way."""
+    off, option = way
+    with kernels.disabled(*off) if off else contextlib.nullcontext():
+        lowered = jax.jit(function).lower(*args)
+    return lowered.compile(compiler_options={OPTION: ",".join(f"LIBRARY_FUSION_TYPE_{name}" for name in option)})
+
+
+def alternate(programs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each round of each program; the rounds alternate."""
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(WARM_UP_STEPS + rounds):
+        for name, program in programs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(program())
+            times[name].append((time.perf_counter() - start) * 1e3)
+    return {name: found[WARM_UP_STEPS:] for name, found in times.items()}
+
+
+def report(name: str, times: dict[str, list[float]]) -> None:
+    """One row."""
+    shown = "   ".join(f"{way} {statistics.median(found):8.2f} (min {min(found):.2f})" for way, found in times.items())
+    print(f"{name:32} {shown}", flush=True)
+
+
+def models(names: list[str], rounds: int) -> None:
+    """Training steps."""
+    for name in names:
+        step, state, (x, y) = training_step(name)
+        programs = {way: compiled(step, how, state, x, y) for way, how in WAYS.items()}
+        losses = {way: float(program(state, x, y)[1]) for way, program in programs.items()}
+        assert max(losses.values()) - min(losses.values()) < 1e-5, losses
+        calls = {way: functools.partial(program, state, x, y) for way, program in programs.items()}
+        report(name, alternate(calls, rounds))
+
+
+POOLS = {
+    "2x2": ((128, 26, 26, 32), (1, 2, 2, 1), (1, 2, 2, 1), "VALID"),
+    "3x3 stride 2": ((32, 56, 56, 64), (1, 3, 3, 1), (1, 2, 2, 1), "SAME"),
+    "3x3 stride 1": ((32, 32, 32, 32), (1, 3, 3, 1), (1, 1, 1, 1), "SAME"),
+    "2x2 channels first": ((32, 64, 26, 26), (1, 1, 2, 2), (1, 1, 2, 2), "VALID"),
+}
+
+
+def pools(rounds: int) -> None:
+    """Pooling and its gradient, on their own."""
+    for name, (shape, window, strides, padding) in POOLS.items():
+        x = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32)
+        for kind, combine, first in (("max", lax.max, -np.inf), ("sum", lax.add, 0.0)):
+
+            def pool(x: Any, combine: Any = combine, first: float = first, how: Any = (window, strides, padding)) -> Any:
+                return lax.reduce_window(x, first, combine, *how)
+
+            def gradient(x: Any, cotangent: Any, pool: Any = pool) -> Any:
+                return jax.vjp(pool, x)[1](cotangent)[0]
+
+            for label, function, args in ((kind, pool, (x,)), (f"gradient of {kind}", gradient, (x, pool(x)))):
+                ways = {way: WAYS[way] for way in ("kernels", "as JAX comes")}
+                programs = {way: compiled(function, how, *args) for way, how in ways.items()}
+                calls = {way: functools.partial(program, *args) for way, program in programs.items()}
+                report(f"{label} {name}", alternate(calls, rounds))
+
+
+def main() -> None:
+    """Everything."""
+    parser = argparse.ArgumentParser(description="CPU kernels against JAX's own.")
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS])
+    arguments = parser.parse_args()
+    print(repr(kernels.status()))
+    models(arguments.models, arguments.steps)
+    pools(arguments.steps)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Switching kernels on and off, and what is on now."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..errors import ArgumentError
+from ._flags import set_conv_option
+from ._lowering import register
+from ._switch import FAMILIES, LOWERINGS, VARIABLE, choose, choose_here, chosen, chosen_everywhere, from_environment
+from ._windows import KERNELS
+
+
+@dataclass(frozen=True)
+class Status:
+    """Which kernels are on, and why others are not.
+
+    Attributes:
+        kernels: for each kernel "on", or "off: " and the reason.
+    """
+
+    kernels: Mapping[str, str]
+
+    def __str__(self) -> str:
+        """One line: for logs and ``replicant doctor``."""
+        return "CPU kernels: " + ", ".join(f"{name} {state}" for name, state in self.kernels.items())
+
+    def __repr__(self) -> str:
+        """A line for each kernel."""
+        width = max(map(len, self.kernels))
+        return "\n".join(["CPU kernels:", *(f"  {n:{width}}  {s}  ({FAMILIES[n]})" for n, s in self.kernels.items())])
+
+
+@dataclass
+class _Installed:
+    conv: str = "off: not installed"
+    registered: set[str] = field(default_factory=set)
+
+
+_installed = _Installed()
+
+
+def install() -> None:
+    """Do what REPLICANT_KERNELS says. ``import replicant`` calls it, before anything starts JAX.
+
+    Raises ConfigurationError if REPLICANT_KERNELS names a kernel that does not exist.
+    """
+    wanted = from_environment()
+    _installed.conv = set_conv_option("conv" in wanted)
+    choose(wanted & LOWERINGS)
+    if wanted & LOWERINGS:
+        _register()
+
+
+def _register() -> None:
+    """Give JAX the lowerings, once. Which of them compute is another question, see _switch.py."""
+    for kernel in KERNELS:
+        if kernel.primitive.name not in _installed.registered:
+            register(kernel)
+            _installed.registered.add(kernel.primitive.name)
+
+
+def enable(*names: str) -> None:
+    """Switch kernels on. Programs compile anew when they are next called; those compiled ahead of time stay as they are.
+
+    Args:
+        *names: "max_pool", "avg_pool"; without any, both. "conv" can be chosen only before JAX starts, by
+            the environment variable REPLICANT_KERNELS.
+
+    Raises ArgumentError for other names.
+
+    >>> from replicant import kernels
+    >>> kernels.disable("avg_pool")
+    >>> kernels.enable("avg_pool")
+    >>> kernels.enable("pool")
+    Traceback (most recent call last):
+    ...
+    replicant.errors.ArgumentError: There is no kernel 'pool' to switch: use 'avg_pool', 'max_pool', or no name for all.
+    """
+    wanted = chosen_everywhere() | _checked(names)
+    _register()
+    choose(wanted)
+
+
+def disable(*names: str) -> None:
+    """Switch kernels off: JAX's own lowerings take their place. Arguments and errors as for `enable`."""
+    choose(chosen_everywhere() - _checked(names))
+
+
+@contextmanager
+def disabled(*names: str) -> Iterator[None]:
+    """Within the ``with`` block, and in this thread, these kernels (without names: all) are off.
+
+    Programs compiled inside are kept apart from those outside, so that nothing is compiled twice on leaving it. Arguments and
+    errors as for `enable`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from replicant import kernels
+    >>> with kernels.disabled():
+    ...     print(jax.jit(jnp.sum)(jnp.ones((256, 256))))
+    65536.0
+    """
+    with choose_here(chosen() - _checked(names)):
+        yield
+
+
+def _checked(names: tuple[str, ...]) -> frozenset[str]:
+    if "conv" in names:
+        raise ArgumentError(
+            "The kernel 'conv' is an option that XLA reads when JAX starts, so it cannot be switched later. Start the program with "
+            f"{VARIABLE}=1 to have it, or with {VARIABLE}={','.join(sorted(LOWERINGS))} for all but this one."
+        )
+    if unknown := sorted(set(names) - LOWERINGS):
+        raise ArgumentError(
+            f"There is no kernel {', '.join(map(repr, unknown))} to switch: use {', '.join(map(repr, sorted(LOWERINGS)))}, or no "
+            "name for all."
+        )
+    return frozenset(names) or LOWERINGS
+
+
+def status() -> Status:
+    """What is on, here and now.
+
+    >>> from replicant import kernels
+    >>> with kernels.disabled("avg_pool"):
+    ...     print(kernels.status().kernels["max_pool"], "|", kernels.status().kernels["avg_pool"])
+    on | off: switched off
+    """
+    asked = from_environment()
+    states = {"conv": _installed.conv}
+    for name in sorted(LOWERINGS):
+        if name in chosen():
+            states[name] = "on"
+        else:
+            states[name] = "off: switched off" if name in asked else f"off: {VARIABLE} does not ask for it"
+    return Status(states)

@@ -1,0 +1,143 @@
+"""What importing Replicant does to XLA_FLAGS and to JAX's lowerings, in fresh processes."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+LIMIT_SECONDS = 120
+OPTION = "--xla_cpu_experimental_ynn_fusion_type"
+SET = f"{OPTION}=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"
+SHOW = "import os; print(os.environ.get('XLA_FLAGS', '')); print(replicant.kernels.status().kernels['conv'])\n"
+# As if another jaxlib were installed: the version is all that the decision reads.
+OTHER_JAXLIB = (
+    "import importlib.metadata as m; real = m.version\nm.version = lambda name: '0.12.3' if name == 'jaxlib' else real(name)\n"
+)
+PLUGIN = (
+    "import importlib.metadata as m; real = m.entry_points\n"
+    "ours = [m.EntryPoint('xla_cuda13', 'x', 'jax_plugins')]\n"
+    "m.entry_points = lambda **k: ours if k.get('group') == 'jax_plugins' else real(**k)\n"
+)
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    cleared = ("XLA_FLAGS", "REPLICANT_KERNELS", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES")
+    clean = {k: v for k, v in os.environ.items() if k not in cleared}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "environment", "flags", "state"),
+    [
+        ("", {}, SET, "on"),
+        ("", {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, f"--xla_force_host_platform_device_count=2 {SET}", "on"),
+        ("", {"XLA_FLAGS": f"{OPTION}="}, f"{OPTION}=", f"off: XLA_FLAGS sets {OPTION}= already"),
+        (
+            "",
+            {"XLA_FLAGS": f"{OPTION}=LIBRARY_FUSION_TYPE_DOT"},
+            f"{OPTION}=LIBRARY_FUSION_TYPE_DOT",
+            f"off: XLA_FLAGS sets {OPTION}=LIBRARY_FUSION_TYPE_DOT already",
+        ),
+        ("", {"XLA_FLAGS": SET}, SET, "on"),  # as in a child of a process that set it
+        ("", {"XLA_FLAGS": SET, "REPLICANT_KERNELS": "0"}, SET, "on"),
+        ("", {"REPLICANT_KERNELS": "0"}, "", "off: REPLICANT_KERNELS does not ask for it"),
+        ("", {"REPLICANT_KERNELS": "max_pool"}, "", "off: REPLICANT_KERNELS does not ask for it"),
+        ("", {"REPLICANT_KERNELS": "max_pool,conv"}, SET, "on"),
+        ("", {"JAX_PLATFORMS": "cpu"}, SET, "on"),
+        (
+            "",
+            {"JAX_PLATFORMS": "cuda,cpu"},
+            "",
+            "off: JAX_PLATFORMS='cuda,cpu' may start an accelerator, whose compiler may not know the option",
+        ),
+        (PLUGIN, {}, "", "off: JAX has plugins (xla_cuda13), whose compiler may not know the option"),
+        (PLUGIN, {"JAX_PLATFORMS": "cpu"}, SET, "on"),
+        (OTHER_JAXLIB, {}, "", "off: jaxlib 0.12.3 has not been tried with it (only 0.10)"),
+        (
+            "import jax; jax.devices()\n",
+            {},
+            "",
+            "off: JAX had started before replicant was imported; import replicant first",
+        ),
+    ],
+)
+def test_xla_flags(before: str, environment: dict[str, str], flags: str, state: str) -> None:
+    done = run(f"{before}import replicant\n{SHOW}", **environment)
+    assert done.stdout.splitlines() == [flags, state], done.stderr
+
+
+def test_the_installed_jaxlib_takes_the_option() -> None:
+    done = run("import replicant, jax.numpy as jnp; print(jnp.ones(3).sum(), replicant.list_devices())")
+    assert done.stdout == "3.0 ['cpu:0']\n", done.stderr
+
+
+def test_asking_whether_jax_has_started_changes_nothing() -> None:
+    done = run(
+        "import replicant, jax; print(len(jax.devices()), jax.config.values['jax_num_cpu_devices'])", JAX_NUM_CPU_DEVICES="3"
+    )
+    assert done.stdout == "3 3\n", done.stderr
+
+
+LOWERED = (
+    "import replicant, jax, jax.numpy as jnp\n"
+    "pool = lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2), (1, 2), 'VALID').sum()\n"
+    "text = lambda: jax.jit(jax.grad(pool)).lower(jnp.ones((2, 4))).as_text()\n"
+    "print('select_and_scatter' in text())\n"
+)
+
+
+def test_none_at_all_and_then_one() -> None:
+    done = run(
+        LOWERED + "replicant.kernels.enable('max_pool'); print('select_and_scatter' in text()); print(replicant.kernels.status())",
+        REPLICANT_KERNELS="0",
+    )
+    no = "off: REPLICANT_KERNELS does not ask for it"
+    assert done.stdout.splitlines() == ["True", "False", f"CPU kernels: conv {no}, avg_pool {no}, max_pool on"], done.stderr
+
+
+def test_without_kernels_programs_are_those_of_jax_itself() -> None:
+    """What stands in for JAX's own lowering, when a kernel is off or does not apply, is the same program."""
+    program = (
+        "import sys, re, jax, jax.numpy as jnp\n"
+        "from jax import lax\n"
+        "if sys.argv[1:]:\n    import replicant; replicant.kernels.disable()\n"
+        "w = dict(window_dimensions=(1, 3, 3, 1), window_strides=(1, 2, 2, 1), padding='SAME')\n"
+        "for op, first in ((lax.max, -jnp.inf), (lax.add, 0.0), (lax.min, jnp.inf)):\n"
+        "    f = lambda x: (lax.reduce_window(x, first, op, **w) ** 2).sum()\n"
+        "    print(jax.jit(jax.value_and_grad(f)).lower(jnp.ones((2, 7, 7, 3))).compile().as_text())\n"
+    )
+    alone, with_replicant = (run_with_arguments(program, arguments) for arguments in ([], ["with replicant"]))
+    assert sum("reduce-window" in operation for operation in alone) >= 3
+    assert with_replicant == alone
+
+
+def run_with_arguments(program: str, arguments: list[str]) -> list[str]:
+    """The operations, with the shapes of their results, of the compiled programs that a script prints."""
+    clean = {k: v for k, v in os.environ.items() if k != "REPLICANT_KERNELS"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=clean | {"XLA_FLAGS": SET, "JAX_ENABLE_COMPILATION_CACHE": "false"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=True,
+    )
+    return sorted(re.findall(r" = (\S+ [a-z-]+)\(", done.stdout))
+
+
+def test_a_kernel_that_does_not_exist() -> None:
+    done = run("import replicant", REPLICANT_KERNELS="max_pool,pool")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
+        "(all) or some of avg_pool,conv,max_pool, separated by commas."
+    )
