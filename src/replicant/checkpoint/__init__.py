@@ -1,10 +1,24 @@
 """Checkpoints: the values of models, optimizers, metrics, variables and counters, kept in folders that are whole or not there.
 
 ``_objects`` names the values -> ``_values`` takes them to the host -> ``_storage`` writes and reads them -> ``_restore``
-gives them back.
+gives them back. ``_appearing`` makes folders that are whole or not there, ``_lock`` keeps two programs apart.
 """
 
 from ._checkpoint import Checkpoint
+from ._inspect import list_variables, load_variable
+from ._manager import CheckpointManager
 from ._numbered import latest_checkpoint
+from ._options import CheckpointOptions
+from ._preemption import PreemptionCheckpointHandler
+from ._termination import TerminationConfig
 
-__all__ = ["Checkpoint", "latest_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointManager",
+    "CheckpointOptions",
+    "PreemptionCheckpointHandler",
+    "TerminationConfig",
+    "latest_checkpoint",
+    "list_variables",
+    "load_variable",
+]

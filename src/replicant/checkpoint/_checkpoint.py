@@ -2,8 +2,11 @@
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .._context import active_replica_context
 from .._state import current_recorder
@@ -11,8 +14,12 @@ from ..errors import ArgumentError, ContextError
 from . import _storage
 from ._numbered import next_number
 from ._objects import Inventory, kind_of
-from ._restore import RestoreStatus, restore_objects
-from ._values import decode, encode, fetch
+from ._options import CheckpointOptions
+from ._restore import Restore, RestoreStatus
+from ._values import decode, encode, fetch, start_fetching
+from ._writer import BackgroundWriter
+
+_EXTRA = ".extra/"  # begins the names of arrays that belong to no object: no object's name begins with a dot
 
 
 class Checkpoint:
@@ -20,18 +27,21 @@ class Checkpoint:
 
     Args:
         objects: by name: Keras models, layers, optimizers, metrics, variables and seed generators; ``replicant.Variable``; numbers
-            and arrays (NumPy or JAX); dicts, lists, tuples and other pytrees of all these. The optimizer of a compiled model is an
-            object of its own.
+            and arrays (NumPy or JAX); iterators over datasets, and other objects with ``state()`` and ``restore(state)`` or
+            ``get_state()`` and ``set_state(state)``; dicts, lists, tuples and other pytrees of all these. The optimizer of a
+            compiled model is an object of its own.
 
     The objects are attributes: ``checkpoint.model``. Numbers, arrays and tuples cannot change in place, so after a restore the
     attribute has their new values, and before saving assign the current ones: ``checkpoint.state = state``. Dicts and lists are
     changed in place.
 
     A checkpoint does not know about devices: save under one strategy, restore under another or none. A variable with one value
-    per replica is saved as its aggregate and split when restored.
+    per replica is saved as its aggregate, and with its copies: the same number of replicas continues with them, another number
+    with the aggregate, split.
 
     Raises ArgumentTypeError for something that cannot be saved, ArgumentError for a name that is taken.
-    Semantics: tf.train.Checkpoint; here a model or optimizer that has no variables yet is built when restored.
+    Semantics: tf.train.Checkpoint; here a model or optimizer that has no variables yet is built when restored, where that is
+    possible. Otherwise it gets its values when it is first called, and objects that become attributes later get theirs then.
 
     >>> import tempfile, replicant
     >>> step = replicant.Variable(3)
@@ -46,10 +56,14 @@ class Checkpoint:
 
     _objects: dict[str, Any]
     _save_counter: int
+    _writer: BackgroundWriter
+    _restore: Restore | None
 
     def __init__(self, **objects: Any):
         self._objects = {}
         self._save_counter = 0
+        self._writer = BackgroundWriter()
+        self._restore = None
         for name, item in objects.items():
             self._track(name, item)
 
@@ -58,21 +72,31 @@ class Checkpoint:
         """The number of the last checkpoint that was saved or restored; 0 before."""
         return self._save_counter
 
-    def save(self, prefix: str | os.PathLike[str]) -> str:
+    def save(self, prefix: str | os.PathLike[str], options: CheckpointOptions | None = None) -> str:
         """Save to the folder ``prefix-n`` and return its path; n is the next number that nothing in that directory has.
 
-        Raises CheckpointError if it cannot be written; nothing of it is left then. Raises ContextError inside ``run``,
-        VariableError for a variable with one value per replica and no aggregation.
+        Raises CheckpointError if it cannot be written, or if the one before, written in the background, could not; nothing of it is
+        left then. Raises ContextError inside ``run``, VariableError for a variable with one value per replica and no aggregation.
         """
+        self._writer.wait()
         start = Path(prefix)
         number = next_number(start, self._save_counter)
-        path = self._write(start.with_name(f"{start.name}-{number}"), number)
+        path = self._write(start.with_name(f"{start.name}-{number}"), number, options)
         self._save_counter = number
         return path
 
-    def write(self, path: str | os.PathLike[str]) -> str:
+    def write(self, path: str | os.PathLike[str], options: CheckpointOptions | None = None) -> str:
         """Save to the folder `path`, which must not exist, and return it. Raises as ``save`` does."""
-        return self._write(Path(path), self._save_counter)
+        self._writer.wait()
+        return self._write(Path(path), self._save_counter, options)
+
+    def sync(self) -> None:
+        """Wait until what is written in the background is on the disk.
+
+        Raises CheckpointError if it could not be written. Also done by ``save``, ``write`` and ``restore``, and at the end of the
+        program. Semantics: tf.train.Checkpoint.sync.
+        """
+        self._writer.wait()
 
     def restore(self, path: str | os.PathLike[str] | None) -> RestoreStatus:
         """Give the objects the values that the checkpoint at `path` has for them.
@@ -83,29 +107,65 @@ class Checkpoint:
         Returns: what did not match, with ``assert_consumed()``, ``assert_existing_objects_matched()`` and ``expect_partial()``.
 
         Raises CheckpointError if the checkpoint is missing or damaged, if a value has another shape or dtype than its counterpart,
-        or if a model cannot be built; no value has changed then. Raises ContextError inside ``run``.
+        or if an optimizer cannot be built; no value has changed then. Raises ContextError inside ``run``.
         """
-        _require_eager("restore")
-        if path is None:
-            return RestoreStatus(None, tuple(Inventory(self._objects).items), ())
-        meta, arrays = _storage.read(Path(path))
-        self._objects, status = restore_objects(os.fspath(path), self._objects, meta["objects"], decode(meta, arrays))
-        self._save_counter = meta["save_counter"]
+        status, meta, _ = self._read("restore", path)
+        self._save_counter = meta.get("save_counter", self._save_counter)
         return status
 
-    def _write(self, path: Path, save_counter: int) -> str:
+    def read(self, path: str | os.PathLike[str] | None) -> RestoreStatus:
+        """``restore`` of what ``write`` wrote: the number of the next ``save`` does not depend on it."""
+        return self._read("read", path)[0]
+
+    def _read(self, what: str, path: str | os.PathLike[str] | None) -> tuple[RestoreStatus, dict[str, Any], list[np.ndarray]]:
+        """Also returns the manifest and the extra arrays."""
+        _require_eager(what)
+        self._writer.wait()
+        if path is None:
+            return RestoreStatus(None, tuple(Inventory(self._objects).items)), {}, []
+        meta, arrays = _storage.read(Path(path))
+        extra_arrays = [arrays.pop(f"{_EXTRA}{i}") for i in range(meta["num_extra_arrays"])]
+        restore = Restore(os.fspath(path), self._objects, meta["objects"], decode(meta, arrays))
+        self._objects = restore.advance()
+        self._restore = restore
+        return restore.status, meta, extra_arrays
+
+    def _write(
+        self,
+        path: Path,
+        save_counter: int,
+        options: CheckpointOptions | None,
+        *,
+        extra: Any = None,
+        extra_arrays: Sequence[np.ndarray] = (),
+        then: Callable[[], None] = lambda: None,
+    ) -> str:
+        """`extra` goes into the manifest, `extra_arrays` beside the others; `then` is called once the checkpoint is there."""
         _require_eager("save")
         inventory = Inventory(self._objects)
-        numbers_and_keys, arrays = encode({key: fetch(item) for key, item in inventory.items.items()})
+        start_fetching(inventory.items.values())
+        meta, arrays = encode({key: fetch(item) for key, item in inventory.items.items()})
         descriptions = {key: kind.describe(item, inventory) for key, item in inventory.objects.items() if (kind := kind_of(item))}
-        meta = {"save_counter": save_counter, "saved_at": time.time(), "objects": descriptions, **numbers_and_keys}
-        _storage.write(path, meta, arrays)
+        meta |= {"save_counter": save_counter, "saved_at": time.time(), "objects": descriptions, "extra": extra or {}}
+        meta["num_extra_arrays"] = len(extra_arrays)
+        arrays |= {f"{_EXTRA}{i}": array for i, array in enumerate(extra_arrays)}
+
+        def write() -> None:
+            _storage.write(path, meta, arrays)
+            then()
+
+        if options is not None and options.enable_async:
+            self._writer.start(write)
+        else:
+            write()
         return str(path)
 
     def _track(self, name: str, item: Any) -> None:
         if name.startswith("_") or hasattr(type(self), name):
             raise ArgumentError(f"Checkpoint: {name!r} cannot be the name of an object, since Checkpoint uses it. Choose another.")
         Inventory({name: item})  # says now, not after the first epoch, what cannot be saved
+        if self._restore is not None and name not in self._objects and self._restore.has(name):
+            item = self._restore.add(name, item)
         self._objects[name] = item
 
     def __getattr__(self, name: str) -> Any:

@@ -6,8 +6,8 @@ import warnings
 from collections import defaultdict
 from pathlib import Path
 
-from ..errors import CheckpointError
-from ._storage import ARRAYS, MANIFEST, read_manifest
+from ..errors import DamagedCheckpointError
+from ._storage import ARRAYS, MANIFEST, verify
 
 _NUMBERED = re.compile(r"(.+)-(\d+)")
 
@@ -25,8 +25,8 @@ def next_number(prefix: Path, after: int) -> int:
 def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     """The path of the newest complete checkpoint in `directory`, None if there is none or no such directory.
 
-    Of the checkpoints of one prefix that is the one with the highest number; of several prefixes, the one written last. Checkpoints
-    that are half written or have lost something are passed over with a warning; other files do not matter.
+    Of the checkpoints of one prefix that is the one with the highest number; of several prefixes, the one written last. Every byte
+    of it is checked. Checkpoints that are half written or damaged are passed over with a warning; other files do not matter.
 
     Semantics: tf.train.latest_checkpoint, but what counts is what lies in the directory, not a file that tells about it.
 
@@ -51,7 +51,22 @@ def _newest(members: list[tuple[int, Path]]) -> tuple[float, Path] | None:
     """When the complete checkpoint of the highest number was written, and its path."""
     for _, path in sorted(members, reverse=True):
         try:
-            return read_manifest(path)["meta"]["saved_at"], path
-        except CheckpointError as error:
-            warnings.warn(f"Passed over the checkpoint {path}: {error}", stacklevel=3)
+            return verify(path)["saved_at"], path
+        except DamagedCheckpointError as error:
+            warn_passed_over(path, error, stacklevel=4)
     return None
+
+
+def warn_passed_over(path: Path, error: DamagedCheckpointError, stacklevel: int) -> None:
+    """Say which checkpoint is not used, and why."""
+    warnings.warn(f"Passed over the checkpoint {path}: {error} The one before it is used, if there is one.", stacklevel=stacklevel)
+
+
+def numbered_checkpoints(prefix: Path) -> list[tuple[int, Path]]:
+    """The numbers and folders of a prefix that look like checkpoints, in rising order."""
+    found = []
+    for path in prefix.parent.iterdir() if prefix.parent.is_dir() else []:
+        match = _NUMBERED.fullmatch(path.name)
+        if match and match[1] == prefix.name and ((path / MANIFEST).exists() or (path / ARRAYS).exists()):
+            found.append((int(match[2]), path))
+    return sorted(found)

@@ -13,7 +13,8 @@ from .._state import connect_libraries
 from .._values import is_distributed
 from .._variables import is_variable, ref_of
 from ..errors import ArgumentError
-from ._values import check_leaf
+from ._states import Stateful, is_stateful
+from ._values import COPIES, check_leaf
 
 
 class ObjectKind:
@@ -34,8 +35,17 @@ class ObjectKind:
         del item, inventory
         return {}
 
-    def build(self, item: Any, key: str, description: dict[str, Any], inventory: "Inventory") -> None:
-        """Make the variables that the saved object had and this one does not have yet, or raise CheckpointError."""
+    def build(self, item: Any, key: str, description: dict[str, Any], inventory: "Inventory") -> bool:
+        """Make the variables that the saved object had and this one does not have yet, or raise CheckpointError.
+
+        False: they can only be made by using the object.
+        """
+        del item, key, description, inventory
+        return True
+
+    def when_built(self, item: Any, resume: Callable[[], None]) -> None:
+        """Call `resume` once, when an object that ``build`` could not build has its variables and before it computes anything."""
+        raise NotImplementedError
 
 
 _kinds: list[ObjectKind] = []
@@ -59,11 +69,12 @@ def numbered(group: str, variables: Sequence[Any]) -> list[tuple[str, Any]]:
 class Inventory:
     """Everything in `objects`, at this moment.
 
-    objects: key -> object of a registered kind. items: key -> Ref of a variable, or leaf of a container.
+    objects: key -> object of a registered kind. items: key -> Ref of a variable, object with a state, or leaf of a container.
     """
 
-    def __init__(self, objects: Mapping[str, Any]):
+    def __init__(self, objects: Mapping[str, Any], waiting: Sequence[str] = ()):
         connect_libraries()
+        self._waiting = waiting
         leaves, self._tree = jax.tree_util.tree_flatten_with_path(dict(objects), is_leaf=_is_leaf)
         self._leaves = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
         self.objects: dict[str, Any] = {}
@@ -76,6 +87,10 @@ class Inventory:
     def key_of(self, variable: Any) -> str | None:
         """The key of a variable (the first, if it is there twice); None if it is not part of the checkpoint."""
         return self._keys.get(id(variable))
+
+    def will_have(self, key: str) -> bool:
+        """Whether a variable of that key belongs to an object whose variables are not made yet."""
+        return any(key.startswith(f"{other}/") for other in self._waiting)
 
     def variable_at(self, key: str) -> Any:
         """The variable of that key, or None."""
@@ -94,6 +109,8 @@ class Inventory:
                 self._add_variable(f"{key}/{name}", variable)
         elif is_variable(leaf):
             self._add_variable(key, leaf)
+        elif is_stateful(leaf):
+            self._add_item(key, Stateful(key, leaf))
         else:
             check_leaf(key, leaf)
             self._add_item(key, leaf)
@@ -104,13 +121,15 @@ class Inventory:
         self._keys.setdefault(id(variable), key)
 
     def _add_item(self, key: str, item: Any) -> None:
+        if key.endswith(COPIES):
+            raise ArgumentError(f"Checkpoint: {key!r} ends in {COPIES!r}, which Checkpoint uses itself. Rename the dict key.")
         if key in self.items:
             raise ArgumentError(f"Checkpoint: two values have the key {key!r}. Rename the object or dict key that holds one.")
         self.items[key] = item
 
 
 def _is_object(leaf: Any) -> bool:
-    return is_variable(leaf) or kind_of(leaf) is not None
+    return is_variable(leaf) or kind_of(leaf) is not None or is_stateful(leaf)
 
 
 def _is_leaf(node: Any) -> bool:

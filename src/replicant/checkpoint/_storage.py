@@ -1,26 +1,24 @@
 """How a checkpoint lies on disk: a folder with ``manifest.json`` and ``arrays.bin``, which exists wholly or not at all.
 
 ``arrays.bin`` is the arrays' bytes, one after the other, in C order and little-endian. ``manifest.json`` says what they are, and
-carries a checksum of each array and of itself, so damage anywhere is found before any value is used.
+carries a checksum of each array and of itself, so damage anywhere, to a single byte, is found before any value is used. There is
+nothing in either file that could be executed.
 """
 
 import json
-import os
-import secrets
-import shutil
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, DamagedCheckpointError
+from ._appearing import appearing, flush, write_durably
 
 FORMAT = "replicant-checkpoint"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 ARRAYS = "arrays.bin"
 
@@ -36,11 +34,10 @@ def write(path: Path, meta: dict[str, Any], arrays: Mapping[str, np.ndarray]) ->
     Raises CheckpointError if `path` exists or cannot be written; nothing of it is left then.
     """
     try:
-        with _appearing(path) as folder:
+        with appearing(path) as folder:
             records = _write_arrays(folder / ARRAYS, arrays)
             body = {"format": FORMAT, "version": VERSION, "meta": meta, "arrays": records}
-            text = json.dumps({**body, "checksum": _checksum(body)}, indent=1)
-            _write_durably(folder / MANIFEST, text.encode())
+            write_durably(folder / MANIFEST, _dump({**body, "checksum": _checksum(body)}))
     except OSError as error:
         raise CheckpointError(f"The checkpoint {path} could not be written ({error}). Nothing of it is left.") from error
 
@@ -51,14 +48,30 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     Raises CheckpointError, naming the file, if anything is missing, damaged or of an unknown version.
     """
     manifest = read_manifest(path)
-    arrays = {}
+    return manifest["meta"], read_arrays(path, manifest["arrays"])
+
+
+def read_arrays(path: Path, records: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """The arrays that some records of a manifest describe; the others are not touched.
+
+    Raises CheckpointError, naming the file, if one of them is damaged.
+    """
     try:
         with (path / ARRAYS).open("rb") as file:
-            for record in manifest["arrays"]:
-                arrays[record["key"]] = _read_array(path / ARRAYS, file, record)
+            return {record["key"]: _read_array(path / ARRAYS, file, record) for record in records}
     except OSError as error:
-        raise CheckpointError(f"{path / ARRAYS} could not be read ({error}).") from error
-    return manifest["meta"], arrays
+        raise DamagedCheckpointError(f"{path / ARRAYS} could not be read ({error}).") from error
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """The meta data of the folder `path`, and the certainty that every byte of it is as it was written.
+
+    Raises CheckpointError, naming the file, if that is not so.
+    """
+    manifest = read_manifest(path)
+    for record in manifest["arrays"]:
+        read_arrays(path, [record])  # one after the other: only the largest must fit into memory
+    return manifest["meta"]
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -67,40 +80,47 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises CheckpointError, naming the file, if one is missing, if the manifest is damaged or the size of the arrays is not its.
     """
     file = path / MANIFEST
-    manifest = _parse(file)
-    if manifest.get("format") != FORMAT:
+    text = _read_text(file)
+    manifest = _parse(file, text)
+    if manifest.get("format") != FORMAT and "checksum" not in manifest:
         raise CheckpointError(
             f"{file} is not the manifest of a checkpoint: its format is {manifest.get('format')!r}, not {FORMAT!r}."
         )
-    if manifest.get("version") != VERSION:
+    expected = manifest.pop("checksum", None)
+    if expected != _checksum(manifest):
+        raise DamagedCheckpointError(f"{file} is damaged: its checksum is {_checksum(manifest)}, but it says {expected!r}.")
+    if text != _dump({**manifest, "checksum": expected}):
+        raise DamagedCheckpointError(f"{file} is damaged: it says what it should, but is not written as it was.")
+    if manifest.get("version") != VERSION:  # every version has this checksum, so the number is what was written
         raise CheckpointError(
             f"{file} has version {manifest.get('version')!r} of the checkpoint format; this Replicant reads version {VERSION}. "
             "Install the Replicant that wrote it, or a newer one."
         )
-    expected = manifest.pop("checksum", None)
-    if expected != _checksum(manifest):
-        raise CheckpointError(f"{file} is damaged: its checksum is {_checksum(manifest)}, but it says {expected!r}.")
     num_bytes = sum(record["num_bytes"] for record in manifest["arrays"])
     try:
         found = (path / ARRAYS).stat().st_size
     except OSError as error:
-        raise CheckpointError(f"{path / ARRAYS} is missing ({error}); it should have {num_bytes} bytes.") from error
+        raise DamagedCheckpointError(f"{path / ARRAYS} is missing ({error}); it should have {num_bytes} bytes.") from error
     if found != num_bytes:
-        raise CheckpointError(f"{path / ARRAYS} is damaged: it has {found} bytes, but should have {num_bytes}.")
+        raise DamagedCheckpointError(f"{path / ARRAYS} is damaged: it has {found} bytes, but should have {num_bytes}.")
     return manifest
 
 
-def _parse(file: Path) -> dict[str, Any]:
+def _read_text(file: Path) -> bytes:
     try:
-        text = file.read_bytes()
+        return file.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"There is no readable checkpoint at {file.parent}: {error}.{_neighbours(file.parent)}") from error
+        kind = DamagedCheckpointError if (file.parent / ARRAYS).exists() else CheckpointError
+        raise kind(f"There is no readable checkpoint at {file.parent}: {error}.{_neighbours(file.parent)}") from error
+
+
+def _parse(file: Path, text: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(text)
     except ValueError as error:  # also what is not UTF-8
-        raise CheckpointError(f"{file} is damaged: it is not JSON ({error}).") from error
+        raise DamagedCheckpointError(f"{file} is damaged: it is not JSON ({error}).") from error
     if not isinstance(manifest, dict):
-        raise CheckpointError(f"{file} is damaged: it should be a JSON object, but is a {type(manifest).__name__}.")
+        raise DamagedCheckpointError(f"{file} is damaged: it should be a JSON object, but is a {type(manifest).__name__}.")
     return manifest
 
 
@@ -125,7 +145,7 @@ def _write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[str
                 }
             )
             stream.write(data)
-        _flush(stream)
+        flush(stream)
     return records
 
 
@@ -139,11 +159,14 @@ def _as_bytes(array: np.ndarray) -> memoryview:
 def _read_array(path: Path, file: Any, record: dict[str, Any]) -> np.ndarray:
     key, num_bytes = record["key"], record["num_bytes"]
     file.seek(record["offset"])
-    data = bytearray(file.read(num_bytes))  # writable, and its own memory
-    if zlib.crc32(data) != record["crc32"]:
-        raise CheckpointError(
+    data = np.empty(num_bytes, np.uint8)
+    found = file.readinto(data)
+    if found != num_bytes:
+        raise DamagedCheckpointError(f"{path} is damaged: it ends in the midst of {key!r}, {num_bytes - found} bytes too early.")
+    if zlib.crc32(data.data) != record["crc32"]:
+        raise DamagedCheckpointError(
             f"{path} is damaged: {key!r} (bytes {record['offset']} to {record['offset'] + num_bytes}) has the checksum "
-            f"{zlib.crc32(data)}, but should have {record['crc32']}."
+            f"{zlib.crc32(data.data)}, but should have {record['crc32']}."
         )
     try:
         dtype = np.dtype(record["dtype"])
@@ -151,48 +174,14 @@ def _read_array(path: Path, file: Any, record: dict[str, Any]) -> np.ndarray:
         raise CheckpointError(
             f"{path}: {key!r} has the dtype {record['dtype']!r}, which this NumPy and JAX do not know; upgrade them."
         ) from error
-    array = np.frombuffer(data, np.uint8).view(dtype.newbyteorder("<") if sys.byteorder == "big" else dtype)
+    array = data.view(dtype.newbyteorder("<") if sys.byteorder == "big" else dtype)
     return array.astype(dtype, copy=False).reshape(record["shape"])
 
 
 def _checksum(body: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+    return zlib.crc32(_dump(body))
 
 
-@contextmanager
-def _appearing(path: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `path` at the end, at one stroke; after an error it is gone."""
-    if os.path.lexists(path):
-        raise CheckpointError(
-            f"{path} exists already, and a checkpoint is never overwritten: choose another path, or delete it first."
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
-    folder.mkdir()
-    try:
-        yield folder
-        _flush_folder(folder)
-        folder.rename(path)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def _write_durably(file: Path, data: bytes) -> None:
-    with file.open("xb") as stream:
-        stream.write(data)
-        _flush(stream)
-
-
-def _flush(stream: Any) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _dump(value: dict[str, Any]) -> bytes:
+    """JSON in the one way in which we write it: the same value is always the same bytes."""
+    return json.dumps(value, sort_keys=True, indent=1).encode()

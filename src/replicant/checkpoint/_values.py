@@ -1,19 +1,24 @@
 """The values of a checkpoint: how they are taken to the host, split in arrays and JSON, put together again and compared.
 
-A value is a NumPy array, a Python number or an array of JAX's typed random keys.
+A value is a NumPy array, a Python number, an array of JAX's typed random keys, the state of an object, or the copies of a variable
+that has one per replica, beside their aggregate.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._rules import VariableAggregation
 from .._state import Ref
 from .._values import Mirrored, PerReplica
 from ..errors import ArgumentTypeError
+from ._states import Stateful, StoredState
 
+COPIES = "/.copies"  # ends the names of the arrays that hold copies
 _NUMBER_TYPES = (bool, int, float)  # exactly these: a subclass (np.float64, IntEnum) would come back as something else
 _PARSE: dict[str, Any] = {"bool": lambda text: text == "True", "int": int, "float": float}
 
@@ -46,65 +51,122 @@ def _is_storable(dtype: np.dtype) -> bool:
         return False
 
 
+@dataclasses.dataclass(frozen=True)
+class Copies:
+    """What a variable with one copy per replica holds.
+
+    aggregate: its value, for any number of replicas. stack: the copies, for the same number. aggregation: how one comes of the
+    other.
+    """
+
+    aggregate: np.ndarray
+    stack: np.ndarray
+    aggregation: str
+
+
+def start_fetching(items: Iterable[Any]) -> None:
+    """Begin to copy from the devices to the host, all at once; ``fetch`` then waits for one after the other."""
+    for item in items:
+        array = item.get_raw()[0] if isinstance(item, Ref) else _bare(item)
+        if isinstance(array, jax.Array) and not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            array.copy_to_host_async()
+
+
 def fetch(item: Any) -> Any:
-    """The value of a variable's Ref or of a leaf, in host memory of its own."""
+    """The value of a variable's Ref or of a leaf, which nothing will change any more.
+
+    On a CPU this is the memory of the JAX array itself: JAX arrays do not change, and XLA overwrites no buffer that somebody looks
+    at, donated or not.
+    """
     if isinstance(item, Ref):
-        return np.array(item.read_eagerly(), copy=True)
+        raw, stacked = item.get_raw()
+        value = np.asarray(item.read_eagerly())
+        if not stacked:
+            return value
+        item.expose()
+        return Copies(value, np.asarray(raw), item.aggregation.name)
+    if isinstance(item, Stateful):
+        return item.get()
     if isinstance(item, Mirrored):
-        return fetch(item.value)
-    if isinstance(item, jax.Array) and jnp.issubdtype(item.dtype, jax.dtypes.prng_key):
-        return item
-    return np.array(item, copy=True) if isinstance(item, jax.Array | np.ndarray | np.generic) else item
+        return fetch(_bare(item))
+    if isinstance(item, jax.Array):
+        return item if jnp.issubdtype(item.dtype, jax.dtypes.prng_key) else np.asarray(item)
+    return np.array(item, copy=True) if isinstance(item, np.ndarray | np.generic) else item
 
 
 def encode(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What JSON holds of the values, and the arrays."""
-    numbers, random_keys, arrays = {}, {}, {}
+    meta: dict[str, dict[str, Any]] = {"numbers": {}, "random_keys": {}, "states": {}, "copies": {}}
+    arrays = {}
     for key, value in values.items():
         if isinstance(value, np.ndarray):
             arrays[key] = value
+        elif isinstance(value, Copies):
+            arrays[key], arrays[key + COPIES] = value.aggregate, value.stack
+            meta["copies"][key] = value.aggregation
         elif isinstance(value, jax.Array):
             arrays[key] = np.array(jax.random.key_data(value), copy=True)
-            random_keys[key] = str(jax.random.key_impl(value))
+            meta["random_keys"][key] = str(jax.random.key_impl(value))
+        elif isinstance(value, StoredState):
+            meta["states"][key] = value.value
         else:
-            numbers[key] = {"type": type(value).__name__, "value": repr(value)}  # repr: exact, and valid JSON for nan
-    return {"numbers": numbers, "random_keys": random_keys}, arrays
+            meta["numbers"][key] = {"type": type(value).__name__, "value": repr(value)}  # exact, and valid JSON for nan
+    return meta, arrays
 
 
 def decode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Inverse of encode."""
     values: dict[str, Any] = dict(arrays)
+    for key, aggregation in meta["copies"].items():
+        values[key] = Copies(arrays[key], values.pop(key + COPIES), aggregation)
     for key, impl in meta["random_keys"].items():
         values[key] = jax.random.wrap_key_data(jnp.array(arrays[key], copy=True), impl=impl)
     for key, number in meta["numbers"].items():
         values[key] = _PARSE[number["type"]](number["value"])
+    for key, state in meta["states"].items():
+        values[key] = StoredState(state)
     return values
 
 
 def describe(item: Any) -> str:
     """Dtype and shape of a Ref, a leaf or a value, for messages."""
+    if isinstance(item, Stateful | StoredState):
+        return "the state of an object"
     if type(item) in _NUMBER_TYPES:
         return f"a Python {type(item).__name__}"
-    item = item.value if isinstance(item, Mirrored) else item
+    item = _bare(item)
     return f"{item.dtype}{list(item.shape)}"
+
+
+def _bare(item: Any) -> Any:
+    """What has the shape and the dtype."""
+    if isinstance(item, Mirrored):
+        return jnp.asarray(item.value)  # JAX gives some constants as numbers with a dtype
+    return item.aggregate if isinstance(item, Copies) else item
 
 
 def fits(item: Any, value: Any) -> bool:
     """Whether the stored `value` can take the place of a Ref's or leaf's. A Python number stands for any scalar in a container."""
-    item = item.value if isinstance(item, Mirrored) else item
+    item, value = _bare(item), _bare(value)
+    if isinstance(item, Stateful) or isinstance(value, StoredState):
+        return isinstance(item, Stateful) and isinstance(value, StoredState)
     if type(value) in _NUMBER_TYPES or type(item) in _NUMBER_TYPES:
         return not isinstance(item, Ref) and np.shape(item) == np.shape(value)
     return item.dtype == value.dtype and tuple(item.shape) == tuple(value.shape)
 
 
-def assign(ref: Ref, value: np.ndarray) -> None:
-    """Give a variable its stored value. The next step splits and places it."""
-    ref.set_raw(jnp.array(value, copy=True), stacked=False)
+def assign(ref: Ref, value: np.ndarray | Copies) -> None:
+    """Give a variable its stored value. The next step places it, and aggregates and splits copies of another number of replicas."""
+    stacked = isinstance(value, Copies) and ref.on_read and ref.aggregation is VariableAggregation[value.aggregation]
+    array = value.stack if isinstance(value, Copies) and stacked else _bare(value)
+    with jax.ensure_compile_time_eval():  # it may be in the midst of a trace that a variable comes into being
+        ref.set_raw(jnp.array(array, copy=True), stacked=stacked)
     ref.expose()
 
 
 def replaced(leaf: Any, value: Any) -> Any:
     """The stored `value` as what it replaces: in NumPy memory, as JAX array where the old one lay, or as Python number."""
+    value = _bare(value)
     if type(value) in _NUMBER_TYPES:
         if isinstance(leaf, np.ndarray | np.generic | jax.Array | Mirrored):
             return replaced(leaf, np.asarray(value, dtype=_dtype_of(leaf)))

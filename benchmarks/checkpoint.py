@@ -1,0 +1,180 @@
+"""What checkpoints cost: how long a step is held, bytes per second against the disk, and against Keras and Orbax.
+
+A model of 400 MB is saved and restored in alternating rounds; ``fsync`` is part of every write. "held" is the time until the next
+step may begin when writing goes on in the background. Orbax is measured where it is installed. Then the CNN of the guide is
+trained with a backup every 50 steps, and without. Run: ``python benchmarks/checkpoint.py [--rounds 5] [--megabytes 400]``.
+"""
+
+import argparse
+import importlib.util
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+import keras
+import numpy as np
+
+import replicant
+from replicant.data import Dataset
+
+ASYNC = replicant.CheckpointOptions(enable_async=True)
+UNITS = 2000  # a layer of 16 MB
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Cost of checkpoints.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=100, help="of the CNN, per round")
+    parser.add_argument("--dir", type=Path, default=None, help="where to write (default: the temporary directory)")
+    return parser.parse_args()
+
+
+def timed(action: Callable[[], Any]) -> float:
+    """Seconds that `action` takes."""
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def sync(file: Path) -> None:
+    """Wait until the file is on the disk."""
+    descriptor = os.open(file, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+class Ways:
+    """The ways to write and to read one model, each as seconds by name."""
+
+    def __init__(self, folder: Path, megabytes: int):
+        self.folder = folder
+        num_layers = max(1, round(megabytes * 1e6 / (4 * UNITS * UNITS)))
+        layers = [keras.layers.Dense(UNITS, use_bias=False) for _ in range(num_layers)]
+        self.model = keras.Sequential([keras.Input((UNITS,)), *layers])
+        self.num_bytes = 4 * UNITS * UNITS * num_layers
+        self.checkpoint = replicant.Checkpoint(model=self.model)
+        self.bump = replicant.function(lambda: [w.assign(w.value * 1.0) for w in self.model.weights] and None)
+
+    def disk(self) -> dict[str, float]:
+        """The bytes alone."""
+        arrays, file = [np.asarray(w.value) for w in self.model.weights], self.folder / "raw"
+
+        def write() -> None:
+            with file.open("wb") as stream:
+                for array in arrays:
+                    stream.write(array.data)
+                stream.flush()
+                os.fsync(stream.fileno())
+
+        seconds = {"disk write": timed(write), "disk read": timed(lambda: np.fromfile(file, np.uint8))}
+        file.unlink()
+        return seconds
+
+    def replicant(self) -> dict[str, float]:
+        """Ours, at once and in the background, between two steps that own the variables."""
+        self.bump()
+        seconds = {"replicant write": timed(lambda: self.checkpoint.write(self.folder / "now"))}
+        seconds["replicant restore"] = timed(lambda: self.checkpoint.read(self.folder / "now").assert_consumed())
+        self.bump()
+        seconds["step"] = timed(lambda: (self.bump(), self.model.weights[0].value.block_until_ready()))
+        self.bump()
+        seconds["replicant held"] = timed(lambda: self.checkpoint.write(self.folder / "later", ASYNC))
+        seconds["step while writing"] = timed(lambda: (self.bump(), self.model.weights[0].value.block_until_ready()))
+        self.checkpoint.sync()
+        for name in ("now", "later"):
+            shutil.rmtree(self.folder / name)
+        return seconds
+
+    def keras(self) -> dict[str, float]:
+        """Keras's own file, without checksums."""
+        file = self.folder / "keras.weights.h5"
+        seconds = {"keras write": timed(lambda: (self.model.save_weights(file), sync(file)))}
+        seconds["keras restore"] = timed(lambda: self.model.load_weights(file))
+        file.unlink()
+        return seconds
+
+    def orbax(self) -> dict[str, float]:
+        """Orbax, if it is installed."""
+        if importlib.util.find_spec("orbax") is None:
+            return {}
+        import jax
+        import orbax.checkpoint as ocp  # pyright: ignore[reportMissingImports]
+
+        tree = {str(i): w.value for i, w in enumerate(self.model.weights)}
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+        checkpointer = ocp.StandardCheckpointer()
+        path = self.folder / "orbax"
+        seconds = {"orbax held": timed(lambda: checkpointer.save(path, tree))}
+        seconds["orbax write"] = seconds["orbax held"] + timed(checkpointer.wait_until_finished)
+        seconds["orbax restore"] = timed(lambda: jax.block_until_ready(checkpointer.restore(path, like)))
+        checkpointer.close()
+        shutil.rmtree(path)
+        return seconds
+
+
+def train_cnn(num_steps: int, callbacks: list[Any]) -> float:
+    """Seconds per step of the CNN of the guide, after the first ten steps."""
+    model = keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            keras.layers.Conv2D(32, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Conv2D(64, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(64 * (num_steps + 10), 28, 28, 1)).astype(np.float32)
+    dataset = Dataset.from_tensor_slices((rows, rng.integers(0, 10, len(rows)))).batch(64)
+    times: list[float] = []
+
+    class Clock(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 10:
+                times.append(time.perf_counter())
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            times.append(time.perf_counter())
+
+    model.fit(dataset, verbose=0, callbacks=[Clock(), *callbacks])  # pyright: ignore[reportArgumentType]
+    return (times[1] - times[0]) / num_steps
+
+
+def main() -> None:
+    """Print two tables."""
+    options = parse()
+    with tempfile.TemporaryDirectory(dir=options.dir) as name:
+        ways = Ways(Path(name), options.megabytes)
+        rounds = [{**ways.disk(), **ways.replicant(), **ways.keras(), **ways.orbax()} for _ in range(options.rounds + 1)][1:]
+        print(f"{ways.num_bytes / 1e6:.0f} MB, {options.rounds} rounds after one to warm up; seconds")
+        for key in rounds[0]:
+            seconds = [each[key] for each in rounds]
+            median = statistics.median(seconds)
+            print(f"{key:<20} median {median:7.3f}   min {min(seconds):7.3f}   {ways.num_bytes / median / 1e6:8.0f} MB/s")
+        held = statistics.median(each["replicant held"] / each["replicant write"] for each in rounds)
+        print(f"held / synchronous write: {100 * held:.1f} %")
+        plain, backed = [], []
+        for number in range(options.rounds):
+            backup = replicant.keras.callbacks.BackupAndRestore(Path(name) / f"backup-{number}", save_freq=50)
+            plain.append(train_cnn(options.steps, []))
+            backed.append(train_cnn(options.steps, [backup]))
+        ratio = statistics.median(b / p for b, p in zip(backed, plain, strict=True))
+        print(f"CNN, ms per step: {1e3 * statistics.median(plain):.2f}; with a backup every 50 steps: ", end="")
+        print(f"{1e3 * statistics.median(backed):.2f}; overhead, median of paired rounds: {100 * (ratio - 1):.1f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""``CheckpointManager``: a directory of numbered checkpoints, of which the right ones stay."""
+
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from ..errors import ArgumentError, DamagedCheckpointError
+from ._appearing import remove
+from ._checkpoint import Checkpoint
+from ._lock import DirectoryLock
+from ._numbered import numbered_checkpoints, warn_passed_over
+from ._options import CheckpointOptions
+from ._retention import Mode, Saved, best_of, divided
+from ._storage import read_manifest, verify
+
+
+class CheckpointManager:
+    """Saves checkpoints in a directory of its own, deletes old ones, and finds the newest whole one.
+
+    Args:
+        checkpoint: what is saved and restored.
+        directory: where; made when needed. From the first save to the end of the program no other program may save there.
+        max_to_keep: how many of the newest stay; None: all. The best one by metric stays too.
+        keep_checkpoint_every_n_hours: besides, one of those that would be deleted stays for ever, per so many hours of training.
+        checkpoint_name: the checkpoints are called ``name-1``, ``name-2``, ...
+        step_counter: a number or variable that counts steps; needed for `checkpoint_interval`.
+        checkpoint_interval: ``save`` does nothing before so many steps have passed since the last save.
+        init_fn: called by ``restore_or_initialize`` where there is nothing to restore.
+        best_metric: which of the metrics given to ``save`` decides what is best.
+        best_mode: "min" or "max".
+
+    Raises ArgumentError for values that contradict each other. Semantics: tf.train.CheckpointManager; `best_metric` is new.
+
+    >>> import tempfile, replicant
+    >>> step = replicant.Variable(0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     manager = replicant.CheckpointManager(replicant.Checkpoint(step=step), folder, max_to_keep=2)
+    ...     for _ in range(3):
+    ...         _ = step.assign_add(1)
+    ...         _ = manager.save()
+    ...     names = [path.rsplit("/")[-1] for path in manager.checkpoints]
+    ...     manager.close()
+    >>> names
+    ['ckpt-2', 'ckpt-3']
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        directory: str | os.PathLike[str],
+        max_to_keep: int | None,
+        *,
+        keep_checkpoint_every_n_hours: float | None = None,
+        checkpoint_name: str = "ckpt",
+        step_counter: Any = None,
+        checkpoint_interval: int | None = None,
+        init_fn: Callable[[], Any] | None = None,
+        best_metric: str | None = None,
+        best_mode: Mode = "min",
+    ):
+        if max_to_keep is not None and max_to_keep < 1:
+            raise ArgumentError(f"max_to_keep must be at least 1, or None to keep all checkpoints. Received: {max_to_keep}.")
+        if checkpoint_interval is not None and step_counter is None:
+            raise ArgumentError(
+                f"checkpoint_interval={checkpoint_interval} counts steps: pass the variable that counts them as step_counter."
+            )
+        if best_mode not in ("min", "max"):
+            raise ArgumentError(f"best_mode must be 'min' or 'max'. Received: {best_mode!r}.")
+        self._checkpoint = checkpoint
+        self._prefix = Path(directory) / checkpoint_name
+        self._max_to_keep = max_to_keep
+        self._keep_every = None if keep_checkpoint_every_n_hours is None else 3600.0 * keep_checkpoint_every_n_hours
+        self._step_counter = step_counter
+        self._interval = checkpoint_interval
+        self._init_fn = init_fn
+        self._best_metric = best_metric
+        self._mode: Mode | None = best_mode if best_metric else None
+        self._lock = DirectoryLock(self._prefix.parent)
+        self._last_step: int | None = None
+        self._last_preserved = time.time()
+        self._saved = self._found()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What is saved."""
+        return self._checkpoint
+
+    @property
+    def directory(self) -> str:
+        """Where it is saved."""
+        return str(self._prefix.parent)
+
+    @property
+    def checkpoint_interval(self) -> int | None:
+        """Steps between two saves, if that was set."""
+        return self._interval
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The paths of the checkpoints that may be deleted some day, oldest first."""
+        self.sync()
+        return [self._path(each.number) for each in self._saved]
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        """The path of the newest one, None if there is none. ``restore_or_initialize`` also checks that it is whole."""
+        self.sync()
+        return self._path(self._saved[-1].number) if self._saved else None
+
+    @property
+    def best_checkpoint(self) -> str | None:
+        """The path of the best one by metric, None if there is none or no `best_metric`."""
+        self.sync()
+        best = best_of(self._saved, self._mode) if self._mode else None
+        return self._path(best.number) if best else None
+
+    def save(
+        self,
+        checkpoint_number: Any = None,
+        check_interval: bool = True,
+        options: CheckpointOptions | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> str | None:
+        """Save under the next number, and delete what need not stay.
+
+        Args:
+            checkpoint_number: another number, such as that of the step.
+            check_interval: whether nothing is done before `checkpoint_interval` steps have passed.
+            options: how it is written; in the background, old ones are deleted once the new one is whole.
+            metrics: by name; the one called `best_metric` counts.
+
+        Returns: the path, None if nothing was done.
+
+        Raises ArgumentError if `best_metric` is not among `metrics`, CheckpointError if the checkpoint cannot be written or if
+        another program saves in the directory.
+        """
+        self.sync()
+        step = None if self._step_counter is None else int(self._step_counter)
+        if check_interval and self._interval and _less(step, self._last_step, self._interval):
+            return None
+        metric = self._metric(metrics)
+        self._lock.acquire()
+        number = int(checkpoint_number) if checkpoint_number is not None else self._next_number()
+        now = time.time()
+        stay, preserved, gone = self._plan(Saved(number, now, metric))
+        last_preserved = preserved[-1].saved_at if preserved else self._last_preserved
+        extra = {"saved_at": now, "metric": metric, "last_preserved": last_preserved}
+        apply = functools.partial(self._apply, stay, gone, last_preserved)
+        path = self._checkpoint._write(Path(self._path(number)), number, options, extra=extra, then=apply)
+        self._checkpoint._save_counter = number
+        self._last_step = step
+        return path
+
+    def sync(self) -> None:
+        """Wait for what is written in the background. Raises CheckpointError if it could not be written."""
+        self._checkpoint.sync()
+
+    def restore_or_initialize(self) -> str | None:
+        """Restore the newest checkpoint that is whole; damaged ones are passed over with a warning.
+
+        Returns: its path; None if there is none, after calling `init_fn`.
+
+        Raises CheckpointError if it belongs to other objects, or to a newer version of Replicant.
+        """
+        self.sync()
+        for each in reversed(self._saved):
+            path = Path(self._path(each.number))
+            try:
+                verify(path)
+            except DamagedCheckpointError as error:
+                warn_passed_over(path, error, stacklevel=3)
+                continue
+            self._checkpoint.restore(path)
+            self._last_step = None if self._step_counter is None else int(self._step_counter)
+            return str(path)
+        if self._init_fn is not None:
+            self._init_fn()
+        return None
+
+    def close(self) -> None:
+        """Wait for what is written, and let other programs save in the directory. Done at the end of the program by itself."""
+        try:
+            self.sync()
+        finally:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _metric(self, metrics: Mapping[str, float] | None) -> float | None:
+        if self._best_metric is None:
+            return None
+        if metrics is None or self._best_metric not in metrics:
+            given = ", ".join(metrics) if metrics else "none"
+            raise ArgumentError(
+                f"This manager keeps the checkpoint with the best {self._best_metric!r}, so save needs it: "
+                f"save(metrics={{{self._best_metric!r}: ...}}). Received metrics: {given}."
+            )
+        return float(metrics[self._best_metric])
+
+    def _next_number(self) -> int:
+        return max([self._checkpoint.save_counter, *(number for number, _ in numbered_checkpoints(self._prefix))]) + 1
+
+    def _path(self, number: int) -> str:
+        return str(self._prefix.with_name(f"{self._prefix.name}-{number}"))
+
+    def _found(self) -> list[Saved]:
+        """What lies in the directory. Damaged ones count too: they are deleted when their time comes."""
+        saved = []
+        for number, path in numbered_checkpoints(self._prefix):
+            try:
+                meta = read_manifest(path)["meta"]
+            except DamagedCheckpointError:
+                saved.append(Saved(number, path.stat().st_mtime))
+                continue
+            extra = meta["extra"]  # empty if a bare Checkpoint wrote it
+            saved.append(Saved(number, extra.get("saved_at", meta["saved_at"]), extra.get("metric")))
+            self._last_preserved = extra.get("last_preserved", self._last_preserved)
+        if self._keep_every is None:
+            return saved
+        return [each for each in saved if each.saved_at > self._last_preserved]  # the others are preserved
+
+    def _plan(self, new: Saved) -> tuple[list[Saved], list[Saved], list[Saved]]:
+        """What stays, is preserved and goes once `new` is whole."""
+        return divided(
+            [*self._saved, new],
+            max_to_keep=self._max_to_keep,
+            keep_every_seconds=self._keep_every,
+            last_preserved=self._last_preserved,
+            mode=self._mode,
+        )
+
+    def _apply(self, stay: list[Saved], gone: list[Saved], last_preserved: float) -> None:
+        self._saved, self._last_preserved = stay, last_preserved
+        for each in gone:
+            remove(Path(self._path(each.number)))
+
+
+def _less(step: int | None, last_step: int | None, interval: int) -> bool:
+    """Whether fewer than `interval` steps have passed; before the first save all have."""
+    return step is not None and last_step is not None and step < last_step + interval

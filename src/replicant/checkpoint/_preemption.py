@@ -1,0 +1,112 @@
+"""``PreemptionCheckpointHandler``: a training loop of your own that is asked to leave saves after the step and leaves."""
+
+import os
+from collections.abc import Callable
+from typing import Any, Self
+
+from ..errors import ArgumentError
+from ._checkpoint import Checkpoint
+from ._manager import CheckpointManager
+from ._termination import Termination, TerminationConfig
+
+
+class PreemptionCheckpointHandler:
+    """Restores when it is made; from then on it saves and ends the program when that is asked to leave.
+
+    Args:
+        checkpoint_or_checkpoint_manager: what is saved. The iterator over the data belongs to it, so that no batch is lost.
+        checkpoint_dir: for a bare checkpoint: where; a manager knows.
+        termination_config: who asks to leave, how long saving may take, the exit code.
+
+    Call it in the main thread: ``handler.run(step, batch)`` calls ``step(batch)``, and saves and leaves after it if the program was
+    asked to. Where more than the step belongs together (a counter, a list of losses), call the step yourself and
+    ``handler.save_checkpoint_if_preempted()`` when all of it is done. Started again, the program goes on after that step.
+    ``close()``, or the end of a ``with``, gives SIGTERM back what it did before.
+
+    Raises ArgumentError if it does not know where to save, ContextError outside of the main thread, CheckpointError if what is
+    there cannot be restored. Semantics: tf.distribute.experimental.PreemptionCheckpointHandler; the cluster needs no resolver.
+
+    >>> import replicant, tempfile
+    >>> step = replicant.Variable(0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     manager = replicant.CheckpointManager(replicant.Checkpoint(step=step), folder, max_to_keep=2)
+    ...     with manager, replicant.PreemptionCheckpointHandler(manager) as handler:
+    ...         while handler.total_run_calls < 3:
+    ...             _ = handler.run(step.assign_add, 1)
+    >>> int(step)
+    3
+    """
+
+    def __init__(
+        self,
+        checkpoint_or_checkpoint_manager: Checkpoint | CheckpointManager,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        termination_config: TerminationConfig | None = None,
+    ):
+        manager = checkpoint_or_checkpoint_manager
+        if isinstance(manager, Checkpoint):
+            if checkpoint_dir is None:
+                raise ArgumentError(
+                    "PreemptionCheckpointHandler: a bare Checkpoint needs checkpoint_dir, the directory to save in."
+                )
+            manager = CheckpointManager(manager, checkpoint_dir, max_to_keep=1)
+        elif checkpoint_dir is not None:
+            raise ArgumentError("PreemptionCheckpointHandler: a CheckpointManager has its own directory; leave checkpoint_dir out.")
+        self._manager = manager
+        self._num_calls = 0
+        manager.checkpoint.preemption_handler = _Calls(self)
+        self._termination = Termination(termination_config or TerminationConfig())
+        manager.restore_or_initialize()
+        self._termination.start()
+
+    @property
+    def total_run_calls(self) -> int:
+        """How often ``run`` was called, by this program and those that it continues."""
+        return self._num_calls
+
+    @property
+    def is_preempted(self) -> bool:
+        """Whether the program was asked to leave."""
+        return self._termination.asked_by is not None
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``fn(*args, **kwargs)``; save and leave after it if the program was asked to. Returns what `fn` returns."""
+        result = fn(*args, **kwargs)
+        self._num_calls += 1
+        self.save_checkpoint_if_preempted()
+        return result
+
+    def save_checkpoint_if_preempted(self) -> None:
+        """Save and leave, if the program was asked to.
+
+        Raises SystemExit with the exit code, unless there is an `exit_fn`.
+        """
+        if self.is_preempted:
+            self._manager.save(check_interval=False)
+            self._manager.close()
+            self._termination.leave()
+
+    def close(self) -> None:
+        """Stop watching; SIGTERM does again what it did before."""
+        self._termination.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _Calls:
+    """The number of calls, as part of the checkpoint."""
+
+    def __init__(self, handler: PreemptionCheckpointHandler):
+        self._handler = handler
+
+    def state(self) -> int:
+        """The number."""
+        return self._handler._num_calls
+
+    def restore(self, state: int) -> None:
+        """Go on counting."""
+        self._handler._num_calls = state

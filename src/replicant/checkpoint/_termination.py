@@ -1,0 +1,154 @@
+"""Being asked to leave: SIGTERM, a file, a web address or a function of yours says so; there is a grace period, and then an end."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..errors import ArgumentError, ContextError
+
+_SECONDS_PER_REQUEST = 2.0
+_NO = ("", "FALSE", "NONE")  # what clouds answer while nothing is planned
+
+
+@dataclasses.dataclass(frozen=True)
+class TerminationConfig:
+    """How a program learns that it has to leave, and how it does.
+
+    Args:
+        termination_watcher_fn: asked besides SIGTERM, every `poll_interval` seconds: a function that returns whether to leave; a
+            path, which says so by existing; or an ``http://`` address, which says so by answering with anything but an error,
+            nothing, ``FALSE`` or ``NONE``, as the metadata servers of clouds do.
+        exit_fn: called once everything is saved, instead of ending with `exit_code`.
+        exit_code: 143 is what a program ended by SIGTERM gives to its shell; Kubernetes, Slurm and others start it again.
+        grace_period: seconds from the request to the end. What is not saved by then is lost; the checkpoint before is whole.
+        poll_interval: seconds.
+
+    Raises ArgumentError for times that are not positive. Semantics: tf.distribute.experimental.TerminationConfig, where
+    `grace_period` is time for training on; here it is the time that saving may take, and saving begins after the current step.
+    """
+
+    termination_watcher_fn: Callable[[], bool] | str | os.PathLike[str] | None = None
+    exit_fn: Callable[[], Any] | None = None
+    exit_code: int = 143
+    grace_period: float = 30.0
+    poll_interval: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("grace_period", "poll_interval"):
+            if not getattr(self, name) > 0:
+                raise ArgumentError(f"TerminationConfig: {name} must be a positive number of seconds. Got {getattr(self, name)}.")
+
+
+class Termination:
+    """Watches, from ``start`` to ``stop``, for a request to leave.
+
+    The first SIGTERM is a request; a second one ends the program at once, as does Ctrl-C in its usual way.
+    """
+
+    def __init__(self, config: TerminationConfig):
+        self._config = config
+        self._asked_by: str | None = None
+        self._timer: threading.Timer | None = None
+        self._stopped = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._before: Any = None
+        self._is_watching = False
+
+    @property
+    def asked_by(self) -> str | None:
+        """Who has asked to leave; None: nobody."""
+        return self._asked_by
+
+    def start(self) -> None:
+        """Begin to watch.
+
+        Raises ContextError outside of the main thread: Python delivers signals there only.
+        """
+        if self._is_watching:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            raise ContextError(
+                "Preemption can be handled in the main thread only, where Python delivers SIGTERM, but training runs in "
+                f"{threading.current_thread().name!r}. Train in the main thread."
+            )
+        self._is_watching = True
+        self._before = signal.signal(signal.SIGTERM, self._on_signal)
+        self._stopped.clear()
+        asks = _asker(self._config.termination_watcher_fn)
+        if asks is not None:
+            self._watcher = threading.Thread(target=self._watch, args=(asks,), name="replicant-preemption", daemon=True)
+            self._watcher.start()
+
+    def stop(self) -> None:
+        """Stop watching; SIGTERM does again what it did before."""
+        if not self._is_watching:
+            return
+        self._is_watching = False
+        self._stopped.set()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.join(_SECONDS_PER_REQUEST + 1.0)
+
+    def leave(self) -> None:
+        """End the program as configured; everything is saved."""
+        self.stop()
+        print(f"replicant: {self._asked_by}: everything is saved, leaving.", file=sys.stderr)  # noqa: T201 - the last words
+        if self._config.exit_fn is not None:
+            self._config.exit_fn()
+        else:
+            sys.exit(self._config.exit_code)
+
+    def ask(self, by: str) -> None:
+        """Note a request, and start the grace period."""
+        if self._asked_by is None:
+            self._asked_by = by
+            self._timer = threading.Timer(self._config.grace_period, self._give_up)
+            self._timer.name, self._timer.daemon = "replicant-grace-period", True
+            self._timer.start()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        signal.signal(number, signal.SIG_DFL)  # the next one ends the program at once, wherever it is
+        self.ask("SIGTERM")
+
+    def _watch(self, asks: Callable[[], bool]) -> None:
+        while not self._stopped.wait(self._config.poll_interval):
+            if asks():
+                self.ask(f"{self._config.termination_watcher_fn} says so")
+                return
+
+    def _give_up(self) -> None:
+        with contextlib.suppress(OSError):
+            message = f"replicant: {self._asked_by}: not saved within {self._config.grace_period:g} s, leaving all the same.\n"
+            os.write(2, message.encode())  # not print: another thread may hold its lock for ever
+        os._exit(self._config.exit_code)
+
+
+def _asker(watcher: Any) -> Callable[[], bool] | None:
+    if watcher is None:
+        return None
+    if callable(watcher):
+        return lambda: bool(watcher())
+    if isinstance(watcher, str) and watcher.startswith(("http://", "https://")):
+        return lambda: _answers(watcher)
+    return Path(watcher).exists
+
+
+def _answers(address: str) -> bool:
+    request = urllib.request.Request(address, headers={"Metadata-Flavor": "Google"})  # noqa: S310 - its user gave it
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS_PER_REQUEST) as answer:  # noqa: S310 - as above
+            return answer.read(1000).decode(errors="replace").strip().upper() not in _NO
+    except (urllib.error.URLError, OSError):  # 404: nothing is planned
+        return False
