@@ -186,17 +186,23 @@ def jpegs_of(size: int, count: int) -> Case:
         image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
         return file.getvalue()
 
-    def decoded(data: bytes) -> np.ndarray:
+    def by_pillow(data: bytes) -> np.ndarray:  # slower, but more exact discrete cosine transform
         return np.asarray(image.open(io.BytesIO(data), formats=["JPEG"]))
+
+    def by_simplejpeg(data: bytes) -> np.ndarray:  # the settings, and so every pixel, of TensorFlow
+        return simplejpeg.decode_jpeg(data, "RGB", fastdct=True)
 
     files = np.array([encoded() for _ in range(count)], object)
     source = Dataset.from_tensor_slices(files)
-    threads = source.map(decoded, num_parallel_calls=AUTOTUNE).batch(IMAGE_BATCH)
-    plain = source.map(decoded).batch(IMAGE_BATCH)
-    contenders = [
-        Contender(OURS, "map(Pillow, AUTOTUNE), batch", lambda: threads),
-        Contender(OURS, "map(Pillow), batch", lambda: plain),
-    ]
+    simplejpeg, contenders = peer("simplejpeg"), []
+    decoders = ({"simplejpeg": by_simplejpeg} if simplejpeg else {}) | {"Pillow": by_pillow}
+    for name, decoded in decoders.items():
+        threads = source.map(decoded, num_parallel_calls=AUTOTUNE).batch(IMAGE_BATCH)
+        plain = source.map(decoded).batch(IMAGE_BATCH)
+        contenders += [
+            Contender(OURS, f"map({name}, AUTOTUNE), batch", threads.__iter__),
+            Contender(OURS, f"map({name}), batch", plain.__iter__),
+        ]
     if tf := peer(TF):
         its = tf.data.Dataset.from_tensor_slices(files.tolist()).map(lambda file: tf.io.decode_jpeg(file, 3), tf.data.AUTOTUNE)
         its = its.batch(IMAGE_BATCH).prefetch(tf.data.AUTOTUNE)

@@ -3,6 +3,7 @@
 import collections
 import itertools
 import json
+import re
 from typing import Any
 
 import jax.numpy as jnp
@@ -335,6 +336,35 @@ def test_a_tf_dataset(tf, run_workers):
     assert steps(dataset) == [{"x": [[1.0], [2.0]], "s": [[b"a"], [b"b"]]}]
     assert steps_of_workers(run_workers, lambda: tf.data.Dataset.range(7).batch(4)) == OF_WORKERS
     check_positions(lambda: tf.data.Dataset.range(20).shuffle(5, seed=1).batch(4))
+
+
+def test_the_random_order_of_a_tf_dataset_without_a_seed_goes_on(tf):
+    def make():
+        return as_dataset(tf.data.Dataset.range(100).shuffle(100).batch(4))
+
+    iterator = iter(make())
+    for _ in range(3):
+        next(iterator)
+    state = json.loads(json.dumps(iterator.state()))
+    rest = [element.tolist() for element in iterator]
+    again = iter(make())
+    again.restore(state)
+    assert [element.tolist() for element in again] == rest
+    assert len(rest) == 22
+
+
+def test_a_damaged_position_of_a_tf_dataset(tf):
+    iterator = iter(as_dataset(tf.data.Dataset.range(8).batch(4)))
+    next(iterator)
+    state = json.dumps(iterator.state())
+    broken = re.sub(r'("it.index": ")[^"]*', r"\1AAAA", state)
+    assert broken != state
+    again = iter(as_dataset(tf.data.Dataset.range(8).batch(4)))
+    again.restore(json.loads(broken))
+    with pytest.raises(
+        DatasetError, match=r"(?s)The position of a tf\.data\.Dataset is damaged: .*Begin again, or use an older one\."
+    ):
+        next(again)
 
 
 def test_all_policies_of_a_tf_dataset(tf, run_workers, tmp_path):

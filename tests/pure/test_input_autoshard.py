@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicant._topology import Topology
@@ -125,6 +125,50 @@ def test_file(steps_of, files, num_workers, replicas, expected):
 def test_files_of_unequal_sizes_end_together(steps_of, files, num_workers, replicas, expected):
     dataset = TextLineDataset(files(2, 1, 3, 1)).map(int).batch(2 if num_workers == 3 else 4)
     assert steps_of(dataset, num_workers, replicas, FILE) == expected
+
+
+PER_FILE = {  # what may happen to rows on the way, without a number of them in it
+    "shuffle": lambda dataset: dataset.shuffle(5, seed=1),
+    "map": lambda dataset: dataset.map(lambda x: x + 100),
+    "map on threads": lambda dataset: dataset.map(lambda x: x + 100, num_parallel_calls=2),
+    "filter": lambda dataset: dataset.filter(lambda x: x % 3 > 0),
+    "repeat": lambda dataset: dataset.repeat(2),
+    "prefetch": lambda dataset: dataset.prefetch(2),
+    "cache": lambda dataset: dataset.cache(),
+    "twice": lambda dataset: dataset.flat_map(lambda x: Dataset.from_tensors(x).repeat(2)),
+}
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    st.lists(st.sampled_from(list(PER_FILE)), max_size=5),
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.integers(1, 4),
+)
+@settings(max_examples=100)
+def test_files_are_read_by_one_worker_each_in_its_order(run_workers, files, sizes, names, batch_size, num_workers, replicas):  # noqa: PLR0917
+    num_workers = min(num_workers, len(sizes))
+
+    def made(paths):
+        dataset = TextLineDataset(paths).map(int)
+        for name in names:
+            dataset = PER_FILE[name](dataset)
+        return dataset.batch(batch_size)
+
+    def rows(worker, exchange):
+        dataset = with_policy(made(paths), FILE)
+        topology = Topology(num_workers, worker, replicas)
+        return list(DistributedDataset(dataset, topology, cut, exchange=exchange))
+
+    paths = files(*sizes)
+    shares = run_workers(num_workers, rows)
+    assert len({len(steps) for steps in shares}) == 1
+    for worker, steps in enumerate(shares):
+        own = [row.item() for batch in made(paths[worker::num_workers]) for row in batch]
+        assert [row for step in steps for share in step for row in share] == own
+    everything = [row.item() for batch in made(paths) for row in batch]
+    assert sorted(row for steps in shares for step in steps for share in step for row in share) == sorted(everything)
 
 
 @pytest.mark.parametrize("policy", [OFF, HINT])

@@ -133,7 +133,7 @@ HUGE = np.broadcast_to(np.zeros((1, 2**20)), (2**20, 2**20))  # takes no memory 
     [
         (
             Dataset.from_tensor_slices(HUGE).batch(2**20),
-            r"a component has shape \(1048576, 1048576\) and dtype float64 needs 8,192.0 GiB",
+            r"the element has shape \(1048576, 1048576\) and dtype float64 needs 8,192.0 GiB",
         ),
         (Dataset.from_tensors(HUGE).repeat(2).batch(2), r"has shape \(2, 1048576, 1048576\) .* needs 16,384.0 GiB"),
         (Dataset.range(2).map(lambda n: HUGE).batch(2), r"the element has shape \(2, 1048576, 1048576\) .* needs 16,384.0 GiB"),

@@ -85,6 +85,100 @@ def test_an_error_of_the_source_comes_after_the_elements_before_it():
         next(iterator)
 
 
+def quick(x):
+    return x * 10
+
+
+def outcomes(iterator):
+    """What comes one by one, errors by their text."""
+    found = []
+    while True:
+        try:
+            found.append(next(iterator).item())
+        except KeyError as error:
+            found.append(str(error))
+        except StopIteration:
+            return found
+
+
+def test_errors_of_quick_calls_come_in_their_places():
+    bad = {0, 3, 4, 299, 300, 301, 511, 598, 599}
+
+    def fn(x):
+        if x.item() in bad:
+            raise KeyError(x.item())
+        return x
+
+    expected = [str(i) if i in bad else i for i in range(600)]
+    assert outcomes(iter(Dataset.range(600).map(fn))) == expected
+    assert outcomes(iter(Dataset.range(600).map(fn, num_parallel_calls=3))) == expected
+
+
+def test_quick_calls_are_made_several_at_once_and_slow_ones_one_by_one():
+    def fn(x):
+        if 1000 <= x < 1300:
+            time.sleep(0.003)
+        return x
+
+    with iter(Dataset.range(5000).map(fn, num_parallel_calls=2)) as iterator:
+        sizes = []
+        for i in range(5000):
+            assert next(iterator) == i
+            sizes.append(iterator._cursor.run_size)
+    assert max(sizes[:1000]) >= 8
+    assert sizes[1299] == 1
+    assert max(sizes[1300:]) >= 8
+
+
+def test_the_look_ahead_of_quick_calls_is_bounded():
+    begun = []
+    with iter(Dataset.range(10_000).map(lambda x: begun.append(x) or x, num_parallel_calls=2)) as iterator:
+        for given in range(1, 5001):
+            next(iterator)
+            assert len(begun) - given < 2 * 2 * 64
+
+
+def test_a_close_is_not_kept_waiting_by_calls_that_nobody_needs():
+    begun = []
+
+    def fn(x):
+        begun.append(x)
+        if x >= 2000:
+            time.sleep(0.05)
+        return x
+
+    iterator = iter(Dataset.range(10_000).map(fn, num_parallel_calls=2))
+    for _ in range(1900):
+        next(iterator)
+    while len(begun) <= 2000:
+        next(iterator)
+    iterator.close()
+    left = len(begun)
+    wait_until(lambda: not threads())
+    assert len(begun) <= left + 2
+
+
+@pytest.mark.parametrize("cut", [0, 1, 37, 500, 501, 777, 1499])
+def test_an_iterator_of_quick_calls_continues_from_every_point(cut):
+    def made(calls):
+        return Dataset.range(500).shuffle(50, seed=3).repeat(3).map(quick, calls)
+
+    whole = values(made(None))
+    with iter(made(2)) as iterator:
+        assert values(itertools.islice(iterator, cut)) == whole[:cut]
+        state = json.loads(json.dumps(iterator.state()))
+        assert values(iterator) == whole[cut:]
+    with iter(made(3)) as again:
+        again.restore(state)
+        assert values(again) == whole[cut:]
+
+
+@pytest.mark.parametrize(("number", "index"), [(2, 1), (7, 3), (100, 99), (700, 0)])
+def test_quick_calls_are_passed_over(number, index):
+    dataset = Dataset.range(2000).map(quick, num_parallel_calls=2).shard(number, index)
+    assert values(dataset) == list(range(index * 10, 20_000, number * 10))
+
+
 def test_structures_are_compared():
     with pytest.raises(ElementError, match=r"must return one structure for all elements. It returned \*, then \(\*, \*\)"):
         list(Dataset.range(2).map(lambda n: (n, n) if n else n, num_parallel_calls=2).batch(2))

@@ -108,6 +108,76 @@ def test_side_by_side_gives_what_one_by_one_gives(rows):
             assert batch[name][i, : len(values)].tolist() == values
 
 
+@st.composite
+def alike(draw):
+    """Examples with values of the same sizes, perhaps with one byte changed somewhere."""
+    count = draw(st.integers(1, 5))
+    small, large = st.integers(0, 127), st.integers(128, 16383)
+    kinds = {
+        "n": draw(st.sampled_from([small, large, small | large, st.just(-1)])),
+        "x": st.floats(width=32, allow_nan=False),
+        "s": st.binary(min_size=3, max_size=3),
+        "unwanted": st.binary(min_size=1, max_size=1),
+    }
+    sizes = {name: draw(st.integers(0, 3)) for name in draw(st.permutations(list(kinds)))[draw(st.integers(0, 2)) :]}
+    records = [
+        encode_example({name: [draw(kinds[name]) for _ in range(size)] for name, size in sizes.items()}) for _ in range(count)
+    ]
+    if draw(st.booleans()) and records[0]:
+        row, at = draw(st.integers(0, count - 1)), draw(st.integers(0, len(records[0]) - 1))
+        changed = bytearray(records[row])
+        changed[at % len(changed)] ^= draw(st.integers(1, 255))
+        records[row] = bytes(changed)
+    fixed = {name: FixedLenFeature((size,), DTYPES[name]) for name, size in sizes.items() if name != "unwanted"}
+    free = {name: VarLenFeature(DTYPES[name]) for name in DTYPES}
+    return records, draw(st.sampled_from([fixed, free]))
+
+
+DTYPES = {"n": "int64", "x": "float32", "s": str}
+
+
+@given(alike())
+@settings(max_examples=300)
+def test_records_that_are_alike_give_what_any_records_give(case):
+    records, features = case
+    data, sizes = b"".join(records), list(map(len, records))
+    together = _parse._uniform(data, sizes, features)
+    if together is not None:
+        side_by_side = _parse._side_by_side(data, sizes, features)
+        assert side_by_side is not None
+        assert plain(together) == plain(side_by_side)
+        assert all(value.flags.writeable for value in together.values())
+
+
+LABEL = FixedLenFeature((), "int64")
+TEXT = FixedLenFeature((), str)
+NUMBERS = VarLenFeature("int64")
+
+
+@pytest.mark.parametrize(
+    ("rows", "features", "expected"),
+    [
+        ([{"a": "xy", "l": i} for i in range(3)], {"a": TEXT, "l": LABEL}, {"a": [b"xy"] * 3, "l": [0, 1, 2]}),
+        ([{"a": ["x", "y"], "l": i} for i in range(3)], {"l": LABEL}, {"l": [0, 1, 2]}),
+        ([{"l": 300 + i} for i in range(3)], {"l": LABEL}, {"l": [300, 301, 302]}),
+        ([{"l": [1, 300]}, {"l": [7, 301]}], {"l": NUMBERS}, {"l": [[1, 300], [7, 301]]}),
+        ([{"x": [[0.5, i]]} for i in range(2)], {"x": FixedLenFeature((1, 2), "float32")}, {"x": [[[0.5, 0]], [[0.5, 1]]]}),
+        ([{"l": [1, 300]}, {"l": [300, 1]}], {"l": NUMBERS}, None),  # numbers end elsewhere
+        ([{"a": ["x", "y"]}] * 2, {"a": VarLenFeature(str)}, None),  # several strings
+        ([{"a": "xy", "b": "z"}, {"a": "x", "b": "yz"}], {"a": TEXT}, None),  # one size, other lengths inside
+        ([{"a": "x", "b": "y"}, {"b": "y", "a": "x"}], {"a": TEXT}, None),  # another order
+        ([{"l": 1}, {"l": 300}], {"l": LABEL}, None),  # another size
+        ([{"l": 1}] * 2, {"l": LABEL, "a": FixedLenFeature((), str, "?")}, None),  # missing
+        ([{"l": 1}] * 2, {"l": FixedLenFeature((2,), "int64")}, None),  # wrong
+        ([{"l": 1.5}] * 2, {"l": LABEL}, None),  # wrong
+    ],
+)
+def test_which_records_are_alike(rows, features, expected):
+    records = [encode_example(row) for row in rows]
+    found = _parse._uniform(b"".join(records), list(map(len, records)), features)
+    assert (found and {name: value.tolist() for name, value in found.items()}) == expected
+
+
 def field(number, data):
     return _example._sized(number, data)
 

@@ -10,7 +10,7 @@ choose or reorder elements (shuffle, shard, take, repeat) therefore move referen
 Arrays that leave a block are never written to again: JAX may alias their memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -38,8 +38,8 @@ class Column:
         """Whether the references of both mean the same, so that they can be mixed."""
         raise NotImplementedError
 
-    def stack(self, name: str) -> np.ndarray:
-        """All elements in one array with a new leading dimension."""
+    def stack(self, name: Callable[[], str]) -> np.ndarray:
+        """All elements in one array with a new leading dimension; ``name`` is called for messages."""
         raise NotImplementedError
 
     def rows(self) -> np.ndarray:
@@ -62,8 +62,8 @@ class Gathered(Column):
     def fits(self, other: Column) -> bool:
         return isinstance(other, Gathered) and other.table is self.table
 
-    def stack(self, name: str) -> np.ndarray:
-        check_room(name or "a component", (len(self.refs), *self.table.shape[1:]), self.table.dtype)
+    def stack(self, name: Callable[[], str]) -> np.ndarray:
+        check_room(name, (len(self.refs), *self.table.shape[1:]), self.table.dtype)
         return np.take(self.table, self.refs, axis=0)
 
     def rows(self) -> np.ndarray:
@@ -79,7 +79,7 @@ class Dense(Column):
         mine, its = self.refs, other.refs
         return isinstance(other, Dense) and mine.dtype == its.dtype and mine.shape[1:] == its.shape[1:]
 
-    def stack(self, name: str) -> np.ndarray:
+    def stack(self, name: Callable[[], str]) -> np.ndarray:
         return self.refs
 
     def rows(self) -> np.ndarray:
@@ -104,13 +104,13 @@ class Boxed(Column):
     def fits(self, other: Column) -> bool:
         return isinstance(other, Boxed)
 
-    def stack(self, name: str) -> np.ndarray:
+    def stack(self, name: Callable[[], str]) -> np.ndarray:
         leaves = self.refs
-        if set(map(type, leaves)) <= _TEXTS:  # common, and NumPy is slow to find it out
+        if set(map(type, leaves.tolist())) <= _TEXTS:  # common, and NumPy is slow to find it out
             return leaves.copy()
         kinds = {(np.shape(leaf), getattr(leaf, "dtype", STRING)) for leaf in leaves}
         if len(kinds) > 1:
-            raise ElementError(_mixed_message(name, leaves))
+            raise ElementError(_mixed_message(name(), leaves))
         (shape, dtype) = kinds.pop()
         if not shape and dtype == STRING:
             return leaves.copy()
@@ -156,10 +156,8 @@ class Block:
         Raises:
             ElementError: the elements differ in shape or dtype.
         """
-        names = component_names(self.structure) if any(isinstance(column, Boxed) for column in self.columns) else None
-        return jax.tree_util.tree_unflatten(
-            self.structure, [column.stack(names[i] if names else "") for i, column in enumerate(self.columns)]
-        )
+        arrays = [column.stack(lambda i=i: component_names(self.structure)[i]) for i, column in enumerate(self.columns)]
+        return jax.tree_util.tree_unflatten(self.structure, arrays)
 
     def leaves(self) -> Iterator[tuple[Any, ...]]:
         """The leaves of each element."""

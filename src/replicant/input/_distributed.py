@@ -126,6 +126,11 @@ class DistributedDataset:
         return DistributedIterator(self._shares, self._options, self._exchange)
 
     @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What this worker reads, as graphs."""
+        return self._shares.nodes
+
+    @property
     def element_spec(self) -> Any:
         """Structure of `PerReplicaSpec`, or of `TensorSpec` with one replica."""
         return self._shares.spec

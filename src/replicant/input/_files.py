@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
 
+from . import _stream
 from ._blocks import Block, Boxed
 from ._graph import UNKNOWN, Cursor, OneInput, State, Through
 from ._sources import Rows
@@ -80,6 +81,10 @@ def _names(method: str, names: Any) -> list[str]:
     return texts
 
 
+# Elements, where each ends, and what is wrong after them.
+Cut = tuple[list[Any], Sequence[int] | np.ndarray, DatasetError | None]
+
+
 @dataclasses.dataclass(frozen=True)
 class FileFormat(abc.ABC):
     """How elements are cut out of a file."""
@@ -92,30 +97,34 @@ class FileFormat(abc.ABC):
         """The public name of the dataset that reads this format."""
 
     @abc.abstractmethod
-    def split(self, path: str, offset: int, data: bytes, last: bool) -> tuple[list[Any], list[int], DatasetError | None]:
+    def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
         """The whole elements at the beginning of ``data``, where in it each ends, and what is wrong after them.
 
-        ``data`` stands at ``offset`` in the (uncompressed) file; ``last``: nothing follows it.
+        ``data`` stands at ``offset`` in the (uncompressed) file; ``last``: nothing follows it. It is written over afterwards.
         """
 
 
 class FileReader:
-    """Reads one file in large pieces; the position is the offset of the next element in the uncompressed file."""
+    """Reads one file in large pieces; the position is the offset of the next element in the uncompressed file.
+
+    The pieces share one buffer: memory that is new for each of them takes longer to get than to fill.
+    """
 
     def __init__(self, form: FileFormat, path: str, offset: int) -> None:
         self.form, self.path = form, path
         self.stream = FileStream(form.name, path, form.compression)
         self.stream.skip(offset)
         self.items = np.empty(0, object)
-        self.offsets = [offset]  # of each item, and of the end of the last one
+        self.offsets = np.array([offset])  # of each item, and of the end of the last one
         self.next = 0
-        self.rest = b""
+        self.buffer = bytearray(_stream.PIECE)
+        self.filled = 0  # bytes: what was read after the last item
         self.failure: DatasetError | None = None
         self.at_end = False
 
     @property
     def position(self) -> int:
-        return self.offsets[self.next]
+        return int(self.offsets[self.next])
 
     def read(self, limit: int) -> np.ndarray:
         """The next elements, at most so many; none at the end.
@@ -134,13 +143,18 @@ class FileReader:
 
     def _refill(self) -> None:
         offset = self.offsets[-1]
-        data = self.stream.read(len(self.rest))
-        self.at_end = not data
-        data = self.rest + data if self.rest else data
-        items, ends, self.failure = self.form.split(self.path, offset, data, self.at_end)
+        if self.filled > len(self.buffer) // 2:
+            self.buffer = self.buffer + bytes(len(self.buffer))
+        view = memoryview(self.buffer)
+        count = self.stream.read_into(view[self.filled :])
+        self.at_end = not count
+        self.filled += count
+        items, ends, self.failure = self.form.split(self.path, int(offset), view[: self.filled], self.at_end)
         self.items = np.fromiter(items, object, len(items))
-        self.offsets = [offset, *(offset + end for end in ends)]
-        self.rest = data[ends[-1] :] if ends else data
+        self.offsets = offset + np.concatenate([[0], np.asarray(ends, np.int64)])
+        used = int(ends[-1]) if len(ends) else 0
+        self.filled -= used
+        view[: self.filled] = view[used : used + self.filled].tobytes()
         self.next = 0
 
     def close(self) -> None:

@@ -2,11 +2,10 @@
 
 import dataclasses
 import itertools
-from typing import Any
 
 from replicant.errors import DatasetError
 
-from ._files import FileFormat
+from ._files import Cut, FileFormat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,8 +16,8 @@ class Lines(FileFormat):
     def name(self) -> str:
         return "TextLineDataset"
 
-    def split(self, path: str, offset: int, data: bytes, last: bool) -> tuple[list[Any], list[int], DatasetError | None]:
-        lines = data.split(b"\n")
+    def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
+        lines = data.tobytes().split(b"\n")
         rest = lines.pop()
         ends = list(itertools.accumulate(len(line) + 1 for line in lines))
         if rest and last:

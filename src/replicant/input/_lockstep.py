@@ -119,7 +119,7 @@ class _Walk:
         """
         left = np.arange(len(at))
         for _ in range(_MAX_HEADS):
-            head = _Head.at(self.data, int(at[left[0]]))
+            head = Head.at(self.data, int(at[left[0]]))
             alike = (self.byte(at[left, None] + np.arange(len(head.data))) == head.data).all(axis=1)
             begins = at[left[alike]]
             values = begins + head.value if head.value else -1
@@ -172,8 +172,11 @@ class _Walk:
 
 
 @dataclasses.dataclass
-class _Head:
-    """What stands before the values of one map entry; places are relative to its first byte."""
+class Head:
+    """What stands before the values of one map entry; places are relative to its first byte.
+
+    Everything between these bytes and ``stop`` is values.
+    """
 
     data: np.ndarray
     key: bytes
@@ -183,8 +186,12 @@ class _Head:
     value: int  # 0: several or none
 
     @staticmethod
-    def at(data: bytes, begin: int) -> "_Head":
-        """The head of the entry that begins here."""
+    def at(data: bytes, begin: int) -> "Head":
+        """The head of the entry that begins here.
+
+        Raises:
+            NotPlainError: it is not written in the usual way.
+        """
         try:
             at, stop = _sized(data, begin, _FIRST)
             key, key_stop = _sized(data, at, _FIRST)
@@ -209,7 +216,22 @@ class _Head:
         if feature_stop != stop or key_stop - key > _MAX_KEY:
             raise NotPlainError
         head = np.frombuffer(data[begin:head_stop], np.uint8)
-        return _Head(head, data[key:key_stop], kind, start - begin, stop - begin, value - begin)
+        return Head(head, data[key:key_stop], kind, start - begin, stop - begin, value - begin)
+
+
+def first_entry(record: bytes) -> int:
+    """Where the entries of a record begin, which go on to its end.
+
+    Raises:
+        NotPlainError: they do not.
+    """
+    try:
+        at, stop = _sized(record, 0, _FIRST)
+    except IndexError as error:
+        raise NotPlainError from error
+    if stop != len(record):
+        raise NotPlainError
+    return at
 
 
 def _sized(data: bytes, at: int, tag: int) -> tuple[int, int]:

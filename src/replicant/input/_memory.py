@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ _WORTH_A_LOOK = 1 << 30  # bytes; smaller batches are not checked, because askin
 _GROUP = Path("/sys/fs/cgroup")
 
 
-def check_room(name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+def check_room(name: Callable[[], str], shape: tuple[int, ...], dtype: np.dtype) -> None:
     """There is room for an array.
 
     Raises:
@@ -24,7 +25,7 @@ def check_room(name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
     available = available_bytes()
     if available is not None and needed > available:
         raise DatasetError(
-            f"A batch in which {name} has shape {shape} and dtype {dtype} needs {needed / 2**30:,.1f} GiB, but "
+            f"A batch in which {name()} has shape {shape} and dtype {dtype} needs {needed / 2**30:,.1f} GiB, but "
             f"{available / 2**30:,.1f} GiB of memory are available. Use a smaller batch size or a smaller dtype."
         )
 

@@ -108,7 +108,7 @@ def _padded(column: Column, shape: Shape, value: Any, name: str) -> np.ndarray:
     if len(ranks) > 1:
         raise ElementError(f"padded_batch: {name} has elements with {' and '.join(map(str, sorted(ranks)))} dimensions.")
     if not shape:
-        return column.stack(name)
+        return column.stack(lambda: name)
     largest = np.max([row.shape for row in rows], axis=0).tolist()
     sizes = tuple(most if size is None else size for most, size in zip(largest, shape, strict=True))
     if any(most > size for most, size in zip(largest, sizes, strict=True)):
@@ -120,7 +120,7 @@ def _padded(column: Column, shape: Shape, value: Any, name: str) -> np.ndarray:
     if len(dtypes) > 1:
         raise ElementError(f"padded_batch: {name} has elements of dtypes {', '.join(sorted(map(str, dtypes)))}.")
     (dtype,) = dtypes
-    check_room(name, (len(rows), *sizes), dtype)
+    check_room(lambda: name, (len(rows), *sizes), dtype)
     out = np.full((len(rows), *sizes), _filler(value, dtype, rows, name), dtype)
     for i, row in enumerate(rows):
         out[(i, *map(slice, row.shape))] = row

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,53 +15,109 @@ from ._blocks import Block
 from ._graph import After, Cursor, State
 
 _WAITING_PER_THREAD = 2
+_SECONDS = 2e-3  # of work that a thread is given at once: to hand it over and back takes some 50 microseconds
+_MOST = 64  # calls at once
+_FADING = 0.75
+
+Make = Callable[[Any], Any]
+
+
+class _Consumer:
+    """Exists as long as somebody wants the results."""
+
+    __slots__ = ("__weakref__",)
 
 
 @dataclasses.dataclass
-class _Call:
-    """One call, running or done, and where its element is: so many elements after a position of the source."""
+class _Failed:
+    """What a call raised, in the place of what it makes."""
 
-    future: Future[Any]
+    error: BaseException
+
+
+@dataclasses.dataclass
+class _Made:
+    """What some calls made, and how long one of them took."""
+
+    results: list[Any]
+    seconds: float
+
+
+@dataclasses.dataclass
+class _Run:
+    """Calls that one thread makes one after the other, and where their elements are: so many after a position of the source."""
+
+    future: Future[_Made]
     before: State
-    offset: int
+    offset: int  # of the first element that is neither given nor dropped
+    size: int
 
-    def failed(self) -> bool:
-        return self.future.exception() is not None
+    def sound(self, limit: int) -> list[Any]:
+        """Waits; what the next calls made, at most so many, up to one that failed."""
+        results = self.future.result().results
+        begin = len(results) - self.size
+        made = results[begin : begin + limit]
+        failed = next((i for i, each in enumerate(made) if type(each) is _Failed), len(made))
+        self.drop(failed)
+        return made[:failed]
+
+    def failure(self) -> BaseException:
+        """What the next call raised, which nobody else refers to."""
+        results = self.future.result().results
+        failed, results[-self.size] = results[-self.size], None
+        self.drop(1)
+        return failed.error
+
+    def drop(self, count: int) -> None:
+        """The next elements are not needed any more."""
+        self.offset += count
+        self.size -= count
 
 
 class ParallelMapCursor(After):
     """Gives ``make`` of each element, leaves and structure, from a window of calls ahead of the consumer.
 
-    The position is that of the oldest element which was not given: those after it are called again by who continues.
+    A thread is given several quick calls at once, slow ones one by one. The position is that of the oldest element which
+    was not given: those after it are called again by who continues.
     """
 
-    def __init__(
-        self, source: Cursor, to_skip: int, make: Callable[[Any], Any], join: Callable[[list[Any]], Block], num_threads: int
-    ) -> None:
+    def __init__(self, source: Cursor, to_skip: int, make: Make, join: Callable[[list[Any]], Block], num_threads: int) -> None:
         super().__init__(source, to_skip)
         self.make, self.join, self.num_threads = make, join, num_threads
         self.window = num_threads * _WAITING_PER_THREAD
-        self.calls: deque[_Call] = deque()
+        self.runs: deque[_Run] = deque()
+        self.run_size = 1
+        self.seconds = 0.0  # of a call; slow ones are forgotten slowly
+        self.consumer = _Consumer()
         self.failure: Exception | None = None
         self.executor: ThreadPoolExecutor | None = None
         self.process = os.getpid()
 
     def _refill(self) -> None:
-        """Begin calls, some at a time: a position is noted only once for them."""
-        if len(self.calls) > self.window // 2 or self.failure is not None:
+        """Begin calls, some runs at a time: a position is noted only once for them."""
+        if len(self.runs) > self.window // 2 or self.failure is not None:
             return
         if self.executor is None:
             self.executor = ThreadPoolExecutor(self.num_threads, thread_name_prefix="replicant-map")
-        before = self.source.state()
+        before, size, consumer = self.source.state(), self.run_size, weakref.ref(self.consumer)
         try:
-            block = self.source.pull(self.window - len(self.calls))
+            block = self.source.pull((self.window - len(self.runs)) * size)
+            elements = list(block.elements()) if block else []
         except Exception as error:
-            if not self.calls:
+            if not self.runs:
                 raise
             self.failure = error  # after the elements that came before it
             return
-        for offset, element in enumerate(block.elements() if block else ()):
-            self.calls.append(_Call(self.executor.submit(self.make, element), before, offset))
+        for offset in range(0, len(elements), size):
+            some = elements[offset : offset + size]
+            self.runs.append(_Run(self.executor.submit(_calls, self.make, some, consumer), before, offset, len(some)))
+
+    def _leave(self, run: _Run) -> None:
+        """Go on to the next run, if all of this is given, and learn how many calls to make at once."""
+        if not run.size:
+            self.runs.popleft()
+            self.seconds = max(run.future.result().seconds, self.seconds * _FADING)
+            self.run_size = min(2 * self.run_size, max(1, int(_SECONDS / (self.seconds + 1e-9))), _MOST)
 
     def pull(self, limit: int) -> Block | None:
         if os.getpid() != self.process:
@@ -71,28 +129,47 @@ class ParallelMapCursor(After):
         made: list[Any] = []
         while len(made) < limit:
             self._refill()
-            if not self.calls or (made and self.calls[0].failed()):
+            if not self.runs or not (sound := self.runs[0].sound(limit - len(made))):
                 break
-            made.append(self.calls.popleft().future.result())
-        if not made and self.failure is not None:
-            failure, self.failure = self.failure, None
-            try:
+            made += sound
+            self._leave(self.runs[0])
+        if made:
+            return self.join(made)
+        failure = self._next_failure()
+        try:
+            if failure is not None:
                 raise failure
-            finally:
-                del failure  # its traceback holds this frame, and so this cursor and its threads
-        return self.join(made) if made else None
+        finally:
+            del failure  # its traceback holds this frame, and so this cursor and its threads
+        return None
+
+    def _next_failure(self) -> BaseException | None:
+        """What comes instead of the next element."""
+        if self.runs:
+            run = self.runs[0]
+            failure = run.failure()
+            self._leave(run)
+            return failure
+        failure, self.failure = self.failure, None
+        return failure
 
     def skip(self, count: int) -> int:
         self.settle()
-        dropped = min(count, len(self.calls))
-        for _ in range(dropped):
-            self.calls.popleft().future.cancel()
-        return dropped + (self.source.skip(count - dropped) if count > dropped else 0)
+        left = count
+        while left and self.runs:
+            run = self.runs[0]
+            dropped = min(left, run.size)
+            run.drop(dropped)
+            left -= dropped
+            if not run.size:
+                self.runs.popleft().future.cancel()
+        return count - left + (self.source.skip(left) if left else 0)
 
     def _forget(self) -> None:
-        for each in self.calls:
-            each.future.cancel()
-        self.calls.clear()
+        for run in self.runs:
+            run.future.cancel()
+        self.runs.clear()
+        self.consumer = _Consumer()
         self.failure = None
 
     def reset(self) -> None:
@@ -107,6 +184,20 @@ class ParallelMapCursor(After):
         self.source.close()
 
     def state(self) -> State:
-        if self.calls:
-            return {"offset": self.calls[0].offset, "source": self.calls[0].before}
+        if self.runs:
+            return {"offset": self.runs[0].offset, "source": self.runs[0].before}
         return super().state()
+
+
+def _calls(make: Make, elements: list[Any], consumer: weakref.ref[_Consumer]) -> _Made:
+    """On a thread: every element has its turn, also after one that failed, while there is a consumer."""
+    start = time.perf_counter()
+    results = [_call(make, element) for element in elements if consumer() is not None]
+    return _Made(results, (time.perf_counter() - start) / len(elements))
+
+
+def _call(make: Make, element: Any) -> Any:
+    try:
+        return make(element)
+    except BaseException as error:  # noqa: BLE001 - nothing is handled here: the consumer raises it in its place
+        return _Failed(error)

@@ -13,6 +13,7 @@ from replicant.errors import ArgumentError, ArgumentTypeError, ElementError
 from ._example import BYTES, DTYPES, FLOAT, Values, WireError, decode_example, list_values, varints
 from ._lockstep import NotPlainError, Places, find_features
 from ._structure import STRING
+from ._uniform import Uniform
 
 _KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 _LISTS = {1: "a list of byte strings", 2: "a list of floats", 3: "a list of int64"}
@@ -134,16 +135,12 @@ def parse_example(serialized: Sequence[bytes] | np.ndarray, features: Features) 
     records = serialized.tolist() if isinstance(serialized, np.ndarray) else list(serialized)
     for kind in set(map(type, records)) - {bytes}:
         raise ArgumentTypeError(f"parse_example takes serialized Examples as bytes. Received: {kind.__name__}.")
-    data = b"".join(records)
-    try:
-        places = find_features(data, list(map(len, records)), list(features))
-        parsed = {name: _gathered(data, places[name], feature) for name, feature in features.items()}
-    except (NotPlainError, WireError):
-        parsed = dict.fromkeys(features)
-    if any(array is None for array in parsed.values()):  # unusual or wrong: one by one, which says what is wrong
+    data, sizes = b"".join(records), list(map(len, records))
+    parsed = _uniform(data, sizes, features) or _side_by_side(data, sizes, features)
+    if parsed is None:  # unusual or wrong: one by one, which says what is wrong
         found = [_decoded("parse_example", record, i) for i, record in enumerate(records)]
         return {name: _stacked(name, feature, found) for name, feature in features.items()}
-    return parsed  # pyright: ignore[reportReturnType]
+    return parsed
 
 
 def _check_features(method: str, features: Any) -> None:
@@ -158,7 +155,40 @@ def _as_bytes(method: str, record: Any) -> bytes:
     return record
 
 
-# All records at once
+# All records at once; None if something is unusual or wrong
+
+
+def _uniform(data: bytes, sizes: list[int], features: Features) -> dict[str, np.ndarray] | None:
+    """The features of records that are written alike."""
+    if not data or sizes.count(sizes[0]) != len(sizes):
+        return None
+    out: dict[str, np.ndarray] = {}
+    try:
+        records = Uniform(data, sizes[0])
+        for name, feature in features.items():
+            values = out[name] = records.values(name, _KINDS[feature.dtype])
+            if isinstance(feature, FixedLenFeature):
+                if values.shape[1] != math.prod(feature.shape):
+                    return None
+                out[name] = values.reshape(len(sizes), *feature.shape)
+    except NotPlainError:
+        return None
+    return out
+
+
+def _side_by_side(data: bytes, sizes: list[int], features: Features) -> dict[str, np.ndarray] | None:
+    """The features of records that differ."""
+    out: dict[str, np.ndarray] = {}
+    try:
+        places = find_features(data, sizes, list(features))
+        for name, feature in features.items():
+            array = _gathered(data, places[name], feature)
+            if array is None:
+                return None
+            out[name] = array
+    except (NotPlainError, WireError):
+        return None
+    return out
 
 
 def _gathered(data: bytes, places: Places, feature: FixedLenFeature | VarLenFeature) -> np.ndarray | None:

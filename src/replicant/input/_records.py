@@ -11,20 +11,21 @@ import struct
 import zlib
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 import google_crc32c
 import numpy as np
 
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
 
-from ._files import FileFormat
+from ._files import Cut, FileFormat
 from ._stream import WINDOW_BITS, checked_compression
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
+_FEW = 4  # records, for which looking for a rule is not worth it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,17 +36,24 @@ class Records(FileFormat):
     def name(self) -> str:
         return "TFRecordDataset"
 
-    def split(self, path: str, offset: int, data: bytes, last: bool) -> tuple[list[Any], list[int], DatasetError | None]:
+    def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
+        records, size = _alike(data)
+        at = len(records) * size
+        others, stops, failure = self._one_by_one(path, offset + at, data[at:].tobytes(), last)
+        ends = np.concatenate([np.arange(1, len(records) + 1) * size, at + _CHECKSUM.size + np.array(stops, np.int64)])
+        return records + others, ends, failure
+
+    def _one_by_one(self, path: str, offset: int, data: bytes, last: bool) -> tuple[list[bytes], list[int], DatasetError | None]:
+        """Records of any lengths, where the data of each ends, and what is wrong after them."""
         starts, stops, at = _outline(data)
         records = [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
-        ends = [stop + _CHECKSUM.size for stop in stops]
         wrong = _first_wrong(data, starts, stops, records)
         if wrong is not None:
             begin = starts[wrong] - _HEAD
-            return records[:wrong], ends[:wrong], self._damaged(path, offset, data, begin)
+            return records[:wrong], stops[:wrong], self._damaged(path, offset, data, begin)
         if at + _HEAD <= len(data) and _is_wrong(data, at, _LENGTH.size):  # or the reader would look for its end for ever
-            return records, ends, self._damaged(path, offset, data, at)
-        return records, ends, self._cut_off(path, offset + at, data[at:]) if last and at < len(data) else None
+            return records, stops, self._damaged(path, offset, data, at)
+        return records, stops, self._cut_off(path, offset + at, data[at:]) if last and at < len(data) else None
 
     def _damaged(self, path: str, offset: int, data: bytes, at: int) -> DatasetError:
         part, begin, size = "length", at, _LENGTH.size
@@ -64,6 +72,30 @@ class Records(FileFormat):
             f"{self.name}: {path!r} is cut off: the record at byte {at} needs {'at least ' if len(rest) < _HEAD else ''}{needed} "
             f"bytes, but only {len(rest)} follow. Copy or write the file again."
         )
+
+
+def _alike(data: memoryview) -> tuple[list[bytes], int]:
+    """The records at the beginning that have one length, as far as they are sound, and how many bytes each takes."""
+    if len(data) < _HEAD or _is_wrong(data, 0, _LENGTH.size):
+        return [], 0
+    (length,) = _LENGTH.unpack_from(data)
+    size = _HEAD + length + _CHECKSUM.size
+    count = len(data) // size
+    if count < _FEW:
+        return [], 0
+    lengths, checksums, sums = (
+        np.ndarray(count, dtype, data, at, (size,)) for dtype, at in (("<u8", 0), ("<u4", _LENGTH.size), ("<u4", _HEAD + length))
+    )
+    count = _leading((lengths == lengths[0]) & (checksums == checksums[0]))
+    cut = struct.Struct(f"{_HEAD}x{length}s{_CHECKSUM.size}x").iter_unpack(data[: count * size])
+    records = [record for (record,) in cut]
+    sound = _leading(_masked(_checksums_of(records)) == sums[:count])
+    return records[:sound], size
+
+
+def _leading(holds: np.ndarray) -> int:
+    """How many are true before the first that is not."""
+    return len(holds) if holds.all() else int(np.argmin(holds))
 
 
 def _outline(data: bytes) -> tuple[list[int], list[int], int]:
@@ -90,9 +122,12 @@ def _first_wrong(data: bytes, starts: list[int], stops: list[int], records: list
     table, begins = np.frombuffer(data, np.uint8), np.array(starts) - _HEAD
     lengths = table[begins[:, None] + np.arange(_LENGTH.size)]
     wrong = _masked(_checksums_of_lengths(lengths)) != _words(table, begins + _LENGTH.size)
-    bodies = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
-    wrong |= _masked(bodies) != _words(table, np.array(stops))
+    wrong |= _masked(_checksums_of(records)) != _words(table, np.array(stops))
     return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def _checksums_of(records: list[bytes]) -> np.ndarray:
+    return np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
 
 
 def _checksums_of_lengths(lengths: np.ndarray) -> np.ndarray:
@@ -125,14 +160,14 @@ def _checksum(data: bytes) -> int:
     return ((value >> 15 | value << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def _is_wrong(data: bytes, at: int, size: int) -> bool:
+def _is_wrong(data: bytes | memoryview, at: int, size: int) -> bool:
     expected, found = _checksums(data, at, size)
     return expected != found
 
 
-def _checksums(data: bytes, at: int, size: int) -> tuple[int, int]:
+def _checksums(data: bytes | memoryview, at: int, size: int) -> tuple[int, int]:
     """The checksum that is written after these bytes, and theirs."""
-    return _CHECKSUM.unpack_from(data, at + size)[0], _checksum(data[at : at + size])
+    return _CHECKSUM.unpack_from(data, at + size)[0], _checksum(bytes(data[at : at + size]))
 
 
 def record_parts(record: bytes) -> tuple[bytes, bytes, bytes, bytes]:

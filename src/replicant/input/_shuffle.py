@@ -22,6 +22,7 @@ class Iterations:
 
     def __init__(self) -> None:
         self._next = 0
+        self.entropy: int | None = None  # of a run that is continued: its order, not one drawn anew, goes on
         self._lock = threading.Lock()
 
     def draw(self) -> int:
@@ -61,11 +62,14 @@ class Shuffle(OneInput):
     def open(self, state: State | None = None) -> Cursor:
         if state is None:
             iteration = self.iterations.draw() if self.reshuffle else 0
-            return ShuffleCursor(self, self.input.open(), (self.entropy, iteration, 0))
+            entropy = self.entropy if self.iterations.entropy is None else self.iterations.entropy
+            return ShuffleCursor(self, self.input.open(), (entropy, iteration, 0))
         order = (state["entropy"], state["iteration"], state["pass"])
         cursor = ShuffleCursor(self, self.input.open(state["begin"]), order)
         if self.reshuffle:
             self.iterations.ensure_past(state["iteration"])
+        if self.seed is None:
+            self.iterations.entropy = state["entropy"]
         cursor.replay(state["filled"], state["swapped"], state["drained"])
         return cursor
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from replicant.errors import ArgumentError, DatasetError
 
-PIECE = 1 << 20  # bytes: a read costs little against it, and many files can be open at once
+PIECE = 1 << 18  # bytes: a read costs little against it, it stays in the cache, and many files can be open at once
 _COMPRESSED_PIECE = 1 << 16
 
 WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}  # as zlib wants them
@@ -39,28 +39,26 @@ class FileStream:
             raise DatasetError(f"{method}: cannot open {path!r}: {error.strerror}.") from error
         self.close = weakref.finalize(self, self.file.close)  # also when an iterator is dropped without `close`
         self.inflate = zlib.decompressobj(WINDOW_BITS[compression]) if compression else None
-        self.ahead = b""
 
-    def read(self, at_least: int = 0) -> bytes:
-        """The next bytes, about ``at_least`` where there are so many; empty at the end.
+    def read_into(self, view: memoryview) -> int:
+        """The next bytes; returns how many there were, and 0 only at the end.
 
         Raises:
             DatasetError: the compressed data is damaged or ends early.
         """
         if self.inflate is None:
-            return self.file.read(max(PIECE, at_least)) or b""
-        pieces, self.ahead = [self.ahead], b""
-        size = len(pieces[0])
-        while size < max(PIECE, at_least) and (piece := self._inflate_piece()):
-            pieces.append(piece)
-            size += len(piece)
-        return b"".join(pieces)
+            return self.file.readinto(view) or 0
+        filled = 0
+        while filled < len(view) and (piece := self._inflated(len(view) - filled)):
+            view[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return filled
 
-    def _inflate_piece(self) -> bytes:
+    def _inflated(self, at_most: int) -> bytes:
         """Some bytes; none at the end."""
         assert self.inflate is not None
         while True:
-            compressed = self.inflate.unused_data or self.file.read(_COMPRESSED_PIECE)
+            compressed = self.inflate.unconsumed_tail or self.inflate.unused_data or self.file.read(_COMPRESSED_PIECE)
             if not compressed:
                 if self.inflate.eof:
                     return b""
@@ -68,7 +66,7 @@ class FileStream:
             if self.inflate.eof:  # a gzip file may have several members
                 self.inflate = zlib.decompressobj(WINDOW_BITS[self.compression])
             try:
-                data = self.inflate.decompress(compressed)
+                data = self.inflate.decompress(compressed, at_most)
             except zlib.error as error:
                 raise self._damaged(str(error)) from error
             if data:
@@ -79,9 +77,8 @@ class FileStream:
         if self.inflate is None:
             self.file.seek(count)
             return
-        while count and (piece := self._inflate_piece()):
-            self.ahead = piece[count:]
-            count -= min(count, len(piece))
+        while count and (piece := self._inflated(min(count, PIECE))):
+            count -= len(piece)
 
     def _damaged(self, what: str) -> DatasetError:
         return DatasetError(

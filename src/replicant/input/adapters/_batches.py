@@ -107,7 +107,7 @@ class BatchesCursor(Cursor):
 
     def pull(self, limit: int) -> Block | None:
         if self.iterator is None:
-            self.iterator = self.node.begin()
+            self.iterator = self.begin()
             for _ in range(self.position):
                 next(self.iterator, None)
         try:
@@ -116,6 +116,10 @@ class BatchesCursor(Cursor):
             return None
         self.position += 1
         return Block.one(self.node.converted(element))
+
+    def begin(self) -> Iterator[Any]:
+        """A new pass."""
+        return self.node.begin()
 
     def reset(self) -> None:
         self.iterator, self.position = None, 0

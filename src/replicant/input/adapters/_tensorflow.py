@@ -1,20 +1,28 @@
 """tf.data.Dataset, through TensorFlow's public interface. TensorFlow is imported when the first policy asks for files."""
 
+import base64
 import dataclasses
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from replicant.errors import DatasetError
 
+from .._graph import Cursor, State
 from .._structure import STRING, TensorSpec
-from ._batches import Batches, Passes
+from ._batches import Batches, BatchesCursor, Passes
 
 _FILE = 1  # tf.data.experimental.AutoShardPolicy.FILE
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TensorFlowDataset(Batches):
-    """The elements of a tf.data.Dataset as NumPy. A position is a number of elements, which are read again to get there."""
+    """The elements of a tf.data.Dataset as NumPy.
+
+    A position is TensorFlow's own checkpoint of the beginning of a pass, which holds its random state, and a number of elements,
+    which are read again to get there.
+    """
 
     dataset: Any = None
 
@@ -64,6 +72,58 @@ class TensorFlowDataset(Batches):
                 f"batch. TensorFlow says: {error.message}"
             ) from error
         return TensorFlowDataset.of(own)
+
+    def open(self, state: State | None = None) -> Cursor:
+        return TensorFlowCursor(self, state["next"] if state else 0, state["start"] if state else None)
+
+
+class TensorFlowCursor(BatchesCursor):
+    """Begins its pass when the first element is asked for, as the pass began that it continues."""
+
+    def __init__(self, node: TensorFlowDataset, position: int, start: dict[str, str] | None) -> None:
+        super().__init__(node, position)
+        self.start = start
+
+    def begin(self) -> Iterator[Any]:
+        iterator = super().begin()
+        if self.start is None:
+            self.start = _checkpoint(iterator)
+        elif self.start:
+            _restore(iterator, self.start)
+        return iterator
+
+    def reset(self) -> None:
+        super().reset()
+        self.start = None
+
+    def state(self) -> State:
+        return {**super().state(), "start": self.start}
+
+
+def _checkpoint(iterator: Any) -> dict[str, str]:
+    """The files of TensorFlow's checkpoint of an iterator; none where it can make none (of a generator, for example)."""
+    import tensorflow as tf  # pyright: ignore[reportMissingModuleSource] - its user has it
+
+    with tempfile.TemporaryDirectory(prefix="replicant-") as folder:
+        try:
+            tf.train.Checkpoint(iterator=iterator).write(f"{folder}/it")
+        except tf.errors.OpError:
+            return {}
+        return {path.name: base64.b64encode(path.read_bytes()).decode() for path in sorted(Path(folder).iterdir())}
+
+
+def _restore(iterator: Any, files: dict[str, str]) -> None:
+    import tensorflow as tf  # pyright: ignore[reportMissingModuleSource] - its user has it
+
+    with tempfile.TemporaryDirectory(prefix="replicant-") as folder:
+        try:
+            for name, data in files.items():
+                (Path(folder) / Path(name).name).write_bytes(base64.b64decode(data, validate=True))
+            tf.train.Checkpoint(iterator=iterator).read(f"{folder}/it").assert_consumed()
+        except (tf.errors.OpError, ValueError, AssertionError) as error:
+            raise DatasetError(
+                f"The position of a tf.data.Dataset is damaged: {error}. Begin again, or use an older one."
+            ) from error
 
 
 class _AsNumpy:
