@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test bench clean
+.PHONY: setup demo check test test-keras-versions bench clean
 SHELL := /bin/sh
 
 # Python 3.11 is what constraints.txt was written with; any newer one will do.
@@ -35,8 +35,16 @@ check: setup
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
 
+# The oldest Keras that is supported, and the newest there is, beside the other packages of constraints.txt.
+KERAS_VERSIONS := keras==3.12.0 keras
+test-keras-versions: setup
+	@for wanted in $(KERAS_VERSIONS); do echo "== $$wanted"; rm -rf build/keras; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/keras "$$wanted" && \
+	  PYTHONPATH=$(CURDIR)/build/keras $(BIN)/python -m pytest tests/devices/test_fit*.py tests/processes/test_keras_seams.py $(ARGS) \
+	  || exit 1; done
+
 bench: setup
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; done
+	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .hypothesis .import_linter_cache .pytest_cache .ruff_cache

@@ -165,7 +165,7 @@ def main() -> None:
     """Measure and print the table."""
     args = parse()
     replicant.set_virtual_devices(args.replicas)
-    strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(args.replicas)])
+    strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(args.replicas)], fuse_replicas=False)
     print(f"{Path(__file__).name}: {args.replicas} replicas, {os.cpu_count()} cores, medians of {args.rounds} paired rounds")
     print("| model | replicant ms/step | by hand ms/step | ratio | overhead us/step |")
     print("|---|---|---|---|---|")

@@ -37,6 +37,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is marked `both_ways` twice."""
+    if metafunc.definition.get_closest_marker("both_ways"):
+        metafunc.fixturenames.insert(0, "fuse_replicas")
+        metafunc.parametrize("fuse_replicas", ["apart", "fused"], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def fuse_replicas(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How the strategies of these tests compute their replicas."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REPLICANT_FUSE_REPLICAS", "1" if request.param == "fused" else "0")
+        yield request.param
+
+
 @pytest.fixture(scope="session")
 def run_workers() -> Callable[..., list[Any]]:
     """run_workers(n, fn): what ``fn(worker, exchange)`` returns on each of n workers, here threads of one process."""

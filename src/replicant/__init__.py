@@ -22,6 +22,8 @@ if "keras" not in sys.modules:
     os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads it when it is imported; without it, it looks for TensorFlow
 
 from ._collectives import ReduceOp
+from ._compile_cache import CompileCache, compile_cache
+from ._compile_cache import configure as _configure_compile_cache
 from ._context import (
     ReplicaContext,
     get_replica_context,
@@ -36,7 +38,17 @@ from ._strategy import Strategy
 from ._tape import GradientTape, value_and_grad
 from ._values import DistributedValues, Mirrored, PerReplica
 from ._variables import Variable
-from .checkpoint import Checkpoint, latest_checkpoint
+from .checkpoint import (
+    Checkpoint,
+    CheckpointManager,
+    CheckpointOptions,
+    PreemptionCheckpointHandler,
+    TerminationConfig,
+    latest_checkpoint,
+    list_variables,
+    load_variable,
+)
+from .kernels._control import install as _install_kernels
 from .strategies import (
     MirroredStrategy,
     OneDeviceStrategy,
@@ -46,26 +58,35 @@ from .strategies import (
 from .strategies import install_default_strategy as _install_default_strategy
 
 if TYPE_CHECKING:
-    from . import data, errors, keras
+    from . import cluster, data, errors, keras, kernels
 
 _install_default_strategy()
+_install_kernels()
+_configure_compile_cache()
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Checkpoint",
+    "CheckpointManager",
+    "CheckpointOptions",
+    "CompileCache",
     "DistributedValues",
     "GradientTape",
     "Mirrored",
     "MirroredStrategy",
     "OneDeviceStrategy",
     "PerReplica",
+    "PreemptionCheckpointHandler",
     "ReduceOp",
     "ReplicaContext",
     "Strategy",
+    "TerminationConfig",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
+    "cluster",
+    "compile_cache",
     "compute_average_loss",
     "data",
     "errors",
@@ -75,14 +96,17 @@ __all__ = [
     "has_strategy",
     "in_cross_replica_context",
     "keras",
+    "kernels",
     "latest_checkpoint",
     "list_devices",
+    "list_variables",
+    "load_variable",
     "scale_regularization_loss",
     "set_virtual_devices",
     "value_and_grad",
 ]
 
-_SUBMODULES = {"data", "errors", "keras"}
+_SUBMODULES = {"cluster", "data", "errors", "keras", "kernels"}
 
 
 def __getattr__(name: str) -> Any:

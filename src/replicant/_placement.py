@@ -15,9 +15,13 @@ Device: TypeAlias = Any  # a jax.Device; JAX defines the name at run time, which
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The devices of a strategy's replicas, one each. No devices: one replica wherever JAX puts it (the default strategy)."""
+    """The devices of a strategy's replicas, one each. No devices: one replica wherever JAX puts it (the default strategy).
+
+    fused: all replicas compute on the first device, as one vectorised program (``_fused.py``).
+    """
 
     devices: tuple[Device, ...] = ()
+    fused: bool = False
 
     @cached_property
     def num_replicas(self) -> int:
@@ -31,6 +35,16 @@ class Placement:
         return platform == "cpu"
 
     @cached_property
+    def on_one_device(self) -> bool:
+        """Whether one device computes everything."""
+        return len(self.devices) < 2 or self.fused
+
+    @cached_property
+    def deadlocks(self) -> bool:
+        """Whether programs wait for each other on threads of one pool: too many at once, and none can go on."""
+        return self.on_cpu and not self.on_one_device
+
+    @cached_property
     def mesh(self) -> Mesh:
         """The one-axis mesh of all replicas."""
         return Mesh(np.array(self.devices), (AXIS,))  # Mesh, not make_mesh: its axes would be Explicit
@@ -40,20 +54,20 @@ class Placement:
         """How an array that is the same on all replicas lies; None leaves it where it is."""
         if not self.devices:
             return None
-        if len(self.devices) == 1:
+        if self.on_one_device:
             return SingleDeviceSharding(self.devices[0])
         return NamedSharding(self.mesh, PartitionSpec())
 
     @cached_property
     def stacked(self) -> Sharding | None:
         """How an array of shape (replicas, ...) lies: row i on replica i's device."""
-        if len(self.devices) < 2:
+        if self.on_one_device:
             return self.mirrored
         return NamedSharding(self.mesh, PartitionSpec(AXIS))
 
     def cut(self, ways: int, axis: int) -> Sharding | None:
         """How an array lies that is cut into `ways` parts along `axis`; `ways` divides the number of replicas."""
-        if len(self.devices) < 2:
+        if self.on_one_device:
             return self.mirrored
         mesh = Mesh(np.array(self.devices).reshape(ways, -1), (AXIS, "copy"))
         return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
@@ -68,6 +82,6 @@ class Placement:
 
     def constrain(self, array: jax.Array, *, stacked: bool) -> jax.Array:
         """`array` inside a traced program, made to lie as mirrored or stacked."""
-        if len(self.devices) < 2:
+        if self.on_one_device:
             return array
         return jax.lax.with_sharding_constraint(array, self.stacked if stacked else self.mirrored)

@@ -21,7 +21,7 @@ from ._context import get_strategy
 from ._interpret import run_alone
 from ._placement import Placement
 from ._slices import unconnected_sources
-from ._state import CrossRecorder, Facts, Recorder, Ref, UnknownState, recording, require_eager, tracing
+from ._state import CrossRecorder, Facts, Recorder, Ref, Refs, UnknownState, recording, require_eager, tracing
 from ._values import HostArray, PerReplica, is_array, is_distributed, is_host_array
 from .errors import ReplicantError
 
@@ -98,11 +98,12 @@ class _Program:
         self.written: list[Ref] = [ref for ref in needs.refs if ref in needs.written]
         self.kept: list[Ref] = [ref for ref in needs.refs if ref not in needs.written]
         self.placement = needs.placement
-        self._bounded = self.placement.num_replicas > 1 and self.placement.on_cpu
+        self._overwritten = Refs(self.written, self.placement)
+        self._bounded = self.placement.deadlocks
         self._shape: Shape | None = None
         self._stacked: list[bool] = []
         # One device needs no constraints inside the program, only to be told which.
-        home = self.placement.mirrored if len(self.placement.devices) == 1 else None
+        home = self.placement.mirrored if self.placement.on_one_device else None
         self._jitted = jax.jit(self._traced, donate_argnums=0, out_shardings=home)
 
     def _traced(self, written: list[Any], kept: list[Any], arrays: list[Any]) -> tuple[Any, list[Any], list[Any]]:
@@ -152,7 +153,7 @@ class _Program:
     def _inputs(self, arrays: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         placement = self.placement
         return (
-            [ref.load(placement, donated=True) for ref in self.written],
+            self._overwritten.load(),
             [ref.load(placement, donated=False) for ref in self.kept],
             arrays,
         )
@@ -166,16 +167,12 @@ class _Program:
             finally:
                 if box:
                     try:
-                        self._keep(box[0][2])
+                        self._overwritten.store(box[0][2])
                     except KeyboardInterrupt:  # in the midst of it
-                        self._keep(box[0][2])
+                        self._overwritten.store(box[0][2])
                         raise
         assert self._shape is not None
         return self._shape.fill(box[0][1], on_host)
-
-    def _keep(self, state: Sequence[Any]) -> None:
-        for ref, value in zip(self.written, state, strict=True):
-            ref.store(value, self.placement)
 
 
 def _array_homes(result: Any) -> list[Any]:

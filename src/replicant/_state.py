@@ -38,7 +38,8 @@ class Ref:
     rows_only: bool
     trainable: bool
 
-    def __init__(self) -> None:
+    def __init__(self, holder: Any = None) -> None:
+        self.holder: Any = self if holder is None else holder  # whose attribute `_value` is the stored array
         self._owned: Any = None  # the array that a program made and nobody else has seen: it may be donated
         self._home: Placement | None = None  # where `_owned` lies
         self._placed: tuple[Any, Placement, jax.Array] | None = None  # the last array that had to be moved, and its new place
@@ -88,6 +89,32 @@ class Ref:
             return aggregate_copies(raw, self.aggregation, self.name)
         self.expose()
         return raw
+
+
+class Refs:
+    """The variables that a program overwrites. Every step loads and stores all of them, so the usual case is written out here."""
+
+    def __init__(self, refs: Sequence[Ref], placement: Placement):
+        self._slots = [(ref, ref.holder) for ref in refs]
+        self._placement = placement
+
+    def load(self) -> list[jax.Array]:
+        """What ``Ref.load`` gives for each, to be donated."""
+        placement = self._placement
+        return [
+            ref._owned if holder._value is ref._owned is not None and ref._home is placement else ref.load(placement, donated=True)
+            for ref, holder in self._slots
+        ]
+
+    def store(self, raws: Sequence[jax.Array]) -> None:
+        """``Ref.store`` for each."""
+        placement = self._placement
+        for (ref, holder), raw in zip(self._slots, raws, strict=True):
+            if ref._home is placement and not ref.on_read:
+                holder._value = ref._owned = raw
+                ref._placed = None
+            else:
+                ref.store(raw, placement)
 
 
 class UnknownState(Exception):
@@ -175,7 +202,7 @@ class CrossRecorder(Recorder):
 
     def use(self, placement: Placement) -> None:
         """Note on which devices the program computes: there can be only one such set."""
-        if self.placement is not None and self.placement.devices and self.placement.devices != placement.devices:
+        if self.placement is not None and self.placement.devices and self.placement != placement:
             raise MixedStrategyError(
                 f"One compiled function uses two strategies, on {list(self.placement.devices)} and on {list(placement.devices)}. "
                 "Split it into one function per strategy."

@@ -1,7 +1,8 @@
 """``strategy.run``: one replica function, traced once, computed by every replica.
 
-Equal replicas become one SPMD program under ``jax.shard_map`` (this file); replicas of different sizes are traced one by one and
-computed in lockstep (``_ragged.py``). Both happen inside the trace of a ``_program.Compiled``, which owns the state.
+Equal replicas become one SPMD program under ``jax.shard_map`` (this file), or, where they share one device, one vectorised
+program (``_fused.py``); replicas of different sizes are traced one by one and computed in lockstep (``_ragged.py``). All happen
+inside the trace of a ``_program.Compiled``, which owns the state.
 """
 
 import dataclasses
@@ -11,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
-from jax.core import Tracer
+from jax.core import ShapedArray, Tracer
 from jax.sharding import PartitionSpec
 
 from ._collectives import AXIS, Group, MeshAxis, Rehearsal, SingleReplica
 from ._context import ReplicaContext, as_mirrored, entered
+from ._fused import fuse
 from ._interpret import Exchange, run_alone
 from ._markers import sync_p
+from ._placement import Placement
 from ._program import trace_until_learned
 from ._rules import VariableAggregation
 from ._state import CrossRecorder, Facts, Recorder, Ref, ReplicaRecorder, UnknownState, cross_recorder, recording
@@ -174,22 +177,8 @@ class Step:
         check_agreement(traced.written, varying.outputs[traced.num_results :], n)
         is_out_stacked = [*varying.outputs[: traced.num_results], *[ref.copies(n) for ref in traced.written]]
 
-        def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
-            local = [x[0] if split else x for x, split in zip(inputs, flags, strict=True)]
-            group = self.mesh_axis()
-            answers = run_alone(
-                jex.ClosedJaxpr(closed.jaxpr, consts), local, flags, lambda exchange: answer_uniformly(exchange, group)
-            )
-            return [jnp.asarray(x)[None] if split else x for x, split in zip(answers, is_out_stacked, strict=True)]
-
-        split, same = PartitionSpec(AXIS), PartitionSpec()
-        results = jax.shard_map(
-            replica_program,
-            mesh=self.strategy.placement.mesh,
-            in_specs=([same] * len(closed.consts), [split if s else same for s in flags]),
-            out_specs=[split if s else same for s in is_out_stacked],
-            check_vma=False,
-        )(list(closed.consts), [*raws, *arrays])
+        compute = self._fused if self.strategy.placement.fused else self._side_by_side
+        results = compute(closed, [*raws, *arrays], flags, is_out_stacked)
         for ref, value in zip(traced.written, results[traced.num_results :], strict=True):
             cross.write_raw(ref, value)
         values = [
@@ -198,9 +187,43 @@ class Step:
         ]
         return traced.fill(values, leaves)
 
+    def _side_by_side(
+        self, closed: jex.ClosedJaxpr, inputs: list[Any], flags: list[bool], is_out_stacked: list[bool]
+    ) -> Sequence[Any]:
+        """Each replica computes on its device."""
+
+        def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
+            local = [x[0] if split else x for x, split in zip(inputs, flags, strict=True)]
+            answers = self._unmarked(closed, consts, local, flags)
+            return [jnp.asarray(x)[None] if split else x for x, split in zip(answers, is_out_stacked, strict=True)]
+
+        split, same = PartitionSpec(AXIS), PartitionSpec()
+        return jax.shard_map(
+            replica_program,
+            mesh=self.strategy.placement.mesh,
+            in_specs=([same] * len(closed.consts), [split if s else same for s in flags]),
+            out_specs=[split if s else same for s in is_out_stacked],
+            check_vma=False,
+        )(list(closed.consts), inputs)
+
+    def _fused(self, closed: jex.ClosedJaxpr, inputs: list[Any], flags: list[bool], is_out_stacked: list[bool]) -> Sequence[Any]:
+        """One device computes all replicas."""
+        shapes = [_shape(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
+        k = len(closed.consts)
+        trace = jax.make_jaxpr(lambda *xs: self._unmarked(closed, xs[:k], xs[k:], flags))
+        unmarked = named(self.strategy.placement, lambda: trace(*shapes))
+        results = fuse(unmarked, [*closed.consts, *inputs], [*[False] * k, *flags], self.num_replicas)
+        return [x.stack(self.num_replicas) if s else jnp.asarray(x.value) for x, s in zip(results, is_out_stacked, strict=True)]
+
+    def _unmarked(self, closed: jex.ClosedJaxpr, consts: Sequence[Any], local: Sequence[Any], flags: list[bool]) -> list[Any]:
+        """One replica's results: gradients worked out, writes to variables agreed with the others."""
+        group = self.mesh_axis()
+        unnamed = jex.ClosedJaxpr(closed.jaxpr, list(consts))
+        return run_alone(unnamed, local, flags, lambda exchange: answer_uniformly(exchange, group))
+
     def mesh_axis(self) -> MeshAxis:
         """The group of equal replicas."""
-        return MeshAxis(self.num_replicas, bucket=self.strategy.placement.on_cpu)
+        return MeshAxis(self.num_replicas, bucket=self.strategy.placement.deadlocks)
 
     def facts(self) -> Facts:
         """What earlier traces learned about this call of ``run`` in its program."""
@@ -209,6 +232,28 @@ class Step:
         while len(cross.run_facts) <= index:
             cross.run_facts.append(Facts())
         return cross.run_facts[index]
+
+
+def named(placement: Placement, trace: Callable[[], jex.ClosedJaxpr]) -> jex.ClosedJaxpr:
+    """What `trace` returns where the axis of the replicas has its name."""
+    found: list[jex.ClosedJaxpr] = []
+
+    def probe(row: Any) -> Any:
+        found.append(trace())
+        return row
+
+    each = [jnp.zeros((placement.num_replicas,))]
+    if placement.fused:
+        jax.eval_shape(jax.vmap(probe, axis_name=AXIS), *each)
+    else:
+        split = PartitionSpec(AXIS)
+        jax.eval_shape(jax.shard_map(probe, mesh=placement.mesh, in_specs=split, out_specs=split, check_vma=False), *each)
+    return found[-1]
+
+
+def _shape(x: Any, *, first_row: bool = False) -> jax.ShapeDtypeStruct:
+    x = x if isinstance(x, ShapedArray) else jax.typeof(x)
+    return jax.ShapeDtypeStruct(x.shape[1:] if first_row else x.shape, x.dtype, weak_type=x.weak_type)
 
 
 class Replica:
@@ -226,19 +271,9 @@ class Replica:
 
     def trace(self, inputs: list[Any], flags: list[bool], facts: Facts, *, has_rows: bool) -> jex.ClosedJaxpr:
         """The jaxpr of one of equal replicas, whose inputs are rows of the `inputs` that are flagged."""
-        found: list[jex.ClosedJaxpr] = []
-
-        def probe(values: list[Any]) -> jax.Array:
-            local = [x[0] if split else x for x, split in zip(values, flags, strict=True)]
-            found.append(self.trace_here(local, self._step.mesh_axis(), facts, has_rows=has_rows))
-            return jnp.zeros(())
-
-        # shard_map only lends its axis name to this trace; the real one follows once it is known which results vary.
-        split, same = PartitionSpec(AXIS), PartitionSpec()
-        mesh = self._step.strategy.placement.mesh
-        specs = ([split if s else same for s in flags],)
-        jax.eval_shape(jax.shard_map(probe, mesh=mesh, in_specs=specs, out_specs=same, check_vma=False), inputs)
-        return found[-1]
+        local = [_shape(x, first_row=split) for x, split in zip(inputs, flags, strict=True)]
+        group = self._step.mesh_axis()
+        return named(self._step.strategy.placement, lambda: self.trace_here(local, group, facts, has_rows=has_rows))
 
     def trace_here(self, local: list[Any], group: Group, facts: Facts, *, has_rows: bool = True) -> jex.ClosedJaxpr:
         """The jaxpr of the function on one replica's state and arrays."""

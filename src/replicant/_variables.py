@@ -312,13 +312,13 @@ class _OwnRef(Ref):
         self.aggregation = aggregation
         self.rows_only = False
         self.trainable = (not self.on_read) if trainable is None else trainable
-        self._raw, self._stacked = array, False
+        self._value, self._stacked = array, False
 
     def get_raw(self) -> tuple[Any, bool]:
-        return self._raw, self._stacked
+        return self._value, self._stacked
 
     def set_raw(self, raw: Any, *, stacked: bool) -> None:
-        self._raw, self._stacked = raw, stacked
+        self._value, self._stacked = raw, stacked
 
 
 # How to find the Ref of other libraries' variables: type -> function. Filled by their providers.

@@ -6,6 +6,8 @@ Each class also inherits the built-in type that tf.distribute programs catch, so
     ├── ConfigurationError (ValueError)      a setting that cannot work here
     │   ├── DeviceError                      unknown, missing or repeated devices
     │   ├── BackendError                     Keras runs on another backend, or a version is not supported
+    │   ├── ClusterError                     who takes part is missing, malformed or contradictory
+    │   │   └── UnreachableError (also OSError)  a host whose name does not resolve, or that does not answer in time
     │   └── AlreadyStartedError (also RuntimeError)  too late: JAX has started
     ├── ContextError (RuntimeError)          called in the wrong place (inside or outside ``run``, ``scope``)
     │   └── MixedStrategyError               two strategies in one scope
@@ -20,6 +22,7 @@ Each class also inherits the built-in type that tf.distribute programs catch, so
     │   └── ElementError                     an element that breaks the dataset's structure
     ├── OutOfRangeError (IndexError)         read past the end of an iterator or optional
     └── CheckpointError (ValueError)         a checkpoint that is missing, damaged or does not fit
+        └── DamagedCheckpointError           it lacks bytes, or some have changed
 """
 
 
@@ -37,6 +40,14 @@ class DeviceError(ConfigurationError):
 
 class BackendError(ConfigurationError):
     """Keras runs on a backend, or in a version, that Replicant cannot drive."""
+
+
+class ClusterError(ConfigurationError):
+    """What the environment or a resolver says about the cluster is missing, malformed or contradictory."""
+
+
+class UnreachableError(ClusterError, OSError):
+    """A host's name does not resolve, or nobody answers at its address within the deadline."""
 
 
 class AlreadyStartedError(ConfigurationError, RuntimeError):
@@ -93,3 +104,7 @@ class OutOfRangeError(ReplicantError, IndexError):
 
 class CheckpointError(ReplicantError, ValueError):
     """A checkpoint is missing, damaged, or does not fit the objects it is restored into."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint lacks bytes or some of them have changed; an older one may be whole."""

@@ -37,6 +37,7 @@ class Kind(NamedTuple):
     reduction: str
     weighted: bool
     steps: int
+    own_statistics: bool = False
 
 
 @functools.cache
@@ -59,6 +60,8 @@ def compiled(n, kind):
             steps_per_execution=kind.steps,
         )
         model.optimizer.build(model.trainable_variables)
+    if kind.own_statistics:
+        replicant.keras.use_replica_statistics(model)
     return model, [np.array(v) for v in model.optimizer.variables]
 
 
@@ -67,7 +70,7 @@ def arrays(figures, *names, rows=None):
     return tuple(np.asarray(figures[name][:rows], kinds[name]) for name in names)
 
 
-def run(figures, name, case):
+def run(figures, name, case, *, own_statistics=False):
     """What a case leaves, `case` being its figures with one device."""
     n, kind = int(name[2]), name[4:]
     norm = case["bn_synchronized"] is not None  # Keras takes synchronized=True with TensorFlow only; here it always is
@@ -80,6 +83,7 @@ def run(figures, name, case):
             reduction="sum" if "loss sum" in kind else "sum_over_batch_size",
             weighted="weighted_metrics" in kind,
             steps=2 if "steps_per_execution 2" in kind else 1,
+            own_statistics=own_statistics,
         ),
     )
     weights = [np.asarray(w, np.float32) for w in figures["W0"]]
@@ -133,6 +137,18 @@ def test_fit(figures, report, n):
             differs = is_error(recorded) or not same(recorded[part], expected[part], TOLERANCE)
             assert not differs or n > 1
             report.count(f"{name} {part}", EVERY_BATCH if differs else None)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_batch_statistics_of_each_replica(figures, n):
+    """With `use_replica_statistics` training is TensorFlow's, whose BatchNormalization is not synchronized by itself."""
+    name = f"n={n} sgd bn False N=24 G=12"
+    recorded = figures["fit"][name]
+    result = run(figures, name, recorded, own_statistics=True)
+    assert same(result["history"], recorded["history"], TOLERANCE)
+    moving = (4, 5)  # of TensorFlow's, replica 0's were recorded
+    for i, (actual, expected) in enumerate(zip(result["final_weights"], recorded["final_weights"], strict=True)):
+        assert same(actual, expected, TOLERANCE) or i in moving, (i, actual, expected)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 4])

@@ -8,12 +8,14 @@ import pytest
 import replicant
 from replicant.errors import ArgumentError, ArgumentTypeError, ContextError, RaggedStepError
 
+pytestmark = pytest.mark.both_ways
+
 EVEN = [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
 RAGGED = [[0.0, 1.0], [2.0], []]
 
 
 @pytest.fixture(scope="module")
-def three() -> replicant.MirroredStrategy:
+def three(fuse_replicas: str) -> replicant.MirroredStrategy:
     return replicant.MirroredStrategy(["cpu:0", "cpu:1", "cpu:2"])
 
 

@@ -54,6 +54,13 @@ def test_optimizers(train, one_device, name: str, num_replicas: int) -> None:
     assert_equal(train(num_replicas, OPTIMIZERS[name]), one_device(name))
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("num_replicas", [2, 3])
+def test_fused_replicas(train, one_device, monkeypatch: pytest.MonkeyPatch, name: str, num_replicas: int) -> None:
+    monkeypatch.setenv("REPLICANT_FUSE_REPLICAS", "1")
+    assert_equal(train(num_replicas, OPTIMIZERS[name]), one_device(name))
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_keras_optimizer(train, one_device, name: str) -> None:
     assert_equal(train(2, OTHERS[name]), one_device(name))
@@ -78,6 +85,7 @@ def recurrent() -> keras.Model:
     return keras.Sequential([keras.layers.Reshape((3, 2)), keras.layers.LSTM(4), keras.layers.Dense(3)])
 
 
+@pytest.mark.both_ways
 @pytest.mark.parametrize("make_model", [regularized, recurrent])
 def test_models(train, make_model) -> None:
     expected = train(0, OPTIMIZERS["adam"], make_model=make_model)

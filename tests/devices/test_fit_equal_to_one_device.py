@@ -221,6 +221,12 @@ def test_a_run_equals_plain_keras(row: Row) -> None:
     assert_equal(train(row), plain)
 
 
+@pytest.mark.parametrize("row", ROWS[::5], ids=lambda row: f"{row.n} {row.model} {row.rows}/{row.batch}")
+def test_fused_replicas_equal_plain_keras_to_the_last_bit(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICANT_FUSE_REPLICAS", "1")
+    assert_equal(train(row), train(row._replace(n=0)), tolerance=0)
+
+
 def test_mixed_precision() -> None:
     """bfloat16 has 8 bits, and each device rounds the partial sums of its own share: equal to those 8 bits only."""
     keras.config.set_dtype_policy("mixed_bfloat16")

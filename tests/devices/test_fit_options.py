@@ -1,7 +1,6 @@
-"""The options of ``fit`` and the inputs that it takes: under a strategy as in plain Keras on one device."""
+"""The options of ``fit``: under a strategy as in plain Keras on one device."""
 
 import itertools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -95,51 +94,13 @@ def test_on_batch_methods() -> None:
     assert_equal(run(4), run(0))
 
 
-class Batches(keras.utils.PyDataset):
-    """Batches of 4, 4, 2."""
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> Any:
-        part = slice(4 * index, min(4 * index + 4, 10))
-        return X[part], Y[part]
-
-
 def batches() -> Dataset:
+    """Batches of 4, 4, 2."""
     return Dataset.from_tensor_slices((X[:10], Y[:10])).batch(4)
 
 
-def generated() -> Iterator[Any]:
-    """Batches of 4, 4, 2."""
-    yield from (Batches()[i] for i in range(3))
-
-
-INPUTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "numpy": lambda: {"x": X[:10], "y": Y[:10], "batch_size": 4},
-    "jax arrays": lambda: {"x": jax.numpy.asarray(X[:10]), "y": jax.numpy.asarray(Y[:10]), "batch_size": 4},
-    "dataset": lambda: {"x": batches()},
-    "dataset with prefetch": lambda: {"x": batches().cache().prefetch(2)},
-    "distributed dataset": lambda: {"x": mirrored(4).experimental_distribute_dataset(batches())},
-    "PyDataset": lambda: {"x": Batches()},
-    "generator": lambda: {"x": generated(), "steps_per_epoch": 3},
-}
-
-
-@pytest.mark.parametrize("name", INPUTS)
-def test_inputs(inputs_on_one_device: Any, name: str) -> None:
-    model = compiled(4)
-    history = model.fit(**INPUTS[name](), shuffle=False, verbose=0).history
-    evaluated = model.evaluate(**({"steps": 3} if name == "generator" else {}) | without_steps(INPUTS[name]()), verbose=0)
-    assert_equal((history, evaluated, model.get_weights()), inputs_on_one_device)
-
-
-def without_steps(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in arguments.items() if key != "steps_per_epoch"}
-
-
 @pytest.fixture(scope="module")
-def inputs_on_one_device() -> Any:
+def ten_rows_on_one_device() -> Any:
     """NumPy arrays without a strategy."""
     model = compiled(0)
     history = model.fit(X[:10], Y[:10], batch_size=4, shuffle=False, verbose=0).history
@@ -189,11 +150,11 @@ def in_scope(where: str, n: int = 4) -> keras.Model:
 
 @pytest.mark.parametrize("where", ["the model only", "compile only"])
 @pytest.mark.parametrize("fit_inside", [False, True])
-def test_what_is_made_in_the_scope(inputs_on_one_device: Any, where: str, fit_inside: bool) -> None:
+def test_what_is_made_in_the_scope(ten_rows_on_one_device: Any, where: str, fit_inside: bool) -> None:
     """Nothing need be made inside but one of them: the variables move to the devices with the first step."""
     model = in_scope(where)
     with mirrored(4).scope() if fit_inside else replicant.get_strategy().scope():
         history = model.fit(X[:10], Y[:10], batch_size=4, shuffle=False, verbose=0).history
         evaluated = model.evaluate(X[:10], Y[:10], batch_size=4, verbose=0)
     assert all(len(v.value.sharding.device_set) == 4 for v in model.trainable_variables)
-    assert_equal((history, evaluated, model.get_weights()), inputs_on_one_device)
+    assert_equal((history, evaluated, model.get_weights()), ten_rows_on_one_device)

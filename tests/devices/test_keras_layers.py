@@ -9,9 +9,11 @@ import pytest
 import replicant
 from replicant.errors import DivergenceError, LossReductionError
 
+pytestmark = pytest.mark.both_ways
+
 
 @pytest.fixture(scope="module")
-def two() -> replicant.MirroredStrategy:
+def two(fuse_replicas: str) -> replicant.MirroredStrategy:
     return replicant.MirroredStrategy(["cpu:0", "cpu:1"])
 
 

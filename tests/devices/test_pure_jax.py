@@ -8,6 +8,8 @@ import pytest
 
 import replicant
 
+pytestmark = pytest.mark.both_ways
+
 
 @pytest.mark.parametrize("num_replicas", [1, 2, 4])
 def test_optax_with_state_passed_in_and_out(num_replicas: int) -> None:

@@ -10,6 +10,8 @@ import pytest
 import replicant
 from replicant.errors import ArgumentError, ArgumentTypeError, ContextError, DeviceError, MixedStrategyError
 
+pytestmark = pytest.mark.both_ways
+
 Point = collections.namedtuple("Point", "x y")
 
 
@@ -18,7 +20,7 @@ def mirrored(num_replicas: int) -> replicant.MirroredStrategy:
 
 
 @pytest.fixture(scope="module")
-def two() -> replicant.MirroredStrategy:
+def two(fuse_replicas: str) -> replicant.MirroredStrategy:
     return mirrored(2)
 
 
@@ -68,9 +70,15 @@ def test_one_replica_gives_bare_values() -> None:
     assert float(strategy.run(lambda x: x + 1, args=(ids(strategy),))) == 1.0
 
 
-def test_values_of_an_even_result_lie_on_the_replicas_devices(two: replicant.MirroredStrategy) -> None:
+def test_values_of_an_even_result_lie_on_the_replicas_devices(two: replicant.MirroredStrategy, fuse_replicas: str) -> None:
     values = two.run(lambda x: x * 2, args=(ids(two),)).values
-    assert [v.device for v in values] == jax.devices()[:2]
+    assert [v.device for v in values] == (jax.devices()[:2] if fuse_replicas == "apart" else jax.devices()[:1] * 2)
+
+
+def test_a_constant_comes_back_as_an_array(two: replicant.MirroredStrategy) -> None:
+    (value,) = jax.tree.leaves(two.run(lambda: jnp.asarray(5.0)))
+    assert isinstance(value, jax.Array)
+    assert value == 5.0
 
 
 def test_results_go_back_in_as_arguments(two: replicant.MirroredStrategy) -> None:

@@ -9,9 +9,11 @@ import replicant
 from replicant import Variable
 from replicant.errors import ContextError, VariableError
 
+pytestmark = pytest.mark.both_ways
+
 
 @pytest.fixture(scope="module")
-def two() -> replicant.MirroredStrategy:
+def two(fuse_replicas: str) -> replicant.MirroredStrategy:
     return replicant.MirroredStrategy(["cpu:0", "cpu:1"])
 
 

@@ -44,20 +44,19 @@ def test_too_late() -> None:
 def test_two_places_that_set_the_number() -> None:
     flags = "--xla_force_host_platform_device_count=2"
     done = run("import replicant; replicant.set_virtual_devices(2)", XLA_FLAGS=flags)
-    assert f"ConfigurationError: set_virtual_devices(2): XLA_FLAGS='{flags}' sets the number" in done.stderr
+    assert f"ConfigurationError: set_virtual_devices(2): XLA_FLAGS has {flags}, which sets the number" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("keras.backend.backend = lambda: 'torch'", "runs on 'torch'. Set the environment variable KERAS_BACKEND=jax"),
-        ("keras.__version__ = '3.14.1'", "Replicant needs Keras >= 3.15; this is 3.14.1. Run: pip install -U keras"),
-        ("del keras.src.losses.loss.Loss", "has moved a class that Replicant extends"),
+        ("keras.__version__ = '3.11.3'", "Replicant needs Keras >= 3.12; this is 3.11.3. Run: pip install -U keras"),
     ],
 )
 def test_a_keras_that_cannot_be_driven(change: str, message: str) -> None:
     done = run(
-        f"import keras, keras.src.losses.loss\n{change}\nimport replicant\nreplicant.MirroredStrategy().run(lambda: 1)",
+        f"import keras\n{change}\nimport replicant\nreplicant.MirroredStrategy().run(lambda: 1)",
         KERAS_BACKEND="jax",
     )
     assert done.returncode == 1

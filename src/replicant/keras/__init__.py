@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import _checkpoint as _checkpoint
 from . import _provider as _provider
+from ._statistics import use_replica_statistics as use_replica_statistics
 
 if TYPE_CHECKING:
     from . import callbacks
 
-__all__ = ["callbacks"]
+__all__ = ["callbacks", "use_replica_statistics"]
 
 
 def __getattr__(name: str) -> Any:

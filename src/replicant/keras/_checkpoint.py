@@ -1,14 +1,19 @@
 """How checkpoints save and restore Keras's objects."""
 
+import contextlib
+import functools
 import json
 import warnings
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import keras
+import numpy as np
 
 from ..checkpoint._objects import Inventory, ObjectKind, numbered, register_kind
 from ..errors import CheckpointError
-from ._internals import BaseOptimizer, SeedGenerator
+from ._internals import BaseOptimizer, SeedGenerator, outside_stateless_scope, wrap_method
 from ._provider import _build_now
 
 
@@ -26,30 +31,55 @@ class _Layers(ObjectKind):
     def describe(self, item: Any, inventory: Inventory) -> dict[str, Any]:
         return {"num_weights": len(item.weights), "build_config": _json_or_none(item.get_build_config())}
 
-    def build(self, item: Any, key: str, description: dict[str, Any], inventory: Inventory) -> None:
+    def build(self, item: Any, key: str, description: dict[str, Any], inventory: Inventory) -> bool:
         expected = description.get("num_weights", 0)
         if item.built or len(item.weights) >= expected:
-            return
-        reason = _try_to_build(item, description["build_config"])
-        if not item.weights:
-            raise CheckpointError(
-                f"{key!r} ({type(item).__name__} {item.name!r}) has no weights yet, the checkpoint has {expected}, and it cannot "
-                f"be built from what was saved ({reason}). Build it before restoring: model.build(input_shape), or call it on "
-                "one batch."
-            )
+            return True
+        _try_to_build(item, description["build_config"])
+        return bool(item.weights)
+
+    def when_built(self, item: Any, resume: Callable[[], None]) -> None:
+        _install_call_hook()
+        item.__dict__.setdefault(_WAITING, []).append(resume)  # not an attribute of the layer: Keras would try to track it
 
 
-def _try_to_build(layer: Any, config: dict[str, Any] | None) -> str:
-    """Build the layer as the saved one was. Returns what stood against it, if anything did."""
+_WAITING = "_replicant_waiting_restores"
+
+
+@functools.cache
+def _install_call_hook() -> None:
+    wrap_method(keras.Layer, "__call__", _call)
+
+
+def _call(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """A layer that a restore waits for is built on its first arguments and gets its values before it computes anything."""
+    waiting = layer.__dict__.pop(_WAITING, None)
+    if waiting is not None:
+        try:
+            symbolic_args, symbolic_kwargs = jax.tree.map(_symbolic, (args, kwargs))
+            with outside_stateless_scope(), jax.ensure_compile_time_eval():
+                original(layer, *symbolic_args, **symbolic_kwargs)
+            for resume in waiting:
+                resume()
+        except BaseException:
+            layer.__dict__[_WAITING] = waiting
+            raise
+    return original(layer, *args, **kwargs)
+
+
+def _symbolic(value: Any) -> Any:
+    is_array = isinstance(value, np.ndarray | jax.Array)
+    return keras.KerasTensor(value.shape, keras.backend.standardize_dtype(value.dtype)) if is_array else value
+
+
+def _try_to_build(layer: Any, config: dict[str, Any] | None) -> None:
+    """Build the layer as the saved one was, if that can be done."""
     if not config:
-        return "Keras has no build config for it"
-    try:
-        with warnings.catch_warnings(record=True) as caught:  # Keras warns where it cannot build; we raise, and say it better
-            warnings.simplefilter("always")
-            layer.build_from_config(_with_tuples(config))
-    except Exception as error:  # noqa: BLE001 - whatever the user's own build raises: it is told, and the weights are missing
-        return f"{type(error).__name__}: {error}"
-    return "; ".join(str(warning.message) for warning in caught) or "its build method makes no weights"
+        return
+    # Keras warns where it cannot build, and a user's own build may raise anything: then the layer is built when it is first called.
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        layer.build_from_config(_with_tuples(config))
 
 
 def _with_tuples(config: Any) -> Any:
@@ -87,13 +117,15 @@ class _Optimizers(ObjectKind):
     def describe(self, item: Any, inventory: Inventory) -> dict[str, Any]:
         return {"trainable_variables": [inventory.key_of(v) for v in item._trainable_variables] if item.built else None}
 
-    def build(self, item: Any, key: str, description: dict[str, Any], inventory: Inventory) -> None:
+    def build(self, item: Any, key: str, description: dict[str, Any], inventory: Inventory) -> bool:
         stored = description.get("trainable_variables")
         if stored is None:
-            return
+            return True
         if item.built:
             _check_order(key, stored, [inventory.key_of(v) for v in item._trainable_variables])
-            return
+            return True
+        if any(other is not None and inventory.will_have(other) for other in stored):
+            return False
         variables = [None if other is None else inventory.variable_at(other) for other in stored]
         if any(variable is None for variable in variables):
             absent = sorted({other for other, v in zip(stored, variables, strict=True) if v is None and other is not None})
@@ -103,6 +135,7 @@ class _Optimizers(ObjectKind):
                 "and when restoring, or build the optimizer first: optimizer.build(model.trainable_variables)."
             )
         _build_now(item, variables)
+        return True
 
 
 def _check_order(key: str, stored: list[str | None], found: list[str | None]) -> None:

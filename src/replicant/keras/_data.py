@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
-from .._values import PerReplica, map_replicas
 from ..errors import ArgumentError, DatasetError
 from ..input._dataset import Dataset
 from ..input._distributed import DistributedDataset
+from ..input._graph import Node
 from . import _internals
+from ._batches import Batches
 
 
 class DatasetAdapter(_internals.DataAdapter):
@@ -18,21 +17,19 @@ class DatasetAdapter(_internals.DataAdapter):
     def __init__(self, dataset: Dataset | DistributedDataset, class_weight: dict[int, float] | None = None):
         self._dataset = dataset
         self._class_weight = class_weight
+        self.batches: Batches | None = None  # of the last pass
 
-    def get_numpy_iterator(self) -> Iterator[Any]:
+    def get_numpy_iterator(self) -> Batches:
         """Batches as tuples (x,), (x, y) or (x, y, sample_weight)."""
-        empty = True
-        for element in self._dataset:
-            empty = False
-            batch = map_replicas(_global_batch, element)
-            yield self._weighted(batch if isinstance(batch, tuple) else (batch,))
-        if empty:
-            raise DatasetError(
-                f"{self._dataset!r} yields no batch: nothing to train on, to evaluate or to predict. Look at its source, and at "
-                "filter, take, skip and batch(..., drop_remainder=True), which can leave nothing."
-            )
+        self.batches = Batches(self._dataset, self._weighted, lambda: _no_batch(repr(self._dataset)))
+        return self.batches
 
     get_jax_iterator = get_numpy_iterator
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What the dataset is made of."""
+        return self._dataset.nodes if isinstance(self._dataset, DistributedDataset) else (self._dataset.node,)
 
     def _weighted(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         """The batch with the weights of its labels' classes."""
@@ -67,25 +64,43 @@ class DatasetAdapter(_internals.DataAdapter):
         return None
 
 
-def _global_batch(leaf: Any) -> Any:
-    """A distributed component in one piece: the replicas' rows in replica order."""
-    if not isinstance(leaf, PerReplica):
-        return leaf
-    if leaf.stacked is None:
-        return np.concatenate([np.asarray(value) for value in leaf.values])
-    return leaf.stacked.reshape(-1, *leaf.stacked.shape[2:])
-
-
 def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
     """Keras's choice of an adapter, which knows our datasets too."""
+    if isinstance(x, _internals.DataAdapter):
+        return x
     if not isinstance(x, Dataset | DistributedDataset):
-        return original(x, y, sample_weight, **options)
+        return _never_empty(original(x, y, sample_weight, **options), x)
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise ArgumentError(
                 f"`{name}` was given beside a dataset, which brings its own: let the dataset yield (x, y) or (x, y, sample_weight)."
             )
     return DatasetAdapter(x, options.get("class_weight"))
+
+
+def _never_empty(adapter: Any, x: Any) -> Any:
+    """Keras's adapter, which says so if it never yields a batch: Keras's loops would trip over that later."""
+    original = adapter.get_jax_iterator
+    seen = False
+
+    def get_jax_iterator() -> Iterator[Any]:
+        nonlocal seen
+        for batch in original():
+            seen = True
+            yield batch
+        if not seen:  # a generator may also have ended in an earlier pass; of that Keras warns
+            shape = getattr(x, "shape", None)
+            raise _no_batch(f"The {type(x).__name__}{'' if shape is None else f' of shape {tuple(shape)}'}")
+
+    adapter.get_jax_iterator = get_jax_iterator
+    return adapter
+
+
+def _no_batch(what: str) -> DatasetError:
+    return DatasetError(
+        f"{what} yields no batch: nothing to train on, to evaluate or to predict. Look at its source, and at filter, take, skip "
+        "and batch(..., drop_remainder=True), which can leave nothing."
+    )
 
 
 def connect() -> None:

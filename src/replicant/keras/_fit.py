@@ -7,7 +7,8 @@ n that divides b, and repeated on the rest: a last batch that does not divide co
 """
 
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from .._context import default_strategy, get_strategy
 from .._placement import Placement
 from .._strategy import Strategy
 from ..errors import MixedStrategyError
-from . import _internals
+from . import _internals, _statistics
 
 _STRATEGY = "_replicant_strategy"
 
@@ -76,6 +77,51 @@ def _own_strategy(model: Any) -> Strategy | None:
     return own
 
 
+@jax.tree_util.register_pytree_node_class
+class _Leaves(Sequence[Any]):
+    """Arrays of a model's state that lie where its steps want them.
+
+    Neither list nor tuple: Keras keeps the state as an attribute of the model, and looks at each item of those at every step.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: list[Any]):
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._items[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def tree_flatten(self) -> tuple[list[Any], None]:
+        """The arrays (for JAX)."""
+        return self._items, None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, items: Iterable[Any]) -> "_Leaves":
+        """Inverse of tree_flatten (for JAX)."""
+        return cls(list(items))
+
+
+def _count_references() -> int:
+    """As `_spread` and `_kept` do it: an array that is nowhere but in a batch and in the list of the batch's leaves."""
+
+    def count(x: Any) -> int:
+        return sys.getrefcount(x)
+
+    batch = (np.zeros(1),)
+    leaves, _ = jax.tree.flatten(batch)
+    return next(count(x) for x in leaves)
+
+
+_REFERENCES = _count_references()  # to an array that nobody holds but its batch; only such memory is not used again
+
+
 class _Step:
     """One of a model's step functions, compiled for the devices of a strategy: ``step(state, data) -> (outputs, state)``."""
 
@@ -83,20 +129,21 @@ class _Step:
         self._step = step
         self._placement = placement
         self._compiled = compiled
-        self._bounded = placement.num_replicas > 1 and placement.on_cpu
+        self._bounded = placement.deadlocks
         self._cuts: dict[tuple[int, int], Any] = {}
         self._one = jax.jit(self._traced_one, donate_argnums=0)
         self._many = jax.jit(self._traced_many, donate_argnums=0)
 
     def __call__(self, state: Any, batches: list[Any], *, all_outputs: bool) -> tuple[list[Any], Any]:
         """The outputs of one or several batches of equal shapes, of all or only of the last one, and the new state."""
-        state = jax.tree.map(self._home, state)
         if not self._compiled:
+            state = jax.tree.map(self._home, state)
             outputs = []
             for batch in batches:
                 output, state = self._step(state, self._spread(batch, axis=0))
                 outputs.append(output)
             return outputs, state
+        state = tuple(part if type(part) is _Leaves else _Leaves([self._home(x) for x in part]) for part in state)
         if len(batches) == 1:
             outputs, state = self._start(self._one, state, self._spread(batches[0], axis=0))
             return [outputs], state
@@ -112,14 +159,18 @@ class _Step:
         return box[0][1:]
 
     def _traced_one(self, state: Any, data: Any) -> tuple[Any, Any, Any]:
-        outputs, state = self._step(state, data)
+        outputs, state = self._on_lists(state, data)
         return self._token(), self._settled(outputs, axis=0), self._mirrored(state)
+
+    def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
+        outputs, state = self._step(tuple(map(list, state)), data)
+        return outputs, tuple(_Leaves(list(part)) for part in state)
 
     def _traced_many(self, state: Any, data: Any) -> tuple[Any, Any, Any]:
         """Several steps in one program: a loop on the devices."""
 
         def body(state: Any, batch: Any) -> tuple[Any, Any]:
-            outputs, state = self._step(state, batch)
+            outputs, state = self._on_lists(state, batch)
             return self._mirrored(state), outputs
 
         state, outputs = jax.lax.scan(body, self._mirrored(state), data)
@@ -134,7 +185,7 @@ class _Step:
     def _settled(self, outputs: Any, *, axis: int) -> Any:
         """Outputs shared evenly or known to all: JAX cannot name what XLA would choose for a batch that is cut otherwise."""
         num_replicas = self._placement.num_replicas
-        if num_replicas == 1:
+        if self._placement.on_one_device:
             return outputs
 
         def settle(x: Any) -> jax.Array:
@@ -150,14 +201,17 @@ class _Step:
 
     def _spread(self, batch: Any, *, axis: int) -> Any:
         """A batch on the devices, cut along `axis` as many ways as its rows allow."""
-        batch = jax.tree.map(self._kept, batch)
-        if self._placement.num_replicas == 1:  # a program takes host memory to its device faster than device_put
+        leaves, tree = jax.tree.flatten(batch)
+        batch = tree.unflatten([self._kept(x) for x in leaves])
+        if self._placement.on_one_device:  # a program takes host memory to its device faster than device_put
             return jax.tree.map(lambda x: jax.device_put(x, self._placement.mirrored) if isinstance(x, jax.Array) else x, batch)
         return jax.device_put(batch, jax.tree.map(lambda x: self._cut(x.shape[axis] if x.ndim > axis else 1, axis), batch))
 
     def _kept(self, x: Any) -> Any:
         """Whoever made a batch may use its memory again, and on CPU the devices would share it."""
-        return x if isinstance(x, jax.Array) else np.array(x, copy=self._placement.on_cpu or None)
+        if isinstance(x, jax.Array) or (type(x) is np.ndarray and x.flags.owndata and sys.getrefcount(x) <= _REFERENCES):
+            return x
+        return np.array(x, copy=self._placement.on_cpu or None)
 
     def _cut(self, num_rows: int, axis: int) -> Any:
         ways = math.gcd(num_rows, self._placement.num_replicas)
@@ -226,7 +280,9 @@ def _signature(batch: Any) -> Any:
 
 
 def _make_train(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
-    return _make(original, model, "train_function", model.train_step, force)
+    strategy = strategy_of(model)
+    step = model.train_step if strategy is None else _statistics.train_step_of(model, strategy.num_replicas_in_sync)
+    return _make(original, model, "train_function", step, force)
 
 
 def _make_test(original: Callable[..., Any], model: Any, force: bool = False) -> Any:

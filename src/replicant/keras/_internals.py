@@ -1,18 +1,23 @@
 """The only importer of ``keras.src``: the seams at which Keras learns about replicas, checked once at import.
 
-Keras has no public hook for what happens at these five places, so its classes are wrapped here. Every wrapper does what Keras did
-unless a ``strategy.run`` is in progress.
+Keras has no public hook for what happens at these places, so its classes are wrapped. Every wrapper does what Keras did unless a
+strategy is at work. What Replicant relies on is checked when it is imported: the version, the classes, and the parameters of every
+method in ``_SEAMS``.
 """
 
 import functools
-from collections.abc import Callable
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
 from ..errors import BackendError
 
-MIN_VERSION = (3, 15)
+OLDEST = (3, 12)  # before it, Keras's trainer forces its state onto the devices that it was on when the step was traced
+NEWEST = (3, 15)  # that `make test-keras-versions` ran with
+_VERSION = tuple(int(part) for part in keras.__version__.split(".")[:2])
 
 
 def _check() -> None:
@@ -22,11 +27,12 @@ def _check() -> None:
             f"Replicant drives Keras on the JAX backend; this Keras runs on {backend!r}. Set the environment variable "
             "KERAS_BACKEND=jax (or os.environ['KERAS_BACKEND'] = 'jax') before importing keras."
         )
-    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
-    if version < MIN_VERSION:
-        raise BackendError(
-            f"Replicant needs Keras >= {'.'.join(map(str, MIN_VERSION))}; this is {keras.__version__}. Run: pip install -U keras."
-        )
+    if _VERSION < OLDEST:
+        raise BackendError(f"Replicant needs Keras >= {_dotted(OLDEST)}; this is {keras.__version__}. Run: pip install -U keras.")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 _check()
@@ -34,7 +40,7 @@ _check()
 try:
     from keras.src.backend.common import KerasVariable, global_state
     from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
-    from keras.src.backend.jax.trainer import JAXTrainer
+    from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
     from keras.src.losses.loss import Loss
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
@@ -42,16 +48,19 @@ try:
     from keras.src.trainers import data_adapters
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+    from keras.src.trainers.epoch_iterator import EpochIterator
     from keras.src.trainers.trainer import Trainer
 except ImportError as error:
     raise BackendError(
         f"Keras {keras.__version__} has moved a class that Replicant extends ({error}). Use a Keras version that this release of "
-        "Replicant was tested with (see constraints.txt), or a newer Replicant."
+        f"Replicant was tested with ({_dotted(OLDEST)} to {_dotted(NEWEST)}), or a newer Replicant."
     ) from error
 
 __all__ = [
     "BaseOptimizer",
     "DataAdapter",
+    "EpochIterator",
+    "JAXEpochIterator",
     "JAXTrainer",
     "KerasVariable",
     "Loss",
@@ -65,6 +74,74 @@ __all__ = [
     "wrap_method",
     "wrap_property",
 ]
+
+
+_APPLY = ("self", "grads", "trainable_variables")
+
+# What Replicant wraps or calls: the owner, the name, and the parameters that it must have, in this order; None: a property.
+_SEAMS: Mapping[tuple[Any, str], tuple[str, ...] | None] = {
+    (KerasVariable, "value"): None,
+    (KerasVariable, "assign_add"): ("self", "value"),
+    (KerasVariable, "assign_sub"): ("self", "value"),
+    (BaseOptimizer, "apply"): _APPLY,
+    (BaseOptimizer, "finalize_variable_values"): ("self", "var_list"),
+    (BaseOptimizer, "stateless_apply"): ("self", "optimizer_variables", "grads", "trainable_variables"),
+    (LossScaleOptimizer, "apply"): _APPLY,
+    (SeedGenerator, "next"): ("self", "ordered"),
+    (Loss, "__call__"): ("self", "y_true", "y_pred", "sample_weight"),
+    (Trainer, "compile"): ("self", "optimizer", "loss"),
+    (JAXTrainer, "__init__"): ("self",),
+    (JAXTrainer, "make_train_function"): ("self", "force"),
+    (JAXTrainer, "make_test_function"): ("self", "force"),
+    (JAXTrainer, "make_predict_function"): ("self", "force"),
+    (JAXTrainer, "train_step"): ("self", "state", "data"),
+    (JAXTrainer, "test_step"): ("self", "state", "data"),
+    (JAXTrainer, "predict_step"): ("self", "state", "data"),
+    (JAXTrainer, "jax_state_sync"): ("self",),
+    (JAXTrainer, "fit"): ("self", "x", "y", "batch_size", "epochs", "verbose", "callbacks"),
+    (EpochIterator, "__init__"): ("self", "x"),
+    (EpochIterator, "_enumerate_iterator"): ("self",),
+    (JAXEpochIterator, "_get_iterator"): ("self",),
+    (keras.layers.BatchNormalization, "call"): ("self", "inputs", "training", "mask"),
+    (data_adapters, "get_data_adapter"): (
+        "x",
+        "y",
+        "sample_weight",
+        "batch_size",
+        "steps_per_epoch",
+        "shuffle",
+        "class_weight",
+    ),
+}
+
+
+def _check_seams() -> None:
+    for (owner, name), expected in _SEAMS.items():
+        what = f"{owner.__name__}.{name}"
+        found = vars(owner).get(name)
+        if expected is None:
+            if not isinstance(found, property):
+                raise _moved(f"{what} is no property but {found!r}")
+        elif not callable(found):
+            raise _moved(f"{what} is gone")
+        elif (parameters := tuple(inspect.signature(found).parameters))[: len(expected)] != expected:
+            raise _moved(f"{what} takes ({', '.join(parameters)}) and no longer ({', '.join(expected)})")
+
+
+def _moved(what: str) -> BackendError:
+    return BackendError(
+        f"Keras {keras.__version__} has changed what Replicant extends: {what}. Use a Keras version that this release of Replicant "
+        f"was tested with ({_dotted(OLDEST)} to {_dotted(NEWEST)}), or a newer Replicant."
+    )
+
+
+_check_seams()
+if _VERSION > NEWEST:
+    warnings.warn(
+        f"This Replicant was tested with Keras {_dotted(OLDEST)} to {_dotted(NEWEST)}; this is {keras.__version__}. All that "
+        f"Replicant extends is where it was, but compare results, or run: pip install 'keras=={_dotted(NEWEST)}.*'.",
+        stacklevel=2,
+    )
 
 
 def wrap_method(owner: type, name: str, wrapper: Callable[..., Any]) -> None:

@@ -26,7 +26,7 @@ from .._rules import VariableAggregation
 from .._state import Ref, ReplicaRecorder, current_recorder
 from .._variables import register_variable_type
 from ..errors import LossReductionError
-from . import _data, _fit, _internals
+from . import _data, _fit, _internals, _resume, _statistics
 from ._internals import KerasVariable
 
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")
@@ -39,7 +39,7 @@ class KerasRef(Ref):
     """
 
     def __init__(self, variable: Any):
-        super().__init__()
+        super().__init__(holder=variable)
         self.variable = variable
         self.name = variable.path
         self.shape = tuple(variable.shape)
@@ -215,6 +215,8 @@ def _connect() -> None:
     register_variable_type(KerasVariable, ref_of_keras)
     _fit.connect()
     _data.connect()
+    _resume.connect()
+    _statistics.connect()
 
 
 _connect()

@@ -13,6 +13,7 @@ from ..errors import AlreadyStartedError, ArgumentError, ConfigurationError, Dev
 # XLA's CPU devices hold threads of one pool while they wait for each other: too few threads and they wait for ever.
 _THREADS_PER_DEVICE = 4
 _MIN_THREADS = 8
+_DEVICE_COUNT = "--xla_force_host_platform_device_count"
 
 
 def set_virtual_devices(num_devices: int) -> None:
@@ -35,10 +36,11 @@ def set_virtual_devices(num_devices: int) -> None:
     """
     if not isinstance(num_devices, int) or isinstance(num_devices, bool) or num_devices < 1:
         raise ArgumentError(f"set_virtual_devices needs an int >= 1; got {num_devices!r}.")
-    if "--xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+    flag = next((x for x in os.environ.get("XLA_FLAGS", "").split() if x.startswith(_DEVICE_COUNT)), None)
+    if flag is not None:
         raise ConfigurationError(
-            f"set_virtual_devices({num_devices}): XLA_FLAGS={os.environ['XLA_FLAGS']!r} sets the number of CPU devices too. Remove "
-            "--xla_force_host_platform_device_count from XLA_FLAGS, or do not call set_virtual_devices."
+            f"set_virtual_devices({num_devices}): XLA_FLAGS has {flag}, which sets the number of CPU devices too. Remove it from "
+            "XLA_FLAGS, or do not call set_virtual_devices."
         )
     try:
         jax.config.update("jax_num_cpu_devices", num_devices)

@@ -1,0 +1,68 @@
+"""Medians of paired runs, their intervals, and the machine they were made on."""
+
+import os
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_RESAMPLES = 2000
+
+
+def ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """The median of a / b of each round, and the 95 % bootstrap interval of that median.
+
+    >>> ratio([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
+    (2.0, 2.0, 2.0)
+    """
+    each = np.asarray(a) / np.asarray(b)
+    resampled = np.random.default_rng(0).choice(each, (_RESAMPLES, len(each)))
+    low, high = np.quantile(np.median(resampled, 1), (0.025, 0.975))
+    return float(np.median(each)), float(low), float(high)
+
+
+def shown(a: Sequence[float], b: Sequence[float]) -> str:
+    """`ratio` as text."""
+    if not a or not b:
+        return "-"
+    middle, low, high = ratio(a, b)
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """The power with which y grows with x: least squares on logarithms.
+
+    >>> round(slope([1, 10, 100], [3, 30, 300]), 6)
+    1.0
+    """
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on; nothing that names the computer."""
+    load = os.getloadavg() if hasattr(os, "getloadavg") else (float("nan"),)
+    return {
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "load": round(load[0], 1),
+    }
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def slug(facts: dict[str, Any]) -> str:
+    """The machine as part of a file name."""
+    name = re.sub(r"[^a-z0-9]+", "-", facts["processor"].lower()).strip("-")[:40]
+    return f"{name}-{facts['cores']}-cores"

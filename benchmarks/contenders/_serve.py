@@ -1,0 +1,73 @@
+"""A contender's side of the benchmark: a process that trains one round whenever its parent writes a line.
+
+Answers are lines of JSON on the standard output; the first comes after the first round, which also compiles. What libraries print
+goes to the standard error. A round that takes longer than ``--deadline`` seconds ends the process with a traceback of all threads.
+"""
+
+import argparse
+import faulthandler
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+from _cases import CASES
+
+LIBRARIES = ("jax", "keras", "replicant", "tensorflow", "tensorflow-cpu", "torch")
+
+
+class Round(NamedTuple):
+    """What a round gives: the mean loss of its steps, and processor seconds that other processes of the contender needed."""
+
+    loss: float
+    seconds_elsewhere: float = 0.0
+
+
+def parse(extra: Callable[[argparse.ArgumentParser], Any] = lambda _: None) -> argparse.Namespace:
+    """The command line of a contender."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--way", choices=("fit", "loop"), default="loop")
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--steps", type=int, help="of a round (default: the case's)")
+    parser.add_argument("--deadline", type=float, default=120, help="seconds of a round (default: %(default)s)")
+    extra(parser)
+    args = parser.parse_args()
+    args.case = CASES[args.case]
+    args.steps = args.steps or args.case.steps
+    return args
+
+
+def serve(args: argparse.Namespace, make: Callable[[argparse.Namespace], Callable[[], Round]]) -> None:
+    """Make the contender, then train rounds until the standard input ends."""
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        faulthandler.dump_traceback_later(3 * args.deadline, exit=True)  # all contenders start at once
+        train = make(args)
+        answer(answers, train, {"libraries": {name: v for name in LIBRARIES if (v := installed(name))}})
+        faulthandler.cancel_dump_traceback_later()
+        for _ in sys.stdin:
+            faulthandler.dump_traceback_later(args.deadline, exit=True)
+            answer(answers, train, {})
+            faulthandler.cancel_dump_traceback_later()
+
+
+def answer(answers: Any, train: Callable[[], Round], facts: dict[str, Any]) -> None:
+    """Train one round and say how it went."""
+    start, processor = time.perf_counter(), time.process_time()
+    loss, elsewhere = train()
+    seconds, processor = time.perf_counter() - start, time.process_time() - processor
+    print(json.dumps({"loss": loss, "seconds": seconds, "processor": processor + elsewhere, **facts}), file=answers, flush=True)
+
+
+def installed(name: str) -> str | None:
+    """The version of a library, where it is imported."""
+    if name.removesuffix("-cpu") not in sys.modules:
+        return None
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

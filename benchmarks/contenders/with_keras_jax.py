@@ -1,0 +1,19 @@
+"""Stock Keras on JAX: ``fit``, without anything of Replicant."""
+
+import argparse
+import os
+from collections.abc import Callable
+
+os.environ["KERAS_BACKEND"] = "jax"
+
+from _models import fit_rounds, make_model
+from _serve import Round, parse, serve
+
+
+def make(args: argparse.Namespace) -> Callable[[], Round]:
+    """A round of training, on one device."""
+    return fit_rounds(args.case, make_model(args.case), args.steps)
+
+
+if __name__ == "__main__":
+    serve(parse(), make)

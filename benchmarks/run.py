@@ -1,0 +1,183 @@
+"""All benchmarks, as ``make bench`` runs them: figures into ``results/<date>-<machine>.json``, table and plots into the docs.
+
+``training.py``, ``startup.py`` and ``growth.py`` give figures of their own; of the others the printed tables are kept. Each is a
+process with a deadline. Run: ``python benchmarks/run.py [--peers-python /path/to/python] [--minutes 45]``.
+"""
+
+import argparse
+import datetime as dt
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import growth
+import startup
+import training
+from _figures import machine, slug
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+PAGE, PLOTS = DOCS / "performance.md", DOCS / "performance"
+
+# What gives figures: its share of the time. Then what prints tables: its arguments.
+FIGURES = {"training": 0.4, "startup": 0.1, "growth": 0.2}
+PRINTED: dict[str, list[str]] = {
+    "step_overhead.py": [],
+    "fit.py": [],
+    "kernels.py": [],
+    "checkpoint.py": [],
+    "input.py": [],
+}
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="All benchmarks.")
+    parser.add_argument("--peers-python", help="the interpreter of the environment of peers.txt")
+    parser.add_argument("--minutes", type=float, default=45, help="for everything, about (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="of training and starts, at most (default: %(default)s)")
+    parser.add_argument("--only", nargs="*", choices=[*FIGURES, *PRINTED], default=[*FIGURES, *PRINTED])
+    parser.add_argument("--page", type=Path, help="fill this page instead of docs/performance.md")
+    parser.add_argument("--from", type=Path, dest="source", help="fill the page from this file of results, and measure nothing")
+    return parser.parse_args()
+
+
+def arguments(name: str, args: argparse.Namespace, seconds: float) -> list[str]:
+    """What a benchmark is called with, to end within about so many seconds."""
+    peers = ["--peers-python", args.peers_python] if args.peers_python else []
+    if name == "training":
+        return ["--minutes", f"{seconds / 60:.2f}", "--rounds", str(args.rounds), *peers]
+    if name == "startup":
+        return ["--rounds", str(max(3, min(args.rounds, int(seconds / 25))))]
+    if name == "growth":
+        return ["--rounds", str(max(3, min(args.rounds, int(seconds / 60)))), "--deadline", f"{seconds:.0f}"]
+    return PRINTED[name]
+
+
+def call(command: list[str], deadline: float) -> dict[str, str]:
+    """Run a benchmark and show what it prints: its text, and why it failed, if it did."""
+    text = ""
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}  # the peers' environment has no replicant
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, **pipes, env=environment, start_new_session=True) as process:
+        try:
+            text, _ = process.communicate(timeout=deadline)
+            verdict = f"failed with status {process.returncode}" if process.returncode else ""
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            text, _ = process.communicate()
+            verdict = f"stopped after {deadline:.0f} s"
+    print(text, verdict, flush=True)
+    return {"text": text, "failed": verdict}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Run what is asked for."""
+    now = dt.datetime.now(dt.UTC)
+    libraries = {name: version(name) for name in ("replicant", "jax", "jaxlib", "keras", "numpy")}
+    found: dict[str, Any] = {
+        "date": f"{now:%Y-%m-%d}",
+        "machine": machine(),
+        "libraries": libraries,
+        "gpu": "not measured",
+        "printed": {},
+    }
+    begun, budget, printed = time.monotonic(), 60 * args.minutes, [name for name in args.only if name in PRINTED]
+    for name in (name for name in FIGURES if name in args.only):
+        print(f"== {name}", flush=True)
+        seconds = budget * FIGURES[name]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "figures.json"
+            command = [sys.executable, str(HERE / f"{name}.py"), *arguments(name, args, seconds), "--json", str(path)]
+            called = call(command, 4 * seconds + 300)  # each bounds its own parts; this is for what nobody thought of
+            if path.exists():
+                found[name] = json.loads(path.read_text())
+            else:
+                found["printed"][name] = called
+    for i, name in enumerate(printed):
+        print(f"== {name}", flush=True)
+        left = max(60.0, budget - (time.monotonic() - begun))
+        command = [args.peers_python or sys.executable] if name == "input.py" else [sys.executable]
+        found["printed"][name] = call([*command, str(HERE / name), *PRINTED[name]], max(120.0, left / (len(printed) - i)))
+    return found
+
+
+def page(found: dict[str, Any]) -> str:
+    """The measured part of the docs."""
+    facts, libraries = found["machine"], ", ".join(f"{name} {v}" for name, v in found["libraries"].items())
+    peers = {}
+    for result in found.get("training", {}).get("results", []):
+        for contender in result["contenders"].values():
+            peers |= contender["libraries"]
+    others = ", ".join(f"{name} {v}" for name, v in sorted(peers.items()) if name not in found["libraries"])
+    parts = [
+        f"{found['date']}; {facts['processor']}, {facts['cores']} cores, {facts['system']}, Python {facts['python']}; {libraries}"
+        + (f"; peers: {others}" if others else "")
+        + f". Load average when it began: {facts['load']}"
+        + (" (**other programs were running**)." if facts["load"] > 0.5 * facts["cores"] else "."),
+    ]
+    if "training" in found:
+        parts += ["### Training", *map(training.table, found["training"]["results"])]
+    if "startup" in found:
+        parts += ["### Start", startup.table(found["startup"])]
+    if "growth" in found:
+        parts += ["### Growth", growth.table(found["growth"]["results"])]
+        parts += [
+            f"![{growth.QUANTITIES[r['quantity']].title}](performance/growth-{r['quantity'].replace('_', '-')}.svg)"
+            for r in found["growth"]["results"]
+            if "failed" not in r
+        ]
+    for name, called in found["printed"].items():
+        lines = called["text"].strip().splitlines() or ["no message"]
+        last = ([line for line in lines if "Error" in line] or lines)[-1]
+        failed = f"{called['failed']}: `{last[:160]}`"
+        text = "\n".join(lines)
+        parts += [f"### `{name}`", failed if called["failed"] else text if "|" in text else f"```text\n{text}\n```"]
+    parts += ["### GPU", f"| CNN, ResNet-50, transformer in bfloat16 on one GPU | {found['gpu']} |\n|---|---|"]
+    return "\n\n".join(parts)
+
+
+def fill(path: Path, found: dict[str, Any]) -> None:
+    """Put the figures between the markers of a page."""
+    text = path.read_text(encoding="utf-8")
+    filled, count = re.subn(
+        r"(<!-- measured -->\n).*?(<!-- end of measured -->)",
+        lambda match: f"{match[1]}\n{page(found)}\n{match[2]}",
+        text,
+        flags=re.DOTALL,
+    )
+    if count != 1:
+        sys.exit(f"{path}: expected one pair of <!-- measured --> and <!-- end of measured -->, found {count}")
+    path.write_text(filled, encoding="utf-8")
+
+
+def main() -> None:
+    """Measure, keep, draw."""
+    args = parse()
+    results = HERE / "results"
+    if args.source:
+        found = json.loads(args.source.read_text())
+    else:
+        found = measure(args)
+        results.mkdir(exist_ok=True)
+        path = results / f"{found['date']}-{slug(found['machine'])}.json"
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        print(f"figures: {path}")
+    fill(args.page or PAGE, found)
+    if "growth" in found:
+        growth.draw(found["growth"]["results"], PLOTS)
+    print(f"tables: {args.page or PAGE}")
+    if failed := [name for name, called in found["printed"].items() if called["failed"]]:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Seconds from the start of a process to its first finished training step: the CNN of the guides, ``fit``.
+
+Replicant with an empty cache of compiled programs, Replicant again with what the first run left, and stock Keras on JAX; starts
+alternate and nothing else computes. Run: ``python benchmarks/startup.py [--rounds 7]``.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from _figures import machine, shown
+from _rounds import Contender
+
+FIRST, CACHED, STOCK = "Replicant fit, first run", "Replicant fit, cached run", "stock Keras-JAX fit"
+LOOP = "Replicant loop, cached run"
+SCRIPTS = {
+    FIRST: ("with_replicant.py", "fit"),
+    CACHED: ("with_replicant.py", "fit"),
+    LOOP: ("with_replicant.py", "loop"),
+    STOCK: ("with_keras_jax.py", "fit"),
+}
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Time to the first step.")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--deadline", type=float, default=120, help="seconds for one start (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    return parser.parse_args()
+
+
+def start(name: str, cache: str, deadline: float) -> float:
+    """Seconds to the first step of one process."""
+    script, way = SCRIPTS[name]
+    environment = {"REPLICANT_COMPILATION_CACHE": cache}
+    contender = Contender(sys.executable, script, ["cnn", "--way", way, "--steps", "1"], environment)
+    try:
+        contender.answer(deadline)
+        return time.perf_counter() - contender.started
+    finally:
+        contender.stop()
+
+
+def table(result: dict[str, Any]) -> str:
+    """The figures as Markdown."""
+    seconds = result["seconds"]
+    lines = ["| start to first step | seconds | least | time / stock Keras-JAX |", "|---|---|---|---|"]
+    for name, found in seconds.items():
+        lines.append(f"| {name} | {statistics.median(found):.2f} | {min(found):.2f} | {shown(found, seconds[STOCK])} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    args, facts = parse(), machine()
+    print(f"{Path(__file__).name}: {facts}", flush=True)
+    seconds: dict[str, list[float]] = {name: [] for name in SCRIPTS}
+    with tempfile.TemporaryDirectory() as kept:
+        for name in (FIRST, LOOP, STOCK):  # files of all libraries are read once, and the loop's programs compiled
+            start(name, kept, args.deadline)
+        for _ in range(args.rounds):
+            for name, found in seconds.items():
+                with tempfile.TemporaryDirectory() as empty:
+                    found.append(start(name, empty if name == FIRST else kept, args.deadline))
+    result = {"machine": facts, "seconds": seconds}
+    print(f"\n{table(result)}", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

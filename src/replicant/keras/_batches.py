@@ -1,0 +1,85 @@
+"""One pass of ``fit`` over a dataset of ours, which knows where it was after the last few batches."""
+
+import contextvars
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+from .._values import PerReplica, map_replicas
+from ..input._dataset import Dataset
+from ..input._distributed import DistributedDataset
+from ..input._graph import State
+from ..input._iterator import ElementIterator
+
+_MAX_AHEAD = 2  # batches that Keras reads before the step that needs them
+
+# Whether somebody will ask where a pass was: a state takes some microseconds.
+wants_states: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_wants_states", default=False)
+
+
+class Batches:
+    """Batches as tuples (x,), (x, y) or (x, y, sample_weight); the pass begins when the first one is read.
+
+    Args:
+        dataset: what is read.
+        finish: makes of a tuple what Keras gets.
+        when_empty: makes the error for a dataset without any batch.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | DistributedDataset,
+        finish: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+        when_empty: Callable[[], Exception],
+    ):
+        self._dataset = dataset
+        self._finish = finish
+        self._when_empty = when_empty
+        self._iterator: ElementIterator | None = None
+        self._num_batches = 0
+        self._states: deque[tuple[int, State]] = deque(maxlen=_MAX_AHEAD + 1)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[Any, ...]:
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
+        try:
+            element = next(self._iterator)
+        except StopIteration:
+            if self._num_batches == 0:
+                raise self._when_empty() from None
+            raise
+        self._num_batches += 1
+        if wants_states.get():
+            self._states.append((self._num_batches, self._iterator.state()))
+        batch = map_replicas(_global_batch, element)
+        return self._finish(batch if isinstance(batch, tuple) else (batch,))
+
+    def state_after(self, num_batches: int) -> State:
+        """Where the pass was after so many batches, at most two fewer than were read."""
+        return dict(self._states)[num_batches]
+
+    def go_to(self, state: State, num_batches: int) -> None:
+        """Go on from a state of another pass, in which so many batches had been read."""
+        self._iterator = iter(self._dataset)
+        self._iterator.restore(state)
+        self._num_batches = num_batches
+        self._states.append((num_batches, state))
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._iterator is not None:
+            self._iterator.close()
+
+
+def _global_batch(leaf: Any) -> Any:
+    """A distributed component in one piece: the replicas' rows in replica order."""
+    if not isinstance(leaf, PerReplica):
+        return leaf
+    if leaf.stacked is None:
+        return np.concatenate([np.asarray(value) for value in leaf.values])
+    return leaf.stacked.reshape(-1, *leaf.stacked.shape[2:])

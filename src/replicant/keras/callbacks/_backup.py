@@ -1,0 +1,276 @@
+"""``BackupAndRestore``: an interrupted ``fit`` goes on where it was, to the last bit."""
+
+import dataclasses
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ...checkpoint import Checkpoint, CheckpointOptions
+from ...checkpoint._appearing import remove
+from ...checkpoint._lock import DirectoryLock
+from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
+from ...checkpoint._packed import pack, unpack
+from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
+from .._resume import FirstCallback, FitRun, Position, Randomness, run_of
+from ._backup_state import CallbackStates
+
+_NAME = "backup"
+_KEPT = 2  # the newest, and one more in case it is damaged
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
+    """Backs up the whole state of ``fit``, and continues an interrupted one when the same program is started again.
+
+    Epoch, step in the epoch, weights, optimizer, metrics so far, dropout seeds, position in the data and its shuffled order, the
+    global random generators of NumPy and Python, ``History``, and what other callbacks remember (``EarlyStopping``,
+    ``ReduceLROnPlateau``, ``ModelCheckpoint``, ...) come back, so the final weights are those of a run that was never interrupted:
+    the same bits on the same number of devices. The program must be the same: model, data, arguments of ``fit``, callbacks.
+
+    Args:
+        backup_dir: A directory for this alone; made when needed. While ``fit`` runs no other program may use it.
+        save_freq: ``"epoch"``, a number of batches, or a time such as ``"30s"``, ``"10m"``, ``"1h"``. The backup is made before the
+            next step, which waits only until the values are on the host; it is written in the background. False: never.
+        delete_checkpoint: Whether the backup is deleted when ``fit`` has finished.
+
+    Raises:
+        ArgumentError: if an argument is not as described.
+        CheckpointError: from ``fit``, if the backup belongs to another model or other data, another program uses the directory, or
+            it cannot be written.
+
+    The last two backups are kept; a damaged one is passed over with a warning. Datasets of Replicant continue directly; of other
+    inputs the batches before the position are read again and thrown away, so these must come in the same order again: seeded.
+    Semantics: ``keras.callbacks.BackupAndRestore``, which begins the interrupted epoch again, with other data.
+
+    >>> import keras, numpy as np, replicant, tempfile
+    >>> class Power(keras.callbacks.Callback):
+    ...     def __init__(self, last_step):
+    ...         super().__init__()
+    ...         self.last_step = last_step
+    ...     def on_train_batch_end(self, batch, logs=None):
+    ...         if self.model.optimizer.iterations == self.last_step:
+    ...             raise RuntimeError("gone")
+    >>> def train(folder, last_step=0):
+    ...     keras.utils.set_random_seed(1)
+    ...     model = keras.Sequential([keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+    ...     model.compile("adam", "mse")
+    ...     backup = replicant.keras.callbacks.BackupAndRestore(folder, save_freq=3)
+    ...     history = model.fit(np.ones((8, 3)), np.ones(8), 2, epochs=2, verbose=0, callbacks=[backup, Power(last_step)])
+    ...     return history.history["loss"]
+    >>> with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+    ...     uninterrupted = train(one)
+    ...     try:
+    ...         train(other, last_step=5)
+    ...     except RuntimeError:
+    ...         pass
+    ...     train(other) == uninterrupted
+    True
+    """
+
+    def __init__(self, backup_dir: str | os.PathLike[str], save_freq: int | str | bool = "epoch", delete_checkpoint: bool = True):
+        super().__init__()
+        if not os.fspath(backup_dir):
+            raise ArgumentError("backup_dir is empty. Name a directory that nothing else uses.")
+        self._prefix = Path(backup_dir) / _NAME
+        self._save_freq = _parsed(save_freq)
+        self._delete = delete_checkpoint
+        self._lock = DirectoryLock(self._prefix.parent)
+        self._checkpoint: Checkpoint | None = None
+        self._fitted: Any = None  # the model; Keras's `self.model` gives its state back to the variables on every read
+        self._due = _Due(*self._save_freq)
+
+    # -- Keras's hooks. This callback is called before all others, so between two steps their states are those of the last one.
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restore, if there is something."""
+        model: Any = self._model
+        self._fitted = model
+        self._run = _running(model)
+        self._checkpoint = Checkpoint(model=model, metrics=list(model.metrics))
+        if model.optimizer is not None:
+            self._checkpoint.optimizer = model.optimizer
+        self._states: CallbackStates | None = None
+        self._epoch = 0
+        self._due = _Due(*self._save_freq)
+        self._lock.acquire()
+        self._resume = self._restore()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Give the callbacks their states, or back up the epoch that has ended."""
+        self._epoch, self._num_steps = epoch, 0
+        if self._states is None:
+            self._begin()
+        elif self._due.epoch(self._fitted.steps_per_execution):
+            self.save()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Back up, if it is time."""
+        done = batch - self._num_steps
+        self._num_steps = batch
+        if self._due.steps(max(0, done)):
+            self.save()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Delete the backup, or leave one that says that nothing is left to do."""
+        if self._states is None:
+            self._begin()  # nothing was left to do
+        if self._checkpoint is not None:
+            self._checkpoint.sync()
+        if not self._delete:
+            self._epoch, self._num_steps = self._epoch + 1, 0
+            self.save()
+            self.sync()
+            return
+        for _, path in numbered_checkpoints(self._prefix):
+            remove(path)
+
+    def on_fit_end(self) -> None:
+        """Wait for what is written, and leave the directory to others."""
+        try:
+            self.sync()
+        finally:
+            self._lock.release()
+            if self._delete and self._prefix.parent.is_dir() and not any(self._prefix.parent.iterdir()):
+                self._prefix.parent.rmdir()
+
+    # -- for other callbacks of ours
+
+    def save(self, *, all_done: bool = False, metrics: list[np.ndarray] | None = None) -> None:
+        """Back up now, between two steps. `all_done`: the epoch has no more steps, and `metrics` were their values then."""
+        self._fitted.jax_state_sync()
+        num_steps = self._num_steps + (self._fitted.steps_per_execution if all_done else 0)
+        position = self._run.position(self._epoch, num_steps, all_done=all_done)
+        extra = {
+            "position": dataclasses.asdict(position),
+            "now": dataclasses.asdict(Randomness.now()),
+            "logs": keras.tree.map_structure(_number, self._run.logs),
+            "metrics": metrics,
+            "callbacks": _required(self._states).save(),
+        }
+        arrays: list[np.ndarray] = []
+        packed = pack(extra, arrays)
+        checkpoint = _required(self._checkpoint)
+        checkpoint.sync()
+        number = max([0, *(number for number, _ in numbered_checkpoints(self._prefix))]) + 1
+        path = self._prefix.with_name(f"{_NAME}-{number}")
+        options = CheckpointOptions(enable_async=True)
+        checkpoint._write(path, number, options, extra=packed, extra_arrays=arrays, then=self._forget_old)
+        self._due.saved()
+
+    def sync(self) -> None:
+        """Wait until the last backup is on the disk. Raises CheckpointError if it could not be written."""
+        if self._checkpoint is not None:
+            self._checkpoint.sync()
+
+    # -- the rest
+
+    def _forget_old(self) -> None:
+        for _, path in numbered_checkpoints(self._prefix)[:-_KEPT]:
+            remove(path)
+
+    def _restore(self) -> dict[str, Any] | None:
+        """Bring the variables back; what else was saved is returned."""
+        checkpoint = _required(self._checkpoint)
+        for _, path in reversed(numbered_checkpoints(self._prefix)):
+            try:
+                status, meta, arrays = checkpoint._read("restore", path)
+            except DamagedCheckpointError as error:
+                warn_passed_over(path, error, stacklevel=2)
+                continue
+            status.assert_consumed()
+            if "dict" not in meta["extra"]:
+                raise CheckpointError(f"{path} is a checkpoint, but no backup of a fit. Choose another backup_dir.")
+            saved = unpack(meta["extra"], arrays)
+            self._go_on(saved)
+            return saved
+        return None
+
+    def _go_on(self, saved: dict[str, Any]) -> None:
+        position = Position(**{**saved["position"], "begin": Randomness(**saved["position"]["begin"])})
+        self._run.check(position)
+        self._run.resume, self._run.logs = position, saved["logs"]
+        self._fitted._initial_epoch = position.epoch
+        self._epoch, self._num_steps = position.epoch, position.num_steps
+        self._metrics = saved["metrics"] or [np.array(variable.value) for variable in self._fitted.metrics_variables]
+
+    def _begin(self) -> None:
+        """All callbacks have been told that training begins: now they get their states, and the metrics theirs."""
+        others = [callback for callback in _callbacks_of(self._fitted) if not isinstance(callback, FirstCallback)]
+        self._states = CallbackStates(others)
+        saved = self._resume
+        if saved is None:
+            return
+        self._states.restore(saved["callbacks"])
+        if saved["position"]["num_steps"]:  # Keras resets the metrics at the beginning of an epoch
+            for variable, value in zip(self._fitted.metrics_variables, self._metrics, strict=True):
+                variable.assign(value)
+            self._num_steps = saved["position"]["num_steps"]
+        Randomness(**saved["now"]).bring_back()
+
+
+class _Due:
+    """When a backup is due: never, every epoch, every so many steps, or every so many seconds."""
+
+    def __init__(self, kind: str, amount: float):
+        self._kind, self._amount = kind, amount
+        self.saved()
+
+    def saved(self) -> None:
+        """A backup was made."""
+        self._num_steps, self._time = 0, time.monotonic()
+
+    def steps(self, count: int) -> bool:
+        """So many steps were made; whether it is time."""
+        self._num_steps += count
+        if self._kind == "seconds":
+            return time.monotonic() - self._time >= self._amount
+        return self._kind == "steps" and self._num_steps >= self._amount
+
+    def epoch(self, count: int) -> bool:
+        """An epoch has ended with so many steps; whether it is time."""
+        return self.steps(count) or self._kind == "epoch"
+
+
+def _parsed(save_freq: int | str | bool) -> tuple[str, float]:
+    if save_freq is False:
+        return "never", 0
+    if save_freq == "epoch":
+        return "epoch", 0
+    if isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0:
+        return "steps", save_freq
+    if isinstance(save_freq, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", save_freq)):
+        return "seconds", float(match[1]) * _SECONDS[match[2]]
+    raise ArgumentError(
+        f"save_freq={save_freq!r} is neither 'epoch', nor a positive number of batches, nor a time such as '30s', '10m' or '1h', "
+        "nor False."
+    )
+
+
+def _callbacks_of(model: Any) -> list[Any]:
+    """All callbacks of the fit that is running."""
+    return _running(model).callbacks()
+
+
+def _running(model: Any) -> FitRun:
+    """The fit that the model is in."""
+    run = run_of(model)
+    if run is None:
+        raise CheckpointError(
+            "BackupAndRestore asks model.fit where it is in the data, and this is no fit that it knows. If it is one, make the "
+            "callback before the call: backup = BackupAndRestore(...), and then model.fit(..., callbacks=[backup])."
+        )
+    return run
+
+
+def _number(value: Any) -> Any:
+    return float(value) if hasattr(value, "dtype") else value
+
+
+def _required(value: Any) -> Any:
+    assert value is not None, "set when training begins"
+    return value

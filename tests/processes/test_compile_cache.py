@@ -1,0 +1,91 @@
+"""Compiled programs on disk: the second process compiles nothing, and nothing broken or strange is ever used."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jaxlib
+import pytest
+
+from replicant import _compile_cache
+
+PROGRAM = """
+import jax, replicant
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
+strategy = replicant.MirroredStrategy(["cpu:0"])
+print(strategy.run(lambda x: x * 2 + 1, args=(jax.numpy.arange(3.0),)), len(hits) > 0, replicant.compile_cache().reason)
+"""
+
+
+def run(folder: Path | str, **changes: str) -> str:
+    environ = {k: v for k, v in os.environ.items() if k not in {"XLA_FLAGS", "NPROC", "JAX_COMPILATION_CACHE_DIR"}}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        env=environ | {"REPLICANT_COMPILATION_CACHE": str(folder)} | changes,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "programs"
+    assert run(folder) == "[1. 3. 5.] False on"
+    written = sorted(folder.glob("*-cache"))
+    assert written
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert run(folder) == "[1. 3. 5.] True on"
+    assert sorted(folder.glob("*-cache")) == written
+
+
+def test_what_a_killed_process_wrote_half_is_removed(tmp_path: Path) -> None:
+    run(tmp_path)
+    for path in tmp_path.glob("*-cache"):
+        path.write_bytes(path.read_bytes()[:-20])
+    assert run(tmp_path) == "[1. 3. 5.] False on"  # compiled anew; with -W error a complaint of JAX's would have failed
+    assert run(tmp_path) == "[1. 3. 5.] True on"
+
+
+def test_switched_off() -> None:
+    assert run("0") == "[1. 3. 5.] False REPLICANT_COMPILATION_CACHE=0"
+
+
+def test_the_users_own_setting_is_left_alone(tmp_path: Path) -> None:
+    answer = run(tmp_path / "ours", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs"))
+    assert answer == f"[1. 3. 5.] False JAX's own setting is used: {tmp_path / 'theirs'}"
+    assert not (tmp_path / "ours").exists()
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    assert run(tmp_path).startswith(f"[1. 3. 5.] False no folder to keep compiled programs in ({tmp_path} belongs to user ")
+    assert not list(tmp_path.glob("*-cache"))
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "no folder to keep compiled programs in ([Errno" in run(tmp_path / "file" / "folder")
+
+
+def test_the_default_folder_is_the_users_and_names_versions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    folder = _compile_cache.default_folder({"XDG_CACHE_HOME": str(tmp_path)})
+    assert folder.parent == tmp_path / "replicant"
+    assert folder.name.startswith(f"jax-{jax.__version__}-jaxlib-{jaxlib.__version__}-")
+
+
+def test_the_oldest_entries_go_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_compile_cache, "MAX_BYTES", 250)
+    for age, name in enumerate(["young", "middle", "old"]):
+        path = tmp_path / f"{name}-cache"
+        path.write_bytes(b"x" * 100)
+        os.utime(path, (1e9 - age, 1e9 - age))
+    _compile_cache._drop_oldest(_compile_cache._entries(tmp_path))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["middle-cache", "young-cache"]
