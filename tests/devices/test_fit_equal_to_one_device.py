@@ -222,9 +222,10 @@ def test_a_run_equals_plain_keras(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS[::5], ids=lambda row: f"{row.n} {row.model} {row.rows}/{row.batch}")
-def test_fused_replicas_equal_plain_keras_to_the_last_bit(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_replicas_equal_plain_keras(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the last bits: how XLA cuts a sum into vectors depends on the processor, and a fused program has its own shapes."""
     monkeypatch.setenv("REPLICANT_FUSE_REPLICAS", "1")
-    assert_equal(train(row), train(row._replace(n=0)), tolerance=0)
+    assert_equal(train(row), train(row._replace(n=0)), tolerance=2e-6)
 
 
 def test_mixed_precision() -> None:
