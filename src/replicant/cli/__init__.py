@@ -1,0 +1,40 @@
+"""The command ``replicant``: one module per subcommand, loaded only when it is asked for.
+
+A subcommand's module has ``SUMMARY`` (one line for ``--help``), ``add_arguments(parser)`` and ``main(arguments) -> int``, the exit
+status.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from ..errors import ReplicantError
+
+COMMANDS = ()  # names; the module of "new" is `_new`
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``replicant ARGUMENTS``; returns the exit status: 0 well, 1 a red result or an error, 2 wrong usage, 130 Ctrl-C.
+
+    Args:
+        argv: the arguments, those of the process by default.
+    """
+    arguments = make_parser().parse_args(argv)
+    try:
+        return importlib.import_module(f"._{arguments.command}", __name__).main(arguments)
+    except ReplicantError as error:
+        print(f"replicant {arguments.command}: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to its user
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command and of all subcommands."""
+    parser = argparse.ArgumentParser(prog="replicant", description="The tf.distribute programming model on JAX and Keras 3.")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = importlib.import_module(f"._{name}", __name__)
+        module.add_arguments(subparsers.add_parser(name, help=module.SUMMARY, description=module.SUMMARY))
+    return parser
