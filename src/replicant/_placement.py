@@ -1,6 +1,8 @@
 """Where the replicas compute: their devices, and how mirrored and per-replica arrays lie on them."""
 
 import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -8,7 +10,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from . import _inflight
 from ._collectives import AXIS
+from .cluster._world import World
 
 Device: TypeAlias = Any  # a jax.Device; JAX defines the name at run time, which type checkers refuse
 
@@ -18,15 +22,28 @@ class Placement:
     """The devices of a strategy's replicas, one each. No devices: one replica wherever JAX puts it (the default strategy).
 
     fused: all replicas compute on the first device, as one vectorised program (``_fused.py``).
+    slices_slots: optimizer state is cut into one slice per replica where its shape allows (ZeRO stage 1).
+    world: the workers, where devices of several processes take part; worker after worker, as many from each.
+    bytes_per_pack: the largest piece in which gradients are sent where they are sent as one flat vector; 0: in one piece.
     """
 
     devices: tuple[Device, ...] = ()
     fused: bool = False
+    slices_slots: bool = False
+    world: World | None = None
+    bytes_per_pack: int = 0
 
     @cached_property
     def num_replicas(self) -> int:
         """How many replicas compute in lockstep."""
         return max(1, len(self.devices))
+
+    @cached_property
+    def local_ids(self) -> tuple[int, ...]:
+        """The replicas that compute in this process."""
+        if self.world is None:
+            return tuple(range(self.num_replicas))
+        return tuple(i for i, device in enumerate(self.devices) if device.process_index == self.world.process_id)
 
     @cached_property
     def on_cpu(self) -> bool:
@@ -65,6 +82,16 @@ class Placement:
             return self.mirrored
         return NamedSharding(self.mesh, PartitionSpec(AXIS))
 
+    def slice_axis(self, shape: tuple[int, ...]) -> int | None:
+        """The axis along which optimizer state of that shape is cut, a slice for each replica; None: it is mirrored."""
+        if not self.slices_slots or self.on_one_device:
+            return None
+        return next((axis for axis, size in enumerate(shape) if size > 0 and size % self.num_replicas == 0), None)
+
+    def sliced(self, axis: int) -> Sharding:
+        """How an array lies of which each replica holds a slice along `axis`."""
+        return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, AXIS))
+
     def cut(self, ways: int, axis: int) -> Sharding | None:
         """How an array lies that is cut into `ways` parts along `axis`; `ways` divides the number of replicas."""
         if self.on_one_device:
@@ -76,12 +103,52 @@ class Placement:
         """A fresh copy of `array` that lies as `sharding` says and shares memory with nothing, so that it may be donated."""
         if sharding is None:
             return jax.numpy.array(array, copy=True)
+        if self.world is not None:
+            if not is_local(array):
+                return jax.numpy.array(array if array.sharding == sharding else jax.device_put(array, sharding), copy=True)
+            return self.put(np.array(array, copy=True), sharding)
         # device_put may alias its source, NumPy memory as well, whatever may_alias says: copy first.
         fresh = jax.numpy.array(array, copy=True) if isinstance(array, jax.Array) else np.array(array, copy=True)
         return jax.device_put(fresh, sharding)
 
-    def constrain(self, array: jax.Array, *, stacked: bool) -> jax.Array:
-        """`array` inside a traced program, made to lie as mirrored or stacked."""
+    def put(self, array: Any, sharding: Sharding | None) -> jax.Array:
+        """Host memory that nobody writes to any more, on the devices. Over several workers each gives its part of it, unasked."""
+        if self.world is None or not is_local(array):
+            return jax.device_put(array, sharding)
+        host = np.asarray(array)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    def stack_local(self, rows: Sequence[np.ndarray], num_replicas: int) -> jax.Array:
+        """The stack of all replicas' rows, of which this worker has its own, in order; all have one shape and dtype."""
+        shape = (num_replicas, *rows[0].shape)
+        first = self.local_ids[0]
+        return jax.make_array_from_callback(shape, self.stacked, lambda index: rows[(index[0].start or 0) - first][None])
+
+    def constrain(self, array: jax.Array, *, stacked: bool = False, slice_axis: int | None = None) -> jax.Array:
+        """`array` inside a traced program, made to lie as mirrored, stacked or sliced."""
         if self.on_one_device:
             return array
-        return jax.lax.with_sharding_constraint(array, self.stacked if stacked else self.mirrored)
+        home = self.stacked if stacked else self.mirrored if slice_axis is None else self.sliced(slice_axis)
+        return jax.lax.with_sharding_constraint(array, home)
+
+
+def is_local(array: Any) -> bool:
+    """Whether this process has all of an array, so that the other workers may have another."""
+    return not isinstance(array, jax.Array) or array.is_fully_addressable
+
+
+def on_all(program: Callable[..., Any], arrays: Any, *static: Any) -> Any:
+    """``program(arrays, *static)``; on arrays that span workers all of them compute it together, and all get the result."""
+    wide = next((x for x in jax.tree.leaves(arrays) if not is_local(x)), None)
+    if wide is None:
+        return program(arrays, *static)
+    with _inflight.lock:
+        box: list[Any] = []
+        compiled = _everywhere(program, wide.sharding.mesh, static)
+        _inflight.start(lambda x: (compiled(x),), (arrays,), box, bounded=True)
+    return box[0][0]
+
+
+@functools.lru_cache(maxsize=256)
+def _everywhere(program: Callable[..., Any], mesh: Mesh, static: tuple[Any, ...]) -> Callable[[Any], Any]:
+    return jax.jit(lambda x: program(x, *static), out_shardings=NamedSharding(mesh, PartitionSpec()))

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _inflight
+from ._adopt import adopt, check_same_program
 from ._context import get_strategy
 from ._interpret import run_alone
 from ._placement import Placement
@@ -90,7 +91,8 @@ class _Needs:
 class _Program:
     """One signature of a ``Compiled``, ready to run."""
 
-    def __init__(self, call: Callable[[Recorder, Sequence[Any]], Any], needs: _Needs):
+    def __init__(self, name: str, call: Callable[[Recorder, Sequence[Any]], Any], needs: _Needs):
+        self._name = name
         self._call_function = call
         self._uses_tape = needs.uses_tape
         self._facts = Facts()
@@ -115,7 +117,8 @@ class _Program:
         placement = self.placement
         results = [placement.constrain(x, stacked=s) for x, s in zip(results, self._stacked, strict=True)]
         state = [
-            placement.constrain(x, stacked=ref.copies(placement.num_replicas)) for ref, x in zip(self.written, state, strict=True)
+            placement.constrain(x, stacked=ref.copies(placement.num_replicas), slice_axis=ref.slice_axis(placement))
+            for ref, x in zip(self.written, state, strict=True)
         ]
         token = placement.constrain(jnp.zeros((placement.num_replicas,), jnp.int8), stacked=True)
         return token, results, state
@@ -148,10 +151,14 @@ class _Program:
     def trace(self, arrays: list[Any]) -> None:
         """Trace and remember the trace, so that errors in the user's code come before anything is computed."""
         with _inflight.lock:
-            self._jitted.trace(*self._inputs(arrays))
+            traced = self._jitted.trace(*self._inputs(arrays))
+        if self.placement.world is not None:
+            check_same_program(self._name, traced.jaxpr, self.placement.world)
 
     def _inputs(self, arrays: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         placement = self.placement
+        if placement.world is not None:
+            adopt([*self.written, *self.kept], placement)
         return (
             self._overwritten.load(),
             [ref.load(placement, donated=False) for ref in self.kept],
@@ -235,7 +242,7 @@ class Compiled:
             # Variables that were made during the rehearsal have their values now that `tracing` has ended.
             needs.refs.update(extra)
             needs.written.update(extra)
-            program = _Program(call, needs)
+            program = _Program(self._name, call, needs)
             try:
                 with tracing():
                     program.trace(_placed(arrays, program.placement))
@@ -278,7 +285,7 @@ def _placed(arrays: list[Any], placement: Placement) -> list[Any]:
         return arrays
     devices = home.device_set
     return [
-        jax.device_put(x, home) if isinstance(x, jax.Array) and x.committed and x.sharding.device_set != devices else x
+        placement.put(x, home) if isinstance(x, jax.Array) and x.committed and x.sharding.device_set != devices else x
         for x in arrays
     ]
 

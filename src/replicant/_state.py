@@ -18,7 +18,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from ._placement import Placement
+from ._placement import Placement, on_all
 from ._rules import VariableAggregation, aggregate_copies, split_value
 from .errors import ContextError, MixedStrategyError
 
@@ -28,6 +28,7 @@ class Ref:
 
     name: for messages. shape, dtype: of one copy. on_read: whether each replica keeps its own copy. aggregation: how copies are
     combined. rows_only: replicas without data have no say in its value (batch statistics, metrics). trainable: tapes watch it.
+    slot: optimizer state, which a placement may cut into one slice per replica.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Ref:
     aggregation: VariableAggregation
     rows_only: bool
     trainable: bool
+    slot: bool = False
 
     def __init__(self, holder: Any = None) -> None:
         self.holder: Any = self if holder is None else holder  # whose attribute `_value` is the stored array
@@ -60,6 +62,10 @@ class Ref:
         """Whether the variable enters a program of `num_replicas` as a stack of copies."""
         return self.on_read and num_replicas > 1
 
+    def slice_axis(self, placement: Placement) -> int | None:
+        """The axis along which each replica has its slice of the variable; None: each has all of it."""
+        return placement.slice_axis(self.shape) if self.slot and not self.on_read else None
+
     def load(self, placement: Placement, *, donated: bool) -> jax.Array:
         """The stored array as the input of a program, which may overwrite it if `donated`."""
         raw, stacked = self.get_raw()
@@ -67,15 +73,21 @@ class Ref:
             return raw
         if not donated and self._placed is not None and self._placed[0] is raw and self._placed[1] is placement:
             return self._placed[2]
-        copies = self.copies(placement.num_replicas)
-        value = raw
-        if stacked != copies or (stacked and raw.shape[0] != placement.num_replicas):
-            value = aggregate_copies(raw, self.aggregation, self.name) if stacked else raw
-            value = split_value(value, self.aggregation, placement.num_replicas) if copies else value
-        placed = placement.own(value, placement.stacked if copies else placement.mirrored)
+        placed = placement.own(*self.fitting(placement))
         if not donated:
             self._placed = (raw, placement, placed)
         return placed
+
+    def fitting(self, placement: Placement) -> tuple[Any, Any]:
+        """The stored array as programs on `placement` want it, wherever it is, and how it is to lie there."""
+        raw, stacked = self.get_raw()
+        copies = self.copies(placement.num_replicas)
+        value = raw
+        if stacked != copies or (stacked and raw.shape[0] != placement.num_replicas):
+            value = on_all(aggregate_copies, raw, self.aggregation, self.name) if stacked else raw
+            value = split_value(value, self.aggregation, placement.num_replicas) if copies else value
+        axis = self.slice_axis(placement)
+        return value, placement.stacked if copies else placement.mirrored if axis is None else placement.sliced(axis)
 
     def store(self, raw: jax.Array, placement: Placement) -> None:
         """Keep what a program wrote."""
@@ -86,7 +98,7 @@ class Ref:
         """The value in cross-replica context outside of any program."""
         raw, stacked = self.get_raw()
         if stacked:
-            return aggregate_copies(raw, self.aggregation, self.name)
+            return on_all(aggregate_copies, raw, self.aggregation, self.name)
         self.expose()
         return raw
 
@@ -242,19 +254,64 @@ class Combiner(Protocol):
     num_replicas: int
 
     def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array: ...
+    def replica_id(self) -> jax.Array: ...
+    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array: ...
 
 
 class ReplicaRecorder(Recorder):
-    """The inner level: one replica inside ``run``. `has_rows` is False for a replica that got no data in this step."""
+    """The inner level: one replica inside ``run``. `has_rows` is False for a replica that got no data in this step.
 
-    def __init__(self, known: "dict[Ref, Any]", group: Combiner, *, rehearsing: bool, facts: Facts, has_rows: bool = True):
+    `slices` names the variables of which this replica holds a slice along an axis. Who reads one gets the whole, and what it
+    assigns is the whole, but for an optimizer's update, which works on slices (``working_on_slices``).
+    """
+
+    def __init__(
+        self,
+        known: "dict[Ref, Any]",
+        group: Combiner,
+        *,
+        rehearsing: bool,
+        facts: Facts,
+        has_rows: bool = True,
+        slices: "dict[Ref, int] | None" = None,
+    ):
         super().__init__(known, rehearsing=rehearsing, facts=facts)
         self._group = group
         self._has_rows = has_rows
         self.num_replicas = group.num_replicas
+        self.slices = slices or {}
+        self._working: dict[Ref, int] = {}
 
     def read(self, ref: Ref) -> Any:
-        return self.values[ref] if ref in self.values else self._stand_in(ref, ref.shape)
+        if ref not in self.values:
+            return self._stand_in(ref, ref.shape)
+        if ref in self.slices and not self._working:
+            return self._group.all_gather(self.values[ref], self.slices[ref])
+        return self.values[ref]
+
+    def writes_slice(self, ref: Ref) -> bool:
+        """Whether what is assigned to a variable now is this replica's slice of it."""
+        return ref in self._working
+
+    def slice_of(self, value: jax.Array, axis: int) -> jax.Array:
+        """This replica's slice of a value that all replicas have."""
+        size = value.shape[axis] // self.num_replicas
+        return jax.lax.dynamic_slice_in_dim(value, self._group.replica_id() * size, size, axis)
+
+    @contextmanager
+    def working_on_slices(self, refs: "dict[Ref, int]") -> Iterator[None]:
+        """In it, `refs` and all sliced variables are read and assigned as slices; after it, `refs` are whole again."""
+        whole = {ref: self.read(ref) for ref in refs}
+        slices = {ref: self.slice_of(whole[ref], axis) for ref, axis in refs.items()}
+        self.values |= slices
+        self._working = self.slices | refs
+        try:
+            yield
+        finally:
+            self._working = {}
+        for ref, axis in refs.items():
+            changed = self.values[ref] is not slices[ref]
+            self.values[ref] = self._group.all_gather(self.values[ref], axis) if changed else whole[ref]
 
     def combine(self, ref: Ref, value: Any) -> Any:
         """`value` combined over the replicas as the variable's aggregation says; as it is where that says nothing."""
@@ -272,6 +329,8 @@ class ReplicaRecorder(Recorder):
             self.missing[ref] = None
         if ref.on_read and ref.rows_only and not self._has_rows:
             return  # no data, no contribution: the metric stays as it is, whatever its mean of nothing says
+        if ref in self.slices and not self._working:
+            value = self.slice_of(jnp.asarray(value), self.slices[ref])
         self.values[ref] = _own_value(value)
         self.written[ref] = None
 

@@ -6,8 +6,8 @@ inside the trace of a ``_program.Compiled``, which owns the state.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.extend.core as jex
@@ -30,6 +30,17 @@ from .errors import ArgumentError, DivergenceError
 
 if TYPE_CHECKING:
     from ._strategy import Strategy
+
+
+# How a replica sees an array of the program: the same on all (None), its row of a stack, or its slice along an axis (0, 1, ...).
+Layout: TypeAlias = int | None
+_ROW = -1
+
+
+def _spec(layout: Layout) -> PartitionSpec:
+    if layout is None:
+        return PartitionSpec()
+    return PartitionSpec(AXIS) if layout == _ROW else PartitionSpec(*[None] * layout, AXIS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,15 +181,19 @@ class Step:
         arrays = [_raw(leaves[i]) for i in moving]
         by_replica = [isinstance(leaves[i], PerReplica) for i in moving]
 
-        traced = Replica(self, refs, moving)
-        flags = [*stacked, *by_replica]
-        closed = traced.trace([*raws, *arrays], flags, self.facts(), has_rows=self.inputs.has_rows(0))
-        varying = Varying(closed.jaxpr, flags)
-        check_agreement(traced.written, varying.outputs[traced.num_results :], n)
-        is_out_stacked = [*varying.outputs[: traced.num_results], *[ref.copies(n) for ref in traced.written]]
+        slices = {ref: axis for ref in refs if (axis := ref.slice_axis(self.strategy.placement)) is not None}
+        traced = Replica(self, refs, moving, slices)
+        layouts = [_ROW if s else slices.get(ref) for ref, s in zip(refs, stacked, strict=True)]
+        layouts += [_ROW if s else None for s in by_replica]
+        closed = traced.trace([*raws, *arrays], layouts, self.facts(), has_rows=self.inputs.has_rows(0))
+        varying = Varying(closed.jaxpr, [layout is not None for layout in layouts])
+        check_agreement(traced.written, varying.outputs[traced.num_results :], n, slices)
+        is_out_stacked = varying.outputs[: traced.num_results]
+        out_layouts = [_ROW if s else None for s in is_out_stacked]
+        out_layouts += [_ROW if ref.copies(n) else slices.get(ref) for ref in traced.written]
 
         compute = self._fused if self.strategy.placement.fused else self._side_by_side
-        results = compute(closed, [*raws, *arrays], flags, is_out_stacked)
+        results = compute(closed, [*raws, *arrays], layouts, out_layouts)
         for ref, value in zip(traced.written, results[traced.num_results :], strict=True):
             cross.write_raw(ref, value)
         values = [
@@ -188,32 +203,36 @@ class Step:
         return traced.fill(values, leaves)
 
     def _side_by_side(
-        self, closed: jex.ClosedJaxpr, inputs: list[Any], flags: list[bool], is_out_stacked: list[bool]
+        self, closed: jex.ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]
     ) -> Sequence[Any]:
         """Each replica computes on its device."""
+        varies = [layout is not None for layout in layouts]
 
         def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
-            local = [x[0] if split else x for x, split in zip(inputs, flags, strict=True)]
-            answers = self._unmarked(closed, consts, local, flags)
-            return [jnp.asarray(x)[None] if split else x for x, split in zip(answers, is_out_stacked, strict=True)]
+            local = [x[0] if layout == _ROW else x for x, layout in zip(inputs, layouts, strict=True)]
+            answers = self._unmarked(closed, consts, local, varies)
+            return [jnp.asarray(x)[None] if layout == _ROW else x for x, layout in zip(answers, out_layouts, strict=True)]
 
-        split, same = PartitionSpec(AXIS), PartitionSpec()
         return jax.shard_map(
             replica_program,
             mesh=self.strategy.placement.mesh,
-            in_specs=([same] * len(closed.consts), [split if s else same for s in flags]),
-            out_specs=[split if s else same for s in is_out_stacked],
+            in_specs=([PartitionSpec()] * len(closed.consts), [_spec(layout) for layout in layouts]),
+            out_specs=[_spec(layout) for layout in out_layouts],
             check_vma=False,
         )(list(closed.consts), inputs)
 
-    def _fused(self, closed: jex.ClosedJaxpr, inputs: list[Any], flags: list[bool], is_out_stacked: list[bool]) -> Sequence[Any]:
+    def _fused(self, closed: jex.ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]) -> Sequence[Any]:
         """One device computes all replicas."""
+        flags = [layout is not None for layout in layouts]
         shapes = [_shape(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
         k = len(closed.consts)
         trace = jax.make_jaxpr(lambda *xs: self._unmarked(closed, xs[:k], xs[k:], flags))
         unmarked = named(self.strategy.placement, lambda: trace(*shapes))
         results = fuse(unmarked, [*closed.consts, *inputs], [*[False] * k, *flags], self.num_replicas)
-        return [x.stack(self.num_replicas) if s else jnp.asarray(x.value) for x, s in zip(results, is_out_stacked, strict=True)]
+        return [
+            jnp.asarray(x.value) if layout is None else x.stack(self.num_replicas)
+            for x, layout in zip(results, out_layouts, strict=True)
+        ]
 
     def _unmarked(self, closed: jex.ClosedJaxpr, consts: Sequence[Any], local: Sequence[Any], flags: list[bool]) -> list[Any]:
         """One replica's results: gradients worked out, writes to variables agreed with the others."""
@@ -251,27 +270,31 @@ def named(placement: Placement, trace: Callable[[], jex.ClosedJaxpr]) -> jex.Clo
     return found[-1]
 
 
-def _shape(x: Any, *, first_row: bool = False) -> jax.ShapeDtypeStruct:
+def _shape(x: Any, layout: Layout = None, num_replicas: int = 1) -> jax.ShapeDtypeStruct:
     x = x if isinstance(x, ShapedArray) else jax.typeof(x)
-    return jax.ShapeDtypeStruct(x.shape[1:] if first_row else x.shape, x.dtype, weak_type=x.weak_type)
+    shape = list(x.shape[1:] if layout == _ROW else x.shape)
+    if layout is not None and layout != _ROW:
+        shape[layout] //= num_replicas
+    return jax.ShapeDtypeStruct(tuple(shape), x.dtype, weak_type=x.weak_type)
 
 
 class Replica:
     """The trace of a replica function: results first, then the values of the variables that it wrote."""
 
-    def __init__(self, step: Step, refs: list[Ref], moving: list[int]):
+    def __init__(self, step: Step, refs: list[Ref], moving: list[int], slices: dict[Ref, int] | None = None):
         self._step = step
         self._refs = refs
         self._moving = moving
+        self._slices = slices
         self.written: list[Ref] = []
         self.num_arguments = len(step.inputs.leaves)
         self.num_results = 0
         self._tree: Any = None
         self._leaves: list[Any] = []
 
-    def trace(self, inputs: list[Any], flags: list[bool], facts: Facts, *, has_rows: bool) -> jex.ClosedJaxpr:
-        """The jaxpr of one of equal replicas, whose inputs are rows of the `inputs` that are flagged."""
-        local = [_shape(x, first_row=split) for x, split in zip(inputs, flags, strict=True)]
+    def trace(self, inputs: list[Any], layouts: list[Layout], facts: Facts, *, has_rows: bool) -> jex.ClosedJaxpr:
+        """The jaxpr of one of equal replicas, which sees the `inputs` as their layouts say."""
+        local = [_shape(x, layout, self._step.num_replicas) for x, layout in zip(inputs, layouts, strict=True)]
         group = self._step.mesh_axis()
         return named(self._step.strategy.placement, lambda: self.trace_here(local, group, facts, has_rows=has_rows))
 
@@ -282,7 +305,12 @@ class Replica:
     def _flat(self, inputs: list[Any], group: Group, facts: Facts, has_rows: bool, index: int = 0) -> list[Any]:
         step, k = self._step, len(self._refs)
         recorder = ReplicaRecorder(
-            dict(zip(self._refs, inputs[:k], strict=True)), Marked(group), rehearsing=False, facts=facts, has_rows=has_rows
+            dict(zip(self._refs, inputs[:k], strict=True)),
+            Marked(group),
+            rehearsing=False,
+            facts=facts,
+            has_rows=has_rows,
+            slices=self._slices,
         )
         leaves = list(step.inputs.leaves)
         for position, value in zip(self._moving, inputs[k:], strict=True):
@@ -340,6 +368,12 @@ class Marked:
     def sync(self, aggregation: VariableAggregation, value: Any, rows_only: bool) -> jax.Array:
         return sync_p.bind(jnp.asarray(value), aggregation=aggregation, rows_only=rows_only)[0]
 
+    def replica_id(self) -> jax.Array:
+        return self._group.replica_id()
+
+    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
+        return self._group.all_gather(leaf, axis)
+
 
 def answer_uniformly(exchange: Exchange, group: MeshAxis) -> list[Any]:
     """What equal replicas store in a variable with an aggregation."""
@@ -350,10 +384,10 @@ def answer_uniformly(exchange: Exchange, group: MeshAxis) -> list[Any]:
     return [value * group.num_replicas if aggregation is VariableAggregation.SUM else value]
 
 
-def check_agreement(written: Sequence[Ref], varies: Sequence[bool], num_replicas: int) -> None:
+def check_agreement(written: Sequence[Ref], varies: Sequence[bool], num_replicas: int, slices: Container[Ref] = ()) -> None:
     """Raise if a mirrored variable would get a different value on each replica."""
     for ref, differs in zip(written, varies, strict=True):
-        if differs and not ref.copies(num_replicas):
+        if differs and not ref.copies(num_replicas) and ref not in slices:
             raise DivergenceError(
                 f"Variable {ref.name!r} (shape {ref.shape}, aggregation=NONE) was assigned a value that differs between the "
                 f"{num_replicas} replicas, so its copies would no longer agree. Create it with aggregation=SUM, MEAN or "

@@ -33,6 +33,9 @@ class Strategy:
     Semantics of all methods: tf.distribute.Strategy.
     """
 
+    # In which dtype gradients travel between the replicas of a custom loop; None: their own.
+    gradient_dtype: Any = None
+
     def __init__(self, placement: Placement):
         self._placement = placement
         self._eager: collections.OrderedDict[Any, Compiled] = collections.OrderedDict()

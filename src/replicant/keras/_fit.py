@@ -20,7 +20,7 @@ from .. import _inflight
 from .._context import default_strategy, get_strategy
 from .._placement import Placement
 from .._strategy import Strategy
-from ..errors import MixedStrategyError
+from ..errors import ArgumentError, MixedStrategyError
 from . import _internals, _statistics
 
 _STRATEGY = "_replicant_strategy"
@@ -125,9 +125,10 @@ _REFERENCES = _count_references()  # to an array that nobody holds but its batch
 class _Step:
     """One of a model's step functions, compiled for the devices of a strategy: ``step(state, data) -> (outputs, state)``."""
 
-    def __init__(self, step: Callable[..., Any], placement: Placement, *, compiled: bool):
+    def __init__(self, step: Callable[..., Any], placement: Placement, state_names: Sequence[str], *, compiled: bool):
         self._step = step
         self._placement = placement
+        self._holds_slots = [name == "optimizer_variables" for name in state_names]
         self._compiled = compiled
         self._bounded = placement.deadlocks
         self._cuts: dict[tuple[int, int], Any] = {}
@@ -137,13 +138,16 @@ class _Step:
     def __call__(self, state: Any, batches: list[Any], *, all_outputs: bool) -> tuple[list[Any], Any]:
         """The outputs of one or several batches of equal shapes, of all or only of the last one, and the new state."""
         if not self._compiled:
-            state = jax.tree.map(self._home, state)
+            state = tuple([self._home(x, slots) for x in part] for part, slots in zip(state, self._holds_slots, strict=True))
             outputs = []
             for batch in batches:
                 output, state = self._step(state, self._spread(batch, axis=0))
                 outputs.append(output)
             return outputs, state
-        state = tuple(part if type(part) is _Leaves else _Leaves([self._home(x) for x in part]) for part in state)
+        state = tuple(
+            part if type(part) is _Leaves else _Leaves([self._home(x, slots) for x in part])
+            for part, slots in zip(state, self._holds_slots, strict=True)
+        )
         if len(batches) == 1:
             outputs, state = self._start(self._one, state, self._spread(batches[0], axis=0))
             return [outputs], state
@@ -160,7 +164,7 @@ class _Step:
 
     def _traced_one(self, state: Any, data: Any) -> tuple[Any, Any, Any]:
         outputs, state = self._on_lists(state, data)
-        return self._token(), self._settled(outputs, axis=0), self._mirrored(state)
+        return self._token(), self._settled(outputs, axis=0), self._at_home(state)
 
     def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
         outputs, state = self._step(tuple(map(list, state)), data)
@@ -171,16 +175,23 @@ class _Step:
 
         def body(state: Any, batch: Any) -> tuple[Any, Any]:
             outputs, state = self._on_lists(state, batch)
-            return self._mirrored(state), outputs
+            return self._at_home(state), outputs
 
-        state, outputs = jax.lax.scan(body, self._mirrored(state), data)
+        state, outputs = jax.lax.scan(body, self._at_home(state), data)
         return self._token(), self._settled(outputs, axis=1), state
 
     def _token(self) -> jax.Array:
         return self._placement.constrain(jnp.zeros((self._placement.num_replicas,), jnp.int8), stacked=True)
 
-    def _mirrored(self, state: Any) -> Any:
-        return jax.tree.map(lambda x: self._placement.constrain(x, stacked=False), state)
+    def _at_home(self, state: Any) -> Any:
+        """The state in a trace, made to lie as the next step wants it."""
+        return tuple(
+            _Leaves([self._placement.constrain(x, slice_axis=self._slice_axis(x, slots)) for x in part])
+            for part, slots in zip(state, self._holds_slots, strict=True)
+        )
+
+    def _slice_axis(self, x: Any, slots: bool) -> int | None:
+        return self._placement.slice_axis(x.shape) if slots else None
 
     def _settled(self, outputs: Any, *, axis: int) -> Any:
         """Outputs shared evenly or known to all: JAX cannot name what XLA would choose for a batch that is cut otherwise."""
@@ -195,8 +206,9 @@ class _Step:
 
         return jax.tree.map(settle, outputs)
 
-    def _home(self, x: Any) -> Any:
-        home = self._placement.mirrored
+    def _home(self, x: Any, slots: bool) -> Any:
+        axis = self._slice_axis(x, slots)
+        home = self._placement.mirrored if axis is None else self._placement.sliced(axis)
         return x if isinstance(x, jax.Array) and x.sharding == home else self._placement.own(x, home)
 
     def _spread(self, batch: Any, *, axis: int) -> Any:
@@ -281,6 +293,12 @@ def _signature(batch: Any) -> Any:
 
 def _make_train(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
     strategy = strategy_of(model)
+    if strategy is not None and strategy.gradient_dtype is not None:
+        raise ArgumentError(
+            f"{strategy!r} was made with gradient_dtype={str(strategy.gradient_dtype)!r}, which acts where replicas sum their "
+            "gradients themselves: in optimizer.apply inside of strategy.run. In `fit` XLA sums them as part of the whole batch's "
+            "computation. Leave gradient_dtype out, or train with a custom loop."
+        )
     step = model.train_step if strategy is None else _statistics.train_step_of(model, strategy.num_replicas_in_sync)
     return _make(original, model, "train_function", step, force)
 
@@ -303,7 +321,7 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
         return original(model, force)
     if getattr(model, name) is None or force:
         compiled = bool(model.jit_compile) and not model.run_eagerly
-        setattr(model, name, _Loop(_Step(step, strategy.placement, compiled=compiled), model, name))
+        setattr(model, name, _Loop(_Step(step, strategy.placement, _STATE_NAMES[name], compiled=compiled), model, name))
     return getattr(model, name)
 
 

@@ -21,57 +21,14 @@ import keras
 
 from .. import _state
 from .._collectives import ReduceOp
-from .._context import active_replica_context, default_strategy, get_strategy
+from .._context import ReplicaContext, active_replica_context, default_strategy, get_strategy
 from .._rules import VariableAggregation
-from .._state import Ref, ReplicaRecorder, current_recorder
+from .._state import ReplicaRecorder, current_recorder
 from .._variables import register_variable_type
 from ..errors import LossReductionError
-from . import _data, _fit, _internals, _resume, _statistics
+from . import _data, _fit, _internals, _resume, _slots, _statistics
 from ._internals import KerasVariable
-
-_BATCH_STATISTICS = ("moving_mean", "moving_variance")
-
-
-class KerasRef(Ref):
-    """Storage of a Keras variable.
-
-    Stacked copies lie in ``_value`` itself and are told apart by identity, so whatever Keras assigns replaces them.
-    """
-
-    def __init__(self, variable: Any):
-        super().__init__(holder=variable)
-        self.variable = variable
-        self.name = variable.path
-        self.shape = tuple(variable.shape)
-        self.dtype = jnp.dtype(variable._dtype)
-        self.on_read = variable.synchronization == "on_read"
-        statistics = variable.name in _BATCH_STATISTICS and not variable.trainable
-        rule = "mean" if statistics and variable.aggregation == "none" else variable.aggregation
-        self.aggregation = VariableAggregation(rule)
-        self.rows_only = statistics or self.on_read
-        self._copies: Any = None
-
-    @property
-    def trainable(self) -> bool:  # type: ignore[override]  # Keras lets users freeze a variable at any time
-        return self.variable.trainable
-
-    def get_raw(self) -> tuple[Any, bool]:
-        value = self.variable._value
-        if value is None:  # made during this trace, filled in at its end
-            return jnp.zeros(self.shape, self.dtype), False
-        return value, value is self._copies
-
-    def set_raw(self, raw: Any, *, stacked: bool) -> None:
-        self.variable._value = raw
-        self._copies = raw if stacked else None
-
-
-def ref_of_keras(variable: Any) -> KerasRef:
-    """The one Ref of a Keras variable."""
-    ref = variable.__dict__.get("_replicant_ref")
-    if ref is None:
-        ref = variable._replicant_ref = KerasRef(variable)
-    return ref
+from ._refs import ref_of_keras
 
 
 class RecordingScope(keras.StatelessScope):
@@ -131,6 +88,16 @@ def _assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> A
     return new
 
 
+def _assign(original: Any, variable: Any, value: Any) -> Any:
+    """While an optimizer works on slices of variables, it assigns slices."""
+    recorder = current_recorder()
+    if isinstance(recorder, ReplicaRecorder) and recorder.writes_slice(ref := ref_of_keras(variable)):
+        value = jnp.asarray(value, ref.dtype)
+        recorder.write_combined(ref, value)
+        return value
+    return original(variable, value)
+
+
 class _Applying(threading.local):
     depth = 0
 
@@ -143,21 +110,35 @@ def _apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any =
     if context is None or current_recorder() is None:
         return original(optimizer, grads, trainable_variables)
     grads = list(grads)
-    if _applying.depth == 0:
+    outermost = _applying.depth == 0
+    if outermost:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
             _build_now(optimizer, trainable_variables)
         if context.num_replicas_in_sync > 1:
-            present = [i for i, g in enumerate(grads) if g is not None]
-            for i, total in zip(present, context.all_reduce(ReduceOp.SUM, [grads[i] for i in present]), strict=True):
-                grads[i] = total
+            grads = _summed(context, grads)
     _applying.depth += 1
     try:
         if isinstance(optimizer, _internals.LossScaleOptimizer):
             return _apply_functionally(optimizer, grads, trainable_variables)
+        if outermost and context.strategy.placement.slices_slots:
+            return _slots.apply(original, optimizer, grads, trainable_variables, context.strategy.placement)
         return original(optimizer, grads, trainable_variables)
     finally:
         _applying.depth -= 1
+
+
+def _summed(context: ReplicaContext, grads: list[Any]) -> list[Any]:
+    """The gradients of all replicas together; on their way in the strategy's `gradient_dtype` if it has one."""
+    present = [i for i, g in enumerate(grads) if g is not None]
+    sent = [jnp.asarray(grads[i]) for i in present]
+    narrow = context.strategy.gradient_dtype
+    if narrow is not None:
+        sent = [g.astype(narrow) if jnp.issubdtype(g.dtype, jnp.floating) else g for g in sent]
+    result = list(grads)
+    for i, total in zip(present, context.all_reduce(ReduceOp.SUM, sent), strict=True):
+        result[i] = total.astype(grads[i].dtype)
+    return result
 
 
 def _apply_functionally(optimizer: Any, grads: list[Any], variables: list[Any] | None) -> None:
@@ -206,6 +187,7 @@ def _call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _connect() -> None:
     _internals.wrap_property(KerasVariable, "value", _value)
+    _internals.wrap_method(KerasVariable, "assign", _assign)
     _internals.wrap_method(KerasVariable, "assign_add", partial(_assign_change, sign=1))
     _internals.wrap_method(KerasVariable, "assign_sub", partial(_assign_change, sign=-1))
     for optimizer in (_internals.BaseOptimizer, _internals.LossScaleOptimizer):

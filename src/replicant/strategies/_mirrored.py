@@ -4,9 +4,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from .._placement import Placement
 from .._strategy import Strategy
+from ..errors import ArgumentError
 from ._devices import resolve_devices
+
+_NARROW = ("bfloat16", "float16")
 
 
 class MirroredStrategy(Strategy):
@@ -16,8 +21,14 @@ class MirroredStrategy(Strategy):
         devices: names ("cpu:0", "GPU:1"), ``jax.Device`` objects; None or empty means all local devices.
         fuse_replicas: compute all replicas on the first device, as one vectorised program, with equal results. None: on CPU,
             whose virtual devices share the same cores, unless the environment variable REPLICANT_FUSE_REPLICAS is 0.
+        gradient_dtype: "bfloat16" or "float16": gradients travel between the replicas of a custom loop in that type, at half the
+            bytes and with its precision. None: in their own.
+        shard_optimizer_state: each device keeps and updates its slice of the optimizer's state (ZeRO stage 1), with the same
+            numbers. State is cut along its first axis that the replicas divide; what has none is mirrored. Not for fused
+            replicas, which share one device.
 
-    Raises DeviceError for devices that do not exist or are given twice. Semantics: tf.distribute.MirroredStrategy.
+    Raises DeviceError for devices that do not exist or are given twice, ArgumentError for options that contradict each other or
+    another `gradient_dtype`. Semantics: tf.distribute.MirroredStrategy; sliced state: ZeRO (Rajbhandari et al. 2020).
 
     >>> import replicant
     >>> strategy = replicant.MirroredStrategy(["cpu:0"])
@@ -25,9 +36,31 @@ class MirroredStrategy(Strategy):
     1
     """
 
-    def __init__(self, devices: Sequence[Any] | None = None, *, fuse_replicas: bool | None = None):
+    def __init__(
+        self,
+        devices: Sequence[Any] | None = None,
+        *,
+        fuse_replicas: bool | None = None,
+        gradient_dtype: str | None = None,
+        shard_optimizer_state: bool = False,
+    ):
         found = resolve_devices(devices)
-        super().__init__(Placement(found, fused=_fused(found, fuse_replicas)))
+        if fuse_replicas and shard_optimizer_state:
+            raise ArgumentError(
+                "MirroredStrategy(fuse_replicas=True, shard_optimizer_state=True): fused replicas compute on one device, which has "
+                "to hold all of the state. Give one of the two."
+            )
+        fused = _fused(found, False if shard_optimizer_state else fuse_replicas)
+        super().__init__(Placement(found, fused=fused, slices_slots=shard_optimizer_state))
+        self.gradient_dtype = _gradient_dtype(gradient_dtype)
+
+
+def _gradient_dtype(asked: Any) -> Any:
+    if asked is None:
+        return None
+    if str(asked) not in _NARROW:
+        raise ArgumentError(f"MirroredStrategy: gradient_dtype must be one of {_NARROW} or None; got {asked!r}.")
+    return jnp.dtype(str(asked))
 
 
 def _fused(devices: tuple[Any, ...], asked: bool | None) -> bool:

@@ -1,0 +1,52 @@
+"""Keras variables as the steps see them."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from .._rules import VariableAggregation
+from .._state import Ref
+
+_BATCH_STATISTICS = ("moving_mean", "moving_variance")
+
+
+class KerasRef(Ref):
+    """Storage of a Keras variable.
+
+    Stacked copies lie in ``_value`` itself and are told apart by identity, so whatever Keras assigns replaces them.
+    """
+
+    def __init__(self, variable: Any):
+        super().__init__(holder=variable)
+        self.variable = variable
+        self.name = variable.path
+        self.shape = tuple(variable.shape)
+        self.dtype = jnp.dtype(variable._dtype)
+        self.on_read = variable.synchronization == "on_read"
+        statistics = variable.name in _BATCH_STATISTICS and not variable.trainable
+        rule = "mean" if statistics and variable.aggregation == "none" else variable.aggregation
+        self.aggregation = VariableAggregation(rule)
+        self.rows_only = statistics or self.on_read
+        self._copies: Any = None
+
+    @property
+    def trainable(self) -> bool:  # type: ignore[override]  # Keras lets users freeze a variable at any time
+        return self.variable.trainable
+
+    def get_raw(self) -> tuple[Any, bool]:
+        value = self.variable._value
+        if value is None:  # made during this trace, filled in at its end
+            return jnp.zeros(self.shape, self.dtype), False
+        return value, value is self._copies
+
+    def set_raw(self, raw: Any, *, stacked: bool) -> None:
+        self.variable._value = raw
+        self._copies = raw if stacked else None
+
+
+def ref_of_keras(variable: Any) -> KerasRef:
+    """The one Ref of a Keras variable."""
+    ref = variable.__dict__.get("_replicant_ref")
+    if ref is None:
+        ref = variable._replicant_ref = KerasRef(variable)
+    return ref
