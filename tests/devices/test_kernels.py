@@ -229,25 +229,25 @@ def test_training_is_the_same_after_200_steps() -> None:
 
 def test_what_is_on() -> None:
     states = dict(kernels.status().kernels)
-    assert list(states) == ["conv", "avg_pool", "max_pool"]
+    assert list(states) == ["conv", "avg_pool", "direct_conv", "max_pool"]
     assert (states["avg_pool"], states["max_pool"]) == ("on", "on")
     with kernels.disabled("avg_pool"):
         assert kernels.status().kernels["avg_pool"] == "off: switched off"
-        assert "avg_pool off: switched off, max_pool on" in str(kernels.status())
+        assert "avg_pool off: switched off, direct_conv on, max_pool on" in str(kernels.status())
         assert repr(kernels.status()).splitlines()[2] == (
-            "  avg_pool  off: switched off  (sums over windows (average pooling and its gradient), as additions of slices)"
+            "  avg_pool     off: switched off  (sums over windows (average pooling and its gradient), as additions of slices)"
         )
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("pool",), "There is no kernel 'pool' to switch: use 'avg_pool', 'max_pool', or no name for all."),
+        (("pool",), "There is no kernel 'pool' to switch: use 'avg_pool', 'direct_conv', 'max_pool', or no name for all."),
         (
             ("conv",),
             (
                 "The kernel 'conv' is an option that XLA reads when JAX starts, so it cannot be switched later. Start the program "
-                "with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,max_pool for all but this one."
+                "with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool for all but this one."
             ),
         ),
     ],

@@ -101,7 +101,7 @@ def test_none_at_all_and_then_one() -> None:
         REPLICANT_KERNELS="0",
     )
     no = "off: REPLICANT_KERNELS does not ask for it"
-    assert done.stdout.splitlines() == ["True", "False", f"CPU kernels: conv {no}, avg_pool {no}, max_pool on"], done.stderr
+    assert done.stdout.splitlines() == ["True", "False", f"CPU kernels: conv {no}, avg_pool {no}, direct_conv {no}, max_pool on"], done.stderr
 
 
 def test_without_kernels_programs_are_those_of_jax_itself() -> None:
@@ -139,5 +139,5 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all) or some of avg_pool,conv,max_pool, separated by commas."
+        "(all) or some of avg_pool,conv,direct_conv,max_pool, separated by commas."
     )

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError
+from . import _convolutions, _windows
 from ._flags import set_conv_option
 from ._lowering import register
 from ._switch import FAMILIES, LOWERINGS, VARIABLE, choose, choose_here, chosen, chosen_everywhere, from_environment
-from ._windows import KERNELS
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Status:
 class _Installed:
     conv: str = "off: not installed"
     registered: set[str] = field(default_factory=set)
+    families: set[str] = field(default_factory=set)
 
 
 _installed = _Installed()
@@ -54,17 +55,18 @@ def install() -> None:
 
 def _register() -> None:
     """Give JAX the lowerings, once. Which of them compute is another question, see _switch.py."""
-    for kernel in KERNELS:
+    for kernel in (*_windows.KERNELS, *_convolutions.kernels()):
         if kernel.primitive.name not in _installed.registered:
             register(kernel)
             _installed.registered.add(kernel.primitive.name)
+            _installed.families.add(kernel.family)
 
 
 def enable(*names: str) -> None:
     """Switch kernels on. Programs compile anew when they are next called; those compiled ahead of time stay as they are.
 
     Args:
-        *names: "max_pool", "avg_pool"; without any, both. "conv" can be chosen only before JAX starts, by
+        *names: "max_pool", "avg_pool", "direct_conv"; without any, all three. "conv" can be chosen only before JAX starts, by
             the environment variable REPLICANT_KERNELS.
 
     Raises ArgumentError for other names.
@@ -75,7 +77,8 @@ def enable(*names: str) -> None:
     >>> kernels.enable("pool")
     Traceback (most recent call last):
     ...
-    replicant.errors.ArgumentError: There is no kernel 'pool' to switch: use 'avg_pool', 'max_pool', or no name for all.
+    replicant.errors.ArgumentError: There is no kernel 'pool' to switch: use 'avg_pool', 'direct_conv', 'max_pool', or no
+    name for all.
     """
     wanted = chosen_everywhere() | _checked(names)
     _register()
@@ -130,7 +133,7 @@ def status() -> Status:
     states = {"conv": _installed.conv}
     for name in sorted(LOWERINGS):
         if name in chosen():
-            states[name] = "on"
+            states[name] = "on" if name in _installed.families else "off: this JAX has changed the lowering that it stands in for"
         else:
             states[name] = "off: switched off" if name in asked else f"off: {VARIABLE} does not ask for it"
     return Status(states)

@@ -23,13 +23,21 @@ class Kernel:
         family: the name that switches it (a key of ``_switch.FAMILIES``).
         primitive: whose lowering it is.
         choose: ``choose(*avals, **params)`` gives the function of ``(*operands, **params)`` to lower with, or None for `plain`.
-        plain: function of ``(*operands, **params)``: what JAX does.
+        plain: function of ``(*operands, **params)``: what JAX does, in terms of other primitives.
+        rule: JAX's own lowering (``own_rule``), where no other primitives say the same.
     """
 
     family: str
     primitive: Primitive
     choose: Callable[..., Callable[..., Any] | None]
-    plain: Callable[..., Any]
+    plain: Callable[..., Any] | None = None
+    rule: Callable[..., Any] | None = None
+
+
+def own_rule(primitive: Primitive) -> Callable[..., Any] | None:
+    """JAX's own lowering of a primitive on CPUs; None in a JAX that keeps it elsewhere than those this was written for."""
+    entry = getattr(mlir, "_platform_specific_lowerings", {}).get("cpu", {}).get(primitive)
+    return getattr(entry, "rule", None)
 
 
 def register(kernel: Kernel) -> None:
@@ -40,7 +48,11 @@ def register(kernel: Kernel) -> None:
         static = all(isinstance(size, int) for aval in ctx.avals_in for size in aval.shape)  # jax.export has symbols too
         if is_on(kernel.family) and static:
             compute = kernel.choose(*ctx.avals_in, **params)
-        return mlir.lower_fun(compute or kernel.plain, multiple_results=False)(ctx, *operands, **params)
+        compute = compute or kernel.plain
+        if compute is None:
+            assert kernel.rule is not None, "a kernel has one of both"
+            return kernel.rule(ctx, *operands, **params)
+        return mlir.lower_fun(compute, multiple_results=False)(ctx, *operands, **params)
 
     mlir.register_lowering(kernel.primitive, lower, platform="cpu")
 

@@ -14,6 +14,7 @@ VARIABLE = "REPLICANT_KERNELS"
 # Families of lowerings. "conv" is no lowering but an option of XLA, see _flags.py.
 FAMILIES = {
     "conv": "convolutions and their gradients by Eigen instead of YNNPACK",
+    "direct_conv": "depthwise convolutions, and those of few channels, as sums of shifted arrays",
     "max_pool": "max pooling and its gradient, without a scatter",
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",
 }
