@@ -1,7 +1,6 @@
 """What `import replicant` costs, in a fresh process."""
 
 import os
-import statistics
 import subprocess
 import sys
 
@@ -27,7 +26,8 @@ def answer(program: str) -> str:
 
 
 def seconds_to_import(module: str) -> float:
-    return float(answer(f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"))
+    """Of the processor's time, which other programs do not lengthen much."""
+    return float(answer(f"import time; start = time.process_time(); import {module}; print(time.process_time() - start)"))
 
 
 def test_import_loads_no_optional_package():
@@ -40,6 +40,7 @@ def test_import_does_not_start_jax():
 
 
 def test_import_takes_little_longer_than_jax():
-    pairs = [(seconds_to_import("jax"), seconds_to_import("replicant")) for _ in range(NUM_RUNS)]  # load hits both alike
-    jax_seconds, replicant_seconds = (statistics.median(column) for column in zip(*pairs, strict=True))
+    pairs = [(seconds_to_import("jax"), seconds_to_import("replicant")) for _ in range(NUM_RUNS)]
+    # The least of each: what others do on the machine only adds.
+    jax_seconds, replicant_seconds = (min(column) for column in zip(*pairs, strict=True))
     assert replicant_seconds <= jax_seconds + ALLOWED_SECONDS, f"{pairs=}"
