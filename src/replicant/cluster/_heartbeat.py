@@ -1,0 +1,252 @@
+"""What a worker that ``replicant launch`` has started tells its supervisor, and what it is told.
+
+One thread speaks over one connection in JSON lines; both ends prove that they know the key of the job, which only the environment
+carries. ``beat`` writes three attributes and is all that a training step pays. Nothing happens in processes that were not launched.
+"""
+
+import atexit
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from ..errors import ClusterError, WorkersChangedError
+from ._addresses import split_address
+from ._variables import Environ, number
+
+ADDRESS, KEY, GENERATION = "REPLICANT_SUPERVISOR", "REPLICANT_SUPERVISOR_KEY", "REPLICANT_GENERATION"
+JOIN = "REPLICANT_JOIN"  # set for a worker that is to join those that are there
+MAX_LINE = 65536
+_CONNECT_SECONDS = 30.0
+
+WORKER, SUPERVISOR = "worker", "supervisor"  # whose proof it is, so that one cannot be sent back as the other
+
+
+def proof(key: str, side: str, first: str, second: str) -> str:
+    """What only somebody who knows the key can say about two numbers drawn by both sides.
+
+    >>> proof("key", WORKER, "1", "2") == proof("key", SUPERVISOR, "1", "2")
+    False
+    """
+    return hmac.new(key.encode(), f"{side}:{first}:{second}".encode(), hashlib.sha256).hexdigest()
+
+
+class Heartbeat:
+    """The worker's end of the connection to the supervisor.
+
+    Args:
+        address: ``host:port`` of the supervisor.
+        key: of the job.
+        rank: of this worker, as it was launched.
+        generation: as it was launched.
+
+    Raises:
+        ClusterError: nobody answers there, or somebody who does not know the key.
+    """
+
+    def __init__(self, address: str, key: str, rank: int, generation: int):
+        self.rank, self.generation = rank, generation
+        self.step, self.at, self.waited, self.phase = 0, time.monotonic(), 0.0, "start"
+        self.is_connected = True
+        self.is_elastic = False  # whether the program takes orders to form anew
+        self.order: dict[str, Any] | None = None  # the last one that was not taken
+        self._came = threading.Condition()
+        self._lock = threading.Lock()
+        self._received = b""
+        self._socket = self._connect(address, key)
+        self._thread = threading.Thread(target=self._run, name="replicant-heartbeat", daemon=True)
+        self._thread.start()
+
+    def beat(self, step: int | None) -> None:
+        """Note that a step begins, unless the workers are to form anew."""
+        if self.order is not None and self.is_elastic:
+            raise WorkersChangedError("The workers form anew; replicant.run_elastic goes on with those that are there.")
+        self.step = self.step + 1 if step is None else step
+        self.at = time.monotonic()
+        self.phase = "step"
+
+    def say(self, **message: Any) -> None:
+        """Send a message now, from any thread; nothing happens once the supervisor is gone."""
+        line = json.dumps(message).encode()[: MAX_LINE - 1] + b"\n"
+        try:
+            with self._lock:
+                self._socket.sendall(line)
+        except OSError:
+            self.is_connected = False
+
+    def take_order(self, timeout_seconds: float) -> dict[str, Any] | None:
+        """The next order of the supervisor; None if there is none in time, or the supervisor is gone."""
+        with self._came:
+            self._came.wait_for(lambda: self.order is not None or not self.is_connected, timeout_seconds)
+            order, self.order = self.order, None
+            return order
+
+    def say_beat(self) -> None:
+        """Tell the supervisor how far this worker is."""
+        self.say(kind="beat", step=self.step, at=self.at, waited=self.waited, phase=self.phase)
+
+    def _connect(self, address: str, key: str) -> socket.socket:
+        host, port = split_address(address, ADDRESS)
+        try:
+            connection = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
+        except OSError as error:
+            raise ClusterError(
+                f"This worker's supervisor cannot be reached at {ADDRESS}={address}: {error}. Is `replicant launch` still running?"
+            ) from error
+        try:
+            answered = self._shake_hands(connection, key)
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            connection.close()
+            raise ClusterError(f"{ADDRESS}={address} is not answered as a supervisor answers: {error!r}.") from error
+        if not answered:
+            connection.close()
+            raise ClusterError(f"{ADDRESS}={address} is answered by something that does not know the key of this job.")
+        connection.settimeout(None)
+        return connection
+
+    def _shake_hands(self, connection: socket.socket, key: str) -> bool:
+        """Prove who this is; whether the other end has, too."""
+        theirs = str(json.loads(self._read_line(connection)).get("nonce", ""))
+        mine = secrets.token_hex(16)
+        hello = {
+            "kind": "hello",
+            "rank": self.rank,
+            "generation": self.generation,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+        }
+        hello |= {"nonce": mine, "proof": proof(key, WORKER, theirs, mine)}
+        connection.sendall(json.dumps(hello).encode() + b"\n")
+        answer = json.loads(self._read_line(connection))
+        self._interval = float(answer.get("interval", 1.0))
+        return hmac.compare_digest(str(answer.get("proof", "")), proof(key, SUPERVISOR, mine, theirs))
+
+    def _read_line(self, connection: socket.socket) -> bytes:
+        """The next line; empty once the connection is closed."""
+        while b"\n" not in self._received:
+            data = connection.recv(4096)
+            if not data or len(self._received) > MAX_LINE:
+                return b""
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def _run(self) -> None:
+        reader = threading.Thread(target=self._listen, name="replicant-orders", daemon=True)
+        reader.start()
+        while self.is_connected:
+            self.say_beat()
+            time.sleep(self._interval)
+
+    def _listen(self) -> None:
+        try:
+            while line := self._read_line(self._socket):
+                self._note(json.loads(line))
+        except (OSError, ValueError):
+            pass  # as if it were closed
+        self.is_connected = False
+        self._socket.close()
+        self._note(None)
+
+    def _note(self, order: dict[str, Any] | None) -> None:
+        with self._came:
+            self.order = order
+            self._came.notify_all()
+
+
+_heartbeat: Heartbeat | None = None
+_is_started = False  # or there was nothing to start
+_lock = threading.Lock()
+
+
+def start(environ: Environ | None = None) -> Heartbeat | None:
+    """Connect to the supervisor, if this process is a worker that ``replicant launch`` has started; otherwise None. Idempotent.
+
+    Raises:
+        ClusterError: the environment names a supervisor that is not there.
+    """
+    global _heartbeat, _is_started  # noqa: PLW0603 - one connection per process
+    with _lock:
+        if not _is_started:
+            environ = os.environ if environ is None else environ
+            address, key = environ.get(ADDRESS, ""), environ.get(KEY, "")
+            if address and key:
+                rank = number(environ, "JAX_PROCESS_ID") or 0
+                _heartbeat = Heartbeat(address, key, rank, number(environ, GENERATION) or 0)
+                sys.excepthook = _Reporting(sys.excepthook)
+                atexit.register(_say_ending)
+                os.register_at_fork(after_in_child=_forget)
+            _is_started = True
+        return _heartbeat
+
+
+def beat(step: int | None = None) -> None:
+    """A training step begins; cheap, and nothing at all in processes that were not launched.
+
+    Args:
+        step: its number; by default one more than the last one.
+
+    >>> beat()
+    """
+    if not _is_started:
+        start()
+    if _heartbeat is not None:
+        _heartbeat.beat(step)
+
+
+def waited(seconds: float) -> None:
+    """Note waiting for results, which is no work of this worker's own: stragglers are told by the rest of a step's time."""
+    if _heartbeat is not None:
+        _heartbeat.waited += seconds
+
+
+def phase(name: str) -> None:
+    """Tell the supervisor what this worker is about, until the next step: "saving", "validation"."""
+    if _heartbeat is not None:
+        _heartbeat.phase = name
+
+
+def is_watched() -> bool:
+    """Whether a supervisor watches this process."""
+    return _heartbeat is not None and _heartbeat.is_connected
+
+
+def is_ordered() -> bool:
+    """Whether the supervisor has told this worker what to do next."""
+    return _heartbeat is not None and _heartbeat.order is not None
+
+
+def report(text: str) -> None:
+    """Tell the supervisor at once why this worker fails, before the interpreter takes its time to end."""
+    if _heartbeat is not None:
+        _heartbeat.say(kind="failed", text=text[:4000], step=_heartbeat.step)
+
+
+class _Reporting:
+    """An excepthook that reports before the one that was there."""
+
+    def __init__(self, original: Any):
+        self._original = original
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        lines = str(error).strip().splitlines()
+        report(f"{kind.__name__}: {lines[0][:500]}" if lines else kind.__name__)
+        self._original(kind, error, trace)
+
+
+def _forget() -> None:
+    """In a forked child: the connection is its parent's."""
+    global _heartbeat  # noqa: PLW0603 - as above
+    _heartbeat = None
+
+
+def _say_ending() -> None:
+    if _heartbeat is not None:
+        _heartbeat.phase = "end"
+        _heartbeat.say_beat()

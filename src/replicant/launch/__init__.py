@@ -1,0 +1,19 @@
+"""``replicant launch``: starts the workers of a job on this machine, watches them, starts them again.
+
+    cli/_launch.py --> Settings --> Supervisor.run()                  _settings.py, _supervisor.py
+                                      ├─ the workers of a generation    _team.py
+                                      │    ├─ JAX's coordination service  _service.py
+                                      │    ├─ processes, and their end    _processes.py, _environment.py
+                                      │    ├─ what workers say            _channel.py (their end: cluster/_heartbeat.py)
+                                      │    ├─ how fast they are           _progress.py
+                                      │    └─ logs and console            _logs.py, _console.py
+                                      └─ failures --> decision          _policy.py (pure)
+
+Other engines only get a file or a command line: _jobs.py.
+"""
+
+from ._jobs import Job, describe_job, submit_job
+from ._settings import Settings
+from ._supervisor import Supervisor
+
+__all__ = ["Job", "Settings", "Supervisor", "describe_job", "submit_job"]

@@ -1,0 +1,134 @@
+"""Workers write to their logs themselves; what is new there is copied to the console, line by line, with the rank in front.
+
+So a worker never waits for the console, logs are whole whatever happens to the supervisor, and processes that workers leave behind
+hold nothing open.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+_CHUNK = 1 << 20  # of one log at a time
+_MAX_LINE = 1 << 16  # without an end; what is longer is shown in pieces
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
+
+
+class LogTail:
+    """What is added to a log from now on."""
+
+    def __init__(self, path: Path):
+        self._file = path.open("rb")
+        self._rest = b""
+        self.skip()
+
+    def skip(self) -> None:
+        """Leave out what is there."""
+        self._file.seek(0, os.SEEK_END)
+
+    def lines(self) -> Iterator[bytes]:
+        """New whole lines, without their ends, of one chunk."""
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # somebody has cut it
+            self._file.seek(0)
+        *whole, self._rest = (self._rest + self._file.read(_CHUNK)).split(b"\n")
+        yield from whole
+        while len(self._rest) > _MAX_LINE:
+            yield self._rest[:_MAX_LINE]
+            self._rest = self._rest[_MAX_LINE:]
+
+    def all_lines(self) -> Iterator[bytes]:
+        """Everything that is new, an unfinished line too."""
+        while True:
+            before = self._file.tell()
+            yield from self.lines()
+            if self._file.tell() == before:
+                break
+        if self._rest:
+            yield self._rest
+            self._rest = b""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def shown(line: bytes) -> str:
+    r"""A line as a terminal would show it: what a carriage return has overwritten is left out, and so is what would upset it.
+
+    >>> shown(b"10%\r20%\r"), shown(b"\x00\xff")
+    ('20%', '\ufffd\ufffd')
+    """
+    text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+class Console:
+    """Where the user looks.
+
+    Args:
+        out: gets the lines of the workers.
+        err: gets the supervisor's own, and on a terminal a status line below everything.
+    """
+
+    def __init__(self, out: TextIO, err: TextIO):
+        self._out, self._err = out, err
+        self._has_status = err.isatty()
+        self._status = ""
+        self._is_broken = False
+
+    def line(self, rank: int, text: bytes) -> None:
+        """A line of a worker."""
+        self._clear()
+        self._write(f"[{rank}] {shown(text)}\n")
+
+    def flush(self) -> None:
+        """Show what was written."""
+        if not self._is_broken:
+            try:
+                self._out.flush()
+            except BrokenPipeError:
+                self._give_up()
+
+    def say(self, text: str) -> None:
+        """A line of the supervisor."""
+        self._clear()
+        with contextlib.suppress(OSError):
+            self._err.write(f"replicant launch: {text}\n")
+            self._err.flush()
+
+    def status(self, text: str) -> None:
+        """Replace the status line; "" takes it away. Nothing unless it goes to a terminal."""
+        if not self._has_status or text == self._status:
+            return
+        self._clear()
+        width = shutil.get_terminal_size().columns - 1
+        with contextlib.suppress(OSError):
+            self._err.write(text[:width])
+            self._err.flush()
+        self._status = text
+
+    def _clear(self) -> None:
+        if self._status:
+            self._status = ""
+            with contextlib.suppress(OSError):
+                self._err.write("\r\x1b[K")
+                self._err.flush()
+
+    def _write(self, text: str) -> None:
+        if self._is_broken:
+            return
+        try:
+            self._out.write(text)
+        except UnicodeEncodeError:
+            self._out.write(text.encode("ascii", "replace").decode())
+        except BrokenPipeError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._is_broken = True
+        self.say("nobody reads the output any more; the job goes on, and writes its logs.")
+        with contextlib.suppress(OSError, ValueError):  # what is buffered would fail once more when the program ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())

@@ -1,0 +1,203 @@
+"""A team that goes on with the workers that are left, and takes in a replacement when it comes.
+
+A worker keeps its number, its log and its process; its place among the others changes with each generation. The workers' side is
+``replicant.run_elastic``.
+"""
+
+import time
+from contextlib import ExitStack
+
+from ._channel import Message
+from ._environment import Place
+from ._policy import DEADLINE_CODE, Failure, Kind
+from ._processes import Worker
+from ._progress import Progress
+from ._service import CoordinationService
+from ._team import Team, Tools
+
+_SETTLE_SECONDS = 0.2  # after a loss, for others at the same time
+_NOBODY_SECONDS = 5.0  # for a loss to show, after a worker has noticed one
+_PAUSE_SECONDS = 1.0  # before the first replacement that follows one which did not live; then twice as long
+
+
+class ElasticTeam(Team):
+    """As `Team`, but the loss of a worker is no end while there are enough of them.
+
+    Args:
+        tools: of the supervisor; its settings have `elastic`.
+        generation: how often the job was started anew.
+        stack: ends what is still there.
+        restarts: how many workers may be replaced.
+    """
+
+    def __init__(self, tools: Tools, generation: int, stack: ExitStack, restarts: int):
+        self._least = (tools.settings.elastic or (1, 1))[0]
+        self.restarts_left = restarts
+        self._lost: list[Failure] = []  # since the last forming
+        self._members = set(range(tools.settings.num_workers))  # of the current generation
+        self._old_members, self._chief = self._members, 0  # of the last generation that has computed
+        self._ready: set[int] = set()  # wait to be taken in
+        self._is_forming = False  # until all who were told to have
+        self._unformed: set[int] = set()  # those who have not
+        self._waiting: dict[int, float] = {}  # workers that have lost somebody, since when
+        self._form_at: float | None = None
+        self._formed_by = 0.0
+        self._launch_at: dict[int, float] = {}  # ranks to be replaced, and when
+        self._joined_by: dict[int, float] = {}  # replacements that have yet to be taken in, and until when
+        self._num_replaced = 0
+        super().__init__(tools, generation, stack)
+
+    def _launch(self, place: Place, **more: str) -> Worker:
+        return super()._launch(place, REPLICANT_ELASTIC="1", **more)
+
+    def _take(self, rank: int, message: Message) -> None:
+        super()._take(rank, message)
+        kind, now = message.get("kind"), time.monotonic()
+        if kind == "waiting" and message.get("generation") == self.generation:  # else the order is under way
+            self._waiting[rank] = now
+        elif kind == "formed" and message.get("generation") == self.generation:
+            self._unformed.discard(rank)
+            if not self._unformed:
+                self._is_forming = False
+                for member in self._members:
+                    self._tools.channel.send(member, {"kind": "go", "generation": self.generation})
+        elif kind == "ready" and self._members.isdisjoint(self.left):
+            self._ready.add(rank)
+            self._form_at = self._form_at or now
+        elif kind == "ready":  # the training is done
+            self._forget(rank)
+
+    def _fail(self, now: float, failure: Failure | None) -> None:
+        if failure is None or self._stop_at is not None or failure.rank < 0:
+            super()._fail(now, failure)
+            return
+        if failure.rank not in self._members:  # a replacement that has not come so far
+            self._console.say(f"{self.describe(failure)}. It was to join the others, which go on.")
+            self._forget(failure.rank)
+            self._plan_replacement(failure, now)
+            return
+        if failure.rank in [known.rank for known in self._lost]:
+            return
+        self._lost.append(failure)
+        self._form_at = now + _SETTLE_SECONDS
+
+    def _note_end(self, rank: int, code: int, signals: set[int], now: float) -> None:
+        if code == 0 and rank in self._unformed and self._stop_at is None:
+            self._end_before_forming(rank, now)
+        super()._note_end(rank, code, signals, now)
+
+    def _end_before_forming(self, rank: int, now: float) -> None:
+        """A worker has done all of the training before it could learn that others have come, which are too late."""
+        needless = set(self._members) - ({rank} if rank == self._chief else self._old_members)
+        text = f"rank {rank} has ended well before the workers could form anew"
+        self._console.say(f"{text}; {sorted(needless)} are not needed any more." if needless else f"{text}.")
+        for other in needless:
+            self._forget(other)
+        self._launch_at = {}
+        self._unformed.discard(rank)
+        self._form_at = now
+
+    def _each_round(self, now: float) -> None:
+        if self._stop_at is not None:
+            return
+        for rank in [rank for rank, when in self._launch_at.items() if now > when]:
+            self._replace(rank)
+        self._look_at_replacements(now)
+        if self._unformed and now > self._formed_by:
+            seconds = f"{self._settings.start:g} s"
+            for rank in sorted(self._unformed):
+                self._fail(now, Failure(rank, Kind.LATE, DEADLINE_CODE, seconds))
+            self._unformed = set()
+        if self._form_at is None and self._waiting and now > min(self._waiting.values()) + _NOBODY_SECONDS:
+            for rank in self._waiting:  # nobody is lost: the error is its own
+                self._tools.channel.send(rank, {"kind": "none"})
+            self._waiting = {}
+        if self._form_at is not None and now > self._form_at:
+            self._form(now)
+
+    def _look_at_replacements(self, now: float) -> None:
+        """They come in time, and are not needed once the others are done."""
+        is_over = not any(self.workers[rank].code is None for rank in self._members)
+        for rank, deadline in list(self._joined_by.items()):
+            if is_over:
+                self._forget(rank)
+            elif now > deadline and rank not in self._ready:
+                self._fail(now, Failure(rank, Kind.LATE, DEADLINE_CODE, f"{self._settings.start:g} s"))
+        if is_over:
+            self._launch_at = {}
+
+    def _form(self, now: float) -> None:
+        """Tell all workers that are there who they are now."""
+        self._form_at, lost, self._lost = None, self._lost, []
+        for failure in lost:
+            self._forget(failure.rank)
+        gone = {failure.rank for failure in lost}
+        members = [w.rank for w in self.workers if w.code is None and w.rank not in gone and w.rank in self._members | self._ready]
+        if not members and not lost:  # all are done
+            return
+        if len(members) < self._least and lost:
+            for failure in lost:
+                super()._fail(now, failure)
+            return
+        self.generation += 1
+        service = (
+            self._stack.enter_context(CoordinationService(len(members), 2 * self._settings.heartbeat)) if len(members) > 1 else None
+        )
+        order = {"kind": "form", "generation": self.generation, "num_workers": len(members)}
+        order["coordinator"] = None if service is None else service.address
+        for place, rank in enumerate(members):
+            self._tools.channel.send(rank, {**order, "rank": place})
+        came = sorted(self._ready & set(members))
+        for rank in came:
+            self._joined_by.pop(rank, None)
+        if not self._is_forming:  # else those before never began
+            self._old_members, self._chief = self._members, min(self._members)
+        self._is_forming = True
+        self._members, self._unformed, self._formed_by = set(members), set(members), now + self._settings.start
+        self._ready, self._waiting = set(), {}
+        self._say(lost, came, members)
+        for failure in lost:
+            self._plan_replacement(failure, now)
+
+    def _say(self, lost: list[Failure], came: list[int], members: list[int]) -> None:
+        texts = [self.describe(failure) for failure in lost] + [f"rank {rank} has come" for rank in came]
+        what = "; ".join(texts) or "The others have ended"
+        text = f"{what}. Generation {self.generation} goes on with {len(members)} worker(s): {members}."
+        self._console.say(text)
+        self._tools.logs.tell_all(text)
+
+    def _forget(self, rank: int) -> None:
+        """End what is left of a worker; nothing that it does counts any more."""
+        worker = self.workers[rank]
+        worker.kill()
+        self._noted.append(worker)
+        self._reported.discard(rank)
+        self._ready.discard(rank)
+        self._waiting.pop(rank, None)
+        self._unformed.discard(rank)
+        self._joined_by.pop(rank, None)
+
+    def _plan_replacement(self, failure: Failure, now: float) -> None:
+        counts = failure.kind is not Kind.PREEMPTED
+        if not self._settings.max_restarts or (counts and not self.restarts_left):
+            return
+        self.restarts_left -= counts
+        self._num_replaced += 1
+        lived = self.progress[failure.rank].step > 0
+        self._launch_at[failure.rank] = now + (0.0 if lived else min(60.0, _PAUSE_SECONDS * 2.0**self._num_replaced))
+
+    def _replace(self, rank: int) -> None:
+        del self._launch_at[rank]
+        self._joined_by[rank] = time.monotonic() + self._settings.start
+        self.progress[rank] = Progress()
+        place = Place(rank, self._settings.num_workers, self.generation, None, self._tools.channel.address, self._tools.channel.key)
+        self.workers[rank] = self._launch(place, REPLICANT_JOIN="1", REPLICANT_COORDINATOR="outside")
+
+    def _deadline_missed(self, now: float, rank: int) -> Failure | None:
+        if self._unformed or rank not in self._members:  # deadlines of their own
+            return None if not self._is_frozen(now, rank) else super()._deadline_missed(now, rank)
+        return super()._deadline_missed(now, rank)
+
+    def _is_frozen(self, now: float, rank: int) -> bool:
+        seen = self.progress[rank].seen
+        return seen is not None and now - seen > self._settings.heartbeat

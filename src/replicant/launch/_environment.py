@@ -1,0 +1,119 @@
+"""The environment of a worker, as a function of that of the supervisor."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+
+from ..cluster._heartbeat import ADDRESS, GENERATION, KEY
+from ..errors import ConfigurationError
+
+# XLA's CPU devices hold threads of one pool while they wait for each other, as `set_virtual_devices` knows.
+_THREADS_PER_DEVICE = 4
+_MIN_THREADS = 8
+_DEVICE_COUNT = "--xla_force_host_platform_device_count"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_DROPPED = ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_COORDINATOR_PORT", "JAX_PROCESS_COUNT")
+_DROPPED += ("JAX_PROCESS_INDEX", "TF_CONFIG")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A worker's place in its generation.
+
+    Args:
+        rank: from 0.
+        num_workers: of this generation.
+        generation: how often the job was started anew.
+        coordinator: ``host:port`` of JAX's coordination service; None for one worker, which needs none.
+        supervisor: ``host:port`` of the supervisor.
+        key: of the job.
+    """
+
+    rank: int
+    num_workers: int
+    generation: int
+    coordinator: str | None
+    supervisor: str
+    key: str
+
+
+def worker_environment(
+    environ: Mapping[str, str], place: Place, devices: int | None, accelerators: Sequence[str], start: float
+) -> dict[str, str]:
+    """All variables of a worker: no proxies, its place, its share of the devices.
+
+    Args:
+        environ: the supervisor's.
+        place: the worker's.
+        devices: for each worker; None: an equal share of the accelerators, or what the program says.
+        accelerators: names of this machine's, as in CUDA_VISIBLE_DEVICES; empty: the CPU computes.
+        start: seconds to wait for the others.
+
+    Raises:
+        ConfigurationError: not enough accelerators.
+
+    >>> place = Place(1, 2, 0, "127.0.0.1:1111", "127.0.0.1:2222", "key")
+    >>> found = worker_environment({"https_proxy": "http://proxy:3128"}, place, 2, (), 60.0)
+    >>> found["JAX_PROCESS_ID"], found["JAX_NUM_PROCESSES"], found["JAX_NUM_CPU_DEVICES"], "https_proxy" in found
+    ('1', '2', '2', False)
+    """
+    found = {name: value for name, value in environ.items() if not name.lower().endswith("_proxy") and name not in _DROPPED}
+    found |= {
+        "JAX_NUM_PROCESSES": str(place.num_workers),
+        "JAX_PROCESS_ID": str(place.rank),
+        GENERATION: str(place.generation),
+        ADDRESS: place.supervisor,
+        KEY: place.key,
+    }
+    found.setdefault("PYTHONUNBUFFERED", "1")  # logs that can be followed, and the last words of a killed worker
+    found.setdefault("REPLICANT_START_TIMEOUT", str(max(1, int(start))))
+    if place.coordinator is not None:
+        found |= {"JAX_COORDINATOR_ADDRESS": place.coordinator, "REPLICANT_COORDINATOR": "outside"}
+    if accelerators:
+        found[_VISIBLE] = ",".join(_share(accelerators, place, devices))
+    elif devices is not None:
+        found |= virtual_devices(found, devices)
+    return found
+
+
+def accelerators_of(environ: Mapping[str, str], device_files: Sequence[str]) -> tuple[str, ...]:
+    """The NVIDIA GPUs that workers can share out: those that are visible, or all; none where JAX is told to use the CPU.
+
+    Args:
+        environ: the supervisor's.
+        device_files: names in ``/dev``.
+
+    >>> accelerators_of({}, ["nvidia0", "nvidia1", "nvidiactl", "null"])
+    ('0', '1')
+    >>> accelerators_of({"CUDA_VISIBLE_DEVICES": "3,5"}, ["nvidia3", "nvidia5"])
+    ('3', '5')
+    >>> accelerators_of({"JAX_PLATFORMS": "cpu"}, ["nvidia0"])
+    ()
+    """
+    platforms = environ.get("JAX_PLATFORMS", "")
+    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+        return ()
+    numbers = sorted(int(name.removeprefix("nvidia")) for name in device_files if re.fullmatch(r"nvidia[0-9]+", name))
+    if not numbers or _VISIBLE not in environ:
+        return tuple(map(str, numbers))
+    return tuple(name.strip() for name in environ[_VISIBLE].split(",") if name.strip() not in ("", "-1"))
+
+
+def _share(accelerators: Sequence[str], place: Place, devices: int | None) -> Sequence[str]:
+    each = len(accelerators) // place.num_workers if devices is None else devices
+    if each < 1 or each * place.num_workers > len(accelerators):
+        asked = f"{place.num_workers} workers" + ("" if devices is None else f" with {devices} GPU(s) each")
+        raise ConfigurationError(
+            f"{asked} need {max(each, 1) * place.num_workers} GPUs; this machine has {len(accelerators)} "
+            f"({', '.join(accelerators)}). Launch fewer workers, or set JAX_PLATFORMS=cpu."
+        )
+    return accelerators[place.rank * each : (place.rank + 1) * each]
+
+
+def virtual_devices(environ: Mapping[str, str], devices: int) -> dict[str, str]:
+    threads = max(_MIN_THREADS, _THREADS_PER_DEVICE * devices)
+    known = environ.get("NPROC", "")
+    flags = [flag for flag in environ.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
+    found = {"JAX_NUM_CPU_DEVICES": str(devices)}
+    found["NPROC"] = known if known.isdigit() and int(known) >= threads else str(threads)
+    return found | ({"XLA_FLAGS": " ".join(flags)} if "XLA_FLAGS" in environ else {})

@@ -1,0 +1,241 @@
+"""Job files and command lines for what runs machines: Slurm, Kubernetes, MPI. Text from settings; only `submit_job` does anything.
+
+The resolvers in `replicant.cluster` read what these engines set, so a job file has little to say.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..errors import ArgumentError, ConfigurationError
+from ._environment import virtual_devices
+from ._settings import Settings
+
+ENGINES = ("local", "slurm", "kubernetes", "ray", "mpi")
+_COMMANDS = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "apply", "-f", "-"], "mpi": ["mpirun"]}
+_PORT = 55527  # of the coordinator in a pod, as JAX's own detection has it
+_PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
+_UNSET = [variant for name in _PROXIES for variant in (name, name.upper())]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job for an engine.
+
+    Args:
+        settings: what to run and how often; times and ports that the engine decides itself are not used.
+        engine: "slurm", "kubernetes" or "mpi".
+        name: of the job; that of the script by default.
+        hosts: ``HOST`` or ``HOST:WORKERS`` each; empty: as the engine chooses.
+        image: of the container; Kubernetes needs it.
+        engine_args: more options for ``#SBATCH`` lines or mpirun.
+        python: the interpreter's name there.
+
+    Raises:
+        ArgumentError: a value that breaks a rule.
+    """
+
+    settings: Settings
+    engine: str
+    name: str = ""
+    hosts: tuple[str, ...] = ()
+    image: str = ""
+    engine_args: tuple[str, ...] = ()
+    python: str = "python"
+
+    def __post_init__(self) -> None:
+        if self.engine == "ray":
+            raise ArgumentError(
+                "--engine ray is not there yet: this release does not place training workers on a Ray cluster. Use --engine slurm, "
+                "kubernetes or mpi, or on one machine --engine local."
+            )
+        if self.engine not in _COMMANDS:
+            raise ArgumentError(f"--engine {self.engine!r} is not known. It is one of {', '.join(ENGINES)}.")
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", self.job_name):
+            raise ArgumentError(
+                f"--name {self.name!r} is no name for a job: up to 40 lower-case letters, digits and hyphens, as Kubernetes has it."
+            )
+        if self.engine == "kubernetes" and not self.image:
+            raise ArgumentError("--engine kubernetes needs --image: the container in which the script is.")
+        if self.engine == "kubernetes" and self.hosts:
+            raise ArgumentError("--engine kubernetes chooses the nodes itself: leave --hosts out.")
+        slots = parse_hosts(self.hosts)
+        if slots and sum(slots.values()) < self.settings.num_workers:
+            raise ArgumentError(
+                f"--hosts {','.join(self.hosts)} has room for {sum(slots.values())} worker(s), but --workers is "
+                f"{self.settings.num_workers}. Write HOST:N for N workers on a host."
+            )
+
+    @property
+    def job_name(self) -> str:
+        """The name of the job."""
+        if self.name:
+            return self.name
+        program = self.settings.command[0]
+        stem = program if self.settings.is_module else Path(program).stem
+        return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-") or "job"
+
+    @property
+    def argv(self) -> list[str]:
+        """The command line of a worker."""
+        return [self.python, *(["-m"] if self.settings.is_module else []), *self.settings.command]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the environment of a worker needs besides what the engine sets."""
+        found = {"PYTHONUNBUFFERED": "1"}
+        if self.settings.devices_per_worker is not None:
+            found |= virtual_devices({}, self.settings.devices_per_worker)
+        return found
+
+
+def parse_hosts(hosts: Sequence[str]) -> dict[str, int]:
+    """Workers on each host.
+
+    Raises:
+        ArgumentError: not HOST or HOST:N, or a host that is there twice.
+
+    >>> parse_hosts(["a", "b:2"])
+    {'a': 1, 'b': 2}
+    """
+    found: dict[str, int] = {}
+    for text in hosts:
+        match = re.fullmatch(r"([A-Za-z0-9._-]+)(?::([1-9][0-9]{0,3}))?", text)
+        if match is None:
+            raise ArgumentError(f"--hosts: {text!r} is not HOST or HOST:WORKERS, as in node1:4,node2:4.")
+        if match[1] in found:
+            raise ArgumentError(f"--hosts: {match[1]!r} is there twice. Write {match[1]}:N for N workers on it.")
+        found[match[1]] = int(match[2] or 1)
+    return found
+
+
+def describe_job(job: Job) -> str:
+    """The job file, or for MPI the command line."""
+    return {"slurm": slurm_file, "kubernetes": kubernetes_file, "mpi": mpi_line}[job.engine](job)
+
+
+def slurm_file(job: Job) -> str:
+    """A batch script that starts one process per worker, and itself again while the restarts last."""
+    settings = job.settings
+    folder = "" if settings.log_dir is None else f"{settings.log_dir}/"
+    slots = parse_hosts(job.hosts)
+    options = [f"--job-name={job.job_name}", f"--ntasks={settings.num_workers}"]
+    if slots:
+        options += [f"--nodelist={','.join(slots)}", f"--ntasks-per-node={max(slots.values())}"]
+    options += ["--output=slurm-%j.log", "--open-mode=append", f"--signal=TERM@{settings.grace:.0f}"]
+    options += ["--requeue" if settings.max_restarts else "--no-requeue", *job.engine_args]
+    run = ["srun", "--kill-on-bad-exit=1", f"--wait={settings.finish:.0f}", f"--output={folder}rank-%t.log", "--open-mode=append"]
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), ""]
+    lines += [f"unset {' '.join(_UNSET)}", *(f"export {name}={value}" for name, value in job.variables.items())]
+    if folder:
+        lines.append(f"mkdir -p {shlex.quote(str(settings.log_dir))}")
+    lines += ["", shlex.join([*run, *job.argv])]
+    if settings.max_restarts:
+        test = f"[ $code -eq {settings.preempted_code} ] || {{ [ $code -ne 0 ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt "
+        test += f"{settings.max_restarts} ]; }}"
+        lines += ["code=$?", f"if {test}; then", '    scontrol requeue "$SLURM_JOB_ID"', "fi", "exit $code"]
+    return "\n".join(lines) + "\n"
+
+
+def kubernetes_file(job: Job) -> str:
+    """An indexed Job, and the headless service that gives its pods names."""
+    settings, name = job.settings, job.job_name
+    variables = {"JAX_NUM_PROCESSES": str(settings.num_workers), "JAX_COORDINATOR_ADDRESS": f"{name}-0.{name}:{_PORT}"}
+    variables |= job.variables
+    env = "\n".join(f"        - {{name: {key}, value: {json.dumps(value)}}}" for key, value in variables.items())
+    return _KUBERNETES.format(
+        name=name,
+        workers=settings.num_workers,
+        backoff=settings.max_restarts * settings.num_workers,
+        preempted=settings.preempted_code,
+        grace=f"{settings.grace:.0f}",
+        image=json.dumps(job.image),
+        command=json.dumps(job.argv),
+        env=env,
+        port=_PORT,
+    )
+
+
+def mpi_line(job: Job) -> str:
+    """The command line of mpirun."""
+    return shlex.join(mpi_argv(job)) + "\n"
+
+
+def mpi_argv(job: Job) -> list[str]:
+    """The command line of mpirun (Open MPI), in words."""
+    found = [*_COMMANDS["mpi"], "-np", str(job.settings.num_workers)]
+    slots = parse_hosts(job.hosts)
+    if slots:
+        found += ["-H", ",".join(f"{host}:{count}" for host, count in slots.items())]
+    for name, value in job.variables.items():
+        found += ["-x", f"{name}={value}"]
+    return [*found, *job.engine_args, *job.argv]
+
+
+def submit_job(job: Job, environ: Mapping[str, str] | None = None) -> int:
+    """Give the job to its engine; returns the exit code of ``sbatch``, ``kubectl`` or ``mpirun``.
+
+    Raises:
+        ConfigurationError: that command is not there.
+    """
+    found = {name: value for name, value in (os.environ if environ is None else environ).items() if name not in _UNSET}
+    command = mpi_argv(job) if job.engine == "mpi" else _COMMANDS[job.engine]
+    path = shutil.which(command[0], path=found.get("PATH"))
+    if path is None:
+        raise ConfigurationError(
+            f"--submit needs the command {command[0]!r}, which is not on PATH. Without --submit the job is printed, to be taken "
+            "where it is."
+        )
+    text = None if job.engine == "mpi" else describe_job(job).encode()
+    return subprocess.run([path, *command[1:]], input=text, env=found, check=False).returncode  # noqa: S603 - what the user asked for
+
+
+_KUBERNETES = """\
+apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true  # pods look for pod 0 before it is ready
+  selector:
+    batch.kubernetes.io/job-name: {name}
+  ports:
+  - port: {port}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {name}
+spec:
+  completionMode: Indexed
+  completions: {workers}
+  parallelism: {workers}
+  backoffLimit: {backoff}  # each pod that fails counts, and one takes the others along
+  podFailurePolicy:
+    rules:
+    - action: Ignore  # the node is taken away
+      onPodConditions:
+      - type: DisruptionTarget
+    - action: Ignore  # asked to leave, and everything is saved
+      onExitCodes:
+        operator: In
+        values: [{preempted}]
+  template:
+    spec:
+      subdomain: {name}
+      restartPolicy: Never
+      terminationGracePeriodSeconds: {grace}
+      containers:
+      - name: worker
+        image: {image}
+        command: {command}
+        env:
+{env}
+"""

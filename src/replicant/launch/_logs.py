@@ -1,0 +1,76 @@
+"""The workers' logs: one file per rank, only ever added to."""
+
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+from ..errors import ConfigurationError
+from ._console import Console, LogTail
+
+
+class Logs:
+    """Logs of all ranks in one directory.
+
+    Args:
+        folder: made if it is not there; None: a temporary one.
+        num_workers: ranks.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
+
+    def __init__(self, folder: Path | None, num_workers: int):
+        self._is_temporary = folder is None
+        made = Path(tempfile.mkdtemp(prefix="replicant-launch-")) if folder is None else folder
+        try:
+            made.mkdir(parents=True, exist_ok=True)
+            self.folder = made.resolve()
+            self.paths = [self.folder / f"rank-{rank}.log" for rank in range(num_workers)]
+            for path in self.paths:
+                _append(path, "")
+        except OSError as error:
+            raise ConfigurationError(
+                f"--log-dir {str(folder)!r} cannot be written: {error.strerror}. Give another directory, or none for "
+                "a temporary one."
+            ) from error
+        self._tails = [LogTail(path) for path in self.paths]
+
+    def begin(self, rank: int, generation: int, num_workers: int) -> Path:
+        """Write the first line of a new process; returns the log's path."""
+        stamp = datetime.now().astimezone().isoformat(timespec="seconds")
+        self._write(rank, f"generation {generation}, rank {rank} of {num_workers}, {stamp}")
+        return self.paths[rank]
+
+    def tell_all(self, text: str) -> None:
+        """Write a line of the supervisor into every log."""
+        for rank in range(len(self.paths)):
+            self._write(rank, text)
+
+    def show(self, console: Console, *, to_the_end: bool = False) -> None:
+        """Copy what is new to the console."""
+        for rank, tail in enumerate(self._tails):
+            for line in tail.all_lines() if to_the_end else tail.lines():
+                console.line(rank, line)
+        console.flush()
+
+    def remove_if_temporary(self) -> None:
+        """After a job that went well nobody needs them."""
+        if self._is_temporary:
+            for path in self.paths:
+                path.unlink(missing_ok=True)
+            self.folder.rmdir()
+
+    def close(self) -> None:
+        """Close the files."""
+        for tail in self._tails:
+            tail.close()
+
+    def _write(self, rank: int, text: str) -> None:
+        """The console does not show it: it is said there once, and not by every worker."""
+        _append(self.paths[rank], f"replicant launch: {text}\n")
+        self._tails[rank].skip()
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)

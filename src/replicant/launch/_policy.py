@@ -1,0 +1,161 @@
+"""From what has happened to the workers to what is done about it. Pure."""
+
+import dataclasses
+import enum
+import signal
+from collections.abc import Mapping, Sequence
+
+DEADLINE_CODE = 124  # as timeout(1) has it
+_LOST = ("WorkerLostError",)  # this worker is well; it has lost another one
+_RUNTIME = ("JaxRuntimeError", "XlaRuntimeError")  # often for the same reason
+_SHORT_SECONDS = 10.0
+_MAX_PAUSE = 60.0
+
+
+class Kind(enum.Enum):
+    """How a worker failed."""
+
+    SIGNAL = "was ended by {text}"
+    EXIT = "ended with exit code {code}"
+    RAISED = "failed: {text}"
+    FROZEN = "gave no sign of life for {text}, and was killed"
+    LATE = "did not come within {text} after the first worker"
+    STUCK = "made no step for {text} after {other} had ended its program"
+    STALLED = "made no step for {text}"
+    LEFT = "ended its program (exit code 0) while the others went on, which cannot without it"
+    PREEMPTED = "was asked to leave (exit code {code})"
+    LOST = "could not go on without another worker: {text}"
+    ASKED = "was asked to end: {text}"
+
+
+_ORDER = (Kind.ASKED, Kind.LEFT, Kind.SIGNAL, Kind.FROZEN, Kind.LATE, Kind.EXIT, Kind.RAISED, Kind.STUCK, Kind.STALLED)
+_WEIGHT = dict.fromkeys(_ORDER, 0) | {Kind.PREEMPTED: 1, Kind.LOST: 3}
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """What happened to one worker.
+
+    Args:
+        rank: of the worker.
+        kind: how.
+        code: the exit code that the job gets for it.
+        text: details.
+        other: another worker that has to do with it.
+    """
+
+    rank: int
+    kind: Kind
+    code: int
+    text: str = ""
+    other: str = ""
+
+    def __str__(self) -> str:
+        return self.kind.value.format(text=self.text, code=self.code, other=self.other)
+
+    @property
+    def weight(self) -> int:
+        """The smaller, the nearer to the cause: what a worker says of others' ends is no cause."""
+        if self.kind is Kind.RAISED and self.text.split(":")[0] in _RUNTIME:
+            return 2
+        return _WEIGHT[self.kind]
+
+
+def exit_code(code: int) -> int:
+    """What a shell shows for what subprocess shows.
+
+    >>> exit_code(-9), exit_code(3)
+    (137, 3)
+    """
+    return 128 - code if code < 0 else code
+
+
+def of_exit(rank: int, code: int, preempted_code: int, reported: str | None = None) -> Failure | None:
+    """The failure that an exit code means; None for 0.
+
+    Args:
+        rank: of the worker.
+        code: as subprocess has it.
+        preempted_code: of a program that was asked to leave.
+        reported: what the worker said before.
+
+    >>> print(of_exit(1, -11, 143))
+    was ended by SIGSEGV
+    """
+    if code == 0 and reported is None:
+        return None
+    if reported is not None:
+        kind = Kind.LOST if reported.split(":")[0] in _LOST else Kind.RAISED
+        return Failure(rank, kind, exit_code(code) or 1, reported)
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:  # real-time signals
+            name = f"signal {-code}"
+        return Failure(rank, Kind.SIGNAL, exit_code(code), name)
+    return Failure(rank, Kind.PREEMPTED if code == preempted_code else Kind.EXIT, code)
+
+
+def first_cause(failures: Sequence[Failure], left: Sequence[int] = ()) -> Failure:
+    """Of several failures, in the order in which they were noticed, the one that brought about the others.
+
+    Args:
+        failures: at least one.
+        left: ranks of workers that had ended well before the first failure, in order.
+    """
+    found = min(failures, key=lambda failure: failure.weight)  # the first of those with the least weight
+    if left and found.weight >= 2:
+        return Failure(left[0], Kind.LEFT, found.code, other=str(found))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What to do: start again, or end with a code."""
+
+    restart: bool
+    code: int
+    counts: bool = True
+    pause: float = 0.0
+    reason: str = ""
+
+
+def decide(cause: Failure, restarts: int, max_restarts: int, lived: float, short_lives: int) -> Decision:
+    """What to do once all workers of a generation have ended.
+
+    Args:
+        cause: why.
+        restarts: that have been counted so far.
+        max_restarts: that may be counted.
+        lived: seconds that the generation has lived.
+        short_lives: generations in a row before it that did not live long.
+
+    >>> decide(Failure(0, Kind.SIGNAL, 137, "SIGKILL"), 0, 1, 60.0, 0).restart
+    True
+    """
+    if cause.kind is Kind.ASKED:
+        return Decision(restart=False, code=cause.code)
+    if not max_restarts:
+        return Decision(restart=False, code=cause.code, reason="--max-restarts is 0")
+    pause = min(_MAX_PAUSE, 2.0**short_lives) if short_lives and lived < _SHORT_SECONDS else 0.0
+    if cause.kind is Kind.PREEMPTED:
+        return Decision(restart=True, code=cause.code, counts=False, pause=pause)
+    if restarts >= max_restarts:
+        return Decision(restart=False, code=cause.code, reason=f"all {max_restarts} restart(s) of --max-restarts are used up")
+    return Decision(restart=True, code=cause.code, pause=pause)
+
+
+def is_short(lived: float) -> bool:
+    """Whether a generation has lived so shortly that the next ones are not started at once."""
+    return lived < _SHORT_SECONDS
+
+
+def describe(cause: Failure, facts: Mapping[str, object]) -> str:
+    """A failure with what is known of the worker.
+
+    >>> print(describe(Failure(2, Kind.SIGNAL, 137, "SIGKILL"), {"host": "node1", "pid": 7, "step": 40, "log": "run/rank-2.log"}))
+    rank 2 (host node1, pid 7) was ended by SIGKILL; its last step: 40; its log: run/rank-2.log
+    """
+    who = ", ".join(f"{name} {facts[name]}" for name in ("host", "pid") if facts.get(name))
+    step = f"; its last step: {facts['step']}" if facts.get("step") else "; it had made no step yet"
+    return f"rank {cause.rank} ({who}) {cause}{step}; its log: {facts.get('log')}"

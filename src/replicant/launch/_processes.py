@@ -1,0 +1,157 @@
+"""Starting worker processes so that none outlives the supervisor, and ending all of what they have started.
+
+Each worker leads a session of its own. On Linux the kernel kills it when the supervisor ends, however that comes about; and a
+guard, a small process that does nothing else, then kills whole process groups, children of the workers included.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from ..errors import ConfigurationError
+
+# Runs in the worker's process before the script does. argv: the supervisor's process number, then the command.
+_BEGIN = """
+import os, sys
+try:
+    import ctypes, signal
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+except (ImportError, OSError, AttributeError):
+    pass  # not Linux: the guard does it alone
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)  # the supervisor has ended before this was set
+try:
+    os.execvpe(sys.argv[2], sys.argv[2:], os.environ)
+except OSError as error:
+    sys.exit(f"replicant: {sys.argv[2]}: {error}")
+"""
+
+# Reads "+group" and "-group"; at the end of its input the supervisor is gone.
+_GUARD = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+groups = set()
+for line in sys.stdin:
+    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+"""
+
+
+class Guard:
+    """Kills the process groups that it was told of as soon as this process has ended."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - this file's own text
+            [sys.executable, "-I", "-S", "-c", _GUARD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def add(self, group: int) -> None:
+        """Watch over a group."""
+        self._tell(f"+{group}\n")
+
+    def remove(self, group: int) -> None:
+        """It has ended."""
+        self._tell(f"-{group}\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """End the guard; groups that are left are killed."""
+        with contextlib.suppress(OSError):
+            self._process.communicate(timeout=10)
+        self._process.kill()
+        self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        if self._process.stdin is None:
+            return
+        with contextlib.suppress(OSError):  # somebody has killed it; the kernel's signal is left
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+
+
+class Worker:
+    """A started process, its group and its log.
+
+    Args:
+        rank: for messages.
+        argv: its command line.
+        environ: all of its environment.
+        log: where its output goes, standard error too.
+        guard: is told.
+
+    Raises:
+        ConfigurationError: it could not be started.
+    """
+
+    def __init__(self, rank: int, argv: Sequence[str], environ: Mapping[str, str], log: Path, guard: Guard):
+        self.rank, self.log = rank, log
+        self.code: int | None = None  # as subprocess has it: -9 after SIGKILL
+        self.signals: set[int] = set()  # that it was sent
+        self._guard = guard
+        begin = [sys.executable, "-I", "-S", "-c", _BEGIN, str(os.getpid()), *argv]
+        try:
+            with log.open("ab") as output:
+                self._process = _open(begin, environ, output)
+        except OSError as error:
+            raise ConfigurationError(f"Worker {rank} could not be started: {error}") from error
+        self.pid = self._process.pid
+        guard.add(self.pid)
+
+    def poll(self) -> bool:
+        """Whether it has ended. What it has left in its group is killed, before its number can be given to another group."""
+        if self.code is None:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                self._kill_group()
+                self.code = self._process.wait()
+                self._guard.remove(self.pid)
+        return self.code is not None
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; SIGKILL goes to all of its group."""
+        if self.poll():
+            return
+        self.signals.add(number)
+        if number == signal.SIGKILL:
+            self._kill_group()
+        else:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it and all of its group, and wait for that."""
+        self.signal(signal.SIGKILL)
+        while not self.poll():
+            time.sleep(0.005)
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # not a group yet, or only its zombie is left
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def _open(argv: Sequence[str], environ: Mapping[str, str], output: BinaryIO) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(  # noqa: S603 - to run the user's script is what this is for
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=dict(environ),
+        start_new_session=True,
+    )

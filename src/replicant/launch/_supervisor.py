@@ -1,0 +1,135 @@
+"""Starts the workers of a job, and starts them again if they fail and that is worth while."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TextIO
+
+from . import _policy
+from ._channel import Channel
+from ._console import Console
+from ._elastic import ElasticTeam
+from ._environment import accelerators_of
+from ._logs import Logs
+from ._processes import Guard
+from ._settings import Settings
+from ._signals import Signals, name_of
+from ._team import Team, Tools
+
+_TICK = 0.1
+_LONGEST_BEAT = 0.25  # seconds between signs of life
+_BEATS_PER_DEADLINE = 5
+
+
+class Supervisor:
+    """Runs one job on this machine, from the main thread.
+
+    Args:
+        settings: of the job.
+        out: where the workers' output is shown; standard output by default.
+        err: where the supervisor speaks; standard error by default.
+        environ: the environment to start from; the process's own by default.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        environ: Mapping[str, str] | None = None,
+    ):
+        self._settings = settings
+        self._environ = dict(os.environ if environ is None else environ)
+        self._console = Console(out or sys.stdout, err or sys.stderr)
+        self._restarts = 0
+        self._short_lives = 0
+
+    def run(self) -> int:
+        """Run the job to its end; returns its exit code: 0, or that of the first worker that failed (128+n for signal n).
+
+        Raises:
+            ConfigurationError: the logs cannot be written, the port is in use, there are too few accelerators.
+        """
+        settings = self._settings
+        logs = Logs(settings.log_dir, settings.num_workers)
+        with ExitStack() as stack:
+            stack.callback(logs.close)
+            stack.callback(self._console.status, "")
+            tools = Tools(
+                settings=settings,
+                environ=self._environ,
+                accelerators=accelerators_of(self._environ, [path.name for path in Path("/dev").glob("nvidia*")]),
+                console=self._console,
+                logs=logs,
+                signals=stack.enter_context(Signals()),
+                guard=stack.enter_context(Guard()),
+                channel=stack.enter_context(Channel(min(_LONGEST_BEAT, settings.heartbeat / _BEATS_PER_DEADLINE))),
+            )
+            tools.channel.wake_by(tools.signals.fileno())
+            code = self._run(tools)
+        if code == 0:
+            logs.remove_if_temporary()
+        return code
+
+    def _run(self, tools: Tools) -> int:
+        generation = 0
+        while True:
+            code, generation = self._run_generation(tools, generation)
+            if code is not None:
+                return code
+            generation += 1
+
+    def _run_generation(self, tools: Tools, generation: int) -> tuple[int | None, int]:
+        """The exit code of the job, or None if it is to be started again; and the number of the last generation."""
+        began = time.monotonic()
+        with ExitStack() as stack:
+            team = self._make_team(tools, generation, stack)
+            team.watch()
+        if isinstance(team, ElasticTeam):
+            self._restarts = self._settings.max_restarts - team.restarts_left
+        tools.logs.show(self._console, to_the_end=True)
+        if not team.failures:
+            return 0, team.generation
+        if team.asked is not None:
+            code = team.asked_code(team.asked)
+            self._console.say(f"{name_of(team.asked)}: all workers have ended; exit code {code}.")
+            return code, team.generation
+        cause = _policy.first_cause(team.failures, team.left)
+        lived = time.monotonic() - began
+        decision = _policy.decide(cause, self._restarts, self._settings.max_restarts, lived, self._short_lives)
+        self._short_lives = self._short_lives + 1 if _policy.is_short(lived) else 0
+        self._restarts += decision.restart and decision.counts
+        self._announce(tools, f"{team.describe(cause)}. {self._what_comes(decision, team.generation, tools.logs.folder)}")
+        return (self._pause(tools, decision.pause) if decision.restart else decision.code), team.generation
+
+    def _make_team(self, tools: Tools, generation: int, stack: ExitStack) -> Team:
+        if self._settings.elastic is None:
+            return Team(tools, generation, stack)
+        return ElasticTeam(tools, generation, stack, self._settings.max_restarts - self._restarts)
+
+    def _what_comes(self, decision: _policy.Decision, generation: int, folder: Path) -> str:
+        if decision.restart:
+            counted = (
+                f"restart {self._restarts} of {self._settings.max_restarts}" if decision.counts else "not counted as a restart"
+            )
+            waiting = f" in {decision.pause:g} s" if decision.pause else ""
+            return f"Starting all workers again{waiting} as generation {generation + 1} ({counted})."
+        return f"The job ends with exit code {decision.code} ({decision.reason}). Logs: {folder}"
+
+    def _announce(self, tools: Tools, text: str) -> None:
+        """Say it on the console and in every log."""
+        self._console.say(text)
+        tools.logs.tell_all(text)
+
+    def _pause(self, tools: Tools, seconds: float) -> int | None:
+        """Wait; the exit code if somebody asks to end meanwhile."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            for _ in tools.channel.poll(min(left, _TICK)):
+                pass  # nobody is expected
+            if asked := tools.signals.take():
+                return 128 + asked[0]
+        return None

@@ -1,0 +1,250 @@
+"""The workers of one generation: started together, watched until all have ended."""
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from . import _policy
+from ._channel import Channel, Message
+from ._console import Console
+from ._environment import Place, worker_environment
+from ._logs import Logs
+from ._policy import DEADLINE_CODE, Failure, Kind
+from ._processes import Guard, Worker
+from ._progress import Progress, status_line, straggler
+from ._service import CoordinationService
+from ._settings import Settings
+from ._signals import Signals, name_of
+
+_TICK = 0.1  # seconds between looks at logs and deadlines; whatever else happens wakes the loop
+_AWAY = 5.0  # the supervisor did not look for so long: it was stopped, or its terminal was
+_FAILURE_GRACE = 5.0  # for the others once one has failed: their work since the last backup is lost anyway
+_STATUS_SECONDS = 1.0
+_STRAGGLER_SECONDS = 60.0  # between two warnings
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """What the supervisor has for its workers."""
+
+    settings: Settings
+    environ: Mapping[str, str]
+    accelerators: Sequence[str]
+    console: Console
+    logs: Logs
+    signals: Signals
+    guard: Guard
+    channel: Channel
+
+
+class Team:
+    """Workers from their start until all have ended.
+
+    Args:
+        tools: of the supervisor.
+        generation: how often the job was started anew.
+        stack: ends what is still there.
+
+    Raises:
+        ConfigurationError: they cannot be started.
+    """
+
+    def __init__(self, tools: Tools, generation: int, stack: ExitStack):
+        self._tools, self._settings, self._console = tools, tools.settings, tools.console
+        self.generation = generation
+        self.failures: list[Failure] = []
+        self.left: list[int] = []  # ranks that have ended well, in order
+        self.asked: int | None = None  # the signal by which the user ends the job
+        self.workers: list[Worker] = []  # by rank
+        self.progress = {rank: Progress() for rank in range(self._settings.num_workers)}
+        self._reported: set[int] = set()
+        self._noted: list[Worker] = []  # whose ends have been looked at
+        self._looked = time.monotonic()
+        self._first_came: float | None = None
+        self._first_left: float | None = None
+        self._stop_at: float | None = None  # when those that are left are killed
+        self._next_status = self._next_warning = 0.0
+        stack.callback(self._kill_all)
+        tools.channel.is_expected = self._is_expected
+        self._start(stack)
+
+    # Start and end.
+
+    def _start(self, stack: ExitStack) -> None:
+        tools, settings, count = self._tools, self._settings, self._settings.num_workers
+        self._stack = stack
+        coordinator = None
+        if count > 1:
+            coordinator = stack.enter_context(CoordinationService(count, 2 * settings.heartbeat, settings.port)).address
+        for rank in range(count):
+            self.workers.append(
+                self._launch(Place(rank, count, self.generation, coordinator, tools.channel.address, tools.channel.key))
+            )
+
+    def _launch(self, place: Place, **more: str) -> Worker:
+        tools, settings = self._tools, self._settings
+        environ = worker_environment(tools.environ, place, settings.devices_per_worker, tools.accelerators, settings.start)
+        log = tools.logs.begin(place.rank, place.generation, place.num_workers)
+        return Worker(place.rank, settings.argv, {**environ, "REPLICANT_LOG": str(log), **more}, log, tools.guard)
+
+    def _kill_all(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+    def _is_expected(self, rank: int, generation: int, pid: int) -> bool:
+        del generation  # who knows the process number, is of this one
+        return any((worker.rank, worker.pid) == (rank, pid) for worker in self.workers)
+
+    # The loop.
+
+    def watch(self) -> None:
+        """Until all workers have ended."""
+        running = list(self.workers)
+        while running:
+            for rank, message in self._tools.channel.poll(_TICK):
+                self._take(rank, message)
+            now = time.monotonic()
+            self._forgive(now)
+            self._obey(now)
+            self._each_round(now)
+            running = [worker for worker in self.workers if not self._has_ended(worker, now)]
+            if self._stop_at is None:
+                self._check_deadlines(now, running)
+            elif now > self._stop_at:
+                for worker in running:
+                    worker.signal(signal.SIGKILL)
+            self._tools.logs.show(self._console)
+            self._show(now)
+
+    def _each_round(self, now: float) -> None:
+        """What else there is to do."""
+
+    def _take(self, rank: int, message: Message) -> None:
+        now, progress = time.monotonic(), self.progress[rank]
+        kind = message.get("kind")
+        if kind == "hello":
+            self._first_came = self._first_came or now
+            progress.hello(now, str(message.get("host", ""))[:255])
+        elif kind == "beat":
+            progress.beat(now, message)
+            if progress.phase == "end":
+                self._first_left = self._first_left or now
+        elif kind == "failed":
+            self._reported.add(rank)
+            if type(message.get("step")) is int:
+                progress.step = message["step"]
+            self._fail(now, _policy.of_exit(rank, 0, self._settings.preempted_code, str(message.get("text", ""))))
+
+    def _has_ended(self, worker: Worker, now: float) -> bool:
+        if not worker.poll():
+            return False
+        if worker not in self._noted:
+            self._noted.append(worker)
+            if worker.code is not None and worker.rank not in self._reported:  # else it has said why
+                self._note_end(worker.rank, worker.code, worker.signals, now)
+        return True
+
+    def _note_end(self, rank: int, code: int, signals: set[int], now: float) -> None:
+        if self._stop_at is not None and (code >= 0 or -code in signals or code == -signal.SIGABRT):
+            return  # as it was asked to, or because the others have
+        if code == 0:
+            self.left.append(rank)
+            self._first_left = self._first_left or now
+        self._fail(now, _policy.of_exit(rank, code, self._settings.preempted_code))
+
+    def _fail(self, now: float, failure: Failure | None) -> None:
+        """Note a failure; the first one ends the others, which after a preemption leave by themselves first."""
+        if failure is None:
+            return
+        self.failures.append(failure)
+        if self._stop_at is None:
+            if failure.kind is Kind.PREEMPTED:
+                self._stop_at = now + self._settings.grace
+            else:
+                self._stop(now, signal.SIGTERM, min(_FAILURE_GRACE, self._settings.grace))
+
+    def _stop(self, now: float, number: int, grace: float) -> None:
+        self._stop_at = now + grace
+        stopped = {failure.rank for failure in self.failures if failure.kind in (Kind.FROZEN, Kind.STUCK, Kind.STALLED, Kind.LATE)}
+        for worker in self.workers:
+            if worker.rank in stopped:
+                worker.signal(signal.SIGKILL)
+            else:
+                worker.signal(number)
+                worker.signal(signal.SIGCONT)  # who is stopped gets no other signal
+
+    def _obey(self, now: float) -> None:
+        for number in self._tools.signals.take():
+            if self.asked is None:
+                self.asked = number
+                self._console.say(f"{name_of(number)}: ending the workers within {self._settings.grace:g} s (again: at once).")
+                self.failures.append(Failure(-1, Kind.ASKED, 128 + number, name_of(number)))
+                self._stop(now, signal.SIGTERM if number == signal.SIGHUP else number, self._settings.grace)
+            else:
+                self._stop_at = now  # the second time
+
+    # Deadlines.
+
+    def _forgive(self, now: float) -> None:
+        """Leave out of all deadlines the time in which the supervisor itself was stopped, or the machine asleep."""
+        away, self._looked = now - self._looked, now
+        if away > _AWAY:
+            for progress in self.progress.values():
+                progress.pause(away)
+            for name in ("_first_came", "_first_left", "_stop_at"):
+                if getattr(self, name) is not None:
+                    setattr(self, name, getattr(self, name) + away)
+
+    def _check_deadlines(self, now: float, running: list[Worker]) -> None:
+        failure = next(filter(None, (self._deadline_missed(now, worker.rank) for worker in running)), None)
+        if failure is None and self._settings.stall is not None and self._has_stalled(now, running):
+            failure = Failure(running[0].rank, Kind.STALLED, DEADLINE_CODE, f"{self._settings.stall:g} s")
+        self._fail(now, failure)
+
+    def _deadline_missed(self, now: float, rank: int) -> Failure | None:
+        settings, progress = self._settings, self.progress[rank]
+        if progress.seen is None or progress.moved is None:
+            if self._first_came is not None and now - self._first_came > settings.start:
+                return Failure(rank, Kind.LATE, DEADLINE_CODE, f"{settings.start:g} s")
+            return None
+        if now - progress.seen > settings.heartbeat and progress.phase != "end":  # while Python ends, threads stand still
+            return Failure(rank, Kind.FROZEN, DEADLINE_CODE, f"{settings.heartbeat:g} s")
+        if self._first_left is not None and now - max(self._first_left, progress.moved) > settings.finish:
+            other = f"rank {self.left[0]}" if self.left else "one of the workers"
+            return Failure(rank, Kind.STUCK, DEADLINE_CODE, f"{settings.finish:g} s", other)
+        return None
+
+    def _has_stalled(self, now: float, running: list[Worker]) -> bool:
+        moved = [self.progress[worker.rank].moved for worker in running]
+        known = [each for each in moved if each is not None]
+        return bool(known) and now - max(known) > (self._settings.stall or 0.0)
+
+    # What is shown.
+
+    def _show(self, now: float) -> None:
+        if now > self._next_status:
+            self._next_status = now + _STATUS_SECONDS
+            running = {worker.rank: self.progress[worker.rank] for worker in self.workers if worker.code is None}
+            self._console.status(status_line(self.generation, running))
+            found = straggler(running)
+            if found is not None and now > self._next_warning and self._stop_at is None:
+                self._next_warning = now + _STRAGGLER_SECONDS
+                rank, seconds, others = found
+                self._console.say(
+                    f"rank {rank} (host {self.progress[rank].host}) is slow: it takes {seconds:.2g} s of its own per step, the "
+                    f"others {others:.2g} s."
+                )
+
+    def describe(self, failure: Failure) -> str:
+        """A failure with what is known of its worker."""
+        progress, worker = self.progress[failure.rank], self.workers[failure.rank]
+        facts = {"host": progress.host or os.uname().nodename, "pid": worker.pid, "step": progress.step, "log": worker.log}
+        return _policy.describe(failure, facts)
+
+    def asked_code(self, number: int) -> int:
+        """The exit code of a job that was asked to end: what its workers say by themselves, else that of the signal."""
+        own = [worker.code for worker in self.workers if worker.code is not None and worker.code > 0]
+        return own[0] if own else 128 + number

@@ -1,0 +1,315 @@
+"""Job files are golden, and mistakes are told in words."""
+
+import argparse
+import dataclasses
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from replicant.cli import main, make_parser
+from replicant.errors import ArgumentError, ConfigurationError
+from replicant.launch import Job, Settings, describe_job, submit_job
+from replicant.launch._environment import Place, accelerators_of, worker_environment
+from replicant.launch._jobs import parse_hosts
+from replicant.launch._settings import parse_elastic
+
+SETTINGS = Settings(
+    command=("train.py", "--rate", "0.1 0.2"), num_workers=4, devices_per_worker=2, max_restarts=3, log_dir=Path("run/logs")
+)
+PLACE = Place(1, 2, 3, "127.0.0.1:1111", "127.0.0.1:2222", "secret")
+
+SLURM = """\
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --ntasks=4
+#SBATCH --nodelist=node1,node2
+#SBATCH --ntasks-per-node=2
+#SBATCH --output=slurm-%j.log
+#SBATCH --open-mode=append
+#SBATCH --signal=TERM@30
+#SBATCH --requeue
+#SBATCH --partition=gpu
+#SBATCH --gpus-per-task=1
+
+unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY grpc_proxy GRPC_PROXY all_proxy ALL_PROXY
+export PYTHONUNBUFFERED=1
+export JAX_NUM_CPU_DEVICES=2
+export NPROC=8
+mkdir -p run/logs
+
+srun --kill-on-bad-exit=1 --wait=300 --output=run/logs/rank-%t.log --open-mode=append python train.py --rate '0.1 0.2'
+code=$?
+if [ $code -eq 143 ] || { [ $code -ne 0 ] && [ ${SLURM_RESTART_COUNT:-0} -lt 3 ]; }; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit $code
+"""
+
+SMALL_SLURM = """\
+#!/bin/bash
+#SBATCH --job-name=my-train
+#SBATCH --ntasks=1
+#SBATCH --output=slurm-%j.log
+#SBATCH --open-mode=append
+#SBATCH --signal=TERM@30
+#SBATCH --no-requeue
+
+unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY grpc_proxy GRPC_PROXY all_proxy ALL_PROXY
+export PYTHONUNBUFFERED=1
+
+srun --kill-on-bad-exit=1 --wait=300 --output=rank-%t.log --open-mode=append python -m my.train
+"""
+
+KUBERNETES = """\
+apiVersion: v1
+kind: Service
+metadata:
+  name: train
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true  # pods look for pod 0 before it is ready
+  selector:
+    batch.kubernetes.io/job-name: train
+  ports:
+  - port: 55527
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: train
+spec:
+  completionMode: Indexed
+  completions: 4
+  parallelism: 4
+  backoffLimit: 12  # each pod that fails counts, and one takes the others along
+  podFailurePolicy:
+    rules:
+    - action: Ignore  # the node is taken away
+      onPodConditions:
+      - type: DisruptionTarget
+    - action: Ignore  # asked to leave, and everything is saved
+      onExitCodes:
+        operator: In
+        values: [143]
+  template:
+    spec:
+      subdomain: train
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 30
+      containers:
+      - name: worker
+        image: "registry/train:1"
+        command: ["python", "train.py", "--rate", "0.1 0.2"]
+        env:
+        - {name: JAX_NUM_PROCESSES, value: "4"}
+        - {name: JAX_COORDINATOR_ADDRESS, value: "train-0.train:55527"}
+        - {name: PYTHONUNBUFFERED, value: "1"}
+        - {name: JAX_NUM_CPU_DEVICES, value: "2"}
+        - {name: NPROC, value: "8"}
+"""
+
+MPI = (
+    "mpirun -np 4 -H node1:2,node2:2 -x PYTHONUNBUFFERED=1 -x JAX_NUM_CPU_DEVICES=2 -x NPROC=8 --map-by core "
+    "python train.py --rate '0.1 0.2'\n"
+)
+
+
+def test_the_slurm_file() -> None:
+    job = Job(SETTINGS, "slurm", hosts=("node1:2", "node2:2"), engine_args=("--partition=gpu", "--gpus-per-task=1"))
+    assert describe_job(job) == SLURM
+    assert describe_job(Job(Settings(("my.train",), is_module=True), "slurm")) == SMALL_SLURM
+
+
+def test_the_kubernetes_file() -> None:
+    assert describe_job(Job(SETTINGS, "kubernetes", image="registry/train:1")) == KUBERNETES
+
+
+def test_the_line_of_mpirun() -> None:
+    job = Job(SETTINGS, "mpi", hosts=("node1:2", "node2:2"), engine_args=("--map-by", "core"))
+    assert describe_job(job) == MPI
+
+
+NAMES = [("train.py", "train"), ("my/Train_It.py", "train-it"), ("my.train", "my"), ("__main__.py", "main"), ("--.py", "job")]
+
+
+@pytest.mark.parametrize(("script", "name"), NAMES)
+def test_the_name_of_a_job(script: str, name: str) -> None:
+    assert Job(Settings((script,)), "slurm").job_name == name
+
+
+BAD_JOBS = [
+    ({"engine": "ray"}, r"--engine ray is not there yet"),
+    ({"engine": "yarn"}, r"--engine 'yarn' is not known\. It is one of local, slurm, kubernetes, ray, mpi\."),
+    ({"engine": "slurm", "name": "My Job"}, r"--name 'My Job' is no name for a job: up to 40 lower-case letters"),
+    ({"engine": "kubernetes"}, r"--engine kubernetes needs --image"),
+    ({"engine": "kubernetes", "image": "x", "hosts": ("a",)}, r"leave --hosts out"),
+    ({"engine": "mpi", "hosts": ("a", "b:2")}, r"--hosts a,b:2 has room for 3 worker\(s\), but --workers is 4\."),
+    ({"engine": "mpi", "hosts": ("a:0",)}, r"--hosts: 'a:0' is not HOST or HOST:WORKERS"),
+    ({"engine": "mpi", "hosts": ("a", "a")}, r"--hosts: 'a' is there twice\. Write a:N for N workers on it\."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_JOBS)
+def test_jobs_that_cannot_be(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Job(SETTINGS, **arguments)  # type: ignore[arg-type]
+
+
+BAD_SETTINGS = [
+    ({"num_workers": 0}, r"--workers must be from 1 to 1024\. Got 0\."),
+    ({"devices_per_worker": 0}, r"--devices-per-worker must be from 1 to 1024\. Got 0\."),
+    ({"max_restarts": -1}, r"--max-restarts must be from 0 to 1000000\. Got -1\."),
+    ({"port": 65536}, r"--port must be from 1 to 65535\. Got 65536\."),
+    ({"preempted_code": 0}, r"--preempted-code must be from 1 to 255\. Got 0\."),
+    ({"grace": 0.0}, r"--grace must be a positive number of seconds\. Got 0\."),
+    ({"heartbeat": -1.0}, r"--heartbeat must be a positive number of seconds\. Got -1\."),
+    ({"start": float("nan")}, r"--start must be a positive number of seconds\. Got nan\."),
+    ({"finish": float("inf")}, r"--finish must be a positive number of seconds\. Got inf\."),
+    ({"stall": 0.0}, r"--stall must be a positive number of seconds\. Got 0\."),
+    ({"elastic": (0, 2)}, r"--elastic 0:2: the fewest workers must be from 1 to the most, 2\."),
+    ({"elastic": (3, 2)}, r"--elastic 3:2: the fewest workers must be from 1 to the most, 2\."),
+    ({"elastic": (2, 4)}, r"--elastic 2:4 does not contain --workers 1, with which the job starts\."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_SETTINGS)
+def test_settings_that_cannot_be(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Settings(("train.py",), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["3", "a:b", "1:2:3", ":", "-1:2", ""])
+def test_elastic_ranges_that_are_none(text: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"--elastic '{re.escape(text)}' is not a range of workers\. Write MIN:MAX"):
+        parse_elastic(text)
+
+
+def test_hosts() -> None:
+    assert parse_hosts(("a", "b.c:12")) == {"a": 1, "b.c": 12}
+
+
+def test_the_environment_of_a_worker() -> None:
+    before = {
+        "HOME": "/home/me",
+        "https_proxy": "http://proxy:3128",
+        "NO_PROXY": "x",
+        "JAX_COORDINATOR_BIND_ADDRESS": "0.0.0.0:1",
+        "TF_CONFIG": "{}",
+        "XLA_FLAGS": "--a --xla_force_host_platform_device_count=8",
+        "NPROC": "4",
+    }
+    assert worker_environment(before, PLACE, 3, (), 60.5) == {
+        "HOME": "/home/me",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": "1",
+        "REPLICANT_GENERATION": "3",
+        "REPLICANT_SUPERVISOR": "127.0.0.1:2222",
+        "REPLICANT_SUPERVISOR_KEY": "secret",
+        "PYTHONUNBUFFERED": "1",
+        "REPLICANT_START_TIMEOUT": "60",
+        "JAX_COORDINATOR_ADDRESS": "127.0.0.1:1111",
+        "REPLICANT_COORDINATOR": "outside",
+        "JAX_NUM_CPU_DEVICES": "3",
+        "NPROC": "12",
+        "XLA_FLAGS": "--a",
+    }
+    alone = worker_environment({"NPROC": "64"}, dataclasses.replace(PLACE, coordinator=None), None, (), 60.0)
+    assert "JAX_COORDINATOR_ADDRESS" not in alone
+    assert "REPLICANT_COORDINATOR" not in alone
+    assert alone["NPROC"] == "64"
+
+
+def test_gpus_are_shared_out() -> None:
+    def shares(devices: int | None, gpus: tuple[str, ...]) -> list[str]:
+        places = [dataclasses.replace(PLACE, rank=rank) for rank in range(2)]
+        return [worker_environment({}, place, devices, gpus, 60.0)["CUDA_VISIBLE_DEVICES"] for place in places]
+
+    assert shares(None, ("0", "1", "2", "3")) == ["0,1", "2,3"]
+    assert shares(1, ("4", "6", "7")) == ["4", "6"]
+    with pytest.raises(ConfigurationError, match=r"2 workers need 2 GPUs; this machine has 1 \(0\)"):
+        shares(None, ("0",))
+    with pytest.raises(ConfigurationError, match=r"2 workers with 2 GPU\(s\) each need 4 GPUs; this machine has 3"):
+        shares(2, ("0", "1", "2"))
+    assert accelerators_of({"JAX_PLATFORMS": "cuda,cpu"}, ["nvidia10", "nvidia9"]) == ("9", "10")
+    assert accelerators_of({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"]) == ()
+
+
+def test_the_options_are_a_golden_list() -> None:
+    (action,) = (action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    options = [option for option in action.choices["launch"]._option_string_actions if option.startswith("--")]
+    assert sorted(options) == [
+        "--devices-per-worker",
+        "--elastic",
+        "--engine",
+        "--engine-args",
+        "--finish",
+        "--grace",
+        "--heartbeat",
+        "--help",
+        "--hosts",
+        "--image",
+        "--log-dir",
+        "--max-restarts",
+        "--module",
+        "--name",
+        "--port",
+        "--preempted-code",
+        "--stall",
+        "--start",
+        "--submit",
+        "--workers",
+    ]
+
+
+def test_what_follows_the_script_is_its_own() -> None:
+    found = make_parser().parse_args(["launch", "--workers", "2", "train.py", "--workers", "3", "--", "x"])
+    assert (found.workers, found.script, found.arguments) == (2, "train.py", ["--workers", "3", "--", "x"])
+
+
+BAD_COMMANDS = [
+    (["nothing.py"], r"The script 'nothing.py' does not exist \(looked in .*\)\. For a module write -m nothing.py\."),
+    (["."], r"The script '.' is a directory without a __main__.py\."),
+    (["--engine", "yarn", "x.py"], r"--engine 'yarn' is not known\. It is one of local, slurm, kubernetes, ray, mpi\."),
+    (["--submit", "x.py"], r"--submit is for other engines than local"),
+    (["--image", "i", "x.py"], r"--image is for other engines than local"),
+    (["--hosts", "a", "x.py"], r"--hosts is for other engines than local"),
+    (["--engine", "slurm", "--port", "5000", "x.py"], r"--port is for --engine local; slurm watches its workers itself\."),
+    (["--engine", "mpi", "--elastic", "1:2", "x.py"], r"--elastic is for --engine local; mpi watches its workers itself\."),
+    (["--engine", "mpi", "--engine-args", "'", "x.py"], r"--engine-args \"'\" cannot be split into words: No closing quotation\."),
+    (["--log-dir", "x.py/logs", "x.py"], r"--log-dir 'x.py/logs' cannot be written: Not a directory\."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_COMMANDS)
+def test_commands_that_cannot_be(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").touch()
+    assert main(["launch", *arguments]) == 1
+    assert re.match("replicant launch: " + message, capsys.readouterr().err)
+
+
+def test_jobs_are_printed_or_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    command = ["launch", "--engine", "kubernetes", "--image", "registry/train:1", "--workers", "4", "--devices-per-worker", "2"]
+    command += ["--max-restarts", "3", "train.py", "--rate", "0.1 0.2"]
+    assert main(command) == 0
+    assert capsys.readouterr().out == KUBERNETES
+
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for tool in ("sbatch", "mpirun"):
+        (bin_folder / tool).write_text(
+            f'#!/bin/sh\necho "$0 $@ $http_proxy" > {tmp_path}/{tool}.txt\ncat >> {tmp_path}/{tool}.txt\nexit 5\n'
+        )
+        (bin_folder / tool).chmod(0o755)
+    environ = {"PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "http_proxy": "http://proxy:3128"}
+    job = Job(SETTINGS, "slurm")
+    assert submit_job(job, environ) == 5
+    assert (tmp_path / "sbatch.txt").read_text() == f"{bin_folder}/sbatch  \n{describe_job(job)}"
+    with pytest.raises(ConfigurationError, match=r"--submit needs the command 'kubectl', which is not on PATH\."):
+        submit_job(Job(SETTINGS, "kubernetes", image="x"), {"PATH": str(bin_folder)})
