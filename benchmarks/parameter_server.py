@@ -1,0 +1,59 @@
+"""Steps per second on parameter servers: Replicant against TensorFlow, by turns on this machine.
+
+2 servers and 2 workers, all on this machine; two dense layers of 100 KB or 50 MB with batch 32, or two embeddings of 500,000 x 32
+with 128 lookups each and a dense tower; SGD. Rounds alternate; medians are printed. ``--slow`` makes one worker sleep in each of
+its steps instead, and compares Replicant with itself.
+
+Run: ``python benchmarks/parameter_server.py --tensorflow PYTHON [small large embedding] [--rounds 5]``, where PYTHON is an
+interpreter with TensorFlow; without it only Replicant is measured.
+"""
+
+import argparse
+import statistics
+import sys
+
+from _rounds import Measured, alternate
+from contenders._ps_cases import CASES
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Parameter servers: Replicant against TensorFlow.")
+    parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help="of: " + ", ".join(CASES))
+    parser.add_argument("--tensorflow", help="a Python interpreter with TensorFlow")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=240, help="for each case")
+    parser.add_argument("--slow", type=float, default=0.0, help="seconds that one of two workers sleeps in each step")
+    return parser.parse_args()
+
+
+def rate(found: Measured, steps: int) -> float | None:
+    """Median steps per second."""
+    return steps / statistics.median(found.seconds) if found.seconds else None
+
+
+def main() -> None:
+    """Print a table."""
+    args = parse()
+    print(f"{'case':<10} {'contender':<22} {'steps/s':>9} {'spread':>17}   ratio")
+    for name in args.cases:
+        commands = {"replicant": (sys.executable, "with_replicant_ps.py", [name])}
+        if args.slow:
+            commands["one slow worker"] = (sys.executable, "with_replicant_ps.py", [name, "--slow", str(args.slow)])
+        elif args.tensorflow:
+            commands["tensorflow"] = (args.tensorflow, "with_tensorflow_ps.py", [name])
+        found = alternate(commands, rounds=args.rounds, seconds=args.seconds, deadline=200)
+        steps = CASES[name].steps
+        ours = rate(found["replicant"], steps)
+        for contender, measured in found.items():
+            theirs = rate(measured, steps)
+            if theirs is None or ours is None:
+                print(f"{name:<10} {contender:<22} {measured.failed}")
+                continue
+            spread = f"{steps / max(measured.seconds):.0f} to {steps / min(measured.seconds):.0f}"
+            ratio = "" if contender == "replicant" else f"{ours / theirs:.2f}"
+            print(f"{name:<10} {contender:<22} {theirs:>9.1f} {spread:>17}   {ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

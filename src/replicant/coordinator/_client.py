@@ -1,0 +1,175 @@
+"""How a process reads the servers' variables and pushes changes to them."""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import LostProcessError
+from . import _store
+from ._ledger import PushName
+from ._memory import aligned
+from ._push import Change, Operation, Outbox, Push, num_bytes, pack
+from ._store import ServerMemory, VariableSpec
+from ._told import unpack_error
+from ._wire import Channel, Closed
+
+NO_CLOSURE = 1 << 62  # of what the coordinator changes by itself
+_ANSWER_SECONDS = 120.0  # a first push to a server compiles its update there
+
+
+@dataclasses.dataclass
+class Link:
+    """A way to one server. generation: how many times the server has been replaced."""
+
+    channel: Channel
+    outbox: Outbox
+    generation: int = 0
+
+
+@dataclasses.dataclass
+class Work:
+    """Whose pushes these are. closure: its number + 1; the coordinator's own have one that never ends."""
+
+    closure: int = NO_CLOSURE
+    attempt: int = 0
+    low_water: int = 0
+    sequence: int = 0
+
+
+class Client:
+    """One process's access to all servers. number: 0 is the coordinator.
+
+    replaced: called with a server's number and the generation that failed; returns once there is a new link to it.
+    """
+
+    def __init__(self, number: int, memories: Sequence[ServerMemory], replaced: Callable[[int, int], None]):
+        self.number = number
+        self.memories = list(memories)
+        self.links: list[Link] = []
+        self.work = Work()
+        self.lock = threading.RLock()
+        self.seen: list[int] | None = None  # each server's updates when the first value was read since the last push
+        self.pulled_bytes = 0
+        self.pushed_bytes = 0
+        self._replaced = replaced
+        self._batch: list[list[Operation]] = [[] for _ in memories]
+
+    # Reading
+
+    def version(self, spec: VariableSpec) -> tuple[Any, ...]:
+        """Changes with every update of the variable."""
+        return _store.version(spec, self.memories)
+
+    def read(self, spec: VariableSpec, make: Callable[[tuple[int, ...], Any], np.ndarray] = aligned) -> np.ndarray:
+        """The variable's value, as a copy."""
+        self.note_read()
+        self.pulled_bytes += spec.nbytes
+        return _store.read(spec, self.memories, make)
+
+    def view(self, spec: VariableSpec, position: int) -> Any:
+        """The buffers of one of a variable's shards, as they are."""
+        shard = spec.shards[position]
+        return self.memories[shard.server].view(shard, spec.dtype)
+
+    def note_read(self) -> None:
+        """Remember at which update of the servers this process looked."""
+        if self.seen is None:
+            self.seen = [memory.ledger.updates for memory in self.memories]
+
+    # Writing
+
+    def change(self, spec: VariableSpec, kind: str, values: np.ndarray, rows: np.ndarray | None = None, **rule: Any) -> None:
+        """Note a change of a variable, to be pushed with the next `flush`."""
+        for part in split(spec, values, rows):
+            self._add(part[0], kind, part[1], rule)
+
+    def _add(self, server: int, kind: str, change: Change, rule: dict[str, Any]) -> None:
+        operations = self._batch[server]
+        last = operations[-1] if operations else None
+        if last is not None and last.kind == kind == "apply" and last.rule == rule["rule"] and last.step == rule["step"]:
+            last.changes.append(change)
+        else:
+            operations.append(Operation(kind, [change], **rule))
+
+    def flush(self) -> None:
+        """Push everything that has been noted, to all servers at once, and wait until it has been applied."""
+        if not any(self._batch):
+            return
+        with self.lock:
+            batch, self._batch = self._batch, [[] for _ in self.memories]
+            self.work.sequence += 1
+            work, seen = self.work, self.seen or [memory.ledger.updates for memory in self.memories]
+            self.seen = None
+            name = PushName(self.number, work.closure, work.sequence)
+
+            def send(server: int) -> None:
+                link = self.links[server]
+                operations = pack(batch[server], link.outbox)
+                push = Push(name, work.attempt, work.low_water, seen[server], link.outbox.nbytes, operations)
+                link.channel.send(push)
+
+            self.pushed_bytes += sum(map(num_bytes, batch))
+            self._ask([i for i, operations in enumerate(batch) if operations], send, "applying a push")
+
+    def drop(self) -> None:
+        """Forget what was noted and not pushed."""
+        self._batch = [[] for _ in self.memories]
+
+    def tell(self, message: Any, servers: Sequence[int] | None = None) -> None:
+        """Send a message to servers (all by default) and wait for the answers."""
+        with self.lock:
+            self._ask(
+                range(len(self.links)) if servers is None else servers,
+                lambda server: self.links[server].channel.send(message),
+                "taking a message",
+            )
+
+    def _ask(self, servers: Sequence[int], send: Callable[[int], None], doing: str) -> None:
+        for server in servers:
+            with contextlib.suppress(Closed):  # noticed again below
+                send(server)
+        errors = [answer for server in servers if isinstance(answer := self._answer(server, send, doing), bytes)]
+        if errors:
+            raise unpack_error(errors[0])
+
+    def _answer(self, server: int, send: Callable[[int], None], doing: str) -> Any:
+        """A server's answer; after the server was replaced, the new one's to the same message: it knows what was applied."""
+        for _ in range(10):
+            link = self.links[server]
+            try:
+                return link.channel.receive(_ANSWER_SECONDS, doing)[0]
+            except Closed:
+                self._replaced(server, link.generation)
+                self.work.attempt = max(1, self.work.attempt)  # the server shall look whether it has seen it
+                with contextlib.suppress(Closed):
+                    send(server)
+        raise LostProcessError(f"Server {server} was lost 10 times while {doing}.")
+
+    def close(self) -> None:
+        """Hang up."""
+        for link in self.links:
+            link.channel.close()
+            link.outbox.memory.close()
+        for memory in self.memories:
+            memory.close()
+
+
+def split(spec: VariableSpec, values: np.ndarray, rows: np.ndarray | None) -> list[tuple[int, Change]]:
+    """A change of a variable as changes of its shards, each with its server."""
+    if len(spec.shards) == 1:
+        shard = spec.shards[0]
+        return [(shard.server, Change(shard.index, values, rows))]
+    parts = []
+    for shard in spec.shards:
+        if rows is None:
+            part = values[shard.first : shard.end] if values.ndim else values
+            parts.append((shard.server, Change(shard.index, part, None)))
+        else:
+            start, end = np.searchsorted(rows, [shard.first, shard.end])
+            if end > start:
+                parts.append((shard.server, Change(shard.index, values[start:end], rows[start:end] - shard.first)))
+    return parts

@@ -1,0 +1,306 @@
+"""The servers and workers of one strategy: started, connected, watched, replaced, ended."""
+
+import atexit
+import contextlib
+import dataclasses
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import LostProcessError
+from ._client import Client, Link
+from ._ledger import MAX_SHARDS, NBYTES
+from ._memory import Memory, pages
+from ._placing import RoundRobin, Shard
+from ._push import Outbox
+from ._store import ServerMemory, VariableSpec
+from ._transport import Running, Transport
+from ._wire import Channel, Closed
+
+START_SECONDS = 180.0
+END_SECONDS = 10.0
+_MAX_FAILED_STARTS = 3
+
+
+@dataclasses.dataclass
+class Member:
+    """A server or worker. client: the number its pushes carry. generation: how many there were before it in its place."""
+
+    role: str
+    index: int
+    control: Channel
+    running: Running
+    client: int = 0
+    generation: int = 0
+    ready: bool = False
+    failed_starts: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.index}" + (f" (process {self.running.pid})" if self.running.pid else "")
+
+
+class Cluster:
+    """Everything that belongs to the strategy in the coordinator's process but the scheduling.
+
+    on_ready, on_message, on_lost: called in the watching thread, with the worker; on_lost before its replacement starts.
+    """
+
+    def __init__(self, num_servers: int, num_workers: int, transport: Transport):
+        self._transport = transport
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self.memories = [ServerMemory.create() for _ in range(num_servers)]
+        self._ends = [pages(NBYTES)] * num_servers  # of what is in use of each server's memory
+        self._counts = [0] * num_servers
+        self._next_client = 1
+        self._next_variable = 0
+        self.round_robin = RoundRobin(num_servers)
+        self.specs: list[VariableSpec] = []
+        self.rules: dict[int, bytes] = {}
+        self.client = Client(0, self.memories, self._await_server)
+        self.failure: Exception | None = None
+        self.num_replaced = {"server": 0, "worker": 0}
+        self.on_ready: Callable[[Member], None] = lambda _: None
+        self.on_message: Callable[[Member, Any], None] = lambda *_: None
+        self.on_lost: Callable[[Member, str], None] = lambda *_: None
+        self.on_wake: Callable[[], None] = lambda: None
+        self._stopping = False
+        self._wake_in, self._wake_out = os.pipe()
+        os.set_blocking(self._wake_out, False)
+        self.servers = [self._start("server", i) for i in range(num_servers)]
+        for server in self.servers:
+            server.control.send(("begin", [], []))
+        self.client.links = [self._link(server, 0) for server in self.servers]
+        self.workers: list[Member] = []
+        for i in range(num_workers):
+            self.workers.append(self._start_worker(i, 0))
+        self._members: dict[int, Member] = {}
+        self._poller: Any = None
+        self._thread = threading.Thread(target=self._watch, name="replicant-cluster", daemon=True)
+        self._thread.start()
+        _clusters.add(self)
+        self._await_start()
+
+    # Starting
+
+    def _start(self, role: str, index: int, memories: list[ServerMemory] | None = None) -> Member:
+        here, there = Channel.pair("the coordinator", f"{role} {index}")
+        running = self._transport.start(role, index, there, memories or [self.memories[index]])
+        if running.pid is not None:
+            there.close()
+        return Member(role, index, here, running)
+
+    def _start_worker(self, index: int, generation: int) -> Member:
+        number, self._next_client = self._next_client, self._next_client + 1
+        here, there = Channel.pair("the coordinator", f"worker {index}")
+        running = self._transport.start("worker", number, there, self.memories)
+        if running.pid is not None:
+            there.close()
+        worker = Member("worker", index, here, running, client=number, generation=generation)
+        for server in self.servers:
+            self._connect(worker, server)
+        return worker
+
+    def _connect(self, worker: Member, server: Member) -> None:
+        """Give a worker its way to a server."""
+        one, other = Channel.pair(str(worker), str(server))
+        outbox = Memory.create()
+        with contextlib.suppress(Closed):  # the server is gone: its successor will be connected
+            server.control.send(("client", worker.client), [other.fileno(), outbox.fd])
+        with contextlib.suppress(Closed):
+            worker.control.send(("server", server.index, server.generation), [one.fileno(), outbox.fd])
+        one.close()
+        other.close()
+        outbox.close()
+
+    def _link(self, server: Member, generation: int) -> Link:
+        """The coordinator's own way to a server."""
+        one, other = Channel.pair("the coordinator", str(server))
+        outbox = Memory.create()
+        with contextlib.suppress(Closed):
+            server.control.send(("client", 0), [other.fileno(), outbox.fd])
+        other.close()
+        return Link(one, Outbox(outbox), generation)
+
+    def _await_start(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        with self._changed:
+            while missing := [str(m) for m in (*self.servers, *self.workers) if not m.ready]:
+                if self.failure is not None:
+                    self.close()
+                    raise self.failure
+                if not self._changed.wait(deadline - time.monotonic()):
+                    self.close()
+                    raise LostProcessError(f"{', '.join(missing)} did not start within {START_SECONDS:.0f} s.")
+
+    # Watching
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._stopping
+
+    def wake(self) -> None:
+        """Make the watching thread call `on_wake`."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._wake_out, b"x")
+
+    def _watch(self) -> None:
+        """Wait for something to happen, and deal with it."""
+        while not self._stopping:
+            if self._poller is None:
+                self._members = {member.control.fileno(): member for member in (*self.servers, *self.workers)}
+                self._poller = select.poll()
+                for fd in (self._wake_in, *self._members):
+                    self._poller.register(fd, select.POLLIN)
+            for fd, _ in self._poller.poll():
+                if fd == self._wake_in:
+                    os.read(self._wake_in, 4096)
+                    self.on_wake()
+                elif self._attend(self._members[fd]):
+                    self._poller = None
+                    break
+
+    def _attend(self, member: Member) -> bool:
+        """Take in a member's messages. True if it was replaced."""
+        try:
+            member.control.poll()
+            while message := member.control.next():
+                if message[0][0] == "ready":
+                    with self._changed:
+                        member.ready, member.failed_starts = True, 0
+                        self._changed.notify_all()
+                    if member.role == "worker":
+                        self.on_ready(member)
+                else:
+                    self.on_message(member, message[0])
+        except Closed:
+            self._replace(member)
+            return True
+        return False
+
+    def _replace(self, member: Member) -> None:
+        member.running.kill()
+        member.running.wait(END_SECONDS)
+        how = member.running.ended() or "hung up"
+        member.control.close()
+        with self._changed:
+            if self._stopping:
+                return
+            failed = 0 if member.ready else member.failed_starts + 1
+            if failed >= _MAX_FAILED_STARTS:
+                self.failure = LostProcessError(f"{member} {how} {failed} times before it was ready. Its output says why.")
+            self.num_replaced[member.role] += 1
+            if member.role == "server":
+                self._replace_server(member, failed)
+            else:
+                self.on_lost(member, how)
+                successor = self._start_worker(member.index, member.generation + 1)
+                successor.failed_starts = failed
+                self.workers[member.index] = successor
+            self._changed.notify_all()
+        if self.failure is not None:
+            self.on_wake()
+
+    def _replace_server(self, member: Member, failed: int) -> None:
+        successor = self._start("server", member.index)
+        successor.generation, successor.failed_starts = member.generation + 1, failed
+        self.servers[member.index] = successor
+        mine = [(shard, spec.dtype.name) for spec in self.specs for shard in spec.shards if shard.server == member.index]
+        successor.control.send(("begin", mine, list(self.rules.items())))
+        self.client.links[member.index] = self._link(successor, successor.generation)
+        for worker in self.workers:
+            self._connect(worker, successor)
+
+    def _await_server(self, server: int, generation: int) -> None:
+        """Wait until there is a server in the place of one that is gone."""
+        deadline = time.monotonic() + START_SECONDS
+        with self._changed:
+            while self.client.links[server].generation <= generation:
+                self.check()
+                if not self._changed.wait(max(0.0, deadline - time.monotonic())):
+                    raise LostProcessError(f"Server {server} was lost, and not replaced within {START_SECONDS:.0f} s.")
+
+    def check(self) -> None:
+        """Raise if the cluster cannot go on."""
+        if self.failure is not None:
+            raise self.failure
+        if self._stopping:
+            raise LostProcessError("The strategy's workers and servers have been ended: its close() was called.")
+
+    # Variables
+
+    def create(self, name: str, value: Any, *, trainable: bool, servers: list[int] | None = None, cuts: Any = None) -> VariableSpec:
+        """Put a variable on the servers.
+
+        cuts: the rows of each shard, as (first, end). servers: where they go, by default in turn.
+        """
+        self.check()
+        with self.lock:
+            rows = cuts or [(0, value.shape[0] if value.ndim else 0)]
+            homes = servers or self.round_robin.deal(len(rows))
+            shards = tuple(self._place(home, value, *cut) for home, cut in zip(homes, rows, strict=True))
+            spec = VariableSpec(len(self.specs), name, value.shape, value.dtype, trainable, shards)
+            self.specs.append(spec)
+            for shard in shards:
+                part = value if len(shards) == 1 else value[shard.first : shard.end]
+                self.memories[shard.server].view(shard, spec.dtype).buffers[0][...] = part
+        for server in sorted({shard.server for shard in shards}):
+            self.client.tell(("shards", [(s, spec.dtype.name) for s in shards if s.server == server]), [server])
+        return spec
+
+    def _place(self, server: int, value: Any, first: int, end: int) -> Shard:
+        shape = (end - first, *value.shape[1:]) if value.ndim else ()
+        index, self._counts[server] = self._counts[server], self._counts[server] + 1
+        if index >= MAX_SHARDS:
+            raise LostProcessError(f"Server {server} holds {MAX_SHARDS} shards, and that is as many as it can. Use more servers.")
+        nbytes = value.dtype.itemsize
+        for size in shape:
+            nbytes *= size
+        offset, self._ends[server] = self._ends[server], self._ends[server] + 2 * pages(nbytes)
+        self.memories[server].values.grow(self._ends[server])
+        return Shard(server, index, offset, first, end, shape)
+
+    def add_rule(self, number: int, blob: bytes) -> None:
+        """Teach all servers an optimizer."""
+        with self.lock:
+            self.rules[number] = blob
+        self.client.tell(("rule", number, blob))
+
+    # Ending
+
+    def close(self) -> None:
+        """End all servers and workers. Safe to call again."""
+        with self.lock:
+            if self._stopping:
+                return
+            self._stopping = True
+        self.wake()
+        self._thread.join(END_SECONDS)
+        self.on_wake()  # whoever waits for a scheduled function hears of it
+        members = [*self.workers, *self.servers]
+        for member in members:
+            with contextlib.suppress(Closed):
+                member.control.send(("stop",))
+            member.control.close()
+        deadline = time.monotonic() + END_SECONDS
+        for member in members:
+            if not member.running.wait(max(0.1, deadline - time.monotonic())):
+                member.running.kill()
+                member.running.wait(END_SECONDS)
+        self.client.close()
+        os.close(self._wake_in)
+        os.close(self._wake_out)
+        _clusters.discard(self)
+
+
+_clusters: set[Cluster] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    for cluster in list(_clusters):
+        cluster.close()

@@ -1,0 +1,146 @@
+"""ClusterCoordinator: schedules functions on the workers of a ParameterServerStrategy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import ArgumentError, ArgumentTypeError
+from ._datasets import PerWorkerDataset, PerWorkerValues, dataset_maker
+from ._dispatch import Dispatcher
+from ._remote_value import RemoteValue
+from ._strategy import ParameterServerStrategy
+
+
+class ClusterCoordinator:
+    """Schedules functions on the workers of a ParameterServerStrategy. One for each strategy: the same object comes back.
+
+    Args:
+        strategy: a ParameterServerStrategy.
+        max_staleness: how many other functions may change the variables between a function's reads and its own changes; workers
+            wait where more would. None: no bound, 0: one function at a time.
+
+    Raises ArgumentTypeError for another strategy, ArgumentError for a bound that is no whole number >= 0, or another than that of
+    the strategy's coordinator. Semantics: tf.distribute.coordinator.ClusterCoordinator.
+
+    >>> import replicant
+    >>> from replicant.coordinator import ClusterCoordinator
+    >>> strategy = replicant.ParameterServerStrategy(transport="threads")
+    >>> coordinator = ClusterCoordinator(strategy)
+    >>> with strategy.scope():
+    ...     total = replicant.Variable(0.0)
+    >>> def step(x):
+    ...     total.assign_add(x)
+    ...     return 2 * x
+    >>> results = [coordinator.schedule(step, args=(x,)) for x in (1.0, 2.0, 3.0)]
+    >>> coordinator.join()
+    >>> print(total.numpy(), coordinator.fetch(results))
+    6.0 [2.0, 4.0, 6.0]
+    >>> strategy.close()
+    """
+
+    def __new__(cls, strategy: ParameterServerStrategy, *, max_staleness: int | None = None) -> "ClusterCoordinator":  # noqa: PYI034
+        """The strategy's coordinator."""
+        if not isinstance(strategy, ParameterServerStrategy):
+            raise ArgumentTypeError(
+                f"ClusterCoordinator takes a ParameterServerStrategy, whose workers it can give functions to; got {strategy!r}."
+            )
+        bad = max_staleness is not None and (
+            isinstance(max_staleness, bool) or not isinstance(max_staleness, int) or max_staleness < 0
+        )
+        if bad:
+            raise ArgumentError(f"max_staleness must be a whole number >= 0, or None for no bound. Received: {max_staleness!r}.")
+        found: ClusterCoordinator | None = strategy.__dict__.get("_coordinator")
+        if found is None:
+            found = strategy.__dict__["_coordinator"] = object.__new__(cls)
+            found._strategy = strategy
+            found._max_staleness = max_staleness
+            found._dispatcher = Dispatcher(strategy.cluster, strategy.site.prepare, max_staleness)
+        elif max_staleness not in (None, found._max_staleness):
+            raise ArgumentError(
+                f"This strategy's ClusterCoordinator was made with max_staleness={found._max_staleness!r}; it cannot become "
+                f"{max_staleness!r}."
+            )
+        return found
+
+    _strategy: ParameterServerStrategy
+    _max_staleness: int | None
+    _dispatcher: Dispatcher
+
+    @property
+    def strategy(self) -> ParameterServerStrategy:
+        """The strategy whose workers these are."""
+        return self._strategy
+
+    def schedule(self, fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None) -> RemoteValue:
+        """Have a worker call ``fn(*args, **kwargs)``; returns at once.
+
+        Args:
+            fn: a function, best a ``replicant.function``. It travels to each worker once, with everything that it closes over: what
+                changes here later, other than variables of the strategy, does not change there.
+            args: positional arguments: arrays, numbers, nested structures of them, iterators of per-worker datasets, RemoteValues.
+            kwargs: keyword arguments, likewise.
+
+        Returns: a RemoteValue of what `fn` returns: arrays, numbers, None, nested structures of them.
+
+        If a worker is lost the function is called again by another; its changes of variables are applied once. Raises the error of
+        a function that failed before, once, and schedules nothing then; UnserializableError for what cannot travel,
+        ArgumentTypeError for `fn` that is no function.
+        """
+        if not callable(fn):
+            raise ArgumentTypeError(f"schedule: fn must be a function; got {fn!r}.")
+        if not isinstance(args, tuple | list):
+            raise ArgumentTypeError(
+                f"schedule: args must be a tuple or list of positional arguments, got {type(args).__name__}. Write args=(value,)."
+            )
+        return self._dispatcher.schedule(fn, tuple(args), dict(kwargs or {}))
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until all scheduled functions have ended.
+
+        Args:
+            timeout: seconds to wait at most; None waits as long as the workers work.
+
+        Raises the error of a function that failed, once (the others were cancelled), LostProcessError after `timeout`.
+        """
+        self._dispatcher.join(timeout)
+
+    def done(self) -> bool:
+        """Whether all scheduled functions have ended. Raises the error of one that failed, once."""
+        return self._dispatcher.done()
+
+    def fetch(self, val: Any) -> Any:
+        """`val`, a nested structure, with the value of each RemoteValue in it; waits for them. Arrays come as NumPy arrays."""
+
+        def leaf(x: Any) -> Any:
+            if isinstance(x, RemoteValue):
+                return x.fetch()
+            return np.asarray(x) if isinstance(x, jax.Array) else x
+
+        return jax.tree.map(leaf, val, is_leaf=lambda x: isinstance(x, RemoteValue))
+
+    def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
+        """A dataset of which each worker makes its own copy.
+
+        Args:
+            dataset_fn: a ``replicant.data.Dataset``, or a function that makes one; if it takes an argument it gets an InputContext
+                of one pipeline. Nothing is sharded: shuffle with different seeds, or without, to give workers different elements.
+
+        Returns: a dataset whose ``iter()`` can be passed to scheduled functions, which call ``next`` on it. Past its end that
+        raises OutOfRangeError. A worker that takes another's place begins anew.
+        """
+        return PerWorkerDataset(dataset_maker(dataset_fn), getattr(dataset_fn, "element_spec", None))
+
+    def create_per_worker_resource(self, fn: Callable[[], Any]) -> PerWorkerValues:
+        """What `fn` returns on each worker, made there once, to be passed to scheduled functions."""
+        if not callable(fn):
+            raise ArgumentTypeError(f"create_per_worker_resource takes a function; got {fn!r}.")
+        return PerWorkerValues(fn)
+
+    def stats(self) -> dict[str, Any]:
+        """What has been done: functions by worker and per second, bytes moved for each, updates by server, processes replaced.
+
+        staleness: how often a push met a server that had made 0, 1, 2, ... updates since its values were read.
+        """
+        return self._dispatcher.stats.summary(self._strategy.cluster)

@@ -1,0 +1,91 @@
+"""Rows of a large variable: looked up in the servers' memory, without a copy of the rest."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _state
+from .._placement import Placement
+from .._rules import VariableAggregation
+from .._state import Ref, current_recorder
+from .._variables import is_variable, ref_of
+from ..errors import ArgumentError
+from ._refs import ServerRef, check_readable, check_rows, trace_of
+
+
+class _ShardRef(Ref):
+    """One shard of a variable, as an input of a program that reads some of its rows where they lie."""
+
+    def __init__(self, owner: ServerRef, position: int):
+        super().__init__()
+        shard = owner.spec.shards[position]
+        self.name, self.shape, self.dtype = f"{owner.name}[{shard.first}:{shard.end}]", shard.shape, owner.dtype
+        self.on_read, self.aggregation, self.rows_only, self.trainable = False, VariableAggregation.NONE, False, False
+        self._value = None
+        self._owner, self._position = owner, position
+
+    def get_raw(self) -> tuple[Any, bool]:
+        return self._view().current, False
+
+    def load(self, placement: Placement, *, donated: bool) -> Any:
+        client = self._owner.site.client
+        client.flush()
+        client.note_read()
+        return self._view().current
+
+    def _view(self) -> Any:
+        return self._owner.site.client.view(self._owner.spec, self._position)
+
+
+def embedding_lookup(params: Any, ids: Any) -> jax.Array:
+    """Rows of a variable, by their numbers.
+
+    Args:
+        params: a variable with at least one axis; on parameter servers, in one or several shards, only the rows that are asked for
+            are read, and its gradient is that of these rows.
+        ids: ints of any shape, each in [0, rows of the variable).
+
+    Returns: an array of the shape ``ids.shape + params.shape[1:]``. Numbers out of range give NaN in a compiled function (as
+    ``jnp.take``), and an error elsewhere or when their gradient is applied. Raises ArgumentError for something else than a
+    variable.
+    Semantics: tf.nn.embedding_lookup.
+    """
+    if not is_variable(params):
+        raise ArgumentError(f"embedding_lookup takes a variable; got {params!r} of type {type(params).__name__}.")
+    ref, ids = ref_of(params), jnp.asarray(ids)
+    if not isinstance(ref, ServerRef):
+        return jnp.take(_state.read(ref), ids, axis=0)
+    recorder = current_recorder()
+    if recorder is None:
+        return jnp.asarray(_rows_now(ref, np.asarray(ids)))
+    check_readable(ref)
+    if ref.tables is None:
+        ref.tables = [_ShardRef(ref, i) for i in range(len(ref.spec.shards))]
+    rows = _state.own_value(_take(ref, [recorder.read(table) for table in ref.tables], ids))
+    trace_of(recorder).lookups.append((rows, ids))
+    _state.tell_listeners(ref, rows, recorder)
+    return rows
+
+
+def _take(ref: ServerRef, tables: list[Any], ids: jax.Array) -> jax.Array:
+    if len(tables) == 1:
+        return jnp.take(tables[0], ids, axis=0)
+    missing = jnp.nan if jnp.issubdtype(ref.dtype, jnp.inexact) else 0
+    rows = jnp.full((*ids.shape, *ref.shape[1:]), missing, ref.dtype)
+    for shard, table in zip(ref.spec.shards, tables, strict=True):
+        inside = (ids >= shard.first) & (ids < shard.end)
+        found = jnp.take(table, jnp.clip(ids - shard.first, 0, shard.end - shard.first - 1), axis=0)
+        rows = jnp.where(inside.reshape(*ids.shape, *[1] * (found.ndim - ids.ndim)), found, rows)
+    return rows
+
+
+def _rows_now(ref: ServerRef, ids: np.ndarray) -> np.ndarray:
+    client, flat = ref.site.client, check_rows(ref, ids.reshape(-1))
+    client.flush()
+    out = np.empty((flat.size, *ref.shape[1:]), ref.dtype)
+    for i, shard in enumerate(ref.spec.shards):
+        mine = np.flatnonzero((flat >= shard.first) & (flat < shard.end))
+        out[mine] = client.view(ref.spec, i).current[flat[mine] - shard.first]
+    return out.reshape(*ids.shape, *ref.shape[1:])

@@ -1,0 +1,147 @@
+"""ParameterServerStrategy: variables on servers, workers that compute at their own pace."""
+
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._context import entered
+from .._placement import Placement
+from .._strategy import Strategy
+from ..cluster import ClusterResolver
+from ..errors import ContextError
+from ._cluster import Cluster
+from ._partitioners import VariablePartitioner, check_partitioner, num_shards
+from ._placing import cut_rows
+from ._shape import ClusterShape, shape_of
+from ._site import Site
+from ._store import VariableSpec
+from ._transport import Processes, Threads, Transport, child_role
+from ._variable import ServerVariable
+
+_TRANSPORTS = {"local": Processes, "threads": Threads}
+
+
+class ParameterServerStrategy(Strategy):
+    """Asynchronous training: variables lie on parameter servers, workers read them, compute, and push changes.
+
+    Args:
+        cluster_resolver: says how many servers ("ps") and workers there are; all addresses must be loopback (any port, also 0),
+            since the strategy starts these processes itself. None: what TF_CONFIG says, or else 2 servers and 2 workers.
+        variable_partitioner: ``partitioner(shape, dtype)`` that cuts variables into shards, such as ``MinSizePartitioner``. None:
+        each
+            variable is one piece.
+        transport: "local" starts processes on this machine that share memory; "threads" plays them in this process, for tests. None
+            is "local".
+
+    Raises ClusterError for a cluster without servers or workers, with two chiefs or unknown jobs, or on other machines;
+    ArgumentError for an unknown transport, ArgumentTypeError for a partitioner that cannot be called, LostProcessError if the
+    processes do not start. Semantics: tf.distribute.ParameterServerStrategy.
+
+    Use it with a ``replicant.coordinator.ClusterCoordinator``. Its processes end with this one, or when `close` is called.
+    """
+
+    variable_class = ServerVariable
+
+    def __init__(
+        self,
+        cluster_resolver: ClusterResolver | None = None,
+        variable_partitioner: VariablePartitioner | None = None,
+        transport: str | Transport | None = None,
+    ):
+        super().__init__(Placement())
+        role = child_role()
+        if role is not None:
+            raise ContextError(
+                f"A ParameterServerStrategy was made inside a {role} process of another one, probably by a module that makes it "
+                "when it is imported. Make the strategy in a function, or under `if __name__ == '__main__':`."
+            )
+        check_partitioner(variable_partitioner)
+        self._resolver = cluster_resolver
+        self._partitioner = variable_partitioner
+        self.shape: ClusterShape = shape_of(cluster_resolver, transport)
+        servers, workers = self.shape
+        named = isinstance(transport, str | None)
+        starter = _TRANSPORTS[transport or "local"](servers=servers, workers=workers) if named else transport
+        self.cluster = Cluster(servers, workers, starter)
+        self.site = Site(self.cluster.client, self._prepare_rule, is_coordinator=True)
+        self.site.strategy = self
+        self._beside = threading.local()
+        connect_libraries()
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """What told the strategy about its cluster."""
+        return self._resolver
+
+    def __repr__(self) -> str:
+        return f"ParameterServerStrategy({self.shape.num_servers} servers, {self.shape.num_workers} workers)"
+
+    def scope(self) -> Any:
+        """Make this the current strategy: variables made in ``with strategy.scope():`` lie on the servers."""
+        connect_libraries()
+        return super().scope()
+
+    def close(self) -> None:
+        """End the servers and workers. Values of variables are lost with them. Safe to call again."""
+        self.cluster.close()
+
+    def place_variable(
+        self, variable: Any, name: str, value: np.ndarray, *, trainable: bool, beside: VariableSpec | None = None
+    ) -> VariableSpec:
+        """Put a new variable on the servers; an optimizer's own goes where the variable `beside` it is."""
+        if beside is not None and beside.shape == value.shape:
+            servers: Sequence[int] | None = [shard.server for shard in beside.shards]
+            cuts: Any = [(shard.first, shard.end) for shard in beside.shards]
+        else:
+            count = num_shards(self._partitioner, value.shape, value.dtype)
+            servers, cuts = None, None if count == 1 else cut_rows(value.shape[0], count)
+        spec = self.cluster.create(name, value, trainable=trainable, servers=servers and list(servers), cuts=cuts)
+        variable.attach(spec, self.site)
+        return spec
+
+    def _prepare_rule(self, optimizer: int, variables: list[int]) -> None:
+        from ._keras import prepare_rule
+
+        with entered(self, None):
+            prepare_rule(self.cluster, self.site, optimizer, variables)
+
+    def reduce(self, op: Any, value: Any, axis: Any = None) -> Any:
+        """The value, reduced along `axis` if one is given: there is one replica."""
+        return super().reduce(op, value, axis)
+
+
+class WorkerStrategy(Strategy):
+    """The strategy as scheduled functions see it."""
+
+    variable_class = ServerVariable
+
+    def __init__(self, num_servers: int):
+        super().__init__(Placement())
+        self._num_servers = num_servers
+
+    def __repr__(self) -> str:
+        return "ParameterServerStrategy(on a worker)"
+
+    def place_variable(self, variable: Any, name: str, value: Any, *, trainable: bool, beside: Any = None) -> Any:
+        """Raises ContextError: a worker cannot make variables."""
+        raise ContextError(
+            f"Variable {name!r} was made inside a scheduled function, on a worker. Make variables, layers and optimizers once, "
+            "on the coordinator, in strategy.scope(), and build models there: model.build(input_shape), or call them on an example."
+        )
+
+
+def worker_strategy(num_servers: int) -> WorkerStrategy:
+    """The strategy of a worker process."""
+    connect_libraries()
+    return WorkerStrategy(num_servers)
+
+
+def connect_libraries() -> None:
+    """Connect Keras once it is in use."""
+    if "keras" in sys.modules:
+        from . import _keras
+
+        _keras.connect()

@@ -1,0 +1,43 @@
+"""Workers and servers killed at random moments: every change of a variable is made exactly once."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("_ps_chaos_program.py")
+SECONDS = 600
+
+
+def run(seed: int, num_closures: int, roles: str, num_kills: int) -> dict:
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    command = [sys.executable, str(PROGRAM), str(seed), str(num_closures), roles, str(num_kills)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(answer: dict, num_kills: int) -> None:
+    assert len(answer["killed"]) == num_kills
+    assert answer["replaced"] == num_kills
+    assert {name: answer[name] for name in ("total", "vector", "table")} == {"total": 0, "vector": 0, "table": 0}
+    assert answer["results"]
+
+
+def test_sums_are_exact_whoever_is_killed():
+    check(run(0, 200, "worker,server", 4), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 31))
+def test_sums_are_exact_whoever_is_killed_many_times(seed):
+    check(run(seed, 500, "worker,server", 6), 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_twenty_kills_of_one_role(role):
+    check(run(7, 300, role, 20), 20)
