@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..errors import ReplicantError
 
-COMMANDS = ()  # names; the module of "new" is `_new`
+COMMANDS = ("doctor", "launch", "migrate", "new", "plan")  # names; the module of "new" is `_new`
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return importlib.import_module(f"._{arguments.command}", __name__).main(arguments)
     except ReplicantError as error:
-        print(f"replicant {arguments.command}: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to its user
+        print(f"replicant {arguments.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

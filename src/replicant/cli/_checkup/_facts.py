@@ -1,0 +1,189 @@
+"""Facts that can be had without starting JAX: versions, cores, settings, network, cluster."""
+
+import os
+import platform
+import re
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from ... import cluster, kernels
+from ..._compile_cache import compile_cache
+from ...errors import ReplicantError
+from ._result import Result
+
+Environ = Mapping[str, str]
+
+OLDEST_JAX, UNTRIED_JAX = (0, 10), (0, 12)
+OLDEST_KERAS, UNTRIED_KERAS = (3, 12), (3, 16)
+_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+
+
+def look(environ: Environ = os.environ) -> list[Result]:
+    """All facts. A fact that cannot be had is a red line, not an error."""
+    results = []
+    for name, fact in FACTS.items():
+        try:
+            results.append(fact(environ))
+        except (ReplicantError, OSError) as error:
+            results.append(Result(name, "fail", str(error), "put right what it names"))
+    return results
+
+
+def versions(_: Environ) -> Result:
+    """Versions of the libraries, and combinations of them that are known not to work."""
+    found = {name: version_of(name) for name in ("replicant", "jax", "jaxlib", "keras", "numpy")}
+    return judge_versions(found | {name: v for name in _plugins() if (v := version_of(name))})
+
+
+def judge_versions(found: Mapping[str, str | None]) -> Result:
+    """What is wrong with these versions of jax, jaxlib, keras and JAX's plugins, if anything."""
+    detail = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    jax, jaxlib, keras = (found.get(name) or "" for name in ("jax", "jaxlib", "keras"))
+    if not jax or not jaxlib or not keras:
+        return Result("versions", "fail", detail, "install jax, jaxlib and keras: pip install --upgrade replicant")
+    if _short(jax) < OLDEST_JAX:
+        return Result("versions", "fail", detail, f"jax {jax} is too old: pip install 'jax>=0.10'")
+    if _short(keras) < OLDEST_KERAS:
+        return Result("versions", "fail", detail, f"keras {keras} is too old: pip install 'keras>=3.12'")
+    if _short(jax) != _short(jaxlib):
+        return Result(
+            "versions", "fail", detail, f"jax {jax} and jaxlib {jaxlib} do not belong together: pip install --upgrade jax jaxlib"
+        )
+    for name, version in found.items():
+        if name.startswith("jax-") and version and _short(version) != _short(jaxlib):
+            return Result(
+                "versions", "fail", detail, f"{name} {version} is for another jaxlib: pip install --upgrade {name} jaxlib"
+            )
+    for name, version, untried in (("jax", jax, UNTRIED_JAX), ("keras", keras, UNTRIED_KERAS)):
+        if _short(version) >= untried:
+            return Result("versions", "warn", detail, f"{name} {version} is newer than what Replicant was tried with")
+    return Result("versions", "ok", detail)
+
+
+def _plugins() -> list[str]:
+    return sorted({d.name for d in metadata.distributions() if d.name and re.fullmatch(r"jax-(cuda|rocm).*-plugin", d.name)})
+
+
+def _short(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def version_of(name: str) -> str | None:
+    """The version of an installed distribution; None if it is not there."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def python(_: Environ) -> Result:
+    """Python and the system."""
+    return Result("python", "ok", f"{platform.python_version()} at {sys.executable}, {platform.platform()}")
+
+
+def backend(environ: Environ) -> Result:
+    """What Keras runs on."""
+    value = environ.get("KERAS_BACKEND", "jax")
+    remedy = f"KERAS_BACKEND={value}: unset it, or set it to jax, before Keras is imported"
+    return Result("Keras backend", "ok", value) if value == "jax" else Result("Keras backend", "fail", value, remedy)
+
+
+def cores(environ: Environ) -> Result:
+    """Cores that this process may use, and threads of XLA's pool."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cpu_quota(Path("/sys/fs/cgroup/cpu.max"))
+    limit = f", of which a quota leaves {quota:g}" if quota is not None and quota < usable else ""
+    detail = f"{usable} cores{limit}; NPROC={environ.get('NPROC', 'unset')}"
+    return judge_threads(detail, environ)
+
+
+def judge_threads(detail: str, environ: Environ) -> Result:
+    """Whether there are threads enough for the virtual devices that the environment asks for."""
+    match = _DEVICE_COUNT.search(environ.get("XLA_FLAGS", ""))
+    devices = int(match[1]) if match else int(environ.get("JAX_NUM_CPU_DEVICES", "1"))
+    threads = environ.get("NPROC", "")
+    if devices > 1 and not (threads.isdigit() and int(threads) >= 2 * devices):
+        remedy = f"{devices} virtual devices need NPROC={4 * devices} or more, or they can wait for each other for ever"
+        return Result("cores and threads", "fail", detail, remedy + "; replicant.set_virtual_devices sets it for you")
+    return Result("cores and threads", "ok", detail)
+
+
+def _cpu_quota(file: Path) -> float | None:
+    """Cores' worth of time that Linux's control group grants; None if it does not say."""
+    if not file.exists():
+        return None
+    quota, _, period = file.read_text().strip().partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def cpu_kernels(_: Environ) -> Result:
+    """Which CPU kernels are on."""
+    status = kernels.status()
+    off = [name for name, state in status.kernels.items() if state != "on"]
+    detail = ", ".join(f"{name} {state}" for name, state in status.kernels.items())
+    remedy = "training on a CPU is slower without them; see docs/kernels.md" if off else ""
+    return Result("CPU kernels", "warn" if off else "ok", detail, remedy)
+
+
+def cache(_: Environ) -> Result:
+    """Where compiled programs are kept."""
+    found = compile_cache()
+    if found.folder is None:
+        return Result("compile cache", "warn", found.reason, "every start compiles anew; see replicant.compile_cache")
+    return Result("compile cache", "ok", str(found.folder))
+
+
+def xla_flags(environ: Environ) -> Result:
+    """Options of XLA and JAX in the environment."""
+    flags = [
+        f"{name}={value}" for name, value in sorted(environ.items()) if name == "XLA_FLAGS" or name.startswith(("JAX_", "LIBTPU_"))
+    ]
+    return Result("XLA and JAX settings", "ok", "; ".join(flags) or "none")
+
+
+def network(_: Environ) -> Result:
+    """Network interfaces, and whether a port can be had on loopback."""
+    names = ", ".join(name for _, name in socket.if_nameindex()) or "none"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return Result("network", "ok", f"interfaces {names}; host name {socket.gethostname()}; port {port} on 127.0.0.1 could be bound")
+
+
+def cluster_variables(environ: Environ) -> Result:
+    """Who takes part, as Replicant understands the environment."""
+    found = cluster.detect(dict(environ))
+    member = found.membership
+    detail = f"{found.source}: process {member.process_id} of {member.num_processes}"
+    if member.coordinator_address:
+        detail += f", coordinator {member.coordinator_address}"
+    if found.because:
+        detail += f" (because {', '.join(found.because)})"
+    if found.conflicts:
+        return Result("cluster", "warn", detail, "sources disagree: " + "; ".join(found.conflicts))
+    if member.num_processes > 1 and member.coordinator_address:
+        proxies = cluster.proxy_variables(dict(environ), member.coordinator_address)
+        if proxies:
+            return Result(
+                "cluster",
+                "fail",
+                detail,
+                f"unset {', '.join(proxies)}, or name the coordinator in no_proxy: connections would hang",
+            )
+    return Result("cluster", "ok", detail)
+
+
+FACTS: dict[str, Callable[[Environ], Result]] = {
+    "versions": versions,
+    "python": python,
+    "Keras backend": backend,
+    "cores and threads": cores,
+    "CPU kernels": cpu_kernels,
+    "compile cache": cache,
+    "XLA and JAX settings": xla_flags,
+    "network": network,
+    "cluster": cluster_variables,
+}

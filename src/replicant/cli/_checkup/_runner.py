@@ -1,0 +1,116 @@
+"""Start the self-test in a process of its own, give each check its time, and say what became of it."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ._result import Result
+from ._selftest import REMEDIES
+
+Environ = Mapping[str, str]
+
+# A program that is tested alone must not take itself for a part of the cluster that it is started in.
+_CLUSTER = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_", "TF_CONFIG", "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_")
+_ALSO = ("RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX", "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "MEGASCALE_NUM_SLICES")
+
+
+def run_selftest(names: Sequence[str], deadline: float, environ: Environ = os.environ, command: Sequence[str] = ()) -> list[Result]:
+    """Run checks of the self-test, in order.
+
+    Args:
+        names: of the checks.
+        deadline: seconds that each may take; the process is killed then, and another one does the rest.
+        environ: of the processes. What describes a cluster is left out.
+        command: starts the process; names are appended. By default ours.
+    """
+    command = command or (sys.executable, "-m", f"{__package__}._selftest")
+    results: list[Result] = []
+    while len(results) < len(names):
+        results += _one_process([*command, *names[len(results) :]], names[len(results) :], deadline, alone(environ))
+    return results
+
+
+def alone(environ: Environ) -> dict[str, str]:
+    """The environment without what describes a cluster, and without proxies."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_CLUSTER) and name not in _ALSO and not name.lower().endswith("_proxy")
+    }
+
+
+def _one_process(command: Sequence[str], names: Sequence[str], deadline: float, environ: Environ) -> list[Result]:
+    """What one process has to say: a line of JSON per check. At least one result."""
+    results: list[Result] = []
+    with subprocess.Popen(  # noqa: S603 - our own program
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        lines: queue.Queue[str | None] = queue.Queue()
+        errors: list[str] = []
+        readers = [
+            threading.Thread(target=_read, args=(process.stdout, lines.put), daemon=True, name="replicant doctor output"),
+            threading.Thread(target=_read, args=(process.stderr, errors.append), daemon=True, name="replicant doctor errors"),
+        ]
+        for reader in readers:
+            reader.start()
+        try:
+            for name in names:
+                begin = time.monotonic()
+                line = _next_line(lines, deadline)
+                seconds = round(time.monotonic() - begin, 2)
+                if line is None:
+                    ended = process.poll() is not None or _ended(process)
+                    how = f"the process ended with {process.poll()}" if ended else f"no answer within {deadline:g} s"
+                    if ended:
+                        readers[1].join(deadline)
+                    last = next((text.strip() for text in reversed(errors) if text and text.strip()), "")
+                    remedy = REMEDIES.get(name, "report it if a plain JAX program works here")
+                    results.append(Result(name, "fail", f"{how}: {last}" if last else how, remedy, seconds))
+                    break
+                results.append(Result(name, **json.loads(line), seconds=seconds))
+        finally:
+            _kill(process)
+            for reader in readers:
+                reader.join(deadline)
+    return results
+
+
+def _next_line(lines: "queue.Queue[str | None]", deadline: float) -> str | None:
+    """The next line that is ours; None at the end or when time is up."""
+    until = time.monotonic() + deadline
+    while (left := until - time.monotonic()) > 0:
+        try:
+            line = lines.get(timeout=left)
+        except queue.Empty:
+            return None
+        if line is None or line.startswith("{"):
+            return line
+    return None
+
+
+def _ended(process: "subprocess.Popen[str]") -> bool:
+    """Whether it is just ending: its output has ended."""
+    try:
+        process.wait(timeout=1.0)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _read(stream: Iterable[str], put: Callable[[str | None], None]) -> None:
+    for line in stream:
+        put(line)
+    put(None)
+
+
+def _kill(process: "subprocess.Popen[str]") -> None:
+    """End the process and those that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,199 @@
+"""Calls that need more than another name. A handler gets the call as written and as translated so far, and answers a `Rewrite`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+import libcst.matchers as m
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What becomes of a call.
+
+    Attributes:
+        node: the new expression; None leaves the call as it was.
+        modules: what it needs imported.
+        check: what was assumed, to be shown.
+        left: why it could not be translated.
+    """
+
+    node: cst.BaseExpression | None = None
+    modules: frozenset[str] = field(default_factory=frozenset)
+    check: str = ""
+    left: str = ""
+
+
+def code(node: cst.CSTNode) -> str:
+    """A node as it is written."""
+    return cst.Module([]).code_for_node(node)
+
+
+def by_name(arguments: Sequence[cst.Arg], *names: str) -> dict[str, cst.BaseExpression] | None:
+    """The arguments by their names; None if there are others, or stars."""
+    found: dict[str, cst.BaseExpression] = {}
+    for i, argument in enumerate(arguments):
+        name = argument.keyword.value if argument.keyword else names[i] if i < len(names) else ""
+        if argument.star or name not in names:
+            return None
+        found[name] = argument.value
+    return found
+
+
+def _tuple(shape: cst.BaseExpression) -> cst.BaseExpression | None:
+    """A shape as a tuple: of a list, a tuple, or ``tf.TensorShape`` of one."""
+    if isinstance(shape, cst.Call) and len(shape.args) == 1:
+        shape = shape.args[0].value
+    if isinstance(shape, cst.Tuple):
+        return shape
+    if isinstance(shape, cst.List):
+        elements = ", ".join(code(element.value) for element in shape.elements)
+        return cst.parse_expression(f"({elements}{',' if len(shape.elements) == 1 else ''})")
+    return None
+
+
+def function(call: cst.Call) -> Rewrite:
+    """``tf.function``: JAX needs none of its options but ``jit_compile``."""
+    kept = [a for a in call.args if a.keyword is None or a.keyword.value == "jit_compile"]
+    dropped = [a.keyword.value for a in call.args if a.keyword is not None and a.keyword.value != "jit_compile"]
+    new = call.with_changes(args=[a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in kept]) if kept else call.func
+    check = f"left out, because JAX traces by shapes: {', '.join(dropped)}" if dropped else ""
+    return Rewrite(new, check=check)
+
+
+def logical_devices(call: cst.Call) -> Rewrite:
+    """``set_logical_device_configuration(device, [one, two])``."""
+    given = by_name(call.args, "device", "logical_devices")
+    devices = (given or {}).get("logical_devices")
+    number = None
+    if isinstance(devices, cst.List):
+        number = str(len(devices.elements))
+    if devices is not None and m.matches(
+        devices, m.ListComp(for_in=m.CompFor(iter=m.Call(args=[m.Arg()]), ifs=[], inner_for_in=None))
+    ):
+        ranged = cst.ensure_type(cst.ensure_type(devices, cst.ListComp).for_in.iter, cst.Call)
+        number = code(ranged.args[0].value) if code(ranged.func) == "range" else None
+    if number is None:
+        return Rewrite(left="replicant.set_virtual_devices(n), before anything else starts JAX")
+    check = "it must come before anything that starts JAX, such as listing devices or making an array"
+    return Rewrite(cst.parse_expression(f"replicant.set_virtual_devices({number})"), frozenset({"replicant"}), check)
+
+
+def from_generator(call: cst.Call) -> Rewrite:
+    """``output_types`` and ``output_shapes`` become ``output_signature``."""
+    given = by_name(call.args, "generator", "output_types", "output_shapes", "args", "output_signature", "name")
+    if given is None or "output_types" not in given:
+        return Rewrite(call)
+    types, shapes = given["output_types"], given.get("output_shapes")
+    signature = None if shapes is None else _signature(types, shapes)
+    if signature is None:
+        return Rewrite(left="pass output_signature= of replicant.data.TensorSpec(shape, dtype), in the structure of the elements")
+    kept = [a for a in call.args if a.keyword is None or a.keyword.value in ("generator", "args")][:1]
+    kept += [a for a in call.args if a.keyword is not None and a.keyword.value == "args"]
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    new = [*kept, cst.Arg(cst.parse_expression(signature), keyword=cst.Name("output_signature"), equal=tight)]
+    return Rewrite(call.with_changes(args=[a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in new]), frozenset({"replicant"}))
+
+
+def _signature(types: cst.BaseExpression, shapes: cst.BaseExpression) -> str | None:
+    if isinstance(types, cst.Tuple):
+        if not isinstance(shapes, cst.Tuple) or len(shapes.elements) != len(types.elements):
+            return None
+        parts = [_signature(t.value, s.value) for t, s in zip(types.elements, shapes.elements, strict=True)]
+        return None if None in parts else f"({', '.join(part or '' for part in parts)},)"
+    shape = _tuple(shapes)
+    return None if shape is None else f"replicant.data.TensorSpec({code(shape)}, {code(types.with_changes(lpar=[], rpar=[]))})"
+
+
+def tensor_spec(call: cst.Call) -> Rewrite:
+    """Shapes are tuples; there are no names."""
+    given = by_name(call.args, "shape", "dtype", "name")
+    shape = _tuple(given["shape"]) if given and "shape" in given else None
+    if given is None or shape is None or isinstance(given["shape"], cst.Call):
+        return Rewrite(left="replicant.data.TensorSpec(shape, dtype) with a tuple as its shape")
+    dtype = code(given["dtype"]) if "dtype" in given else '"float32"'
+    return Rewrite(call.with_changes(args=[cst.Arg(shape), cst.Arg(cst.parse_expression(dtype))]))
+
+
+def feature(call: cst.Call) -> Rewrite:
+    """``FixedLenFeature([], dtype)``: shapes are tuples."""
+    first = call.args[0] if call.args else None
+    shape = _tuple(first.value) if first is not None else None
+    return Rewrite(call if first is None or shape is None else call.with_deep_changes(first, value=shape))
+
+
+def tensor_shape(call: cst.Call) -> Rewrite:
+    """A shape is a tuple."""
+    shape = _tuple(call)
+    return Rewrite(shape) if shape is not None else Rewrite(left="shapes are tuples")
+
+
+def weights_file(call: cst.Call) -> Rewrite:
+    """``ModelCheckpoint``: Keras 3 wants the file's ending to say what is in it."""
+    names = ("filepath", "monitor", "verbose", "save_best_only", "save_weights_only", "mode", "save_freq")
+    given = by_name([a for a in call.args if a.keyword is None or a.keyword.value in names], *names)
+    if given is None or "filepath" not in given:
+        return Rewrite(call)
+    weights = "save_weights_only" in given and code(given["save_weights_only"]) != "False"
+    ending, path = ".weights.h5" if weights else ".keras", given["filepath"]
+    if _last_literal(path).endswith(ending):
+        return Rewrite(call)
+    old = next(a for a in call.args if a.value is path)
+    new = call.with_deep_changes(old, value=cst.parse_expression(f'{code(path)} + "{ending}"'))
+    return Rewrite(new, check=f"Keras 3 wants a file that ends in {ending}")
+
+
+def _last_literal(node: cst.BaseExpression) -> str:
+    if isinstance(node, cst.BinaryOperation):
+        return _last_literal(node.right)
+    if isinstance(node, cst.FormattedString) and node.parts and isinstance(node.parts[-1], cst.FormattedStringText):
+        return node.parts[-1].value
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
+
+
+def strings_layer(call: cst.Call) -> Rewrite:
+    """Layers that look up strings: Keras 3 has them, and computes them with TensorFlow on every backend."""
+    return Rewrite(call, check="this layer needs TensorFlow installed, on JAX too; without it, use a Python dict in dataset.map")
+
+
+def load_latest_weights(call: cst.Call) -> Rewrite:
+    """``model.load_weights(tf.train.latest_checkpoint(folder))``: the newest file of weights."""
+    inner = cst.ensure_type(call.args[0].value, cst.Call)
+    files = f'pathlib.Path({code(inner.args[0].value)}).glob("*.weights.h5")'
+    newest = cst.parse_expression(f"max({files}, key=lambda file: file.stat().st_mtime)")
+    check = "weights that Keras 3 saved: the newest file that ends in .weights.h5"
+    return Rewrite(call.with_deep_changes(call.args[0], value=newest), frozenset({"pathlib"}), check)
+
+
+def print_outside(call: cst.Call) -> Rewrite:
+    """``tf.print`` in ordinary code."""
+    if any(a.keyword is not None and a.keyword.value not in ("end", "sep") for a in call.args):
+        return Rewrite(left="print(...), or print(..., file=...)")
+    return Rewrite(call.with_changes(func=cst.Name("print")))
+
+
+def print_traced(call: cst.Call) -> Rewrite:
+    """``tf.print`` in code that is traced: Python's print would run once, with tracers."""
+    if any(a.keyword is not None or a.star for a in call.args):
+        return Rewrite(left='jax.debug.print("...{}...", value)')
+    values = [a for a in call.args if not isinstance(a.value, cst.SimpleString)]
+    texts = [
+        str(a.value.evaluated_value).replace("{", "{{").replace("}", "}}") if isinstance(a.value, cst.SimpleString) else "{}"
+        for a in call.args
+    ]
+    arguments = "".join(f", {code(a.value)}" for a in values)
+    return Rewrite(cst.parse_expression(f"jax.debug.print({' '.join(texts)!r}{arguments})"), frozenset({"jax"}))
+
+
+# What is called -> how; without "tensorflow.".
+HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
+    "function": function,
+    "config.set_logical_device_configuration": logical_devices,
+    "config.experimental.set_virtual_device_configuration": logical_devices,
+    "data.Dataset.from_generator": from_generator,
+    "TensorSpec": tensor_spec,
+    "TensorShape": tensor_shape,
+    "io.FixedLenFeature": feature,
+    "keras.callbacks.ModelCheckpoint": weights_file,
+    **{f"keras.layers.{name}": strings_layer for name in ("StringLookup", "IntegerLookup", "TextVectorization", "Hashing")},
+}

@@ -1,0 +1,143 @@
+"""The imports of a translated module."""
+
+import libcst as cst
+
+from . import _names
+from ._calls import code
+from ._findings import Finding
+
+_STATEMENTS = {
+    "replicant": "import replicant  # before Keras, which then runs on JAX",
+    "keras": "import keras",
+    "jax": "import jax",
+    "numpy": "import numpy as np",
+    "pathlib": "import pathlib",
+}
+
+
+class Imports(cst.CSTTransformer):
+    """Take out imports of TensorFlow that nothing uses any more, and put in what the new code needs.
+
+    Args:
+        needed: modules, keys of `_STATEMENTS`.
+        kept: names that still stand for TensorFlow.
+        first: the number of the statement at the top of the module before which new imports go.
+    """
+
+    def __init__(self, needed: set[str], kept: set[str]) -> None:
+        super().__init__()
+        self.needed, self.kept = set(needed), kept
+        self.findings: list[Finding] = []
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine] | cst.RemovalSentinel:
+        statement = original_node.body[0]
+        if isinstance(statement, cst.Import):
+            lines = self._import(statement)
+        elif isinstance(statement, cst.ImportFrom) and statement.module is not None and not statement.relative:
+            lines = self._import_from(statement)
+        else:
+            return updated_node
+        if lines is None:
+            return updated_node
+        if not lines:
+            return cst.RemoveFromParent()
+        parsed = [cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine) for line in lines]
+        parsed[0] = parsed[0].with_changes(leading_lines=updated_node.leading_lines)
+        return cst.FlattenSentinel(parsed)
+
+    def _import(self, node: cst.Import) -> list[str] | None:
+        """None to leave it alone."""
+        if not any(_is_tensorflow(code(alias.name)) for alias in node.names):
+            return None
+        lines = []
+        for alias in node.names:
+            module, name = code(alias.name), code(alias.asname.name) if alias.asname else ""
+            target = _names.target_of(module.removeprefix("tensorflow").removeprefix("."))
+            if not _is_tensorflow(module) or (name or "tensorflow") in self.kept:
+                lines.append(f"import {module}{f' as {name}' if name else ''}")
+            elif target is not None and name:
+                lines.append(f"import {target}" if target == name else f"import {target} as {name}")
+        return lines
+
+    def _import_from(self, node: cst.ImportFrom) -> list[str] | None:
+        module = code(node.module) if node.module else ""
+        if not _is_tensorflow(module) or isinstance(node.names, cst.ImportStar):
+            return None
+        prefix = module.removeprefix("tensorflow").removeprefix(".").removeprefix("compat.v2")
+        lines: dict[str, list[str]] = {}
+        for alias in node.names:
+            name = code(alias.name)
+            bound = code(alias.asname.name) if alias.asname else name
+            origin, new = self._origin(f"{prefix}.{name}".removeprefix("."), module, name)
+            lines.setdefault(origin, []).append(new if new == bound else f"{new} as {bound}")
+        return [
+            f"from {origin} import {', '.join(names)}" if origin else f"import {', '.join(names)}"
+            for origin, names in lines.items()
+        ]
+
+    def _origin(self, full: str, module: str, name: str) -> tuple[str, str]:
+        """The module and the name to import instead; those of TensorFlow if there are none."""
+        from ._ops import OPS
+
+        target = OPS[full].target if full in OPS else _names.target_of(full)
+        if target is None or '"' in target or target in ("str", "None"):
+            self.findings.append(Finding(0, "left", f"from {module} import {name}", _names.advice_for(full)))
+            return module, name
+        origin, _, new = target.rpartition(".")
+        return origin, new
+
+
+def _is_tensorflow(module: str) -> bool:
+    return module.partition(".")[0] == "tensorflow"
+
+
+def fix_imports(module: cst.Module, needed: set[str], kept: set[str]) -> tuple[cst.Module, list[Finding]]:
+    """The module with the imports it needs, and the imports that could not be translated."""
+    place = _place(module)
+    have = {line for statement in module.body for line in _bound(statement)}
+    missing = [name for name in _STATEMENTS if name in needed and _STATEMENTS[name].split("  ")[0] not in have]
+    new = [cst.parse_statement(_STATEMENTS[name]) for name in missing]
+    if place is None:
+        place = _after_docstring(module)
+    body = list(module.body)
+    if new and place < len(body) and isinstance(body[place], cst.SimpleStatementLine):
+        moved = cst.ensure_type(body[place], cst.SimpleStatementLine)
+        new[0] = cst.ensure_type(new[0], cst.SimpleStatementLine).with_changes(leading_lines=moved.leading_lines)
+        body[place] = moved.with_changes(leading_lines=[])
+    transformer = Imports(needed, kept)
+    changed = module.with_changes(body=[*body[:place], *new, *body[place:]]).visit(transformer)
+    return changed, transformer.findings
+
+
+def _place(module: cst.Module) -> int | None:
+    """The first import of TensorFlow or Keras at the top level."""
+    for i, statement in enumerate(module.body):
+        if any(line.split()[1].partition(".")[0] in ("tensorflow", "keras") for line in _bound(statement)):
+            return i
+    return None
+
+
+def _bound(statement: cst.CSTNode) -> list[str]:
+    """Import statements of one line, one per module, without comments."""
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return []
+    lines = []
+    for part in statement.body:
+        if isinstance(part, cst.Import):
+            lines += [f"import {code(alias).rstrip(', ')}" for alias in part.names]
+        if isinstance(part, cst.ImportFrom) and part.module is not None:
+            lines.append(code(part))
+    return lines
+
+
+def _after_docstring(module: cst.Module) -> int:
+    place = 0
+    for statement in module.body:
+        text = code(statement).strip()
+        if (place == 0 and text[:3] in ('"""', "'''")) or text.startswith("from __future__"):
+            place += 1
+        else:
+            break
+    return place

@@ -1,0 +1,53 @@
+"""From a file to its translation."""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+import libcst as cst
+
+from ...errors import CommandError
+from ._findings import Finding
+from ._imports import fix_imports
+from ._rewriter import rewrite
+from ._sources import Source, read
+
+
+@dataclass(frozen=True)
+class Migration:
+    """What became of a file.
+
+    Attributes:
+        source: the file as it is.
+        text: the file as it would be.
+        findings: what a person has to look at, by line.
+    """
+
+    source: Source
+    text: str
+    findings: list[Finding]
+
+    def diff(self) -> str:
+        """The changes, as ``diff -u`` shows them."""
+        name = str(self.source.path)
+        old, new = self.source.text.splitlines(keepends=True), self.text.splitlines(keepends=True)
+        return "".join(difflib.unified_diff(old, new, name, f"{name} (Replicant)"))
+
+
+def migrate(path: Path) -> Migration:
+    """Translate a file, which stays as it is. Raises CommandError if it cannot be read or is no Python."""
+    source = read(path)
+    joined = source.joined()
+    try:
+        module, rewriter = rewrite(joined)
+    except cst.ParserSyntaxError as error:
+        raise CommandError(f"{path} is no Python, at {source.place(error.raw_line)}: {error.message}") from error
+    module, import_findings = fix_imports(module, rewriter.modules, rewriter.kept)
+    findings = sorted({*rewriter.findings, *(_at_line(finding, joined) for finding in import_findings)})
+    return Migration(source, source.with_code(module.code), findings)
+
+
+def _at_line(finding: Finding, text: str) -> Finding:
+    start = finding.construct.partition(" import ")[0] + " import "
+    line = next((i for i, line in enumerate(text.splitlines(), 1) if line.strip().startswith(start)), 1)
+    return Finding(line, finding.kind, finding.construct, finding.advice)

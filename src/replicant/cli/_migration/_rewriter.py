@@ -1,0 +1,343 @@
+"""Walk through a program and translate what has a counterpart; everything else is left as it is and reported."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import libcst as cst
+import libcst.matchers as m
+from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider, QualifiedNameSource
+
+from . import _calls, _names, _ops
+from ._findings import Finding
+from ._kinds import Kinds
+
+_IF_ADVICE = "in traced code its condition must not be an array: use keras.ops.where or jax.lax.cond there"
+_DEVICE_LISTS = ("config.list_physical_devices", "config.experimental.list_physical_devices")
+_RENAMED = {
+    "experimental_run_v2": "run",
+    "experimental_distribute_datasets_from_function": "distribute_datasets_from_function",
+}
+_TAKERS = ("config.set_logical_device_configuration", "config.experimental.set_virtual_device_configuration")
+
+
+class Rewriter(cst.CSTTransformer):
+    """One walk. Afterwards: `findings`, `modules` (what the new code needs) and `kept` (names of TensorFlow still in use)."""
+
+    METADATA_DEPENDENCIES = (PositionProvider, QualifiedNameProvider)
+
+    def __init__(self, module: cst.Module) -> None:
+        super().__init__()
+        self.findings: list[Finding] = []
+        self.modules: set[str] = set()
+        self.kept: set[str] = set()
+        self._aliases = _module_aliases(module)
+        self._bound = self._aliases | _from_imports(module)
+        self._traced = _traced_functions(module)
+        self._functions: list[str] = []
+        self._handled: set[cst.CSTNode] = set()  # names that their call took care of
+        self._unused = _only_for_virtual_devices(module)
+        self._uses_tensorflow = bool(m.findall(module, m.Name("tensorflow") | m.Name("keras")))
+        self._kinds = Kinds(self._name)
+
+    # Which name
+
+    def _name(self, node: cst.CSTNode) -> str | None:
+        """The name of TensorFlow that an expression stands for, without "tensorflow."."""
+        if not _is_dotted(node):
+            return None
+        for found in self.get_metadata(QualifiedNameProvider, node, ()):
+            name = found.name
+            if found.source == QualifiedNameSource.LOCAL:
+                root, dot, rest = name.partition(".")
+                name = self._aliases.get(root, "") + dot + rest
+            if name == "tensorflow" or name.startswith("tensorflow."):
+                return name.removeprefix("tensorflow").removeprefix(".").removeprefix("compat.v2.")
+            if name.startswith("keras."):
+                return name  # the same names, under tf.keras
+        return None
+
+    def _is_plain_keras(self, node: cst.CSTNode) -> bool:
+        return any(found.name.startswith("keras.") for found in self.get_metadata(QualifiedNameProvider, node, ()))
+
+    def _note(self, kind: str, node: cst.CSTNode, advice: str) -> None:
+        position: Any = self.get_metadata(PositionProvider, node)
+        line = position.start.line
+        construct = " ".join(_calls.code(node).split())
+        if len(construct) > 100:
+            construct = construct[:97] + "..."
+        self.findings.append(Finding(line, "left" if kind == "left" else "check", construct, advice))
+
+    def _leave_alone(self, node: cst.CSTNode, advice: str) -> None:
+        self._note("left", node, advice)
+        self.kept.add(_root(node))
+
+    # Names
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        if node in self._handled:
+            return False
+        name = node.attr.value
+        owner = self._kinds.of(node.value)
+        if name == "extended" and not self._name(node):
+            self._note("left", node, "strategy.extended is TensorFlow's inside: use run, reduce or merge_call")
+        elif owner is not None and name not in _RENAMED and not _names.exists(f"{owner}.{name}"):
+            self._note("left", node.attr, f"{owner} has no {name}; docs/differences.md and docs/input.md say what there is")
+        elif name == "minimize" and self._uses_tensorflow:
+            self._note(
+                "left", node, "an optimizer of Keras 3 has no minimize: replicant.GradientTape, then optimizer.apply_gradients"
+            )
+        return self._name(node) is None  # the longest name decides; its parts do not
+
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
+        if original_node in self._handled:
+            return updated_node
+        name = self._name(original_node)
+        if name is None:
+            return self._method_attribute(original_node, updated_node)
+        return self._renamed(name, original_node) or updated_node
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
+        if original_node not in self._handled and self._name(original_node) == "" and original_node.value not in self._aliases:
+            self._leave_alone(original_node, "the module itself is used as a value")
+        return updated_node
+
+    def _renamed(self, name: str, node: cst.Attribute) -> cst.BaseExpression | None:
+        root = _root(node)
+        target = _names.target_of(name)
+        if target is None:
+            self._leave_alone(node, _names.advice_for(name))
+            return None
+        if root in self._bound:  # the name itself is translated where it is made
+            alias = _names.target_of(self._bound[root].removeprefix("tensorflow."))
+            if alias is not None and _calls.code(node).replace(root, alias, 1) == target:
+                return None
+        if _calls.code(node) == target or (target == name and self._is_plain_keras(node)):
+            return None
+        return self._expression(target)
+
+    def _expression(self, target: str) -> cst.BaseExpression:
+        root = target.partition(".")[0]
+        if root in ("replicant", "keras", "jax"):
+            self.modules.add(root)
+        return cst.parse_expression(target)
+
+    def _method_attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
+        if original.attr.value == "lr" and "optimizer" in _calls.code(original.value).rpartition(".")[2]:
+            self._note("check", original, "an optimizer of Keras 3 has learning_rate")
+            return updated.with_changes(attr=cst.Name("learning_rate"))
+        return updated
+
+    # Calls
+
+    def visit_Call(self, node: cst.Call) -> bool:
+        name = self._name(node.func)
+        if name in _ops.OPS or name in _calls.HANDLERS or name == "print":
+            self._handled.add(node.func)
+        if self._loads_latest_weights(node):
+            self._handled.add(_inner(node).func)
+        return name not in _TAKERS or _calls.logical_devices(node).node is None  # else nothing of it stays
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        if self._loads_latest_weights(original_node):
+            return self._rewritten(original_node, updated_node, _calls.load_latest_weights(updated_node))
+        name = self._name(original_node.func)
+        if name is None:
+            return self._method_call(original_node, updated_node)
+        if name == "range" and self._is_iterated(original_node):
+            return updated_node.with_changes(func=cst.Name("range"))
+        if name == "print":
+            traced = any(function in self._traced for function in self._functions)
+            handler = _calls.print_traced if traced else _calls.print_outside
+            return self._rewritten(original_node, updated_node, handler(updated_node))
+        if name in _calls.HANDLERS:
+            return self._special(name, original_node, updated_node)
+        if name in _ops.OPS:
+            return self._operation(_ops.OPS[name], original_node, updated_node)
+        return updated_node
+
+    def _special(self, name: str, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        func, renamed = original.func, None
+        rewrite = _calls.HANDLERS[name](updated)
+        if rewrite.node is not None and isinstance(func, cst.Attribute) and _names.target_of(name) is not None:
+            renamed = self._renamed(name, func)
+            rewrite = _calls.HANDLERS[name](updated.with_changes(func=renamed or updated.func))
+        return self._rewritten(original, updated, rewrite)
+
+    def _operation(self, op: _ops.Op, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        arguments = _ops.bind(op, list(updated.args))
+        if isinstance(arguments, str):
+            self._leave_alone(original, f"{arguments}: write it with keras.ops")
+            return updated
+        func = self._expression(op.target) if isinstance(original.func, cst.Attribute) else updated.func
+        return updated.with_changes(func=func, args=arguments)
+
+    def _rewritten(self, original: cst.Call, updated: cst.Call, rewrite: _calls.Rewrite) -> cst.BaseExpression:
+        if rewrite.node is None:
+            self._leave_alone(original, rewrite.left)
+            return updated
+        self.modules |= rewrite.modules
+        if rewrite.check:
+            self._note("check", original, rewrite.check)
+        return rewrite.node
+
+    def _method_call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        method = original.func.attr.value if isinstance(original.func, cst.Attribute) else ""
+        func = updated.func
+        if not isinstance(func, cst.Attribute) or not self._uses_tensorflow:
+            return updated
+        if method == "numpy" and not original.args:
+            self.modules.add("numpy")
+            self._note("check", original, "np.asarray of an array, a variable or a value of a replica")
+            return cst.parse_expression(f"np.asarray({_calls.code(func.value)})")
+        if method == "reset_states" and not original.args:
+            self._note("check", original, "Keras 3 says reset_state")
+            return updated.with_changes(func=func.with_changes(attr=cst.Name("reset_state")))
+        if method in _RENAMED:
+            return updated.with_changes(func=func.with_changes(attr=cst.Name(_RENAMED[method])))
+        return updated
+
+    def _loads_latest_weights(self, node: cst.Call) -> bool:
+        pattern = m.Call(func=m.Attribute(attr=m.Name("load_weights")), args=[m.Arg(value=m.Call(args=[m.Arg()]))])
+        return m.matches(node, pattern) and self._name(_inner(node).func) == "train.latest_checkpoint"
+
+    def _is_iterated(self, node: cst.Call) -> bool:
+        return node in self._iterated
+
+    # Statements
+
+    def visit_Module(self, node: cst.Module) -> None:
+        self._iterated = {x.iter for x in m.findall(node, m.For() | m.CompFor()) if isinstance(x, cst.For | cst.CompFor)}
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        self._kinds.note(node)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._functions.append(node.name.value)
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
+        self._functions.pop()
+        return updated_node
+
+    def visit_If(self, node: cst.If) -> None:
+        self._check_branch(node, node.test)
+
+    def visit_While(self, node: cst.While) -> None:
+        self._check_branch(node, node.test)
+
+    def _check_branch(self, node: cst.If | cst.While, test: cst.BaseExpression) -> None:
+        if self._functions and self._functions[-1] in self._traced:
+            self._note("check", test, _IF_ADVICE)
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        for alias in node.names:
+            if _calls.code(alias.name).partition(".")[0] == "tensorflow_datasets":
+                self._note("left", node, "it gives tf.data: read arrays (tfds.load(..., batch_size=-1)) and make a Dataset of them")
+        return False
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        return False
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
+        assign = original_node.body[0]
+        if not isinstance(assign, cst.Assign) or len(original_node.body) > 1:
+            return updated_node
+        target, new = _calls.code(assign.targets[0].target), cst.ensure_type(updated_node.body[0], cst.Assign)
+        if target in self._unused and isinstance(assign.value, cst.Call) and self._name(assign.value.func) in _DEVICE_LISTS:
+            self._note("check", assign, "left out: listing devices starts JAX, and virtual devices must be made before")
+            return cst.RemoveFromParent()
+        if _calls.code(new.value) == target:
+            return cst.RemoveFromParent()  # keras = tf.keras
+        if target.replace("'", '"') == 'os.environ["KERAS_BACKEND"]' and _calls.code(new.value).strip("'\"") == "tensorflow":
+            return updated_node.with_changes(body=[new.with_changes(value=cst.SimpleString('"jax"'))])
+        return updated_node
+
+
+def rewrite(source: str) -> tuple[cst.Module, Rewriter]:
+    """Translate a module; its imports are still the old ones."""
+    wrapper = MetadataWrapper(cst.parse_module(source))
+    rewriter = Rewriter(wrapper.module)
+    return wrapper.visit(rewriter), rewriter
+
+
+def _is_dotted(node: cst.CSTNode) -> bool:
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
+def _inner(node: cst.Call) -> cst.Call:
+    return cst.ensure_type(node.args[0].value, cst.Call)
+
+
+def _root(node: cst.CSTNode) -> str:
+    while isinstance(node, cst.Attribute | cst.Call):
+        node = node.value if isinstance(node, cst.Attribute) else node.func
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _module_aliases(module: cst.Module) -> dict[str, str]:
+    """Names at the top of the module that stand for one of TensorFlow: ``layers = tf.keras.layers``."""
+    names = {"tensorflow": "tensorflow", **_imported(module)}
+    aliases: dict[str, str] = {}
+    for statement in module.body:
+        assign = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        if isinstance(assign, cst.Assign) and len(assign.targets) == 1 and isinstance(assign.targets[0].target, cst.Name):
+            root, dot, rest = _calls.code(assign.value).partition(".")
+            if isinstance(assign.value, cst.Attribute) and root in names:
+                aliases[assign.targets[0].target.value] = names[root] + dot + rest
+    return aliases
+
+
+def _imported(module: cst.Module) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for node in m.findall(module, m.ImportAlias(asname=m.AsName())):
+        alias = cst.ensure_type(node, cst.ImportAlias)
+        if alias.asname is not None and _calls.code(alias.name).partition(".")[0] == "tensorflow":
+            found[_calls.code(alias.asname.name)] = _calls.code(alias.name)
+    return found
+
+
+def _from_imports(module: cst.Module) -> dict[str, str]:
+    """Names that an import binds to something within TensorFlow: ``from tensorflow.keras import layers``."""
+    found = {name: full for name, full in _imported(module).items() if "." in full}
+    for node in m.findall(module, m.ImportFrom()):
+        statement = cst.ensure_type(node, cst.ImportFrom)
+        prefix = _calls.code(statement.module) if statement.module else ""
+        if prefix.partition(".")[0] == "tensorflow" and not isinstance(statement.names, cst.ImportStar):
+            for alias in statement.names:
+                name = _calls.code(alias.name)
+                found[_calls.code(alias.asname.name) if alias.asname else name] = f"{prefix}.{name}"
+    return found
+
+
+def _traced_functions(module: cst.Module) -> set[str]:
+    """Functions that ``tf.function`` decorates, and those that are given to ``run``."""
+    decorated = m.Decorator(decorator=m.OneOf(_ENDS_IN_FUNCTION, m.Call(func=_ENDS_IN_FUNCTION)))
+    found = {cst.ensure_type(x, cst.FunctionDef).name.value for x in m.findall(module, m.FunctionDef(decorators=[decorated]))}
+    for node in m.findall(module, m.Call(func=m.Attribute(attr=m.Name("run")))):
+        call = cst.ensure_type(node, cst.Call)
+        found |= {a.value.value for a in call.args[:1] if isinstance(a.value, cst.Name)}
+    return found
+
+
+_ENDS_IN_FUNCTION = m.Attribute(attr=m.Name("function"))
+
+
+def _only_for_virtual_devices(module: cst.Module) -> set[str]:
+    """Names that are given a value and are then used only in ``set_logical_device_configuration``."""
+
+    def count(nodes: Iterable[cst.CSTNode]) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for node in nodes:
+            for name in m.findall(node, m.Name()):
+                value = cst.ensure_type(name, cst.Name).value
+                counts[value] = counts.get(value, 0) + 1
+        return counts
+
+    takers = [name.rpartition(".")[2] for name in _TAKERS]
+    calls = m.findall(module, m.Call(func=m.Attribute(attr=m.OneOf(*(m.Name(name) for name in takers)))))
+    inside = count(cst.ensure_type(call, cst.Call).args[0] for call in calls)
+    everywhere = count([module])
+    return {name for name, number in inside.items() if everywhere[name] == number + 1}

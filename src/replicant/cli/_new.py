@@ -1,0 +1,65 @@
+"""``replicant new NAME``: a training project to start from."""
+
+import argparse
+import importlib.util
+import keyword
+from importlib.resources import files
+from pathlib import Path
+
+from ..errors import CommandError
+
+SUMMARY = "Write a project with a training loop of your own: program, tests, requirements."
+
+_PLACEHOLDER = "PROJECT"
+_FILES = {
+    "project.py.txt": f"{_PLACEHOLDER}.py",
+    "test_project.py.txt": f"test_{_PLACEHOLDER}.py",
+    "requirements.txt": "requirements.txt",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``replicant new``."""
+    parser.add_argument("name", metavar="NAME", help="of the project, its folder and its module: a Python identifier")
+    parser.add_argument("--into", type=Path, default=Path(), metavar="DIR", help="where the folder goes (default: here)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Write the project and say how to run it."""
+    folder = write_project(arguments.name, arguments.into)
+    print(f"Wrote {', '.join(sorted(path.name for path in folder.iterdir()))} into {folder}. Next:")
+    print(f"  cd {folder}")
+    print("  pip install -r requirements.txt")
+    print(f"  python {arguments.name}.py --virtual-devices 2")
+    print(f"  python -m pytest test_{arguments.name}.py")
+    print("Then adapt what ADAPT marks.")
+    return 0
+
+
+def write_project(name: str, parent: Path) -> Path:
+    """Write the project's files into the new folder `parent` / `name`, and return it.
+
+    Raises CommandError if the name cannot be a module's, if the folder exists, or if it cannot be written.
+    """
+    _check_name(name)
+    folder = parent / name
+    templates = files(str(__package__)) / "templates"
+    try:
+        folder.mkdir()
+        for template, file in _FILES.items():
+            text = (templates / template).read_text(encoding="utf-8").replace(_PLACEHOLDER, name)
+            (folder / file.replace(_PLACEHOLDER, name)).write_text(text, encoding="utf-8")
+    except FileExistsError:
+        raise CommandError(f"{folder} exists already, and nothing in it was touched: remove it, or choose another name.") from None
+    except OSError as error:
+        raise CommandError(f"{folder} cannot be written ({error.strerror}): choose another folder with --into.") from error
+    return folder
+
+
+def _check_name(name: str) -> None:
+    if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name):
+        raise CommandError(
+            f"{name!r} cannot be the name of a Python module: use letters, digits and underscores, no digit first, and no keyword."
+        )
+    if importlib.util.find_spec(name) is not None:
+        raise CommandError(f"{name!r} is the name of an installed module, which {name}.py would hide: choose another name.")

@@ -1,0 +1,10 @@
+"""Plans: what a training step will do on devices that are not there.
+
+``make_plan(program, topology)`` runs a program up to its first training step with as many replicas as the topology has devices,
+compiles that step (for TPUs ahead of time, by libtpu on any CPU), and reads off memory, operations, exchanges and time.
+"""
+
+from ._exchanges import Exchange
+from ._plan import Plan, make_plan
+
+__all__ = ["Exchange", "Plan", "make_plan"]

@@ -1,0 +1,71 @@
+"""From counts to seconds: a roofline for the device, a ring for the exchanges. Pure arithmetic."""
+
+import dataclasses
+
+from ._chips import Chip
+
+ASSUMPTIONS = (
+    "matrix units work at 50 % of their data sheet's rate, memory at 80 %, links at 80 %",
+    "computing and memory traffic overlap; exchanges come after both",
+    "an all-reduce is a ring: each device sends and receives 2 (n - 1) / n times its bytes",
+    "input arrives in time; the rate that it needs is given",
+)
+_MATRIX_SHARE, _MEMORY_SHARE, _LINK_SHARE = 0.5, 0.8, 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Seconds of one step."""
+
+    compute: float
+    memory: float
+    network: float
+
+    @property
+    def step(self) -> float:
+        """All of it."""
+        return max(self.compute, self.memory) + self.network
+
+    @property
+    def bound(self) -> str:
+        """What takes longest: "compute", "memory" or "network"."""
+        parts = {"compute": self.compute, "memory": self.memory, "network": self.network}
+        return max(parts, key=lambda name: parts[name])
+
+
+def times_of(chip: Chip, *, flops: float, memory_bytes: float, exchanged_bytes: float, num_devices: int) -> Times:
+    """The times of a step on one of `num_devices` chips.
+
+    Args:
+        chip: the device.
+        flops: operations of one device.
+        memory_bytes: bytes that one device reads and writes.
+        exchanged_bytes: bytes of each device that are all-reduced.
+        num_devices: that take part.
+    """
+    return Times(
+        flops / (chip.flops * _MATRIX_SHARE),
+        memory_bytes / (chip.memory_rate * _MEMORY_SHARE),
+        all_reduce_seconds(chip, exchanged_bytes, num_devices),
+    )
+
+
+def all_reduce_seconds(chip: Chip, num_bytes: float, num_devices: int) -> float:
+    """Seconds of all-reducing `num_bytes` of each device: over the links within groups, then over the network between them."""
+    within = min(num_devices, chip.group)
+    between = -(-num_devices // chip.group)
+    seconds = 2 * (within - 1) / within * num_bytes / (chip.link_rate * _LINK_SHARE)
+    # Each device of a group sends its share of the group's sum to those of the other groups.
+    return seconds + 2 * (between - 1) / between * (num_bytes / within) / (chip.network_rate * _LINK_SHARE)
+
+
+def scaling(chip: Chip, *, flops: float, memory_bytes: float, exchanged_bytes: float, most: int) -> list[tuple[int, Times, float]]:
+    """(devices, times, efficiency) for 1, 2, 4 ... devices with the same work each; efficiency is that against one device."""
+    rows = []
+    num_devices = 1
+    while num_devices <= most:
+        times = times_of(chip, flops=flops, memory_bytes=memory_bytes, exchanged_bytes=exchanged_bytes, num_devices=num_devices)
+        rows.append((num_devices, times))
+        num_devices *= 2
+    alone = rows[0][1].step
+    return [(n, times, alone / times.step if times.step else 1.0) for n, times in rows]

@@ -1,0 +1,50 @@
+"""The exchanges between devices in a compiled program, read from XLA's text of it."""
+
+import dataclasses
+import math
+import re
+
+_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+_LINE = re.compile(rf"= (?P<shapes>.*?) (?P<kind>{'|'.join(_KINDS)})(?:-start)?\(")
+_SHAPE = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
+_LISTS = re.compile(r"replica_groups=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
+_IOTA = re.compile(r"replica_groups=(?:mesh)?\[(\d+),(\d+)\]")
+_BITS = re.compile(r"\d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """One exchange. num_bytes: of its result on each device. group_size: devices that exchange with each other; 0: all."""
+
+    kind: str
+    num_bytes: int
+    group_size: int
+
+
+def exchanges_in(text: str) -> list[Exchange]:
+    """The exchanges in the text of a compiled program, in its order.
+
+    >>> exchanges_in("%r = f32[4,2]{1,0} all-reduce(f32[4,2]{1,0} %x), replica_groups={{0,1}}, to_apply=%add")
+    [Exchange(kind='all-reduce', num_bytes=32, group_size=2)]
+    """
+    found = []
+    for line in text.splitlines():
+        match = _LINE.search(line)
+        if match:
+            shapes = _SHAPE.findall(match["shapes"])
+            if "-start(" in line and len(shapes) > 1 and match["kind"] != "all-reduce":
+                shapes = shapes[-1:]  # operands come first
+            found.append(Exchange(match["kind"], sum(_bytes_of(*shape) for shape in shapes), _group_size(line)))
+    return found
+
+
+def _bytes_of(dtype: str, dims: str) -> int:
+    bits = 8 if dtype == "pred" else int(_BITS.findall(dtype)[0])
+    return math.prod(int(size) for size in dims.split(",") if size) * max(8, bits) // 8
+
+
+def _group_size(line: str) -> int:
+    if match := _LISTS.search(line):
+        return len(match[1].split("}")[0].strip("{").split(","))
+    match = _IOTA.search(line)
+    return int(match[2]) if match else 0

@@ -1,0 +1,180 @@
+"""Plans of real programs, compiled for devices that are not there."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import replicant
+from replicant.cli import main
+from replicant.errors import ArgumentError, ConfigurationError, ContextError
+from replicant.plan import Plan, make_plan
+
+PROGRAM = """
+import sys
+import keras
+import numpy as np
+import replicant
+
+print("the script was run with", sys.argv[1:])
+strategy = replicant.MirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4), keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+rows = 3 * strategy.num_replicas_in_sync
+model.fit(np.zeros((rows, 6), "float32"), np.zeros((rows, 2), "float32"), batch_size=rows, verbose=0)
+raise SystemExit("a plan must not get here")
+"""
+WEIGHTS = 4 * (6 * 4 + 4 + 4 * 2 + 2)  # bytes
+
+
+def make_model() -> keras.Model:
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(4), keras.layers.Dense(2)])
+
+
+def by_fit() -> None:
+    with replicant.MirroredStrategy().scope():
+        model = make_model()
+        model.compile("adam", "mse")
+    rows = 3 * replicant.MirroredStrategy().num_replicas_in_sync
+    model.fit(np.zeros((rows, 6), "float32"), np.zeros((rows, 2), "float32"), batch_size=rows, verbose=0)
+
+
+def by_loop(rows: int = 3, **options: Any) -> None:
+    strategy = replicant.MirroredStrategy(**options)
+    n = strategy.num_replicas_in_sync
+    with strategy.scope():
+        model, optimizer = make_model(), keras.optimizers.Adam()
+
+    def step(batch: Any) -> Any:
+        with replicant.GradientTape() as tape:
+            loss = replicant.compute_average_loss(keras.ops.mean((model(batch[0]) - batch[1]) ** 2, axis=-1))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    x, y = np.zeros((rows * n, 6), "float32"), np.zeros((rows * n, 2), "float32")
+    for batch in strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices((x, y)).batch(3 * n)):
+        strategy.run(step, args=(batch,))
+
+
+def counts(plan: Plan) -> tuple[Any, ...]:
+    return plan.batch, plan.weights, plan.optimizer_state, plan.examples_per_step
+
+
+@pytest.mark.parametrize("program", [by_fit, by_loop])
+@pytest.mark.parametrize(("topology", "devices"), [("cpu:2", 2), ("gpu:8xh100", 8)])
+def test_a_plan_counts_what_a_step_holds(program: Any, topology: str, devices: int) -> None:
+    plan = make_plan(program, topology)
+    # Adam's moments; the loop also counts the number of steps and the learning rate, 4 bytes each.
+    assert counts(plan)[:2] == (((3, 6), (3, 2)), WEIGHTS)
+    assert plan.optimizer_state in (2 * WEIGHTS, 2 * WEIGHTS + 8)
+    assert plan.examples_per_step == 3 * devices
+    assert plan.fits
+    assert plan.compiled.flops > 0
+    assert [x.num_bytes for x in plan.compiled.exchanges] == ([WEIGHTS] if topology.startswith("gpu") else [])
+
+
+def test_a_plan_as_text_and_as_json() -> None:
+    plan = make_plan(by_loop, "gpu:8xa100")
+    told = json.loads(plan.to_json())
+    assert (told["devices"], told["batch_per_replica"], told["bytes_per_device"]["weights"], told["fits"]) == (
+        8,
+        [[3, 6], [3, 2]],
+        WEIGHTS,
+        True,
+    )
+    assert told["bytes_per_device"]["all"] == plan.bytes_per_device
+    assert [row["devices"] for row in told["scaling"]] == [2**k for k in range(11)]
+    assert "topology" in str(plan)
+    assert "8 x NVIDIA A100 80 GB" in str(plan)
+    assert "<td>8 x" not in plan._repr_html_()
+    assert plan._repr_html_().startswith("<table><tr><td>topology</td><td>gpu:8xa100: 8 x NVIDIA A100 80 GB</td></tr>")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    plot = tmp_path / "scaling.svg"
+    assert main(["plan", "--topology", "gpu:8xh100", "--json", "--plot", str(plot), str(script), "--args=--epochs 3"]) == 0
+    told = json.loads(capsys.readouterr().out)  # the program's own lines are not in it
+    assert told["batch_per_replica"] == [[3, 6], [3, 2]]
+    assert plot.read_text().startswith("<svg ")
+    assert plot.read_text().count('r="3"') == len(told["scaling"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.py", "--topology", "cpu:2"], "there is no script 'nowhere.py'"),
+        (["nowhere", "--topology", "cpu:2"], "'nowhere' is neither a script (SCRIPT.py) nor MODULE:FUNCTION"),
+        (["nowhere:train", "--topology", "cpu:2"], "there is no module 'nowhere' here"),
+        (["json:train", "--topology", "cpu:2"], "module 'json' has no function 'train'"),
+        (["json:loads", "--topology", "abacus:2"], "'abacus:2' is no topology"),
+    ],
+)
+def test_what_the_command_cannot_plan(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert main(["plan", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_program_that_trains_nothing() -> None:
+    with pytest.raises(ContextError, match="ended without a training step under a strategy"):
+        make_plan(lambda: None, "cpu:2")
+
+
+def test_a_first_batch_that_does_not_divide() -> None:
+    with pytest.raises(ArgumentError, match=r"gives the 4 replicas different numbers of rows.*a multiple of 4 rows"):
+        make_plan(lambda: by_loop_with_rows(7), "cpu:4")
+
+
+def by_loop_with_rows(rows: int) -> None:
+    strategy = replicant.MirroredStrategy()
+    with strategy.scope():
+        weight = replicant.Variable(1.0, name="weight", trainable=True)
+    data = replicant.data.Dataset.range(rows).batch(rows)
+    for batch in strategy.experimental_distribute_dataset(data):
+        strategy.run(lambda x: _grow(weight, x), args=(batch,))
+
+
+def _grow(weight: Any, x: Any) -> None:
+    context = replicant.get_replica_context()
+    weight.assign(weight + context.all_reduce("SUM", x.sum().astype("float32")))
+
+
+@pytest.mark.parametrize("make", [replicant.TPUStrategy, replicant.MultiWorkerMirroredStrategy], ids=["tpu", "workers"])
+def test_strategies_for_devices_that_are_not_there(make: Any) -> None:
+    def program() -> None:
+        strategy = make()
+        with strategy.scope():
+            model = make_model()
+            model.compile("sgd", "mse")
+        rows = 3 * strategy.num_replicas_in_sync
+        model.fit(np.zeros((rows, 6), "float32"), np.zeros((rows, 2), "float32"), batch_size=rows, verbose=0)
+
+    assert make_plan(program, "gpu:8xh100").batch == ((3, 6), (3, 2))
+
+
+def test_strategies_are_as_ever_afterwards() -> None:
+    make_plan(by_fit, "gpu:8xh100")
+    assert replicant.MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync == 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed")
+def test_without_libtpu_there_are_no_plans_for_tpus() -> None:
+    with pytest.raises(ConfigurationError, match=r"'v5e:2x4' needs libtpu.*pip install 'replicant\[tpu-plan\]'"):
+        make_plan(by_fit, "v5e:2x4")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'replicant[tpu-plan]'")
+@pytest.mark.parametrize("program", [by_fit, by_loop])
+def test_a_tpu_step_all_reduces_the_gradients_once(program: Any) -> None:
+    plan = make_plan(program, "v5e:2x4")
+    assert [(x.kind, x.num_bytes) for x in plan.compiled.exchanges] == [("all-reduce", WEIGHTS)]

@@ -1,0 +1,155 @@
+"""The documentation: every Python block runs, the transcripts are those of today's commands, and the site builds without a warning.
+
+A page's blocks are one program. What a block takes for granted (a model, a step) is in `PRELUDES`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CHEAP = {"concepts"}  # runs by default, as a sample; the others with REPLICANT_TEST_FULL=1
+
+COMMON = """\
+import replicant
+
+replicant.set_virtual_devices(2)
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from replicant.data import Dataset
+
+strategy = replicant.MirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(4)])
+    optimizer = keras.optimizers.Adam()
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+images, labels = np.ones((20, 3), "float32"), np.zeros(20, "int32")
+global_batch_size = 8
+batches = strategy.experimental_distribute_dataset(Dataset.from_tensor_slices((images, labels)).batch(global_batch_size))
+
+
+def replica_step(batch):
+    x, y = batch
+    losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")(y, model(x))
+    return replicant.compute_average_loss(losses, global_batch_size=global_batch_size)
+
+
+@replicant.function
+def train_step(batch):
+    return strategy.reduce("SUM", strategy.run(replica_step, args=(batch,)))
+
+
+"""
+CHECKPOINTS = """\
+iterator, state = iter(batches), {"loss": 0.0}
+"""
+FAULTS = """\
+class Progress:
+    epoch, losses = 0, []
+
+    def state(self):
+        return {"epoch": self.epoch, "losses": self.losses}
+
+    def restore(self, state):
+        self.epoch, self.losses = state["epoch"], state["losses"]
+
+
+with strategy.scope():
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+dataset, others, num_epochs, progress = Dataset.from_tensor_slices((images, labels)).batch(8), [], 1, Progress()
+iterator = [next(iter(batches))]
+"""
+KERAS = """\
+class Sequential(keras.Sequential):
+    def __init__(self, layers):
+        super().__init__([keras.layers.Dense(4)] if layers == [...] else layers)
+
+
+keras.Sequential = Sequential
+optimizer, loss = "adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+dataset = test_dataset = Dataset.from_tensor_slices((images, labels)).batch(8)
+"""
+LAUNCH = """\
+import keras
+import numpy as np
+
+import replicant
+
+
+def create_model():
+    return keras.Sequential([keras.layers.Dense(1)])
+
+
+def dataset():
+    return replicant.data.Dataset.from_tensor_slices((np.ones((8, 3), "float32"), np.ones((8, 1), "float32"))).batch(4)
+
+
+"""
+PRELUDES = {
+    "checkpoints": COMMON + CHECKPOINTS,
+    "fault-tolerance": COMMON + FAULTS,
+    "input": COMMON + "train_step = replica_step\n",
+    "keras": COMMON + KERAS,
+    "clusters": "import replicant\n",
+    "launch": LAUNCH,
+    "multi-worker": "import numpy\n\nfeatures, labels = numpy.ones((64, 3)), numpy.zeros(64)\n",
+}
+
+
+def pages():
+    found = [path.stem for path in sorted(DOCS.glob("*.md")) if BLOCK.search(path.read_text())]
+    return [pytest.param(name, marks=() if name in CHEAP else pytest.mark.slow) for name in found]
+
+
+@pytest.mark.parametrize("page", pages())
+def test_the_blocks_of_a_page_run(page, tmp_path):
+    blocks = BLOCK.findall((DOCS / f"{page}.md").read_text())
+    program = PRELUDES.get(page, "") + "\n\n".join(blocks)
+    (tmp_path / "page.py").write_text(program)
+    unset = ("NPROC", "XLA_FLAGS", "PYTHONWARNINGS", "REPLICANT_FUSE_REPLICAS", "KERAS_BACKEND")
+    done = subprocess.run(
+        [sys.executable, "page.py"],
+        cwd=tmp_path,
+        env={**{name: value for name, value in os.environ.items() if name not in unset}, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_a_page_with_blocks_is_tested_and_the_sample_is_one_of_them():
+    names = {path.stem for path in DOCS.glob("*.md")}
+    assert CHEAP | set(PRELUDES) <= names
+    assert {"index", "tutorial"} <= {param.values[0] for param in pages()}
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs", reason="pip install 'replicant[docs]'")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "MirroredStrategy" in (tmp_path / "site" / "api" / "replicant.html").read_text()
+    outside = [
+        path.name
+        for path in (tmp_path / "site").rglob("*.html")
+        if re.search(r'<(script|link)[^>]+(src|href)="https?:', path.read_text())
+    ]
+    assert outside == []  # nothing is loaded from elsewhere

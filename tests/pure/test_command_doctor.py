@@ -1,0 +1,114 @@
+"""``replicant doctor``: how facts are judged, and how the table looks."""
+
+import json
+
+import pytest
+
+from replicant import cli
+from replicant.cli import _checkup
+from replicant.cli._checkup import Result, _facts, _runner
+
+GOOD = {"replicant": "0.1.0", "jax": "0.10.2", "jaxlib": "0.10.2", "keras": "3.15.1", "numpy": "2.4.6"}
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "remedy"),
+    [
+        ({}, "ok", ""),
+        ({"jax-cuda12-plugin": "0.10.1"}, "ok", ""),
+        ({"jax": "0.11.0", "jaxlib": "0.11.0"}, "ok", ""),
+        ({"jaxlib": None}, "fail", "install jax, jaxlib and keras"),
+        ({"jax": "0.9.1", "jaxlib": "0.9.1"}, "fail", "jax 0.9.1 is too old: pip install 'jax>=0.10'"),
+        ({"jaxlib": "0.9.1"}, "fail", "jax 0.10.2 and jaxlib 0.9.1 do not belong together"),
+        ({"keras": "3.5.0"}, "fail", "keras 3.5.0 is too old: pip install 'keras>=3.12'"),
+        ({"keras": "4.0.0"}, "warn", "keras 4.0.0 is newer than what Replicant was tried with"),
+        ({"jax": "0.12.0", "jaxlib": "0.12.0"}, "warn", "jax 0.12.0 is newer than what Replicant was tried with"),
+        ({"jax-cuda12-plugin": "0.8.0"}, "fail", "jax-cuda12-plugin 0.8.0 is for another jaxlib"),
+    ],
+)
+def test_versions(change, state, remedy):
+    result = _facts.judge_versions(GOOD | change)
+    assert result.state == state
+    assert result.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("environ", "state"),
+    [
+        ({}, "ok"),
+        ({"NPROC": "4"}, "ok"),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, "fail"),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "15"}, "fail"),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "16"}, "ok"),
+        ({"JAX_NUM_CPU_DEVICES": "2"}, "fail"),
+    ],
+)
+def test_threads(environ, state):
+    result = _facts.judge_threads("2 cores", environ)
+    assert result.state == state
+    assert ("need NPROC=" in result.remedy) == (state == "fail")
+
+
+def test_keras_on_another_backend():
+    assert _facts.backend({}).state == "ok"
+    result = _facts.backend({"KERAS_BACKEND": "torch"})
+    assert (result.state, result.detail) == ("fail", "torch")
+    assert result.remedy == "KERAS_BACKEND=torch: unset it, or set it to jax, before Keras is imported"
+
+
+@pytest.mark.parametrize(("text", "quota"), [("max 100000", None), ("150000 100000", 1.5), ("", None)])
+def test_the_quota_of_a_container(tmp_path, text, quota):
+    (tmp_path / "cpu.max").write_text(text)
+    assert _facts._cpu_quota(tmp_path / "cpu.max") == quota
+    assert _facts._cpu_quota(tmp_path / "missing") is None
+
+
+WORKERS = {"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "4", "JAX_COORDINATOR_ADDRESS": "node1:1234"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "state", "words"),
+    [
+        ({}, "ok", "nothing: process 0 of 1"),
+        (WORKERS, "ok", "process 1 of 4, coordinator node1:1234 (because JAX_PROCESS_ID=1"),
+        (WORKERS | {"https_proxy": "http://proxy:1"}, "fail", "process 1 of 4"),
+        (WORKERS | {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "node1", "MASTER_PORT": "1"}, "warn", "process 1 of 4"),
+    ],
+)
+def test_the_cluster(environ, state, words):
+    result = _facts.cluster_variables(environ)
+    assert result.state == state
+    assert words in result.detail
+    assert bool(result.remedy) == (state != "ok")
+
+
+def test_a_fact_that_cannot_be_had_is_a_red_line():
+    by_name = {result.name: result for result in _checkup.look({"TF_CONFIG": "{"})}
+    assert list(by_name) == list(_checkup.FACTS)
+    assert by_name["cluster"].state == "fail"
+    assert "TF_CONFIG is not JSON: line 1, column 2" in by_name["cluster"].detail
+
+
+def test_the_table(monkeypatch, capsys):
+    results = [Result("one", "ok", "fine"), Result("three", "warn", "odd", "mind it"), Result("two", "fail", "broken", "mend it")]
+    monkeypatch.setattr(_checkup, "look", lambda: results)
+    assert cli.main(["doctor", "--no-self-test"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "ok    one    fine",
+        "warn  three  odd",
+        "             -> mind it",
+        "FAIL  two    broken",
+        "             -> mend it",
+        "",
+        "1 ok, 1 warnings, 1 failed.",
+    ]
+    monkeypatch.setattr(_checkup, "look", lambda: results[:2])
+    assert cli.main(["doctor", "--no-self-test", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["ok"] is True
+    assert printed["checks"][1] == {"name": "three", "state": "warn", "detail": "odd", "remedy": "mind it", "seconds": 0.0}
+
+
+def test_the_self_test_is_alone():
+    environ = WORKERS | {"SLURM_JOB_ID": "1", "RANK": "0", "WORLD_SIZE": "2", "HTTPS_PROXY": "x", "http_proxy": "x", "HOME": "/h"}
+    assert _runner.alone(environ) == {"HOME": "/h"}

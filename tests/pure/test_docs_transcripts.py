@@ -1,0 +1,38 @@
+"""The transcripts in the documentation, ``--help`` of every command among them, are those of today's commands."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+REMEDY = "it has changed; if that is meant: python docs/transcripts.py"
+
+tool = runpy.run_path(str(DOCS / "transcripts.py"))
+written = {name: text for page in DOCS.glob("*.md") for name, text in tool["places"](page.read_text()).items()}
+
+
+def test_the_places_are_these():
+    assert sorted(written) == ["doctor", "help", "migrate", "new"]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse wraps otherwise from Python 3.13 on")
+@pytest.mark.parametrize("name", ["help", "migrate", "new"])
+def test_a_transcript_is_that_of_today(name):
+    assert written[name] == tool["transcript"](name), REMEDY
+
+
+def test_the_transcript_of_the_doctor_has_all_lines():
+    from replicant.cli._checkup import CHECKS, FACTS
+
+    for name in (*FACTS, *CHECKS):
+        assert f"\nok    {name} " in written["doctor"], REMEDY
+
+
+def test_the_pictures_are_those_that_the_code_draws():
+    drawn = runpy.run_path(str(DOCS / "pictures.py"))["PICTURES"]
+    for name, draw in drawn.items():
+        assert (DOCS / "pictures" / name).read_text() == draw(), "python docs/pictures.py"
+    batch_of_five = [text for text in drawn["sharding.svg"]().split(">") if text.startswith(("0<", "4<"))]
+    assert len(batch_of_five) == 6
