@@ -2,7 +2,8 @@
 
 A model of 400 MB is saved and restored in alternating rounds; ``fsync`` is part of every write. "held" is the time until the next
 step may begin when writing goes on in the background. Orbax is measured where it is installed. Then the CNN of the guide is
-trained with a backup every 50 steps, and without. Run: ``python benchmarks/checkpoint.py [--rounds 5] [--megabytes 400]``.
+trained by turns with a backup every 50 steps, with other callbacks that watch it, and without any; what they cost is the median of
+the rounds, each compared with its own. Run: ``python benchmarks/checkpoint.py [--rounds 5] [--megabytes 400] [--only fit]``.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from replicant.data import Dataset
 
 ASYNC = replicant.CheckpointOptions(enable_async=True)
 UNITS = 2000  # a layer of 16 MB
+WARM_UP = 10  # steps of the CNN that are not counted
 
 
 def parse() -> argparse.Namespace:
@@ -33,7 +35,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Cost of checkpoints.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=400)
-    parser.add_argument("--steps", type=int, default=100, help="of the CNN, per round")
+    parser.add_argument("--steps", type=int, default=200, help="of the CNN, per round")
+    parser.add_argument("--only", choices=["files", "fit"], help="one of the two tables")
     parser.add_argument("--dir", type=Path, default=None, help="where to write (default: the temporary directory)")
     return parser.parse_args()
 
@@ -121,59 +124,88 @@ class Ways:
         return seconds
 
 
-def train_cnn(num_steps: int, callbacks: list[Any]) -> float:
-    """Seconds per step of the CNN of the guide, after the first ten steps."""
-    model = keras.Sequential(
-        [
-            keras.Input((28, 28, 1)),
-            keras.layers.Conv2D(32, 3, activation="relu"),
-            keras.layers.MaxPooling2D(),
-            keras.layers.Conv2D(64, 3, activation="relu"),
-            keras.layers.MaxPooling2D(),
-            keras.layers.Flatten(),
-            keras.layers.Dense(64, activation="relu"),
-            keras.layers.Dense(10),
-        ]
-    )
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(64 * (num_steps + 10), 28, 28, 1)).astype(np.float32)
-    dataset = Dataset.from_tensor_slices((rows, rng.integers(0, 10, len(rows)))).batch(64)
-    times: list[float] = []
+class Cnn:
+    """The CNN of the guide, trained on the same rows in every round."""
 
-    class Clock(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            if batch == 10:
+    def __init__(self, num_steps: int):
+        self.num_steps = num_steps
+        self.model = keras.Sequential(
+            [
+                keras.Input((28, 28, 1)),
+                keras.layers.Conv2D(32, 3, activation="relu"),
+                keras.layers.MaxPooling2D(),
+                keras.layers.Conv2D(64, 3, activation="relu"),
+                keras.layers.MaxPooling2D(),
+                keras.layers.Flatten(),
+                keras.layers.Dense(64, activation="relu"),
+                keras.layers.Dense(10),
+            ]
+        )
+        self.model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        rng = np.random.default_rng(0)
+        rows = rng.normal(size=(64 * (num_steps + WARM_UP), 28, 28, 1)).astype(np.float32)
+        self.dataset = Dataset.from_tensor_slices((rows, rng.integers(0, 10, len(rows)))).batch(64)
+
+    def train(self, callbacks: list[Any]) -> float:
+        """Seconds per step, after the first few."""
+        times: list[float] = []
+
+        class Clock(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+                if batch == WARM_UP:
+                    times.append(time.perf_counter())
+
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 times.append(time.perf_counter())
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            times.append(time.perf_counter())
+        self.model.fit(self.dataset, verbose=0, callbacks=[Clock(), *callbacks])  # pyright: ignore[reportArgumentType]
+        return (times[1] - times[0]) / self.num_steps
 
-    model.fit(dataset, verbose=0, callbacks=[Clock(), *callbacks])  # pyright: ignore[reportArgumentType]
-    return (times[1] - times[0]) / num_steps
+
+def compare_fits(folder: Path, rounds: int, num_steps: int) -> None:
+    """Train by turns with nothing, with a backup every 50 steps, and with batches watched for NaN; each is compiled before."""
+    callbacks = replicant.keras.callbacks
+    ways: dict[str, Callable[[], list[Any]]] = {
+        "plain": list,
+        "backup every 50 steps": lambda: [callbacks.BackupAndRestore(folder / "backup", save_freq=50)],
+        "TerminateOnNaN, stop": lambda: [callbacks.TerminateOnNaN("stop")],
+        "StepWatchdog": lambda: [callbacks.StepWatchdog(300)],
+    }
+    cnns = {name: Cnn(num_steps) for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(-1, rounds):  # one to compile
+        for name in list(ways) if number % 2 else list(reversed(ways)):  # nobody is always the first
+            took = cnns[name].train(ways[name]())
+            if number >= 0:
+                seconds[name].append(took)
+    print(f"CNN, {rounds} rounds of {num_steps} steps; ms per step, and more than plain in the same round")
+    for name, own in seconds.items():
+        over = [100 * (a / b - 1) for a, b in zip(own, seconds["plain"], strict=True)]
+        print(f"{name:<24} median {1e3 * statistics.median(own):7.3f}   min {1e3 * min(own):7.3f}   ", end="")
+        print(f"median of the rounds {statistics.median(over):+6.2f} %   ({min(over):+.1f} to {max(over):+.1f})")
+
+
+def compare_files(folder: Path, rounds: int, megabytes: int) -> None:
+    """Write and read a large model by turns."""
+    ways = Ways(folder, megabytes)
+    found = [{**ways.disk(), **ways.replicant(), **ways.keras(), **ways.orbax()} for _ in range(rounds + 1)][1:]
+    print(f"{ways.num_bytes / 1e6:.0f} MB, {rounds} rounds after one to warm up; seconds")
+    for key in found[0]:
+        seconds = [each[key] for each in found]
+        median = statistics.median(seconds)
+        print(f"{key:<20} median {median:7.3f}   min {min(seconds):7.3f}   {ways.num_bytes / median / 1e6:8.0f} MB/s")
+    held = statistics.median(each["replicant held"] / each["replicant write"] for each in found)
+    print(f"held / synchronous write: {100 * held:.1f} %")
 
 
 def main() -> None:
-    """Print two tables."""
+    """Print two tables, or one of them."""
     options = parse()
     with tempfile.TemporaryDirectory(dir=options.dir) as name:
-        ways = Ways(Path(name), options.megabytes)
-        rounds = [{**ways.disk(), **ways.replicant(), **ways.keras(), **ways.orbax()} for _ in range(options.rounds + 1)][1:]
-        print(f"{ways.num_bytes / 1e6:.0f} MB, {options.rounds} rounds after one to warm up; seconds")
-        for key in rounds[0]:
-            seconds = [each[key] for each in rounds]
-            median = statistics.median(seconds)
-            print(f"{key:<20} median {median:7.3f}   min {min(seconds):7.3f}   {ways.num_bytes / median / 1e6:8.0f} MB/s")
-        held = statistics.median(each["replicant held"] / each["replicant write"] for each in rounds)
-        print(f"held / synchronous write: {100 * held:.1f} %")
-        plain, backed = [], []
-        for number in range(options.rounds):
-            backup = replicant.keras.callbacks.BackupAndRestore(Path(name) / f"backup-{number}", save_freq=50)
-            plain.append(train_cnn(options.steps, []))
-            backed.append(train_cnn(options.steps, [backup]))
-        ratio = statistics.median(b / p for b, p in zip(backed, plain, strict=True))
-        print(f"CNN, ms per step: {1e3 * statistics.median(plain):.2f}; with a backup every 50 steps: ", end="")
-        print(f"{1e3 * statistics.median(backed):.2f}; overhead, median of paired rounds: {100 * (ratio - 1):.1f} %")
+        if options.only != "fit":
+            compare_files(Path(name), options.rounds, options.megabytes)
+        if options.only != "files":
+            compare_fits(Path(name), options.rounds, options.steps)
 
 
 if __name__ == "__main__":

@@ -248,7 +248,8 @@ def test_outside_of_fit_it_says_so(tmp_path: Path) -> None:
 
 def test_a_disk_that_cannot_be_written_stops_fit(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(OSError, match="file"):
+    message = r"Nothing can be saved in .*/file/run \(.*\)\. Choose a directory that this program may write to\."
+    with pytest.raises(CheckpointError, match=message):
         train(tmp_path / "file" / "run")
 
 

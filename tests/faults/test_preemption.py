@@ -76,6 +76,9 @@ print("ready", flush=True)
 time.sleep(120)
 """
 
+# A call into a library that neither holds Python's lock nor looks at signals, as reading a loss from a device that hangs.
+STUCK = STUBBORN.replace("time.sleep(120)", "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)")
+
 
 def lines_until(process: subprocess.Popen[str], last: str) -> list[str]:
     assert process.stdout is not None
@@ -148,6 +151,39 @@ def test_who_cannot_save_is_gone_all_the_same(grace_period: str, signals: list[s
     assert process.returncode == code
     if code == 143:
         assert errors == "replicant: SIGTERM: not saved within 0.3 s, leaving all the same.\n"
+
+
+@pytest.mark.parametrize(
+    ("grace_period", "num_signals"), [("0.3", 1), ("60", 2)], ids=["the grace period ends", "a second SIGTERM"]
+)
+def test_who_is_stuck_in_a_library_is_gone_all_the_same(grace_period: str, num_signals: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK, grace_period], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            lines_until(process, "ready")
+            for _ in range(num_signals):
+                time.sleep(0.2)
+                process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 143
+    assert errors == ("replicant: SIGTERM: not saved within 0.3 s, leaving all the same.\n" if num_signals == 1 else "")
+
+
+def test_who_listened_to_signals_before_still_does() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer)
+    try:
+        assert asked(replicant.TerminationConfig(), act=lambda: os.kill(os.getpid(), signal.SIGTERM)) == "SIGTERM"
+        assert os.read(reader, 10) == bytes([signal.SIGTERM])
+        assert signal.set_wakeup_fd(before) == writer
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
 
 
 # The watchers, in this process

@@ -1,5 +1,6 @@
 """A directory of checkpoints: what stays, what is restored, and who may write there."""
 
+import dataclasses
 import os
 import re
 import threading
@@ -287,6 +288,17 @@ def test_what_dead_writers_left_is_removed_and_what_is_written_now_is_not(tmp_pa
     os.utime(tmp_path / old, (0, 0))
     replicant.Checkpoint(x=1).save(tmp_path / "ckpt")
     assert names(tmp_path) == sorted([*alive, "ckpt-1"])
+
+
+def test_nobody_can_tell_about_processes_of_another_container() -> None:
+    me = Owner.current()
+    gone = dataclasses.replace(me, pid=4194999)
+    assert gone.is_here
+    assert gone.is_gone
+    elsewhere = dataclasses.replace(gone, boot=me.boot.rpartition(" ")[0] + " pid:[7]")  # the same computer, other numbers
+    assert elsewhere.machine != me.machine
+    assert not elsewhere.is_here
+    assert not elsewhere.is_gone
 
 
 def test_wherever_a_byte_flips_or_a_file_ends_the_one_before_is_used(tmp_path: Path) -> None:

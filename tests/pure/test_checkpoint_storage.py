@@ -261,6 +261,23 @@ def test_of_two_prefixes_the_latest_is_the_one_written_last(tmp_path: Path) -> N
     assert replicant.latest_checkpoint(tmp_path) == f"{tmp_path}/final"
 
 
+def test_manifests_of_other_programs_do_not_matter(tmp_path: Path) -> None:
+    counter().save(tmp_path / "ckpt")
+    for name in ("static", "ckpt-7"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text('{"name": "a web page", "icons": []}')
+    assert replicant.latest_checkpoint(tmp_path) == f"{tmp_path}/ckpt-1"
+
+
+def test_the_latest_is_not_passed_over_because_it_is_newer_than_this_program(tmp_path: Path) -> None:
+    checkpoint = counter()
+    for _ in range(2):
+        checkpoint.save(tmp_path / "ckpt")
+    edit_manifest(tmp_path / "ckpt-2", version=3, signed=True)
+    with pytest.raises(CheckpointError, match=r"ckpt-2/manifest\.json has version 3 of the checkpoint format"):
+        replicant.latest_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("damage", ["no arrays", "short arrays", "no manifest", "short manifest", "changed meta"])
 def test_the_latest_is_complete(tmp_path: Path, damage: str) -> None:
     checkpoint = counter(x=np.arange(20.0).reshape(2, 10))

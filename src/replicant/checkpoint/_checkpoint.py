@@ -1,5 +1,6 @@
 """``Checkpoint``: save objects and restore them."""
 
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from ..errors import ArgumentError, ContextError
 from . import _storage
 from ._numbered import next_number
 from ._objects import Inventory, kind_of
+from ._once import chiefs, meet_before_reading, write_once
 from ._options import CheckpointOptions
 from ._restore import Restore, RestoreStatus
 from ._values import decode, encode, fetch, start_fetching
@@ -80,7 +82,7 @@ class Checkpoint:
         """
         self._writer.wait()
         start = Path(prefix)
-        number = next_number(start, self._save_counter)
+        number = chiefs("checkpoint number", lambda: next_number(start, self._save_counter))
         path = self._write(start.with_name(f"{start.name}-{number}"), number, options)
         self._save_counter = number
         return path
@@ -121,6 +123,7 @@ class Checkpoint:
         """Also returns the manifest and the extra arrays."""
         _require_eager(what)
         self._writer.wait()
+        meet_before_reading(path)
         if path is None:
             return RestoreStatus(None, tuple(Inventory(self._objects).items)), {}, []
         meta, arrays = _storage.read(Path(path))
@@ -154,10 +157,8 @@ class Checkpoint:
             _storage.write(path, meta, arrays)
             then()
 
-        if options is not None and options.enable_async:
-            self._writer.start(write)
-        else:
-            write()
+        background = options is not None and options.enable_async
+        write_once(functools.partial(self._writer.start, write) if background else write)
         return str(path)
 
     def _track(self, name: str, item: Any) -> None:

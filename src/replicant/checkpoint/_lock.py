@@ -36,16 +36,21 @@ class DirectoryLock:
     def acquire(self) -> None:
         """Take the lock; nothing happens if it is held already.
 
-        Raises CheckpointError if another program holds it, OSError if the directory cannot be written.
+        Raises CheckpointError if another program holds it, or if the directory cannot be written.
         """
         if self._finalizer is not None and self._finalizer.alive and os.getpid() == self._pid:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        path = self.path.resolve()
         self._pid = os.getpid()
-        held = _held.get(path)
-        if held is None or held.pid != self._pid:
-            held = _held[path] = _Held(_take(path), self._pid)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            path = self.path.resolve()
+            held = _held.get(path)
+            if held is None or held.pid != self._pid:
+                held = _held[path] = _Held(_take(path), self._pid)
+        except OSError as error:
+            raise CheckpointError(
+                f"Nothing can be saved in {self.path.parent} ({error}). Choose a directory that this program may write to."
+            ) from error
         held.count += 1
         self._finalizer = weakref.finalize(self, _leave, path, self._pid)
 

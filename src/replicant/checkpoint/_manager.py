@@ -12,9 +12,10 @@ from ._appearing import remove
 from ._checkpoint import Checkpoint
 from ._lock import DirectoryLock
 from ._numbered import numbered_checkpoints, warn_passed_over
+from ._once import chiefs, is_writer
 from ._options import CheckpointOptions
 from ._retention import Mode, Saved, best_of, divided
-from ._storage import read_manifest, verify
+from ._storage import read_manifest
 
 
 class CheckpointManager:
@@ -142,14 +143,17 @@ class CheckpointManager:
         if check_interval and self._interval and _less(step, self._last_step, self._interval):
             return None
         metric = self._metric(metrics)
-        self._lock.acquire()
-        number = int(checkpoint_number) if checkpoint_number is not None else self._next_number()
-        now = time.time()
+        if is_writer():
+            self._lock.acquire()
+        number, now = chiefs("checkpoint number", lambda: [self._next_number(), time.time()])
+        number = int(checkpoint_number) if checkpoint_number is not None else number
         stay, preserved, gone = self._plan(Saved(number, now, metric))
         last_preserved = preserved[-1].saved_at if preserved else self._last_preserved
         extra = {"saved_at": now, "metric": metric, "last_preserved": last_preserved}
         apply = functools.partial(self._apply, stay, gone, last_preserved)
         path = self._checkpoint._write(Path(self._path(number)), number, options, extra=extra, then=apply)
+        if not is_writer():
+            self._apply(stay, [], last_preserved)
         self._checkpoint._save_counter = number
         self._last_step = step
         return path
@@ -166,14 +170,13 @@ class CheckpointManager:
         Raises CheckpointError if it belongs to other objects, or to a newer version of Replicant.
         """
         self.sync()
-        for each in reversed(self._saved):
-            path = Path(self._path(each.number))
+        for number in chiefs("checkpoints", lambda: [each.number for each in reversed(self._saved)]):
+            path = Path(self._path(number))
             try:
-                verify(path)
+                self._checkpoint.restore(path)  # reads and checks every byte before it gives anybody anything
             except DamagedCheckpointError as error:
                 warn_passed_over(path, error, stacklevel=3)
                 continue
-            self._checkpoint.restore(path)
             self._last_step = None if self._step_counter is None else int(self._step_counter)
             return str(path)
         if self._init_fn is not None:

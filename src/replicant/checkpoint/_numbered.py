@@ -6,8 +6,8 @@ import warnings
 from collections import defaultdict
 from pathlib import Path
 
-from ..errors import DamagedCheckpointError
-from ._storage import ARRAYS, MANIFEST, verify
+from ..errors import CheckpointError, DamagedCheckpointError
+from ._storage import ARRAYS, MANIFEST, is_foreign, verify
 
 _NUMBERED = re.compile(r"(.+)-(\d+)")
 
@@ -27,6 +27,8 @@ def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
 
     Of the checkpoints of one prefix that is the one with the highest number; of several prefixes, the one written last. Every byte
     of it is checked. Checkpoints that are half written or damaged are passed over with a warning; other files do not matter.
+
+    Raises CheckpointError for a newest checkpoint that a newer version of Replicant wrote.
 
     Semantics: tf.train.latest_checkpoint, but what counts is what lies in the directory, not a file that tells about it.
 
@@ -54,6 +56,9 @@ def _newest(members: list[tuple[int, Path]]) -> tuple[float, Path] | None:
             return verify(path)["saved_at"], path
         except DamagedCheckpointError as error:
             warn_passed_over(path, error, stacklevel=4)
+        except CheckpointError:
+            if not is_foreign(path):
+                raise
     return None
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 class Owner:
     """A process.
 
-    host: name of its computer. boot: which start of that computer, empty where it does not say. pid: its number. started: when it
+    host: name of its computer. boot: which start of that computer, and which namespace of process numbers there (containers may
+    share a name and a disk, but see none of each other's processes); empty where it does not say. pid: its number. started: when it
     started, in ticks since the boot, 0 where that cannot be known; a number is given again some day, both together are not.
     """
 
@@ -59,7 +60,7 @@ def is_running(pid: int, started: int) -> bool:
 @functools.cache
 def _boot() -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
 

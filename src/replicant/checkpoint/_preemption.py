@@ -81,7 +81,7 @@ class PreemptionCheckpointHandler:
 
         Raises SystemExit with the exit code, unless there is an `exit_fn`.
         """
-        if self.is_preempted:
+        if self._termination.leaves_now():
             self._manager.save(check_interval=False)
             self._manager.close()
             self._termination.leave()

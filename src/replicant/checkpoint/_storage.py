@@ -21,6 +21,7 @@ FORMAT = "replicant-checkpoint"
 VERSION = 2
 MANIFEST = "manifest.json"
 ARRAYS = "arrays.bin"
+_PIECE = 1 << 22  # bytes that are read at once where only the checksum matters
 
 
 def write(path: Path, meta: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
@@ -40,6 +41,19 @@ def write(path: Path, meta: dict[str, Any], arrays: Mapping[str, np.ndarray]) ->
             write_durably(folder / MANIFEST, _dump({**body, "checksum": _checksum(body)}))
     except OSError as error:
         raise CheckpointError(f"The checkpoint {path} could not be written ({error}). Nothing of it is left.") from error
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether the folder `path` has a manifest that another program wrote for purposes of its own."""
+    try:
+        manifest = _parse(path / MANIFEST, (path / MANIFEST).read_bytes())
+    except (OSError, DamagedCheckpointError):
+        return False
+    return _is_foreign(manifest)
+
+
+def _is_foreign(manifest: dict[str, Any]) -> bool:
+    return manifest.get("format") != FORMAT and "checksum" not in manifest
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -69,8 +83,12 @@ def verify(path: Path) -> dict[str, Any]:
     Raises CheckpointError, naming the file, if that is not so.
     """
     manifest = read_manifest(path)
-    for record in manifest["arrays"]:
-        read_arrays(path, [record])  # one after the other: only the largest must fit into memory
+    try:
+        with (path / ARRAYS).open("rb") as file:
+            for record in manifest["arrays"]:
+                _check_bytes(path / ARRAYS, file, record)
+    except OSError as error:
+        raise DamagedCheckpointError(f"{path / ARRAYS} could not be read ({error}).") from error
     return manifest["meta"]
 
 
@@ -82,7 +100,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     text = _read_text(file)
     manifest = _parse(file, text)
-    if manifest.get("format") != FORMAT and "checksum" not in manifest:
+    if _is_foreign(manifest):
         raise CheckpointError(
             f"{file} is not the manifest of a checkpoint: its format is {manifest.get('format')!r}, not {FORMAT!r}."
         )
@@ -156,18 +174,33 @@ def _as_bytes(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _read_array(path: Path, file: Any, record: dict[str, Any]) -> np.ndarray:
-    key, num_bytes = record["key"], record["num_bytes"]
+def _check_bytes(path: Path, file: Any, record: dict[str, Any]) -> None:
+    """Read the bytes of an array in pieces, for their checksum only."""
     file.seek(record["offset"])
-    data = np.empty(num_bytes, np.uint8)
-    found = file.readinto(data)
+    left, checksum = record["num_bytes"], 0
+    while left and (piece := file.read(min(left, _PIECE))):
+        left -= len(piece)
+        checksum = zlib.crc32(piece, checksum)
+    _require_whole(path, record, record["num_bytes"] - left, checksum)
+
+
+def _require_whole(path: Path, record: dict[str, Any], found: int, checksum: int) -> None:
+    key, num_bytes = record["key"], record["num_bytes"]
     if found != num_bytes:
         raise DamagedCheckpointError(f"{path} is damaged: it ends in the midst of {key!r}, {num_bytes - found} bytes too early.")
-    if zlib.crc32(data.data) != record["crc32"]:
+    if checksum != record["crc32"]:
         raise DamagedCheckpointError(
             f"{path} is damaged: {key!r} (bytes {record['offset']} to {record['offset'] + num_bytes}) has the checksum "
-            f"{zlib.crc32(data.data)}, but should have {record['crc32']}."
+            f"{checksum}, but should have {record['crc32']}."
         )
+
+
+def _read_array(path: Path, file: Any, record: dict[str, Any]) -> np.ndarray:
+    key = record["key"]
+    file.seek(record["offset"])
+    data = np.empty(record["num_bytes"], np.uint8)
+    found = file.readinto(data)
+    _require_whole(path, record, found, zlib.crc32(data.data))
     try:
         dtype = np.dtype(record["dtype"])
     except TypeError as error:

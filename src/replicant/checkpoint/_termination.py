@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..cluster import _bootstrap
 from ..errors import ArgumentError, ContextError
 
 _SECONDS_PER_REQUEST = 2.0
@@ -57,7 +58,9 @@ class Termination:
     def __init__(self, config: TerminationConfig):
         self._config = config
         self._asked_by: str | None = None
+        self._asking = threading.RLock()  # the main thread may be interrupted while it holds it
         self._timer: threading.Timer | None = None
+        self._signals: _Signals | None = None
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
         self._before: Any = None
@@ -81,6 +84,7 @@ class Termination:
                 f"{threading.current_thread().name!r}. Train in the main thread."
             )
         self._is_watching = True
+        self._signals = _Signals(lambda: self.ask("SIGTERM"), self._give_up_now)
         self._before = signal.signal(signal.SIGTERM, self._on_signal)
         self._stopped.clear()
         asks = _asker(self._config.termination_watcher_fn)
@@ -95,6 +99,8 @@ class Termination:
         self._is_watching = False
         self._stopped.set()
         signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
+        if self._signals is not None:
+            self._signals.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._watcher is not None:
@@ -111,11 +117,23 @@ class Termination:
 
     def ask(self, by: str) -> None:
         """Note a request, and start the grace period."""
-        if self._asked_by is None:
+        with self._asking:
+            if self._asked_by is not None:
+                return
             self._asked_by = by
             self._timer = threading.Timer(self._config.grace_period, self._give_up)
             self._timer.name, self._timer.daemon = "replicant-grace-period", True
             self._timer.start()
+
+    def leaves_now(self) -> bool:
+        """Whether to save and leave between these two steps; several workers, of which any was asked, do it after the same one."""
+        world = _bootstrap.world()
+        if world is None:
+            return self._asked_by is not None
+        if not world.leaves_now(self._asked_by is not None):
+            return False
+        self.ask("another worker was asked to leave")
+        return True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
@@ -133,6 +151,48 @@ class Termination:
             message = f"replicant: {self._asked_by}: not saved within {self._config.grace_period:g} s, leaving all the same.\n"
             os.write(2, message.encode())  # not print: another thread may hold its lock for ever
         os._exit(self._config.exit_code)
+
+    def _give_up_now(self) -> None:
+        os._exit(self._config.exit_code)
+
+
+class _Signals:
+    """Hears SIGTERM even while the main thread, where Python would handle it, waits inside of a library for a device.
+
+    Python's own handler in C notes every signal in a pipe at once; a thread reads it.
+
+    Args:
+        first: called for the first SIGTERM, as the handler in the main thread does when its turn comes.
+        second: called for a second one that the main thread has not made way for.
+    """
+
+    def __init__(self, first: Callable[[], None], second: Callable[[], None]):
+        self._first, self._second = first, second
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._listen, name="replicant-preemption-signals", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        found = signal.set_wakeup_fd(self._before)
+        if found != self._writer:  # somebody else's by now
+            signal.set_wakeup_fd(found)
+        os.write(self._writer, b"\0")
+        self._thread.join(_SECONDS_PER_REQUEST)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _listen(self) -> None:
+        num_terms = 0
+        while (number := int.from_bytes(os.read(self._reader, 1))) != 0:
+            if self._before != -1:
+                with contextlib.suppress(OSError):
+                    os.write(self._before, bytes([number]))
+            if number == signal.SIGTERM:
+                num_terms += 1
+                (self._first if num_terms == 1 else self._second)()
 
 
 def _asker(watcher: Any) -> Callable[[], bool] | None:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._placement import on_all
 from .._rules import VariableAggregation
 from .._state import Ref
 from .._values import Mirrored, PerReplica
@@ -68,7 +69,7 @@ def start_fetching(items: Iterable[Any]) -> None:
     """Begin to copy from the devices to the host, all at once; ``fetch`` then waits for one after the other."""
     for item in items:
         array = item.get_raw()[0] if isinstance(item, Ref) else _bare(item)
-        if isinstance(array, jax.Array) and not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        if isinstance(array, jax.Array) and array.is_fully_addressable and not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             array.copy_to_host_async()
 
 
@@ -84,14 +85,18 @@ def fetch(item: Any) -> Any:
         if not stacked:
             return value
         item.expose()
-        return Copies(value, np.asarray(raw), item.aggregation.name)
+        return Copies(value, np.asarray(on_all(_same, raw)), item.aggregation.name)
     if isinstance(item, Stateful):
         return item.get()
     if isinstance(item, Mirrored):
         return fetch(_bare(item))
     if isinstance(item, jax.Array):
-        return item if jnp.issubdtype(item.dtype, jax.dtypes.prng_key) else np.asarray(item)
+        return item if jnp.issubdtype(item.dtype, jax.dtypes.prng_key) else np.asarray(on_all(_same, item))
     return np.array(item, copy=True) if isinstance(item, np.ndarray | np.generic) else item
+
+
+def _same(x: jax.Array) -> jax.Array:
+    return x
 
 
 def encode(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -2,6 +2,8 @@
 
 from ._backup import BackupAndRestore
 from ._preemption import PreemptionHandler
+from ._step_watchdog import StepWatchdog
 from ._tensorboard import TensorBoard
+from ._terminate_on_nan import TerminateOnNaN
 
-__all__ = ["BackupAndRestore", "PreemptionHandler", "TensorBoard"]
+__all__ = ["BackupAndRestore", "PreemptionHandler", "StepWatchdog", "TensorBoard", "TerminateOnNaN"]

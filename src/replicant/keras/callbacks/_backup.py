@@ -14,9 +14,10 @@ from ...checkpoint import Checkpoint, CheckpointOptions
 from ...checkpoint._appearing import remove
 from ...checkpoint._lock import DirectoryLock
 from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
+from ...checkpoint._once import chiefs, is_writer
 from ...checkpoint._packed import pack, unpack
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
-from .._resume import FirstCallback, FitRun, Position, Randomness, run_of
+from .._resume import FirstCallback, FitCallback, FitRun, Position, Randomness, run_of
 from ._backup_state import CallbackStates
 
 _NAME = "backup"
@@ -97,7 +98,8 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         self._states: CallbackStates | None = None
         self._epoch = 0
         self._due = _Due(*self._save_freq)
-        self._lock.acquire()
+        if is_writer():
+            self._lock.acquire()
         self._resume = self._restore()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -126,8 +128,9 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             self.save()
             self.sync()
             return
-        for _, path in numbered_checkpoints(self._prefix):
-            remove(path)
+        if is_writer():
+            for _, path in numbered_checkpoints(self._prefix):
+                remove(path)
 
     def on_fit_end(self) -> None:
         """Wait for what is written, and leave the directory to others."""
@@ -135,13 +138,15 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             self.sync()
         finally:
             self._lock.release()
-            if self._delete and self._prefix.parent.is_dir() and not any(self._prefix.parent.iterdir()):
+            if self._delete and is_writer() and self._prefix.parent.is_dir() and not any(self._prefix.parent.iterdir()):
                 self._prefix.parent.rmdir()
 
     # -- for other callbacks of ours
 
     def save(self, *, all_done: bool = False, metrics: list[np.ndarray] | None = None) -> None:
         """Back up now, between two steps. `all_done`: the epoch has no more steps, and `metrics` were their values then."""
+        for prepare in self._run.before_saving:
+            prepare()
         self._fitted.jax_state_sync()
         num_steps = self._num_steps + (self._fitted.steps_per_execution if all_done else 0)
         position = self._run.position(self._epoch, num_steps, all_done=all_done)
@@ -156,11 +161,22 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         packed = pack(extra, arrays)
         checkpoint = _required(self._checkpoint)
         checkpoint.sync()
-        number = max([0, *(number for number, _ in numbered_checkpoints(self._prefix))]) + 1
+        number = chiefs("backup number", lambda: max([0, *(number for number, _ in numbered_checkpoints(self._prefix))]) + 1)
         path = self._prefix.with_name(f"{_NAME}-{number}")
         options = CheckpointOptions(enable_async=True)
         checkpoint._write(path, number, options, extra=packed, extra_arrays=arrays, then=self._forget_old)
         self._due.saved()
+
+    def roll_back(self) -> Path | None:
+        """Give model, optimizer and metrics their values in the newest backup; the data go on. Its path, None if there is none.
+
+        The metrics of an epoch that began after the backup begin again.
+        """
+        self.sync()
+        path, saved = self._read_newest()
+        if path is not None and saved["position"]["epoch"] != self._epoch:
+            self._fitted.reset_metrics()
+        return path
 
     def sync(self) -> None:
         """Wait until the last backup is on the disk. Raises CheckpointError if it could not be written."""
@@ -175,8 +191,16 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
 
     def _restore(self) -> dict[str, Any] | None:
         """Bring the variables back; what else was saved is returned."""
+        path, saved = self._read_newest()
+        if path is not None:
+            self._go_on(saved)
+        return saved
+
+    def _read_newest(self) -> tuple[Path | None, Any]:
+        """Give the variables the values of the newest whole backup; its path, and what else was saved."""
         checkpoint = _required(self._checkpoint)
-        for _, path in reversed(numbered_checkpoints(self._prefix)):
+        for name in chiefs("backups", lambda: [str(path) for _, path in reversed(numbered_checkpoints(self._prefix))]):
+            path = Path(name)
             try:
                 status, meta, arrays = checkpoint._read("restore", path)
             except DamagedCheckpointError as error:
@@ -185,10 +209,8 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             status.assert_consumed()
             if "dict" not in meta["extra"]:
                 raise CheckpointError(f"{path} is a checkpoint, but no backup of a fit. Choose another backup_dir.")
-            saved = unpack(meta["extra"], arrays)
-            self._go_on(saved)
-            return saved
-        return None
+            return path, unpack(meta["extra"], arrays)
+        return None, None
 
     def _go_on(self, saved: dict[str, Any]) -> None:
         position = Position(**{**saved["position"], "begin": Randomness(**saved["position"]["begin"])})
@@ -200,7 +222,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
 
     def _begin(self) -> None:
         """All callbacks have been told that training begins: now they get their states, and the metrics theirs."""
-        others = [callback for callback in _callbacks_of(self._fitted) if not isinstance(callback, FirstCallback)]
+        others = [callback for callback in _callbacks_of(self._fitted) if not isinstance(callback, FitCallback)]
         self._states = CallbackStates(others)
         saved = self._resume
         if saved is None:
@@ -228,7 +250,7 @@ class _Due:
         """So many steps were made; whether it is time."""
         self._num_steps += count
         if self._kind == "seconds":
-            return time.monotonic() - self._time >= self._amount
+            return chiefs("backup due", lambda: time.monotonic() - self._time >= self._amount)
         return self._kind == "steps" and self._num_steps >= self._amount
 
     def epoch(self, count: int) -> bool:

@@ -104,7 +104,7 @@ class PreemptionHandler(BackupAndRestore):
         super().on_fit_end()
 
     def _leave_if_asked(self, *, all_done: bool = False) -> None:
-        if self._termination.asked_by is None:
+        if not self._termination.leaves_now():
             return
         self.save(all_done=all_done, metrics=self._metrics_before_test if all_done else None)
         self.sync()

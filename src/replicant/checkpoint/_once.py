@@ -1,0 +1,51 @@
+"""Checkpoints of several workers: all take part in saving, since some values are spread over them, and the chief writes."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ..cluster import _bootstrap
+from ..errors import CheckpointError
+
+
+def is_writer() -> bool:
+    """Whether this process is the one that writes and deletes."""
+    world = _bootstrap.world()
+    return world is None or world.is_chief
+
+
+def chiefs(label: str, make: Callable[[], Any]) -> Any:
+    """What `make` gives on the chief, on all workers: numbers, texts and lists of them. All workers call it."""
+    world = _bootstrap.world()
+    if world is None:
+        return make()
+    return json.loads(world.tell(label, json.dumps(make()) if world.is_chief else ""))
+
+
+def write_once(write: Callable[[], None]) -> None:
+    """Let the chief write, or begin to; the others wait for it.
+
+    Raises what `write` raises on the chief, and CheckpointError on the others.
+    """
+    world = _bootstrap.world()
+    if world is None:
+        write()
+        return
+    problem: Exception | None = None
+    if world.is_chief:
+        try:
+            write()
+        except (CheckpointError, OSError) as error:
+            problem = error
+    said = world.tell("checkpoint written", "" if problem is None else f"{type(problem).__name__}: {problem}")
+    if problem is not None:
+        raise problem
+    if said:
+        raise CheckpointError(f"{world.name_of(0)} could not write the checkpoint: {said}")
+
+
+def meet_before_reading(path: Any) -> None:
+    """The workers read what the chief has written to its end. Raises WorkerMismatchError if they read different checkpoints."""
+    world = _bootstrap.world()
+    if world is not None:
+        world.agree("restore", str(path), "The workers are about to restore different checkpoints.")

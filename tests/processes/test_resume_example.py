@@ -1,0 +1,27 @@
+"""examples/resume_after_kill.py: a program that kills itself ends with the curve of one that does not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "resume_after_kill.py"
+
+
+def test_the_curves_are_the_same(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "--kills", "1", "--seed", "2"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, killed, after, *plot, last = done.stdout.splitlines()
+    assert first == "undisturbed: 69 steps"
+    assert killed == "killed in step 8; the checkpoint has 5 steps"
+    assert after == "after 1 kills: 69 steps"
+    assert "#" in "".join(plot)  # where the curves lie over each other
+    assert not set("".join(plot)) & set(".o")
+    assert last == "All 69 losses are the same, to the last bit."
+    assert list(tmp_path.iterdir()) == []
