@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-keras-versions bench clean
+.PHONY: setup demo check test test-keras-versions bench docs docs-test clean
 SHELL := /bin/sh
 
 # Python 3.11 is what constraints.txt was written with; any newer one will do.
@@ -32,8 +32,9 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest --quiet --doctest-modules src/replicant $(ARGS)
 
+# In two processes, which share the work by files. One process, for a debugger or a single test: .venv/bin/python -m pytest PATH
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 # The oldest Keras that is supported, and the newest there is, beside the other packages of constraints.txt.
 KERAS_VERSIONS := keras==3.12.0 keras
@@ -45,6 +46,18 @@ test-keras-versions: setup
 
 bench: setup
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+# The site in build/site; a warning is an error. Its packages are installed when they are first needed.
+$(VENV)/.docs: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+	@touch $@
+
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Every Python block of every page, the transcripts, the site.
+docs-test: $(VENV)/.docs
+	REPLICANT_TEST_FULL=1 $(BIN)/python -m pytest tests/processes/test_docs.py tests/pure/test_docs_transcripts.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .hypothesis .import_linter_cache .pytest_cache .ruff_cache

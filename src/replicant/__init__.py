@@ -31,6 +31,7 @@ from ._context import (
     has_strategy,
     in_cross_replica_context,
 )
+from ._finite import keep_updates_if
 from ._function import function
 from ._losses import compute_average_loss, scale_regularization_loss
 from ._rules import VariableAggregation, VariableSynchronization
@@ -38,6 +39,7 @@ from ._strategy import Strategy
 from ._tape import GradientTape, value_and_grad
 from ._values import DistributedValues, Mirrored, PerReplica
 from ._variables import Variable
+from ._watchdog import Watchdog
 from .checkpoint import (
     Checkpoint,
     CheckpointManager,
@@ -48,17 +50,23 @@ from .checkpoint import (
     list_variables,
     load_variable,
 )
+from .coordinator._strategy import ParameterServerStrategy
 from .kernels._control import install as _install_kernels
 from .strategies import (
+    CommunicationImplementation,
+    CommunicationOptions,
     MirroredStrategy,
+    MultiWorkerMirroredStrategy,
     OneDeviceStrategy,
+    TPUStrategy,
     list_devices,
+    run_elastic,
     set_virtual_devices,
 )
 from .strategies import install_default_strategy as _install_default_strategy
 
 if TYPE_CHECKING:
-    from . import cluster, data, errors, keras, kernels
+    from . import cluster, coordinator, data, errors, keras, kernels, plan
 
 _install_default_strategy()
 _install_kernels()
@@ -70,24 +78,31 @@ __all__ = [
     "Checkpoint",
     "CheckpointManager",
     "CheckpointOptions",
+    "CommunicationImplementation",
+    "CommunicationOptions",
     "CompileCache",
     "DistributedValues",
     "GradientTape",
     "Mirrored",
     "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
+    "ParameterServerStrategy",
     "PerReplica",
     "PreemptionCheckpointHandler",
     "ReduceOp",
     "ReplicaContext",
     "Strategy",
+    "TPUStrategy",
     "TerminationConfig",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
+    "Watchdog",
     "cluster",
     "compile_cache",
     "compute_average_loss",
+    "coordinator",
     "data",
     "errors",
     "function",
@@ -95,18 +110,21 @@ __all__ = [
     "get_strategy",
     "has_strategy",
     "in_cross_replica_context",
+    "keep_updates_if",
     "keras",
     "kernels",
     "latest_checkpoint",
     "list_devices",
     "list_variables",
     "load_variable",
+    "plan",
+    "run_elastic",
     "scale_regularization_loss",
     "set_virtual_devices",
     "value_and_grad",
 ]
 
-_SUBMODULES = {"cluster", "data", "errors", "keras", "kernels"}
+_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan"}
 
 
 def __getattr__(name: str) -> Any:

@@ -132,12 +132,14 @@ class Rehearsal:
 class MeshAxis:
     """Equal replicas along the mesh axis of a ``shard_map``.
 
-    `bucket`: send all leaves of a dtype as one flat vector, for backends that do not combine all-reduces (XLA on CPU).
+    `bucket`: send all leaves of a dtype as one flat vector, for backends that do not combine all-reduces (XLA on CPU), in pieces
+    of at most `bytes_per_pack` bytes unless that is 0.
     """
 
-    def __init__(self, num_replicas: int, bucket: bool):
+    def __init__(self, num_replicas: int, bucket: bool, bytes_per_pack: int = 0):
         self.num_replicas = num_replicas
         self._bucket = bucket
+        self._bytes_per_pack = bytes_per_pack
 
     def replica_id(self) -> jax.Array:
         return lax.axis_index(AXIS)
@@ -152,12 +154,19 @@ class MeshAxis:
         for i, leaf in enumerate(leaves):
             by_dtype.setdefault(leaf.dtype, []).append(i)
         for indices in by_dtype.values():
-            flat = lax.psum(jnp.concatenate([leaves[i].ravel() for i in indices]), AXIS)
+            flat = self._flat_sum(jnp.concatenate([leaves[i].ravel() for i in indices]))
             start = 0
             for i in indices:
                 sums[i] = flat[start : start + leaves[i].size].reshape(leaves[i].shape)
                 start += leaves[i].size
         return sums
+
+    def _flat_sum(self, flat: jax.Array) -> jax.Array:
+        size = self._bytes_per_pack // flat.dtype.itemsize
+        if self._bytes_per_pack == 0 or flat.size <= max(1, size):
+            return lax.psum(flat, AXIS)
+        starts = range(0, flat.size, max(1, size))
+        return jnp.concatenate([lax.psum(flat[start : start + max(1, size)], AXIS) for start in starts])
 
     def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
         return _all_gather(leaf, axis)

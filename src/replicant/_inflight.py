@@ -8,8 +8,12 @@ several threads start programs, and makes each program's reading and writing of 
 
 import collections
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+from .cluster import _bootstrap, _heartbeat
 
 _MAX_IN_FLIGHT = 4
 
@@ -22,11 +26,39 @@ def start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, b
 
     The result is in the box even if Ctrl-C arrives while the program starts: `extend` stores it before Python looks at signals
     again. It must not be lost, because the program has consumed its donated inputs.
+
+    Raises WorkerLostError if a program failed because another worker is gone.
     """
-    if bounded:
+    _heartbeat.beat()
+    if not bounded:
+        box.extend(map(program, *[(arg,) for arg in args]))
+        return
+    with _workers_explained():
         while len(_in_flight) >= _MAX_IN_FLIGHT:
+            began = time.monotonic()
             _in_flight[0].block_until_ready()
+            _heartbeat.waited(time.monotonic() - began)
             _in_flight.popleft()
-    box.extend(map(program, *[(arg,) for arg in args]))
-    if bounded:
-        _in_flight.append(box[0][0])
+        box.extend(map(program, *[(arg,) for arg in args]))
+    _in_flight.append(box[0][0])
+
+
+def forget() -> None:
+    """Wait for nothing that was started: its devices are gone."""
+    _in_flight.clear()
+
+
+@contextmanager
+def _workers_explained() -> Iterator[None]:
+    """What fails where several workers compute together, fails because of one of them: ask what is known."""
+    world = _bootstrap.world()
+    if world is None:
+        yield
+        return
+    world.progress += 1
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        if not _bootstrap.is_broken_exchange(error):
+            raise
+        raise world.lost("computed together with the others", error) from error

@@ -14,6 +14,7 @@ from . import _inflight
 from ._collectives import AXIS
 from .cluster._world import World
 
+_MOST_LISTED = 8
 Device: TypeAlias = Any  # a jax.Device; JAX defines the name at run time, which type checkers refuse
 
 
@@ -37,6 +38,13 @@ class Placement:
     def num_replicas(self) -> int:
         """How many replicas compute in lockstep."""
         return max(1, len(self.devices))
+
+    @cached_property
+    def listing(self) -> str:
+        """The devices, for messages; of many, the first few."""
+        shown = [str(device) for device in self.devices[:_MOST_LISTED]]
+        more = len(self.devices) - len(shown)
+        return f"[{', '.join(shown)}{f', and {more} more' if more else ''}]"
 
     @cached_property
     def local_ids(self) -> tuple[int, ...]:
@@ -115,14 +123,19 @@ class Placement:
         """Host memory that nobody writes to any more, on the devices. Over several workers each gives its part of it, unasked."""
         if self.world is None or not is_local(array):
             return jax.device_put(array, sharding)
+        assert sharding is not None, "several workers have several devices"
         host = np.asarray(array)
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
-    def stack_local(self, rows: Sequence[np.ndarray], num_replicas: int) -> jax.Array:
+    def stack_local(self, rows: Sequence[np.ndarray]) -> jax.Array:
         """The stack of all replicas' rows, of which this worker has its own, in order; all have one shape and dtype."""
-        shape = (num_replicas, *rows[0].shape)
-        first = self.local_ids[0]
-        return jax.make_array_from_callback(shape, self.stacked, lambda index: rows[(index[0].start or 0) - first][None])
+        home, shape, first = self.stacked, (self.num_replicas, *rows[0].shape), self.local_ids[0]
+        assert home is not None, "several workers have several devices"
+
+        def row(index: Any) -> np.ndarray:
+            return rows[(index[0].start or 0) - first][None]
+
+        return jax.make_array_from_callback(shape, home, row)
 
     def constrain(self, array: jax.Array, *, stacked: bool = False, slice_axis: int | None = None) -> jax.Array:
         """`array` inside a traced program, made to lie as mirrored, stacked or sliced."""

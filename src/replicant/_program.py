@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _inflight
+from . import _inflight, _planning
 from ._adopt import adopt, check_same_program
 from ._context import get_strategy
 from ._interpret import run_alone
@@ -24,7 +24,7 @@ from ._placement import Placement
 from ._slices import unconnected_sources
 from ._state import CrossRecorder, Facts, Recorder, Ref, Refs, UnknownState, recording, require_eager, tracing
 from ._values import HostArray, PerReplica, is_array, is_distributed, is_host_array
-from .errors import ReplicantError
+from .errors import ArgumentError, ReplicantError
 
 _MAX_PROGRAMS = 256  # of one function; the oldest are forgotten
 _MANY_PROGRAMS = 16  # that differ in nothing but a Python argument: worth a warning
@@ -155,6 +155,17 @@ class _Program:
         if self.placement.world is not None:
             check_same_program(self._name, traced.jaxpr, self.placement.world)
 
+    def lower(self, arrays: Sequence[jax.ShapeDtypeStruct]) -> Any:
+        """The program as JAX lowers it for its devices, which need not be there."""
+        placement, n = self.placement, self.placement.num_replicas
+
+        def abstract(ref: Ref) -> jax.ShapeDtypeStruct:
+            shape = (n, *ref.shape) if ref.copies(n) else tuple(ref.shape)
+            return jax.ShapeDtypeStruct(shape, ref.dtype, sharding=ref.home(placement))
+
+        with tracing():
+            return self._jitted.lower([abstract(ref) for ref in self.written], [abstract(ref) for ref in self.kept], list(arrays))
+
     def _inputs(self, arrays: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         placement = self.placement
         if placement.world is not None:
@@ -249,6 +260,8 @@ class Compiled:
             except UnknownState as unknown:
                 extra.update(dict.fromkeys(unknown.refs))
                 continue
+            if _planning.current() is not None and any(ref.trainable for ref in program.written):
+                raise _found(partial(_Program, self._name, call), needs, arrays, tree, static)
             self._remember(key, program)
             return program
         raise ReplicantError(
@@ -269,6 +282,40 @@ class Compiled:
                 f"{key[1][changing].value!r}). Pass it as an array, jnp.asarray(value), to compile once.",
                 stacklevel=4,
             )
+
+
+def _found(
+    make: Callable[[_Needs], _Program], needs: _Needs, arrays: list[Any], tree: Any, static: Sequence[Any]
+) -> _planning.StepFound | ArgumentError:
+    """A training step, for whoever plans it."""
+    numbers = iter(range(len(arrays)))
+    marked = jax.tree.unflatten(tree, [next(numbers) if s is _ARRAY else None for s in static])
+    by_replica = [leaf for leaf in jax.tree.leaves(marked, is_leaf=is_distributed) if isinstance(leaf, PerReplica)]
+    n = needs.placement.num_replicas
+    if any(leaf.stacked is None and any(v is not None for v in leaf.values) for leaf in by_replica):
+        return ArgumentError(
+            f"plan: the first batch gives the {n} replicas different numbers of rows. Plan with a first batch of a multiple of {n} "
+            "rows: `dataset.repeat().batch(global_batch_size)`."
+        )
+    stacked = {leaf.stacked for leaf in by_replica}
+    held = [_planning.Held(ref.name, _kind(ref), tuple(ref.shape), ref.dtype, _layout(ref, needs.placement)) for ref in needs.refs]
+    for i, x in enumerate(arrays):
+        held.append(_planning.Held(f"input {i}", "batch", tuple(x.shape), x.dtype, "stacked" if i in stacked else "mirrored"))
+
+    def lower(placement: Placement) -> Any:
+        homes = [placement.stacked if i in stacked else placement.mirrored for i in range(len(arrays))]
+        inputs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=home) for x, home in zip(arrays, homes, strict=True)]
+        return make(dataclasses.replace(needs, placement=placement)).lower(inputs)
+
+    return _planning.StepFound(lower, held)
+
+
+def _kind(ref: Ref) -> str:
+    return "weights" if ref.trainable else "optimizer state" if ref.slot else "other state"
+
+
+def _layout(ref: Ref, placement: Placement) -> str:
+    return "stacked" if ref.on_read else "mirrored" if ref.slice_axis(placement) is None else "sliced"
 
 
 def _rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], placement: Placement) -> _Needs:

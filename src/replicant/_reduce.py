@@ -10,6 +10,7 @@ from jax.core import Tracer
 
 from . import _inflight
 from ._collectives import ReduceOp, check_reducible, mean_of, normalized_axis
+from ._placement import is_local, on_all
 from ._state import current_recorder
 from ._values import Mirrored, PerReplica, is_array, is_distributed
 from .errors import ArgumentError, ArgumentTypeError
@@ -93,6 +94,8 @@ def _dispatch(program: Any, value: Any, **static: Any) -> Any:
     if current_recorder() is not None:
         return program(value, **static)
     leaf = jax.tree.leaves(value)[0]
+    if not is_local(leaf):
+        return on_all(program, value, *static.values())
     spread = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
     box: list[Any] = []
     with _inflight.lock:

@@ -17,6 +17,7 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.sharding import Sharding
 
 from ._placement import Placement, on_all
 from ._rules import VariableAggregation, aggregate_copies, split_value
@@ -68,7 +69,7 @@ class Ref:
 
     def load(self, placement: Placement, *, donated: bool) -> jax.Array:
         """The stored array as the input of a program, which may overwrite it if `donated`."""
-        raw, stacked = self.get_raw()
+        raw, _ = self.get_raw()
         if raw is self._owned and self._home is placement:
             return raw
         if not donated and self._placed is not None and self._placed[0] is raw and self._placed[1] is placement:
@@ -86,13 +87,26 @@ class Ref:
         if stacked != copies or (stacked and raw.shape[0] != placement.num_replicas):
             value = on_all(aggregate_copies, raw, self.aggregation, self.name) if stacked else raw
             value = split_value(value, self.aggregation, placement.num_replicas) if copies else value
+        return value, self.home(placement)
+
+    def home(self, placement: Placement) -> Sharding | None:
+        """How the variable lies in the programs of a placement."""
+        if self.copies(placement.num_replicas):
+            return placement.stacked
         axis = self.slice_axis(placement)
-        return value, placement.stacked if copies else placement.mirrored if axis is None else placement.sliced(axis)
+        return placement.mirrored if axis is None else placement.sliced(axis)
 
     def store(self, raw: jax.Array, placement: Placement) -> None:
         """Keep what a program wrote."""
         self.set_raw(raw, stacked=self.copies(placement.num_replicas))
         self._owned, self._home, self._placed = raw, placement, None
+
+    def gradient(self, parts: Sequence[tuple[Any, Any]]) -> Any:
+        """The variable's gradient from (what was read, the gradient with respect to that) of every read."""
+        total = parts[0][1]
+        for _, part in parts[1:]:
+            total = total + part
+        return total
 
     def read_eagerly(self) -> jax.Array:
         """The value in cross-replica context outside of any program."""
@@ -162,6 +176,7 @@ class Recorder:
     """
 
     def __init__(self, known: "dict[Ref, Any]", *, rehearsing: bool, facts: Facts):
+        self.known = known  # the values at the beginning
         self.values = dict(known)
         self.written: dict[Ref, None] = {}
         self.missing: dict[Ref, None] = {}
@@ -216,7 +231,7 @@ class CrossRecorder(Recorder):
         """Note on which devices the program computes: there can be only one such set."""
         if self.placement is not None and self.placement.devices and self.placement != placement:
             raise MixedStrategyError(
-                f"One compiled function uses two strategies, on {list(self.placement.devices)} and on {list(placement.devices)}. "
+                f"One compiled function uses two strategies, on {self.placement.listing} and on {placement.listing}. "
                 "Split it into one function per strategy."
             )
         self.placement = placement
@@ -237,7 +252,7 @@ class CrossRecorder(Recorder):
         self._check_trace(ref)
         if ref not in self.values:
             self.missing[ref] = None
-        self.values[ref] = _own_value(raw)
+        self.values[ref] = own_value(raw)
         self.written[ref] = None
 
     def read(self, ref: Ref) -> Any:
@@ -331,7 +346,7 @@ class ReplicaRecorder(Recorder):
             return  # no data, no contribution: the metric stays as it is, whatever its mean of nothing says
         if ref in self.slices and not self._working:
             value = self.slice_of(jnp.asarray(value), self.slices[ref])
-        self.values[ref] = _own_value(value)
+        self.values[ref] = own_value(value)
         self.written[ref] = None
 
 
@@ -345,7 +360,7 @@ def _copy_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[ja
     return _copy(*primals), tangents[0]
 
 
-def _own_value(value: Any) -> Any:
+def own_value(value: Any) -> Any:
     """`value` as a value of the variable's own: a tape must be able to tell it from a constant, and from what it was made of."""
     # JAX writes scalar constants into the equations, tracers of them too.
     return value if isinstance(value, Tracer) and value.ndim > 0 and not _active.listeners else _copy(value)
@@ -410,9 +425,14 @@ def read(ref: Ref) -> Any:
     """The variable's value here and now: in a trace, or eagerly."""
     recorder = current_recorder()
     value = ref.read_eagerly() if recorder is None else recorder.read(ref)
+    tell_listeners(ref, value, recorder)
+    return value
+
+
+def tell_listeners(ref: Ref, value: Any, recorder: Recorder | None) -> None:
+    """Tell tapes that `value` was read from a variable."""
     for listener in _active.listeners:
         listener(ref, value, recorder)
-    return value
 
 
 def read_copies(ref: Ref) -> tuple[Any, bool]:

@@ -242,7 +242,8 @@ class Step:
 
     def mesh_axis(self) -> MeshAxis:
         """The group of equal replicas."""
-        return MeshAxis(self.num_replicas, bucket=self.strategy.placement.deadlocks)
+        placement = self.strategy.placement
+        return MeshAxis(self.num_replicas, bucket=placement.deadlocks, bytes_per_pack=placement.bytes_per_pack)
 
     def facts(self) -> Facts:
         """What earlier traces learned about this call of ``run`` in its program."""

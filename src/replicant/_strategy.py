@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
-from . import _reduce
+from . import _planning, _reduce
 from ._collectives import ReduceOp
 from ._context import entered, require_cross_replica
-from ._distribute import distribute_values, place_batch, place_each
+from ._distribute import WorkersPlaces, distribute_values, place_batch, place_each
 from ._identity import function_key
 from ._placement import Placement
 from ._program import Compiled
@@ -37,7 +37,8 @@ class Strategy:
     gradient_dtype: Any = None
 
     def __init__(self, placement: Placement):
-        self._placement = placement
+        plan = _planning.current()
+        self._placement: Placement = placement if plan is None or not placement.devices else plan.adopt(self)
         self._eager: collections.OrderedDict[Any, Compiled] = collections.OrderedDict()
 
     @property
@@ -48,7 +49,25 @@ class Strategy:
     @property
     def topology(self) -> Topology:
         """Workers and replicas."""
-        return Topology(replicas_per_worker=self._placement.num_replicas)
+        world = self._placement.world
+        if world is None:
+            return Topology(replicas_per_worker=self._placement.num_replicas)
+        return Topology(world.num_processes, world.process_id, len(self._placement.local_ids))
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the one that writes what is written once: worker 0, or the only process."""
+        return self._placement.world is None or self._placement.world.is_chief
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this process writes checkpoints: the chief does. Semantics: ``strategy.extended.should_checkpoint``."""
+        return self.is_chief
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Whether this process writes summaries: the chief does. Semantics: ``strategy.extended.should_save_summary``."""
+        return self.is_chief
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -121,7 +140,12 @@ class Strategy:
     def _compiled(self, fn: Callable[..., Any]) -> Compiled:
         key = function_key(fn)
         if key not in self._eager:
-            self._eager[key] = Compiled(lambda *args, **kwargs: run_replicas(self, fn, args, kwargs))
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return run_replicas(self, fn, args, kwargs)
+
+            call.__qualname__ = getattr(fn, "__qualname__", repr(fn))  # for messages
+            self._eager[key] = Compiled(call)
             if len(self._eager) > _MAX_EAGER_FUNCTIONS:
                 self._eager.popitem(last=False)
         self._eager.move_to_end(key)
@@ -175,11 +199,17 @@ class Strategy:
         A nested structure with distributed values in it becomes one structure per replica.
         """
         found = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_distributed) if is_distributed(leaf)]
+        local_ids = self._placement.local_ids if self._placement.world is not None else None
 
         def of_replica(i: int) -> Any:
-            return map_replicas(lambda x: x.values[i] if is_distributed(x) else x, value)
+            def own(x: Any) -> Any:  # over several workers some values know all replicas, others only this worker's
+                values = x.values
+                return values[i if local_ids is None or len(values) == len(local_ids) else local_ids[i]]
 
-        return tuple(of_replica(i) for i in range(found[0].num_replicas)) if found else (value,)
+            return map_replicas(lambda x: own(x) if is_distributed(x) else x, value)
+
+        count = found[0].num_replicas if found and local_ids is None else len(local_ids or ())
+        return tuple(of_replica(i) for i in range(count)) if found else (value,)
 
     def experimental_distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
         """PerReplica values made by calling ``value_fn(context)`` once per replica.
@@ -202,7 +232,21 @@ class Strategy:
         elements without a batch axis, ElementError for components of different sizes.
         """
         require_cross_replica(self, "experimental_distribute_dataset()")
-        return DistributedDataset(dataset, self.topology, lambda leaf, sizes: place_batch(leaf, sizes, self._placement), options)
+        return DistributedDataset(
+            dataset,
+            self.topology,
+            lambda leaf, sizes: place_batch(leaf, sizes, self._placement),
+            options,
+            self._exchange("dataset"),
+            workers=self._workers_places(),
+        )
+
+    def _exchange(self, label: str) -> Callable[[int], list[int]] | None:
+        world = self._placement.world
+        return None if world is None else world.numbers(label)
+
+    def _workers_places(self) -> WorkersPlaces | None:
+        return None if self._placement.world is None else WorkersPlaces(self._placement)
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: Any = None
@@ -233,7 +277,12 @@ class Strategy:
         """
         require_cross_replica(self, "distribute_datasets_from_function()")
         return DistributedDataset.from_function(
-            dataset_fn, self.topology, lambda values: place_each(values, self._placement), options
+            dataset_fn,
+            self.topology,
+            lambda values: place_each(values, self._placement),
+            options,
+            self._exchange("dataset"),
+            workers=self._workers_places(),
         )
 
 

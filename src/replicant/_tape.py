@@ -183,9 +183,10 @@ class GradientTape:
             parts = gradient_p.bind(
                 *targets, *cotangents, *[arrays[j] for j in live], tape=self._id, call=call, num_targets=len(targets)
             )
-        for j, part in zip(live, parts, strict=True):
-            i = owners[j]
-            found[i] = part if found[i] is None else found[i] + part
+        for i, source in enumerate(sources):
+            mine = [(arrays[j], part) for j, part in zip(live, parts, strict=True) if owners[j] == i]
+            if mine:
+                found[i] = ref_of(source).gradient(mine) if is_variable(source) else mine[0][1]
         return found
 
 

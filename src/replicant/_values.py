@@ -30,8 +30,13 @@ class DistributedValues:
         """How many replicas the value has."""
         return len(self.values)
 
+    @property
+    def _first_id(self) -> int:
+        """The replica that the first of ``values`` belongs to."""
+        return 0
+
     def __repr__(self) -> str:
-        rows = ",\n".join(f"  {i}: {value}" for i, value in enumerate(self.values))
+        rows = ",\n".join(f"  {i}: {value}" for i, value in enumerate(self.values, start=self._first_id))
         return f"{type(self).__name__}:{{\n{rows}\n}}"
 
 
@@ -73,10 +78,20 @@ class PerReplica(DistributedValues):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """One value per replica, in replica order. Values of an even PerReplica lie on their replica's device."""
+        """One value per replica, in replica order. Values of an even PerReplica lie on their replica's device.
+
+        Over several workers: those of this worker's replicas, where the values are even or lie on the host.
+        """
         if self._values is not None:
             return self._values
         return unstack(self._stacked)
+
+    @property
+    def _first_id(self) -> int:
+        stacked = self._stacked
+        if not isinstance(stacked, jax.Array) or isinstance(stacked, Tracer) or stacked.is_fully_addressable:
+            return 0
+        return min(shard.index[0].start or 0 for shard in stacked.addressable_shards)  # over several workers: this one's first
 
     @property
     def num_replicas(self) -> int:
@@ -177,15 +192,15 @@ class HostArray:
 
 
 def unstack(stacked: Any) -> tuple[Any, ...]:
-    """The rows of `stacked`; those of a sharded array stay on their devices."""
+    """The rows of `stacked`; those of a sharded array stay on their devices. Over several workers: the rows of this one."""
     if isinstance(stacked, jax.Array) and not isinstance(stacked, Tracer):
         rows: dict[int, Any] = {}
         for shard in stacked.addressable_shards:
             start = shard.index[0].start or 0
             if shard.data.shape[0] == 1:
                 rows.setdefault(start, shard.data)
-        if len(rows) == stacked.shape[0]:
-            return tuple(rows[i].reshape(stacked.shape[1:]) for i in range(stacked.shape[0]))
+        if len(rows) == stacked.shape[0] or not stacked.is_fully_addressable:
+            return tuple(rows[i].reshape(stacked.shape[1:]) for i in sorted(rows))
     return tuple(stacked[i] for i in range(stacked.shape[0]))
 
 

@@ -34,6 +34,10 @@ class Variable:
     3.0
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Variable":  # noqa: ARG004, PYI034 - of the class that the strategy says
+        """A variable of the kind that the current strategy keeps."""
+        return object.__new__(getattr(get_strategy(), "variable_class", cls) if cls is Variable else cls)
+
     def __init__(
         self,
         initial_value: Any,

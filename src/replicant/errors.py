@@ -9,6 +9,10 @@ Each class also inherits the built-in type that tf.distribute programs catch, so
     │   ├── ClusterError                     who takes part is missing, malformed or contradictory
     │   │   └── UnreachableError (also OSError)  a host whose name does not resolve, or that does not answer in time
     │   └── AlreadyStartedError (also RuntimeError)  too late: JAX has started
+    ├── WorkerError (RuntimeError)           what several workers do together could not be done
+    │   ├── WorkerLostError                  a worker failed, ended, gives no sign of life or did not come in time
+    │   ├── WorkersChangedError              the workers are to form anew; `run_elastic` sees to it
+    │   └── WorkerMismatchError              the workers do not do the same: other program, shapes or versions
     ├── ContextError (RuntimeError)          called in the wrong place (inside or outside ``run``, ``scope``)
     │   └── MixedStrategyError               two strategies in one scope
     ├── ArgumentError (ValueError)           a value that breaks a rule: unknown op, axis out of range, bad shape
@@ -20,9 +24,16 @@ Each class also inherits the built-in type that tf.distribute programs catch, so
     ├── RaggedStepError (ValueError)         something that replicas of different sizes cannot do together
     ├── DatasetError (ValueError)            a dataset that cannot be built or distributed
     │   └── ElementError                     an element that breaks the dataset's structure
+    ├── CommandError (ValueError)            a name or file given to a command of ``replicant`` that it cannot use
     ├── OutOfRangeError (IndexError)         read past the end of an iterator or optional
-    └── CheckpointError (ValueError)         a checkpoint that is missing, damaged or does not fit
-        └── DamagedCheckpointError           it lacks bytes, or some have changed
+    ├── NonFiniteError (RuntimeError)        a loss, or what a step would have written, is NaN or infinite
+    ├── StepTimeoutError (TimeoutError)      a step took longer than a Watchdog allows
+    ├── CheckpointError (ValueError)         a checkpoint that is missing, damaged or does not fit
+    │   └── DamagedCheckpointError           it lacks bytes, or some have changed
+    ├── ParameterServerError (RuntimeError)  a parameter server, or a worker that trains with it, cannot go on
+    │   ├── LostProcessError                 a process ended, or nobody answered within the deadline
+    │   └── CancelledError                   a scheduled function did not run: another one had failed before
+    └── UnserializableError (TypeError)      a scheduled function uses something that cannot travel to another process
 """
 
 
@@ -52,6 +63,22 @@ class UnreachableError(ClusterError, OSError):
 
 class AlreadyStartedError(ConfigurationError, RuntimeError):
     """A setting that must come before JAX starts came after."""
+
+
+class WorkerError(ReplicantError, RuntimeError):
+    """What several workers do together could not be done."""
+
+
+class WorkerLostError(WorkerError):
+    """A worker failed, ended, gives no sign of life, or did not come in time."""
+
+
+class WorkersChangedError(WorkerError):
+    """The workers are to form anew, because others have come; `run_elastic` sees to it."""
+
+
+class WorkerMismatchError(WorkerError):
+    """The workers do not do the same: another program, other shapes, other versions."""
 
 
 class ContextError(ReplicantError, RuntimeError):
@@ -98,8 +125,20 @@ class ElementError(DatasetError):
     """An element breaks the dataset's structure."""
 
 
+class CommandError(ReplicantError, ValueError):
+    """A command of ``replicant`` was given a name or a file that it cannot use."""
+
+
 class OutOfRangeError(ReplicantError, IndexError):
     """Read past the end of an iterator, or from an empty optional."""
+
+
+class NonFiniteError(ReplicantError, RuntimeError):
+    """A loss, or something that a training step would have written, is NaN or infinite."""
+
+
+class StepTimeoutError(ReplicantError, TimeoutError):
+    """A training step took longer than a Watchdog allows."""
 
 
 class CheckpointError(ReplicantError, ValueError):
@@ -108,3 +147,19 @@ class CheckpointError(ReplicantError, ValueError):
 
 class DamagedCheckpointError(CheckpointError):
     """A checkpoint lacks bytes or some of them have changed; an older one may be whole."""
+
+
+class ParameterServerError(ReplicantError, RuntimeError):
+    """A parameter server, or a worker that trains with it, cannot go on."""
+
+
+class LostProcessError(ParameterServerError):
+    """A worker or server ended, and what it did could not be given to another, or nobody answered within the deadline."""
+
+
+class CancelledError(ParameterServerError):
+    """A scheduled function did not run because another one had failed before."""
+
+
+class UnserializableError(ReplicantError, TypeError):
+    """A scheduled function, or something that it uses, cannot travel to another process."""

@@ -101,7 +101,9 @@ def test_none_at_all_and_then_one() -> None:
         REPLICANT_KERNELS="0",
     )
     no = "off: REPLICANT_KERNELS does not ask for it"
-    assert done.stdout.splitlines() == ["True", "False", f"CPU kernels: conv {no}, avg_pool {no}, direct_conv {no}, max_pool on"], done.stderr
+    assert done.stdout.splitlines() == ["True", "False", f"CPU kernels: conv {no}, avg_pool {no}, direct_conv {no}, max_pool on"], (
+        done.stderr
+    )
 
 
 def test_without_kernels_programs_are_those_of_jax_itself() -> None:

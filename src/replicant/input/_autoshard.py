@@ -74,7 +74,7 @@ def autoshard(
     if num_workers == 1 or policy is AutoShardPolicy.OFF:
         return node, Sharding(policy, reason)
     if policy is AutoShardPolicy.DATA:
-        return (node if entropy is None else _shuffled_alike(node, entropy)), Sharding(policy, reason)
+        return (node if entropy is None else shuffled_alike(node, entropy)), Sharding(policy, reason)
 
     def own_files(source: Node) -> Node:
         if isinstance(source, Rows):
@@ -189,7 +189,7 @@ def _with_inputs(node: Node, inputs: tuple[Node, ...], suffix: str) -> Node:
     return dataclasses.replace(node, inputs=inputs, store=store, name=node.name + suffix if own_file else node.name)
 
 
-def _shuffled_alike(node: Node, entropy: int) -> Node:
+def shuffled_alike(node: Node, entropy: int) -> Node:
     """The graph with shuffles that draw the same orders on every worker."""
     count = 0
 

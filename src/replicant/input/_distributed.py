@@ -20,7 +20,7 @@ from ._graph import Node, State, describe
 from ._iterator import ElementIterator
 from ._options import AutoShardPolicy, InputOptions, InputReplicationMode
 from ._plan import InputPlan, input_plan
-from ._shares import BatchShares, ElementShares, Place, PlaceEach, Shares
+from ._shares import BatchShares, ElementShares, Place, PlaceEach, Shares, WorkersPlace
 from ._stats import InputStats, Meter
 from .adapters import as_dataset
 
@@ -41,6 +41,7 @@ class DistributedDataset:
         options: of the distribution.
         exchange: gives every worker this worker's number and returns those of all. Needed where workers can have
             different numbers of steps, or would shuffle differently.
+        workers: places instead of `place` where devices of several workers take part.
 
     Raises:
         ArgumentTypeError: nothing that yields batches.
@@ -62,6 +63,8 @@ class DistributedDataset:
         place: Place,
         options: InputOptions | None = None,
         exchange: Exchange | None = None,
+        *,
+        workers: WorkersPlace | None = None,
     ) -> None:
         options = options or InputOptions()
         if options.experimental_replication_mode is not InputReplicationMode.PER_WORKER:
@@ -77,7 +80,7 @@ class DistributedDataset:
         self._explain: Callable[[], InputPlan] = lambda: input_plan(
             dataset.node, policy, topology.num_workers, topology.replicas_per_worker
         )
-        self._shares: Shares = BatchShares(node, topology, place, sharding.shared, dataset.node)
+        self._shares: Shares = BatchShares(node, topology, place, sharding.shared, dataset.node, workers)
         self._cardinality = dataset.cardinality() if self._shares.ends_everywhere else self._shares.cardinality
         self._options, self._exchange = options, exchange
 
@@ -89,6 +92,8 @@ class DistributedDataset:
         place: PlaceEach,
         options: InputOptions | None = None,
         exchange: Exchange | None = None,
+        *,
+        workers: WorkersPlace | None = None,
     ) -> "DistributedDataset":
         """The datasets that an input function makes: each replica in turn gets the next element, as it is.
 
@@ -98,6 +103,7 @@ class DistributedDataset:
             place: makes what the user sees from the elements of this worker's replicas.
             options: of the distribution.
             exchange: as for the class.
+            workers: as for the class.
 
         Raises:
             ArgumentTypeError: no function, or one that returns something else than a dataset.
@@ -114,7 +120,7 @@ class DistributedDataset:
             contexts = [InputContext(topology.num_workers, topology.worker_index, topology.num_replicas)]
         datasets = [as_dataset(dataset_fn(context)) for context in contexts]
         new = object.__new__(cls)
-        new._shares = ElementShares(tuple(dataset.node for dataset in datasets), topology, place)
+        new._shares = ElementShares(tuple(dataset.node for dataset in datasets), topology, place, workers)
         new._explain = _no_plan
         new._cardinality = new._shares.cardinality
         new._options, new._exchange = options, exchange
@@ -154,12 +160,12 @@ class DistributedIterator(ElementIterator):
     def __init__(self, shares: Shares, options: InputOptions, exchange: Exchange | None) -> None:
         super().__init__(" | ".join(describe(node) for node in shares.nodes))
         self._shares, self._exchange = shares, exchange
-        self._fetch = options.fetch
+        self._fetch = options.fetch and not shares.asks_others  # who asks others does so on the thread that all of them ask on
         self._ahead = max(_MIN_AHEAD, options.experimental_per_replica_buffer_size)
         self._go_to(None)
 
     def _go_to(self, position: State | None) -> None:
-        cursor = self._shares.open(position and position["share"])
+        cursor = self._shares.open(position and self._own_share(position))
         self._step = position["step"] if position else 0
         self._last = cursor.state()
         self._end: End | None = None
@@ -204,7 +210,22 @@ class DistributedIterator(ElementIterator):
         return agree_on_end(self._shares.cardinality, self._exchange)
 
     def _position(self) -> State:
-        return {"step": self._step, "share": self._last}
+        if self._shares.workers is None or not self._shares.asks_others:
+            return {"step": self._step, "share": self._last}
+        return {"step": self._step, "workers": self._shares.workers.states(self._last)}
+
+    def _own_share(self, position: State) -> State:
+        """Where this worker was: the same place as all, or one of its own."""
+        if "workers" not in position:
+            return position["share"]
+        places, topology = position["workers"], self._shares.topology
+        if len(places) != topology.num_workers:
+            raise DatasetError(
+                f"The position was saved by {len(places)} workers, each of which read its own part of the data; "
+                f"{topology.num_workers} cannot go on from there. Use as many, or AutoShardPolicy.DATA, with which the number "
+                "does not matter."
+            )
+        return places[topology.worker_index]
 
     def close(self) -> None:
         self._ended = True

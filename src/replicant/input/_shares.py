@@ -7,7 +7,7 @@ import abc
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ from replicant._topology import Topology
 from replicant.errors import DatasetError, ElementError
 
 from ._graph import INFINITE, UNKNOWN, Cursor, Node, State, known
-from ._rebatch import own_steps, static_chunk_size, worker_chunk
+from ._rebatch import chunk_sizes, own_steps, static_chunk_size, worker_chunk
 from ._structure import PerReplicaSpec, TensorSpec, component_names, flatten, map_leaves, show_structure
 
 # Receives this worker's rows of one component in replica order, and how many of them each of its replicas gets. With
@@ -26,6 +26,23 @@ Place = Callable[[np.ndarray, tuple[int, ...]], Any]
 
 # Receives one component of the elements of this worker's replicas, in replica order. Returns what the user sees.
 PlaceEach = Callable[[Sequence[Any]], Any]
+
+
+class WorkersPlace(Protocol):
+    """Places batches on the devices of several workers."""
+
+    def whole(self, leaf: np.ndarray, sizes: tuple[int, ...]) -> Any:
+        """One component of a batch that all workers have; `sizes[r]` rows for replica r."""
+        ...
+
+    def together(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """Components of which each worker has the parts of its own replicas; all workers call it in the same step."""
+        ...
+
+    def states(self, state: State) -> list[State]:
+        """What all workers gave, in their order."""
+        ...
+
 
 MISSING = object()  # where a replica gets no element
 
@@ -38,9 +55,12 @@ class Share:
     parts: list[tuple[Any, ...]]
     place: Callable[..., Any]
     num_examples: int
+    together: Callable[[list[Any]], list[Any]] | None = None  # places all components at once, instead of `place`
 
     def placed(self) -> Any:
         """What the user sees."""
+        if self.together is not None:
+            return jax.tree_util.tree_unflatten(self.structure, self.together([column for (column,) in self.parts]))
         return jax.tree_util.tree_unflatten(self.structure, [self.place(*part) for part in self.parts])
 
 
@@ -63,6 +83,9 @@ class ShareCursor(abc.ABC):
 class Shares(abc.ABC):
     """The steps of this worker, and what is known of them."""
 
+    topology: Topology
+    workers: WorkersPlace | None
+
     @property
     @abc.abstractmethod
     def nodes(self) -> tuple[Node, ...]:
@@ -83,6 +106,11 @@ class Shares(abc.ABC):
     def ends_everywhere(self) -> bool:
         """Whether all workers have equally many steps, whatever the data."""
 
+    @property
+    def asks_others(self) -> bool:
+        """Whether placing a step asks the other workers for theirs."""
+        return False
+
     @abc.abstractmethod
     def open(self, state: State | None = None) -> ShareCursor:
         """At the beginning of a new pass, or at a position."""
@@ -102,6 +130,7 @@ class BatchShares(Shares):
         place: of one component.
         shared: whether all workers see the same batches, and share each; else the batches are this worker's own.
         whole: what all workers read together: a worker without any element cannot find out its spec by itself.
+        workers: places instead of `place` where devices of several workers take part.
 
     Raises:
         DatasetError: a scalar component, with more than one replica.
@@ -113,6 +142,7 @@ class BatchShares(Shares):
     place: Place
     shared: bool
     whole: Node
+    workers: WorkersPlace | None = None
 
     def __post_init__(self) -> None:
         if self.topology.num_replicas > 1 and self.whole.spec is not None:
@@ -160,10 +190,27 @@ class BatchShares(Shares):
             return [Share(structure, [(array, array.shape[:1]) for array in arrays], self.place, rows)]
         _check_sizes([array.shape for array in arrays], structure, self.topology.num_replicas)
         cuts = self.cut(len(arrays[0]) if arrays else 0)
+        if self.workers is not None:
+            return self._of_workers(structure, arrays, cuts)
         return [
             Share(structure, [(array[start : start + sum(sizes)], sizes) for array in arrays], self.place, sum(sizes))
             for start, sizes in cuts
         ]
+
+    def _of_workers(self, structure: Any, arrays: list[np.ndarray], cuts: Any) -> list[Share]:
+        assert self.workers is not None, "only called then"
+        if self.shared:
+            sizes = chunk_sizes(len(arrays[0]) if arrays else 0, self.topology.num_replicas)
+            rows = sum(cuts[0][1])
+            return [Share(structure, [(array, sizes) for array in arrays], self.workers.whole, rows)]
+        return [
+            Share(structure, [(_rows(array, start, sizes),) for array in arrays], self.place, sum(sizes), self.workers.together)
+            for start, sizes in cuts
+        ]
+
+    @property
+    def asks_others(self) -> bool:
+        return self.workers is not None and not self.shared
 
     def open(self, state: State | None = None) -> "BatchShareCursor":
         cursor = BatchShareCursor(self, self.node.open(state and state["source"]))
@@ -174,6 +221,8 @@ class BatchShares(Shares):
     def nothing(self) -> Share:
         leaves, structure = _known(self.whole.spec)
         sizes = (0,) * self.topology.replicas_per_worker
+        if self.workers is not None:
+            return Share(structure, [([_no_rows(leaf) for _ in sizes],) for leaf in leaves], self.place, 0, self.workers.together)
         return Share(structure, [(_no_rows(leaf), sizes) for leaf in leaves], self.place, 0)
 
 
@@ -228,6 +277,15 @@ class ElementShares(Shares):
     sources: tuple[Node, ...]
     topology: Topology
     place: PlaceEach
+    workers: WorkersPlace | None = None
+
+    @property
+    def asks_others(self) -> bool:
+        return self.workers is not None
+
+    @property
+    def _together(self) -> Callable[[list[Any]], list[Any]] | None:
+        return None if self.workers is None else self.workers.together
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -273,12 +331,13 @@ class ElementShares(Shares):
         nothing = [no_rows_like(leaf) for leaf in first]
         rows = [nothing if element is MISSING else next(rest) for element in elements]
         num_examples = sum(np.shape(leaves[0])[0] if np.ndim(leaves[0]) else 1 for leaves, _ in flat if leaves)
-        return Share(structure, [(list(column),) for column in zip(*rows, strict=True)], self.place, num_examples)
+        columns = [(list(column),) for column in zip(*rows, strict=True)]
+        return Share(structure, columns, self.place, num_examples, self._together)
 
     def nothing(self) -> Share:
         leaves, structure = _known(self.element_spec)
         count = self.topology.replicas_per_worker
-        return Share(structure, [([_no_rows(leaf)] * count,) for leaf in leaves], self.place, 0)
+        return Share(structure, [([_no_rows(leaf)] * count,) for leaf in leaves], self.place, 0, self._together)
 
 
 class ElementShareCursor(ShareCursor):
@@ -305,6 +364,11 @@ def no_rows_like(leaf: Any) -> np.ndarray:
     """The share of a replica that gets nothing where others get ``leaf``: of a scalar, an empty vector."""
     array = np.asarray(leaf, dtype=object if isinstance(leaf, str | bytes) else None)
     return np.empty((0, *array.shape[1:]), array.dtype)
+
+
+def _rows(array: np.ndarray, start: int, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    ends = [start + sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return [array[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def _no_rows(spec: TensorSpec) -> np.ndarray:

@@ -9,6 +9,7 @@ from ..input._distributed import DistributedDataset
 from ..input._graph import Node
 from . import _internals
 from ._batches import Batches
+from ._sharing import shared
 
 
 class DatasetAdapter(_internals.DataAdapter):
@@ -75,7 +76,7 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
             raise ArgumentError(
                 f"`{name}` was given beside a dataset, which brings its own: let the dataset yield (x, y) or (x, y, sample_weight)."
             )
-    return DatasetAdapter(x, options.get("class_weight"))
+    return DatasetAdapter(shared(x), options.get("class_weight"))
 
 
 def _never_empty(adapter: Any, x: Any) -> Any:

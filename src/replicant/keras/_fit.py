@@ -6,8 +6,10 @@ and batch statistics are those of one device by construction. A batch of b rows 
 n that divides b, and repeated on the rest: a last batch that does not divide costs a compilation, never exactness.
 """
 
+import functools
 import math
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,9 +18,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from .. import _inflight
+from .. import _inflight, _planning
+from .._adopt import check_same_program, chiefs_values
 from .._context import default_strategy, get_strategy
-from .._placement import Placement
+from .._placement import Placement, is_local, on_all
 from .._strategy import Strategy
 from ..errors import ArgumentError, MixedStrategyError
 from . import _internals, _statistics
@@ -128,15 +131,22 @@ class _Step:
     def __init__(self, step: Callable[..., Any], placement: Placement, state_names: Sequence[str], *, compiled: bool):
         self._step = step
         self._placement = placement
+        self._state_names = state_names
         self._holds_slots = [name == "optimizer_variables" for name in state_names]
+        self._agreed: set[Any] = set()  # batches for which the workers have compared their programs
         self._compiled = compiled
         self._bounded = placement.deadlocks
         self._cuts: dict[tuple[int, int], Any] = {}
         self._one = jax.jit(self._traced_one, donate_argnums=0)
-        self._many = jax.jit(self._traced_many, donate_argnums=0)
+        self._all_of_many = jax.jit(functools.partial(self._traced_many, last_only=False), donate_argnums=0)
+        self._last_of_many = jax.jit(functools.partial(self._traced_many, last_only=True), donate_argnums=0)
 
     def __call__(self, state: Any, batches: list[Any], *, all_outputs: bool) -> tuple[list[Any], Any]:
         """The outputs of one or several batches of equal shapes, of all or only of the last one, and the new state."""
+        if _planning.current() is not None and any(self._holds_slots):
+            raise self._found(state, batches[0])
+        if self._placement.world is not None:
+            state = self._adopted(state)
         if not self._compiled:
             state = tuple([self._home(x, slots) for x in part] for part, slots in zip(state, self._holds_slots, strict=True))
             outputs = []
@@ -149,12 +159,73 @@ class _Step:
             for part, slots in zip(state, self._holds_slots, strict=True)
         )
         if len(batches) == 1:
-            outputs, state = self._start(self._one, state, self._spread(batches[0], axis=0))
+            data = self._spread(batches[0], axis=0)
+            self._check_workers(self._one, state, data, batches[0])
+            outputs, state = self._start(self._one, state, data)
             return [outputs], state
-        stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *batches)
-        outputs, state = self._start(self._many, state, self._spread(stacked, axis=1))
-        rows = (lambda x: x.reshape(-1, *x.shape[2:])) if all_outputs else (lambda x: x[-1])
-        return [jax.tree.map(rows, outputs)], state
+        known = np.asarray if self._placement.world is None else lambda x: np.asarray(on_all(_same, x))
+        stacked = jax.tree.map(lambda *leaves: np.stack([known(x) for x in leaves]), *batches)
+        data = self._spread(stacked, axis=1)
+        program = self._all_of_many if all_outputs else self._last_of_many
+        self._check_workers(program, state, data, stacked)
+        outputs, state = self._start(program, state, data)
+        return [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs) if all_outputs else outputs], state
+
+    def _adopted(self, state: Any) -> Any:
+        """The state, with the chief's values where this process alone has them."""
+        at = [(p, i) for p, part in enumerate(state) if type(part) is not _Leaves for i, x in enumerate(part) if is_local(x)]
+        if not at:
+            return state
+        named = [(f"{self._state_names[p]} {i}", np.asarray(state[p][i])) for p, i in at]
+        parts: list[Any] = [part if type(part) is _Leaves else list(part) for part in state]
+        for (p, i), value in zip(at, chiefs_values(named, self._placement), strict=True):
+            parts[p][i] = value
+        return tuple(parts)
+
+    def _check_workers(self, program: Any, state: Any, data: Any, batch: Any) -> None:
+        """Before a program is first used: all workers have the same one, and begin with the same batch."""
+        world = self._placement.world
+        if world is None:
+            return
+        signature = (program is not self._one, str(_signature(data)))
+        if signature in self._agreed:
+            return
+        self._agreed.add(signature)
+        local: list[Any] = [np.ascontiguousarray(x) for x in jax.tree.leaves(batch) if is_local(x)]
+        check_same_program("fit, evaluate or predict", program.trace(state, data).jaxpr, world)
+        world.agree(
+            "batch",
+            f"shapes {[x.shape for x in local]}, checksum {functools.reduce(lambda crc, x: zlib.crc32(x, crc), local, 0):08x}",
+            "The workers' batches differ. Give fit, evaluate and predict the same data on all workers, in the same order: each "
+            "computes its part of every batch. Data of which each worker has its own part go through "
+            "strategy.experimental_distribute_dataset or distribute_datasets_from_function.",
+        )
+
+    def _found(self, state: Any, batch: Any) -> _planning.StepFound:
+        """The step, for whoever plans it."""
+        kinds = {"trainable_variables": "weights", "optimizer_variables": "optimizer state"}
+        held = [
+            _planning.Held(
+                f"{name} {i}", kinds.get(name, "other state"), x.shape, x.dtype, "sliced" if self._slice_axis(x, s) else "mirrored"
+            )
+            for name, part, s in zip(self._state_names, state, self._holds_slots, strict=True)
+            for i, x in enumerate(part)
+        ]
+        held += [_planning.Held(f"input {i}", "batch", np.shape(x), x.dtype, "cut") for i, x in enumerate(jax.tree.leaves(batch))]
+
+        def lower(placement: Placement) -> Any:
+            step = _Step(self._step, placement, self._state_names, compiled=True)
+            abstract_state = tuple(
+                _Leaves([jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=step._home_of(x, slots)) for x in part])
+                for part, slots in zip(state, self._holds_slots, strict=True)
+            )
+            abstract_batch = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=step._cut(np.shape(x)[0] if np.ndim(x) else 1, 0)),
+                batch,
+            )
+            return step._one.lower(abstract_state, abstract_batch)
+
+        return _planning.StepFound(lower, held)
 
     def _start(self, program: Any, state: Any, data: Any) -> tuple[Any, Any]:
         box: list[Any] = []
@@ -170,7 +241,7 @@ class _Step:
         outputs, state = self._step(tuple(map(list, state)), data)
         return outputs, tuple(_Leaves(list(part)) for part in state)
 
-    def _traced_many(self, state: Any, data: Any) -> tuple[Any, Any, Any]:
+    def _traced_many(self, state: Any, data: Any, *, last_only: bool) -> tuple[Any, Any, Any]:
         """Several steps in one program: a loop on the devices."""
 
         def body(state: Any, batch: Any) -> tuple[Any, Any]:
@@ -178,6 +249,8 @@ class _Step:
             return self._at_home(state), outputs
 
         state, outputs = jax.lax.scan(body, self._at_home(state), data)
+        if last_only:
+            return self._token(), self._settled(jax.tree.map(lambda x: x[-1], outputs), axis=0), state
         return self._token(), self._settled(outputs, axis=1), state
 
     def _token(self) -> jax.Array:
@@ -194,21 +267,27 @@ class _Step:
         return self._placement.slice_axis(x.shape) if slots else None
 
     def _settled(self, outputs: Any, *, axis: int) -> Any:
-        """Outputs shared evenly or known to all: JAX cannot name what XLA would choose for a batch that is cut otherwise."""
+        """Outputs shared evenly or known to all: JAX cannot name what XLA would choose for a batch that is cut otherwise.
+
+        Over several workers they are known to all, since each of them reads them.
+        """
         num_replicas = self._placement.num_replicas
         if self._placement.on_one_device:
             return outputs
 
         def settle(x: Any) -> jax.Array:
             x = jnp.asarray(x)
-            even = x.ndim > axis and x.shape[axis] % num_replicas == 0
+            even = x.ndim > axis and x.shape[axis] % num_replicas == 0 and self._placement.world is None
             return jax.lax.with_sharding_constraint(x, self._cut(num_replicas if even else 1, axis))
 
         return jax.tree.map(settle, outputs)
 
-    def _home(self, x: Any, slots: bool) -> Any:
+    def _home_of(self, x: Any, slots: bool) -> Any:
         axis = self._slice_axis(x, slots)
-        home = self._placement.mirrored if axis is None else self._placement.sliced(axis)
+        return self._placement.mirrored if axis is None else self._placement.sliced(axis)
+
+    def _home(self, x: Any, slots: bool) -> Any:
+        home = self._home_of(x, slots)
         return x if isinstance(x, jax.Array) and x.sharding == home else self._placement.own(x, home)
 
     def _spread(self, batch: Any, *, axis: int) -> Any:
@@ -217,6 +296,9 @@ class _Step:
         batch = tree.unflatten([self._kept(x) for x in leaves])
         if self._placement.on_one_device:  # a program takes host memory to its device faster than device_put
             return jax.tree.map(lambda x: jax.device_put(x, self._placement.mirrored) if isinstance(x, jax.Array) else x, batch)
+        if self._placement.world is not None:  # each worker gives its part of what all have
+            put, cut = self._placement.put, self._cut
+            return jax.tree.map(lambda x: put(x, cut(np.shape(x)[axis] if np.ndim(x) > axis else 1, axis)), batch)
         return jax.device_put(batch, jax.tree.map(lambda x: self._cut(x.shape[axis] if x.ndim > axis else 1, axis), batch))
 
     def _kept(self, x: Any) -> Any:
@@ -272,6 +354,10 @@ class _Loop:
         if not self._concatenate:
             return outputs[-1], state
         return outputs[0] if len(outputs) == 1 else jax.tree.map(lambda *parts: np.concatenate(parts), *outputs), state
+
+
+def _same(x: Any) -> Any:
+    return x
 
 
 def _groups(batches: list[Any]) -> Iterator[list[Any]]:

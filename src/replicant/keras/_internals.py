@@ -45,11 +45,13 @@ try:
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
     from keras.src.random.seed_generator import SeedGenerator
+    from keras.src.saving.keras_saveable import KerasSaveable
     from keras.src.trainers import data_adapters
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
     from keras.src.trainers.epoch_iterator import EpochIterator
     from keras.src.trainers.trainer import Trainer
+    from keras.src.utils.tracking import TrackedDict, TrackedList, TrackedSet
 except ImportError as error:
     raise BackendError(
         f"Keras {keras.__version__} has moved a class that Replicant extends ({error}). Use a Keras version that this release of "
@@ -62,10 +64,14 @@ __all__ = [
     "EpochIterator",
     "JAXEpochIterator",
     "JAXTrainer",
+    "KerasSaveable",
     "KerasVariable",
     "Loss",
     "LossScaleOptimizer",
     "SeedGenerator",
+    "TrackedDict",
+    "TrackedList",
+    "TrackedSet",
     "Trainer",
     "class_weight_to_sample_weights",
     "data_adapters",

@@ -26,7 +26,7 @@ from .._rules import VariableAggregation
 from .._state import ReplicaRecorder, current_recorder
 from .._variables import register_variable_type
 from ..errors import LossReductionError
-from . import _data, _fit, _internals, _resume, _slots, _statistics
+from . import _data, _fit, _internals, _resume, _slots, _statistics, _workers
 from ._internals import KerasVariable
 from ._refs import ref_of_keras
 
@@ -115,6 +115,8 @@ def _apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any =
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
             _build_now(optimizer, trainable_variables)
+        for slot in optimizer.variables:
+            ref_of_keras(slot).slot = True
         if context.num_replicas_in_sync > 1:
             grads = _summed(context, grads)
     _applying.depth += 1
@@ -199,6 +201,7 @@ def _connect() -> None:
     _data.connect()
     _resume.connect()
     _statistics.connect()
+    _workers.connect()
 
 
 _connect()

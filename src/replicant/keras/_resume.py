@@ -12,6 +12,7 @@ import functools
 import inspect
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -26,6 +27,7 @@ from ._batches import wants_states
 from ._data import DatasetAdapter
 
 _RUN = "_replicant_fit_run"
+_LAST = 99  # the rank of all other callbacks
 _current: contextvars.ContextVar["FitRun | None"] = contextvars.ContextVar(_RUN, default=None)
 
 
@@ -82,6 +84,7 @@ class FitRun:
         self._callbacks = callbacks
         self.resume: Position | None = None
         self.logs: Any = {}  # of the last step
+        self.before_saving: list[Callable[[], None]] = []  # called before the state of the fit is saved; they may end it
         self._take: Any = None
         self._epochs: Any = None
         self._passes: list[bool] = []
@@ -306,37 +309,52 @@ def run_of(model: Any) -> FitRun | None:
     return model.__dict__.get(_RUN)
 
 
-class FirstCallback:
-    """Marks callbacks of ours that must be called before all others, and whose fit is watched."""
+class FitCallback:
+    """Marks callbacks of ours that are called before all others, those of lower rank first, and told when ``fit`` is left."""
+
+    rank = 1
 
     def on_fit_end(self) -> None:
         """Called when ``fit`` is left, in whatever way."""
+
+
+class FirstCallback(FitCallback):
+    """Marks those whose fit is watched."""
 
 
 def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     given = bound.arguments.get("callbacks")
     every = list(keras.tree.flatten(getattr(given, "callbacks", given) or []))
-    if not any(isinstance(callback, FirstCallback) for callback in every):
+    ours = [callback for callback in every if isinstance(callback, FitCallback)]
+    if not ours:
         return original(model, *args, **kwargs)
-    every.sort(key=lambda callback: not isinstance(callback, FirstCallback))
+    every.sort(key=lambda callback: callback.rank if isinstance(callback, FitCallback) else _LAST)
     if isinstance(given, keras.callbacks.CallbackList):
         given.callbacks = every
     else:
         bound.arguments["callbacks"] = every
-    run = model.__dict__[_RUN] = FitRun(model, every)
+    is_watched = any(isinstance(callback, FirstCallback) for callback in ours)
+    with ExitStack() as stack:
+        for callback in reversed(ours):
+            stack.callback(callback.on_fit_end)
+        if is_watched:
+            stack.enter_context(_watching(model, every))
+        return original(*bound.args, **bound.kwargs)
+
+
+@contextmanager
+def _watching(model: Any, callbacks: Sequence[Any]) -> Iterator[None]:
+    run = model.__dict__[_RUN] = FitRun(model, callbacks)
     token, wanted = _current.set(run), wants_states.set(True)
     try:
-        return original(*bound.args, **bound.kwargs)
+        yield
     finally:
         _current.reset(token)
         wants_states.reset(wanted)
         del model.__dict__[_RUN]
         model._initial_epoch = None
         run.close()
-        for callback in every:
-            if isinstance(callback, FirstCallback):
-                callback.on_fit_end()
 
 
 def _make_epochs(original: Callable[..., Any], epochs: Any, *args: Any, **kwargs: Any) -> None:

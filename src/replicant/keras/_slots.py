@@ -2,7 +2,8 @@
 
 A placement with ``slices_slots`` cuts the optimizer's variables over the replicas. An optimizer that works element by element gets,
 for one update, the slices of weights, gradients and state that belong to its replica; then the weights are put together again. One
-that looks at whole tensors (norms, factors, constraints, accumulated gradients) gets the state put together, and keeps its slice of what it assigns.
+that looks at whole tensors (norms, factors, constraints, accumulated gradients) gets the state put together, and keeps its slice of
+what it assigns.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +28,6 @@ def apply(
     """``optimizer.apply`` on the gradients of the global batch, inside a replica."""
     known = optimizer._trainable_variables
     given = known if variables is None else variables
-    for slot in optimizer.variables:
-        ref_of_keras(slot).slot = True
     recorder = current_recorder()
     if not isinstance(recorder, ReplicaRecorder) or not recorder.slices or not _is_element_by_element(optimizer, known):
         return original(optimizer, grads, given)

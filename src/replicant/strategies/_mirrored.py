@@ -64,6 +64,10 @@ def _gradient_dtype(asked: Any) -> Any:
 
 
 def _fused(devices: tuple[Any, ...], asked: bool | None) -> bool:
-    if asked is None:
-        asked = os.environ.get("REPLICANT_FUSE_REPLICAS", "1") != "0" and all(device.platform == "cpu" for device in devices)
-    return asked and len(devices) > 1
+    return fused_by_default(devices) if asked is None else asked and len(devices) > 1
+
+
+def fused_by_default(devices: tuple[Any, ...]) -> bool:
+    """Whether replicas on these devices are fused unless somebody asks for something else."""
+    wanted = os.environ.get("REPLICANT_FUSE_REPLICAS", "1") != "0"
+    return wanted and len(devices) > 1 and all(device.platform == "cpu" for device in devices)

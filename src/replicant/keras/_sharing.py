@@ -1,0 +1,31 @@
+"""What a loop over several workers reads: datasets that all of them walk in the same order."""
+
+import contextvars
+from typing import Any
+
+from .._strategy import Strategy
+from ..input._autoshard import shuffled_alike, unseeded_shuffle
+from ..input._dataset import Dataset
+from ..input._options import AutoShardPolicy
+
+_MAX_ENTROPY = 2**31
+
+# The strategy over several workers whose model is in its loop.
+active: contextvars.ContextVar[Strategy | None] = contextvars.ContextVar("replicant_workers", default=None)
+
+
+def shared(dataset: Any) -> Any:
+    """What a loop over several workers reads instead of a dataset: each worker in the same order, or its own part of it."""
+    strategy = active.get()
+    if strategy is None or not isinstance(dataset, Dataset):
+        return dataset
+    world = strategy.placement.world
+    assert world is not None, "only then is a strategy noted"
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
+        return strategy.experimental_distribute_dataset(dataset)
+    shuffle = unseeded_shuffle(dataset.node)
+    if shuffle is None:
+        return dataset
+    entropy = int(world.tell("shuffle", str(shuffle.entropy % _MAX_ENTROPY)))
+    return Dataset(shuffled_alike(dataset.node, entropy), dataset.options())

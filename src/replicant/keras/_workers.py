@@ -1,0 +1,72 @@
+"""``fit``, ``evaluate`` and ``predict`` over several workers: what all must have alike, and what only the chief does.
+
+Every worker runs the same loop on the same batches and computes its part of each. The order in which arrays are shuffled is the
+chief's. Callbacks that write files are the chief's too: on the other workers a mute one of the same name takes their place.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..cluster._world import World
+from . import _internals
+from ._fit import strategy_of
+from ._resume import Randomness
+from ._sharing import active
+
+_WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "RemoteMonitor", "OrbaxCheckpoint")
+
+
+def _loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    strategy = strategy_of(model)
+    world = None if strategy is None else strategy.placement.world
+    if world is None:
+        return original(model, *args, **kwargs)
+    if active.get() is None:  # the first loop, and not an evaluation in the midst of it
+        _shuffle_alike(world)
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    if not world.is_chief and "callbacks" in bound.arguments:
+        bound.arguments["callbacks"] = _without_writers(bound.arguments["callbacks"])
+    token = active.set(strategy)
+    try:
+        return original(*bound.args, **bound.kwargs)
+    finally:
+        active.reset(token)
+
+
+def _shuffle_alike(world: World) -> None:
+    """Keras shuffles arrays with NumPy's global generator, and its datasets with Python's."""
+    now = Randomness.now()
+    said = json.loads(world.tell("random state", json.dumps([now.numpy.tolist(), now.python.tolist(), now.rest])))
+    if not world.is_chief:
+        Randomness(np.array(said[0], now.numpy.dtype), np.array(said[1], np.uint32), said[2]).bring_back()
+
+
+def _without_writers(given: Any) -> Any:
+    """The callbacks, with mute ones for those that write files."""
+    if given is None:
+        return None
+    if isinstance(given, keras.callbacks.CallbackList):
+        given.callbacks = [_muted(callback) for callback in given.callbacks]
+        return given
+    return [_muted(callback) for callback in (given if isinstance(given, Sequence) else [given])]
+
+
+def _muted(callback: Any) -> Any:
+    kinds = [kind.__name__ for kind in type(callback).__mro__ if kind.__module__.startswith(("keras.", "replicant."))]
+    if any(kind in _WRITERS for kind in kinds):
+        return type(type(callback).__name__, (keras.callbacks.Callback,), {})()
+    if isinstance(callback, keras.callbacks.BackupAndRestore):  # it reads on all workers
+        callback._save_model = lambda: None
+        callback.delete_checkpoint = False
+    return callback
+
+
+def connect() -> None:
+    """Teach Keras's loops about workers."""
+    for name in ("fit", "evaluate", "predict"):
+        _internals.wrap_method(_internals.JAXTrainer, name, _loop)

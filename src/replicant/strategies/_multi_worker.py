@@ -1,0 +1,103 @@
+"""MultiWorkerMirroredStrategy: one replica on each device of several processes."""
+
+import dataclasses
+import json
+
+import jax
+
+from .. import _planning
+from .._placement import Device, Placement
+from .._strategy import Strategy
+from ..cluster import _bootstrap
+from ..cluster._detect import detect
+from ..cluster._membership import Membership
+from ..cluster._resolver import ClusterResolver
+from ..cluster._world import World
+from ..errors import AlreadyStartedError, ArgumentTypeError, DeviceError
+from ._communication import CommunicationOptions
+from ._mirrored import fused_by_default
+
+
+class MultiWorkerMirroredStrategy(Strategy):
+    """One replica on each device of each worker, in lockstep, with mirrored variables that all workers have alike.
+
+    Every worker runs the same program. Make the strategy first, right after the imports: it meets the other workers and connects
+    JAX to them. A process on its own, without variables that describe a cluster, behaves as under MirroredStrategy.
+
+    Args:
+        cluster_resolver: who takes part; by default what `replicant.cluster.detect` finds in the environment.
+        communication_options: a `CommunicationOptions`.
+
+    Raises ClusterError, UnreachableError or WorkerMismatchError if the workers cannot form one group, on every one of them;
+    AlreadyStartedError if JAX has started. Semantics: tf.distribute.MultiWorkerMirroredStrategy.
+
+    >>> import replicant
+    >>> strategy = replicant.MultiWorkerMirroredStrategy(replicant.cluster.SimpleClusterResolver(replicant.cluster.ClusterSpec({})))
+    >>> strategy.topology.num_workers, strategy.is_chief
+    (1, True)
+    """
+
+    def __init__(
+        self, cluster_resolver: ClusterResolver | None = None, communication_options: CommunicationOptions | None = None
+    ) -> None:
+        if cluster_resolver is not None and not isinstance(cluster_resolver, ClusterResolver):
+            raise ArgumentTypeError(
+                f"{type(self).__name__}: cluster_resolver must be a replicant.cluster.ClusterResolver; got {cluster_resolver!r}."
+            )
+        options = communication_options or CommunicationOptions()
+        if not isinstance(options, CommunicationOptions):
+            raise ArgumentTypeError(
+                f"{type(self).__name__}: communication_options must be a CommunicationOptions; got {communication_options!r}."
+            )
+        self._resolver = cluster_resolver or detect().resolver
+        super().__init__(meet(type(self).__name__, self._resolver.membership(), options))
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver:
+        """What told the strategy about its cluster."""
+        return self._resolver
+
+    def __repr__(self) -> str:
+        topology = self.topology
+        own = [str(self.placement.devices[i]) for i in self.placement.local_ids]
+        return f"{type(self).__name__}(worker {topology.worker_index} of {topology.num_workers}, {own})"
+
+
+def meet(name: str, membership: Membership, options: CommunicationOptions, platform: str | None = None) -> Placement:
+    """The devices of all workers, once they have met; those of this process if it is the only one."""
+    plan = _planning.current()
+    if plan is not None:  # whose devices need not be there
+        return plan.placement
+    if membership.num_processes == 1:
+        local = tuple(jax.local_devices(backend=platform))
+        options.check_for(local[0].platform)
+        return Placement(local, fused=fused_by_default(local))
+    world = _the_world(membership, options)
+    local = jax.local_devices(backend=platform)
+    options.check_for(local[0].platform)
+    fact = {"strategy": name, "devices": len(local), "platform": local[0].platform, "bytes_per_pack": options.bytes_per_pack}
+    problem = "The workers' strategies differ. All need the same strategy on equally many devices of one kind."
+    world.agree("strategy", json.dumps(fact), problem)
+    return Placement(_in_order(jax.devices(platform), len(local), world), world=world, bytes_per_pack=options.bytes_per_pack)
+
+
+def _the_world(membership: Membership, options: CommunicationOptions) -> World:
+    world = _bootstrap.world()
+    if world is None:
+        world = _bootstrap.start(membership)
+    elif (world.process_id, world.num_processes) != (membership.process_id, membership.num_processes):
+        raise AlreadyStartedError(
+            f"This process is {world.membership!r} already, and cannot be {membership!r} as well. Make one strategy over several "
+            "workers per program."
+        )
+    if options.timeout_seconds is not None:
+        world.timeouts = dataclasses.replace(world.timeouts, exchange=options.timeout_seconds)
+    return world
+
+
+def _in_order(devices: list[Device], num_local: int, world: World) -> tuple[Device, ...]:
+    """Worker after worker: device ids have gaps between processes."""
+    ordered = tuple(sorted(devices, key=lambda device: (device.process_index, device.id)))
+    if len(ordered) != num_local * world.num_processes:
+        raise DeviceError(f"{world.num_processes} workers with {num_local} devices each show {len(ordered)} devices in all.")
+    return ordered

@@ -1,0 +1,130 @@
+"""Starts the processes of one job, each running the same script, and takes back what they wrote. Nothing outlives it."""
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SECONDS = 240.0  # for a whole group; far more than it takes
+_FOREIGN = ("JAX_", "REPLICANT_", "TF_CONFIG", "XLA_FLAGS", "NPROC", "SLURM_", "OMPI_", "RANK", "WORLD_SIZE", "MASTER_")
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody has now."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without proxies, and without what describes clusters and devices."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if "proxy" not in name.lower() and not name.upper().startswith(_FOREIGN) and name != "KERAS_BACKEND"
+    }
+
+
+@dataclasses.dataclass
+class Ended:
+    """How a worker ended: its exit status (negative: the signal), what it printed, and what it wrote as JSON, if it did."""
+
+    status: int
+    out: str
+    err: str
+    answer: Any
+
+
+class Group:
+    """Worker processes.
+
+    Args:
+        script: run by all, with the arguments; it writes JSON to the file that ANSWER names.
+        num_workers: how many.
+        folder: for what they write.
+        arguments: of the script.
+        environ: more variables, or a function of the rank that gives them; None removes one.
+    """
+
+    def __init__(
+        self,
+        script: Path,
+        num_workers: int,
+        folder: Path,
+        arguments: Sequence[str] = (),
+        environ: Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] = {},  # noqa: B006 - not changed
+    ):
+        self.folder = folder
+        self.started = time.monotonic()
+        address = f"127.0.0.1:{free_port()}"
+        self.workers = []
+        for rank in range(num_workers):
+            env = clean_environment() | {
+                "JAX_PROCESS_ID": str(rank),
+                "JAX_NUM_PROCESSES": str(num_workers),
+                "JAX_COORDINATOR_ADDRESS": address,
+                "KERAS_BACKEND": "jax",
+                "REPLICANT_COMPILATION_CACHE": "0",
+                "REPLICANT_EXCHANGE_TIMEOUT": "200",
+                "PYTHONUNBUFFERED": "1",
+                "ANSWER": str(folder / f"{rank}.json"),
+            }
+            more = environ(rank) if callable(environ) else environ
+            env = {name: value for name, value in (env | dict(more)).items() if value is not None}
+            with (folder / f"{rank}.out").open("w") as out, (folder / f"{rank}.err").open("w") as err:
+                process = subprocess.Popen([sys.executable, str(script), *arguments], env=env, stdout=out, stderr=err)
+            self.workers.append(process)
+
+    def wait(self, seconds: float = SECONDS) -> list[Ended]:
+        """Until all have ended; those that have not in time are killed, and fail the test."""
+        deadline = time.monotonic() + seconds
+        late = []
+        try:
+            for rank, worker in enumerate(self.workers):
+                try:
+                    worker.wait(max(0.1, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    late.append(rank)
+        finally:
+            self.kill()
+        ended = [self._ended(rank) for rank in range(len(self.workers))]
+        assert not late, f"workers {late} did not end within {seconds:g} s: {[each.err[-2000:] for each in ended]}"
+        return ended
+
+    def ended_well(self, seconds: float = SECONDS) -> list[Any]:
+        """What the workers wrote, after all have ended without an error."""
+        ended = self.wait(seconds)
+        problems = {rank: (each.status, each.err[-3000:]) for rank, each in enumerate(ended) if each.status != 0}
+        assert not problems, problems
+        return [each.answer for each in ended]
+
+    def wait_for_line(self, rank: int, text: str, seconds: float = SECONDS) -> None:
+        """Until a worker has printed something."""
+        deadline = time.monotonic() + seconds
+        while text not in (self.folder / f"{rank}.out").read_text():
+            assert time.monotonic() < deadline, f"worker {rank} never printed {text!r}: {self._ended(rank)}"
+            assert self.workers[rank].poll() is None, self._ended(rank)
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End those that still run."""
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGKILL)  # also those that are stopped
+                worker.wait(10)
+
+    def _ended(self, rank: int) -> Ended:
+        answer = self.folder / f"{rank}.json"
+        return Ended(
+            self.workers[rank].poll() if self.workers[rank].poll() is not None else 0,
+            (self.folder / f"{rank}.out").read_text(),
+            (self.folder / f"{rank}.err").read_text(),
+            json.loads(answer.read_text()) if answer.exists() else None,
+        )

@@ -1,0 +1,111 @@
+"""A worker that fails, dies, hangs, leaves or does something else: the others end soon, with an error that names it."""
+
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import replicant
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # test folders are no packages
+
+import _group  # noqa: E402
+
+TRACE = "Traceback"
+
+
+def run(tmp_path, mode, *, num_workers=2, **environ):
+    variables = {"MODE": mode, "REPLICANT_START_TIMEOUT": "120", **environ}
+    return _group.Group(HERE / "_worker_failing.py", num_workers, tmp_path, environ=variables)
+
+
+def test_a_worker_that_raises_ends_all_with_its_error(tmp_path):
+    workers = run(tmp_path, "raise", num_workers=3).wait()
+    assert [worker.status for worker in workers] == [1, 1, 1]
+    assert "ValueError: the file of this worker is broken" in workers[2].err
+    for worker in workers[:2]:
+        assert re.search(r"worker 2 \(.* pid \d+\)  failed: ValueError: the file of this worker is broken", worker.err), worker.err
+
+
+@pytest.mark.slow
+def test_process_0_that_raises_is_heard_too(tmp_path):
+    workers = run(tmp_path, "raise", WRONG="0").wait()
+    assert [worker.status for worker in workers] == [1, 1]
+    assert re.search(r"worker 0 \(.*\)  failed: ValueError: the file of this worker is broken", workers[1].err), workers[1].err
+
+
+def test_a_worker_that_is_killed(tmp_path):
+    workers = run(tmp_path, "kill", REPLICANT_HEARTBEAT_TIMEOUT="10").wait()
+    assert [worker.status for worker in workers] == [1, -9]
+    assert "WorkerLostError: Worker 0 of 2 computed together with the others, and cannot go on" in workers[0].err
+
+
+@pytest.mark.slow
+def test_process_0_that_is_killed(tmp_path):
+    """The others lose what they speak over: JAX itself ends them, at once."""
+    workers = run(tmp_path, "kill", num_workers=3, WRONG="0").wait()
+    assert workers[0].status == -9
+    assert all(worker.status not in (0, None) for worker in workers[1:])
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_named(tmp_path):
+    group = run(tmp_path, "stop", REPLICANT_HEARTBEAT_TIMEOUT="15")
+    group.wait_for_line(0, "three steps")
+    group.workers[0].wait(_group.SECONDS)
+    group.kill()
+    (first, second) = group.wait()
+    assert (first.status, second.status) == (1, -9)
+    assert re.search(r"worker 1 \(.*\)  has given no sign of life for \d+ s", first.err), first.err
+
+
+def test_a_worker_that_leaves_early_is_named(tmp_path):
+    workers = run(tmp_path, "leave").wait()
+    assert [worker.status for worker in workers] == [1, 0]
+    assert re.search(r"worker 1 \(.*\)  has ended its program", workers[0].err), workers[0].err
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        (
+            "program",
+            r"have traced different programs.*\n  worker 0 .*step: \d+ operations \(\w+\) on .*\n  worker 1 .*step: \d+ operations",
+        ),
+        pytest.param(
+            "variables",
+            r"about to use different variables.*\n  worker 0 .* 1 variable\(s\) to place; .*32\[2\]\n  worker 1 .*32\[3\]",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_workers_that_do_not_do_the_same_get_a_table(tmp_path, mode, message):
+    for worker in run(tmp_path, mode).wait():
+        assert worker.status == 1
+        assert re.search(r"WorkerMismatchError: The workers .*" + message, worker.err), worker.err
+
+
+def test_workers_of_which_one_is_asked_to_leave_save_after_the_same_step(tmp_path):
+    folder = tmp_path / "checkpoints"
+    group = _group.Group(HERE / "_worker_preempted.py", 2, tmp_path, environ={"FOLDER": str(folder)})
+    group.wait_for_line(1, "three steps")
+    group.workers[1].send_signal(signal.SIGTERM)
+    first, second = group.wait()
+    assert (first.status, second.status) == (143, 143), (first.err[-2000:], second.err[-2000:])
+    assert "SIGTERM: everything is saved, leaving" in second.err
+    assert "another worker was asked to leave: everything is saved, leaving" in first.err
+    counter = replicant.Variable(0.0)
+    replicant.Checkpoint(steps=counter).restore(replicant.latest_checkpoint(folder)).expect_partial()
+    assert float(counter) == first.answer + 1 == second.answer + 1  # the last call left before it was noted
+
+
+@pytest.mark.slow
+def test_all_is_well_and_nothing_is_left(tmp_path):
+    """The same program without a mistake; process 0 waits for the other."""
+    workers = run(tmp_path, "ok").wait()
+    assert [worker.status for worker in workers] == [0, 0]
+    assert {worker.out.split()[-1] for worker in workers} == {"42.0"}
+    assert not any(TRACE in worker.err for worker in workers)

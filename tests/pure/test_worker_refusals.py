@@ -1,0 +1,145 @@
+"""What workers refuse when the others' answers do not fit theirs; the answers are given here."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+
+from replicant import _adopt
+from replicant._distribute import WorkersPlaces
+from replicant._topology import Topology
+from replicant.checkpoint import _once
+from replicant.cluster import Membership, _bootstrap
+from replicant.cluster._world import World
+from replicant.data import Dataset, DistributedDataset
+from replicant.errors import (
+    AlreadyStartedError,
+    ArgumentTypeError,
+    CheckpointError,
+    ClusterError,
+    DatasetError,
+    DeviceError,
+    WorkerLostError,
+    WorkerMismatchError,
+)
+from replicant.strategies import _multi_worker
+from replicant.strategies._communication import CommunicationOptions
+
+
+class Answers(World):
+    """A world in which worker 0's part of every exchange is its own, and worker 1's is given."""
+
+    def __init__(self, *texts, process_id=0):
+        super().__init__(store=None, membership=Membership(process_id, 2, "h:1"), who=["a", "b"])
+        self.texts = list(texts)
+
+    def exchange(self, label, text, timeout_seconds=None):
+        return [text, self.texts.pop(0)]
+
+
+def places(*texts):
+    return WorkersPlaces(types.SimpleNamespace(world=Answers(*texts), local_ids=(0,)))
+
+
+def test_datasets_of_other_structures():
+    other = json.dumps([[["float32", [2]]], [["int32", [2]]]])
+    message = r"different structures:\n  worker 0 \(a\)  1 component\(s\)\n  worker 1 \(b\)  2 component"
+    with pytest.raises(DatasetError, match=message):
+        places(other).together([[np.zeros(2, np.float32)]])
+
+
+@pytest.mark.parametrize("other", [["int32", [2]], ["float32", [2, 1]]])
+def test_batches_of_other_dtypes_or_ranks(other):
+    with pytest.raises(DatasetError, match=r"different dtypes or ranks:\n  replica 0  float32\[2\]\n  replica 1  \w+\["):
+        places(json.dumps([[other]])).together([[np.zeros(2, np.float32)]])
+
+
+def test_values_that_cannot_be_told():
+    with pytest.raises(ArgumentTypeError, match=r"A value of type object cannot be told to the other workers\. Return arrays"):
+        places("[1]").objects([object()])
+    assert places("[2]").objects([1]).values == (1, 2)
+
+
+def test_variables_of_other_shapes():
+    placement = types.SimpleNamespace(world=Answers(json.dumps([[["w", "float32", [3]], ["b", "float32", [1]]], ""])))
+    message = (
+        r"2 variable\(s\) to place; differing: w float32\[2\]\n  worker 1 \(b\)  2 variable\(s\) .*; differing: w float32\[3\]$"
+    )
+    with pytest.raises(WorkerMismatchError, match=message):
+        _adopt.chiefs_values([("w", np.zeros(2, np.float32)), ("b", np.zeros(1, np.float32))], placement)
+
+
+def test_small_values_are_the_chiefs():
+    mine = np.float32([1, 2])
+    text = json.dumps([[["w", "float32", [2]]], ""])
+    placement = types.SimpleNamespace(world=Answers(text))
+    np.testing.assert_array_equal(_adopt.chiefs_values([("w", mine)], placement)[0], mine)
+
+
+def test_positions_of_another_number_of_workers():
+    dataset = DistributedDataset(Dataset.range(4).batch(2), Topology(), lambda rows, sizes: rows)
+    message = r"position was saved by 3 workers, .*; 1 cannot go on from there"
+    with iter(dataset) as iterator, pytest.raises(DatasetError, match=message):
+        iterator.restore(iterator.state() | {"position": {"step": 0, "workers": [{}, {}, {}]}})
+
+
+def test_a_checkpoint_that_the_chief_could_not_write(monkeypatch):
+    world = Answers(process_id=1)
+    world.exchange = lambda label, text: ["OSError: disk full", text]
+    monkeypatch.setattr(_bootstrap, "world", lambda: world)
+    assert not _once.is_writer()
+    with pytest.raises(CheckpointError, match=r"worker 0 \(a\) could not write the checkpoint: OSError: disk full"):
+        _once.write_once(lambda: pytest.fail("only the chief writes"))
+
+
+def test_the_chief_raises_its_own_error(monkeypatch):
+    monkeypatch.setattr(_bootstrap, "world", lambda: Answers(""))
+
+    def write():
+        raise CheckpointError("no space")
+
+    with pytest.raises(CheckpointError, match=r"^no space$"):
+        _once.write_once(write)
+
+
+def test_other_checkpoints(monkeypatch):
+    monkeypatch.setattr(_bootstrap, "world", lambda: Answers("b/ckpt-1"))
+    message = r"restore different checkpoints\.\n  worker 0 \(a\)  a/ckpt-1\n  worker 1 \(b\)  b/ckpt-1"
+    with pytest.raises(WorkerMismatchError, match=message):
+        _once.meet_before_reading("a/ckpt-1")
+
+
+def test_one_world_per_process(monkeypatch):
+    monkeypatch.setattr(_bootstrap, "world", Answers)
+    message = r"is Membership\(process 0 of 2.*\) already, and cannot be Membership\(process 1 of 3"
+    with pytest.raises(AlreadyStartedError, match=message):
+        _multi_worker._the_world(Membership(1, 3, "h:1"), CommunicationOptions())
+    world = _multi_worker._the_world(Membership(0, 2, "h:1"), CommunicationOptions(timeout_seconds=3.0))
+    assert world.timeouts.exchange == 3.0
+    monkeypatch.setitem(_bootstrap._state, "world", world)
+    with pytest.raises(AlreadyStartedError, match="has met its workers already, as Membership"):
+        _bootstrap.start(Membership(0, 2, "h:1"))
+
+
+def test_devices_that_are_missing():
+    devices = [types.SimpleNamespace(process_index=i, id=i) for i in (1, 0, 2)]
+    assert [device.id for device in _multi_worker._in_order(devices[:2], 1, Answers())] == [0, 1]
+    with pytest.raises(DeviceError, match="2 workers with 1 devices each show 3 devices in all"):
+        _multi_worker._in_order(devices, 1, Answers())
+
+
+def test_broken_exchanges_are_told_from_other_errors():
+    assert _bootstrap.is_broken_exchange(ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer"))
+    assert _bootstrap.is_broken_exchange(RuntimeError("INTERNAL: NCCL operation ncclAllReduce failed"))
+    assert not _bootstrap.is_broken_exchange(RuntimeError("INTERNAL: something of this device"))
+    assert not _bootstrap.is_broken_exchange(ValueError("operands could not be broadcast together"))
+    assert not _bootstrap.is_broken_exchange(WorkerLostError("Worker 1 ..."))
+
+
+def test_a_jax_that_has_moved_its_parts(monkeypatch):
+    from jax._src import xla_bridge
+
+    monkeypatch.delattr(xla_bridge, "backends_are_initialized")
+    with pytest.raises(ClusterError, match=r"has moved what Replicant connects .* \(backends_are_initialized\)\. Use a version"):
+        _bootstrap._Private()
