@@ -234,7 +234,7 @@ class Compiled:
 
     @property
     def _name(self) -> str:
-        return getattr(self._fn, "__qualname__", repr(self._fn))
+        return getattr(self._fn, "__qualname__", None) or repr(self._fn)
 
     def _compile(self, key: Any, arrays: list[Any], placement: Placement) -> _Program:
         tree, static = key[:2]

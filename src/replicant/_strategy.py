@@ -144,7 +144,7 @@ class Strategy:
             def call(*args: Any, **kwargs: Any) -> Any:
                 return run_replicas(self, fn, args, kwargs)
 
-            call.__qualname__ = getattr(fn, "__qualname__", repr(fn))  # for messages
+            call.__qualname__ = getattr(fn, "__qualname__", type(fn).__name__)  # for messages
             self._eager[key] = Compiled(call)
             if len(self._eager) > _MAX_EAGER_FUNCTIONS:
                 self._eager.popitem(last=False)

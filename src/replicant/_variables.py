@@ -258,7 +258,10 @@ class Variable:
         return context.all_gather(rows, 0), context.all_gather(values, 0)
 
     def __repr__(self) -> str:
-        value = self.numpy() if current_recorder() is None else "(traced)"
+        if self._ref.on_read and self._ref.aggregation is VariableAggregation.NONE and self._ref.get_raw()[1]:
+            value = "(one for each replica)"
+        else:
+            value = self.numpy() if current_recorder() is None else "(traced)"
         return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype} value={value}>"
 
     def __jax_array__(self) -> jax.Array:

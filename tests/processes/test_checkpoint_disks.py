@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ def can_mount(folder: Path) -> bool:
 
 
 def test_a_directory_that_is_read_only(tmp_path: Path) -> None:
-    for path in (tmp_path, *tmp_path.parents[:2]):
+    everybodys = Path(tempfile.gettempdir())
+    for path in (p for p in (tmp_path, *tmp_path.parents) if everybodys in p.parents):
         path.chmod(path.stat().st_mode | 0o055)  # the program may become another user
     place = tmp_path / "place"
     place.mkdir()
