@@ -1,6 +1,7 @@
 """TensorFlow's ParameterServerStrategy on loopback: servers and workers as processes, as its guide has them."""
 
 import argparse
+import importlib
 import json
 import os
 import socket
@@ -8,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
-import tensorflow as tf
 from _ps_cases import RATE, ROWS, SERVERS, WIDTH, WORKERS, batch, parse
 from _serve import Round, serve
+
+tf: Any = importlib.import_module("tensorflow")
 
 
 def _ports(count):
