@@ -12,7 +12,7 @@ from typing import Any
 
 # One process for all cases: it says which error each one raised, and what lay there then.
 PROGRAM = """
-import json, os, sys
+import json, os, sys, tempfile
 os.environ["KERAS_BACKEND"] = "jax"
 import keras, numpy as np, replicant
 folder, kind = sys.argv[1:]
@@ -34,6 +34,14 @@ model.fit(rows, rows, 2, verbose=0)
 big = np.ones(50_000)
 checkpoint, later = replicant.Checkpoint(x=big), replicant.CheckpointOptions(enable_async=True)
 checkpoint.save(folder + "/ckpt")
+# What loads modules does so before the program becomes another user, who may not read them.
+with tempfile.TemporaryDirectory() as elsewhere:
+    for _ in range(2):
+        callbacks = [replicant.keras.callbacks.BackupAndRestore(elsewhere + "/backup", 1, delete_checkpoint=False)]
+        model.fit(rows, rows, 2, verbose=0, epochs=3, callbacks=callbacks)
+    with replicant.CheckpointManager(replicant.Checkpoint(x=big), elsewhere, 2) as manager:
+        manager.save()
+        manager.restore_or_initialize()
 
 if kind == "read only":
     os.chmod(folder, 0o555)
