@@ -1,12 +1,13 @@
 """Seconds from the start of a process to its first finished training step: the CNN of the guides, ``fit``.
 
 Replicant with an empty cache of compiled programs, Replicant again with what the first run left, and stock Keras on JAX; starts
-alternate and nothing else computes. Run: ``python benchmarks/startup.py [--rounds 7]``.
+alternate and nothing else computes. Then the processor's seconds of ``import jax`` and of ``import replicant``. Run: ``python benchmarks/startup.py [--rounds 7]``.
 """
 
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -47,12 +48,21 @@ def start(name: str, cache: str, deadline: float) -> float:
         contender.stop()
 
 
+def seconds_to_import(module: str, deadline: float) -> float:
+    """The processor's seconds of an import in a fresh process."""
+    program = f"import time; start = time.process_time(); import {module}; print(time.process_time() - start)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=deadline, check=True)
+    return float(done.stdout)
+
+
 def table(result: dict[str, Any]) -> str:
     """The figures as Markdown."""
     seconds = result["seconds"]
     lines = ["| start to first step | seconds | least | time / stock Keras-JAX |", "|---|---|---|---|"]
     for name, found in seconds.items():
         lines.append(f"| {name} | {statistics.median(found):.2f} | {min(found):.2f} | {shown(found, seconds[STOCK])} |")
+    least = {module: min(found) for module, found in result["imports"].items()}
+    lines += ["", "Processor time, least: " + ", ".join(f"`import {module}` {took:.2f} s" for module, took in least.items())]
     return "\n".join(lines)
 
 
@@ -68,7 +78,11 @@ def main() -> None:
             for name, found in seconds.items():
                 with tempfile.TemporaryDirectory() as empty:
                     found.append(start(name, empty if name == FIRST else kept, args.deadline))
-    result = {"machine": facts, "seconds": seconds}
+    imports: dict[str, list[float]] = {"jax": [], "replicant": []}
+    for _ in range(args.rounds):
+        for module, took in imports.items():
+            took.append(seconds_to_import(module, args.deadline))
+    result = {"machine": facts, "seconds": seconds, "imports": imports}
     print(f"\n{table(result)}", flush=True)
     if args.json:
         args.json.write_text(json.dumps(result))
