@@ -50,7 +50,6 @@ from .checkpoint import (
     list_variables,
     load_variable,
 )
-from .coordinator._strategy import ParameterServerStrategy
 from .kernels._control import install as _install_kernels
 from .strategies import (
     CommunicationImplementation,
@@ -67,6 +66,7 @@ from .strategies import install_default_strategy as _install_default_strategy
 
 if TYPE_CHECKING:
     from . import cluster, coordinator, data, errors, keras, kernels, plan
+    from .coordinator._strategy import ParameterServerStrategy
 
 _install_default_strategy()
 _install_kernels()
@@ -130,6 +130,8 @@ _SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "ParameterServerStrategy":  # few programs need what it needs
+        return importlib.import_module(f"{__name__}.coordinator._strategy").ParameterServerStrategy
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -294,7 +294,7 @@ def _found(
     n = needs.placement.num_replicas
     if any(leaf.stacked is None and any(v is not None for v in leaf.values) for leaf in by_replica):
         return ArgumentError(
-            f"plan: the first batch gives the {n} replicas different numbers of rows. Plan with a first batch of a multiple of {n} "
+            f"The first batch gives the {n} replicas different numbers of rows. Plan with a first batch of a multiple of {n} "
             "rows: `dataset.repeat().batch(global_batch_size)`."
         )
     stacked = {leaf.stacked for leaf in by_replica}

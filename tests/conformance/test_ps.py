@@ -416,6 +416,24 @@ def test_strategy(figures, report, strategy, coordinator):
     assert strategy.cluster_resolver is None
     checks.different("resolver", DEFAULT_CLUSTER)
     checks.different("server_target_scheme", DEFAULT_CLUSTER)
+    given, best, rate = recorded["async_sgd_10_steps"], np.array([0.2, 0.4], "f4"), 0.005
+    assert np.isclose(given[1], 2 * given[0])
+    with strategy.scope():
+        w = replicant.Variable(np.zeros(2, "f4"))
+
+    @replicant.function
+    def descend():  # on (w . (1, 2) - 1) ** 2, whose steps from 0 lead straight to `best`
+        x = jnp.asarray([1.0, 2.0])
+        w.assign_sub(rate * 2 * (jnp.asarray(w) @ x - 1.0) * x)
+
+    for _ in range(10):
+        coordinator.schedule(descend)
+    coordinator.join()
+    in_a_row = best * (1 - (1 - 10 * rate) ** 10)
+    late = best * 10 * 10 * rate  # had each read the first weights
+    assert np.isclose(w.numpy()[1], 2 * w.numpy()[0])
+    assert np.all(in_a_row - 1e-6 <= w.numpy())
+    assert np.all(w.numpy() <= late + 1e-6)
     checks.different("async_sgd_10_steps", TIMING)
 
 

@@ -110,10 +110,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.py", "--topology", "cpu:2"], "there is no script 'nowhere.py'"),
+        (["nowhere.py", "--topology", "cpu:2"], "There is no script 'nowhere.py'"),
         (["nowhere", "--topology", "cpu:2"], "'nowhere' is neither a script (SCRIPT.py) nor MODULE:FUNCTION"),
-        (["nowhere:train", "--topology", "cpu:2"], "there is no module 'nowhere' here"),
-        (["json:train", "--topology", "cpu:2"], "module 'json' has no function 'train'"),
+        (["nowhere:train", "--topology", "cpu:2"], "There is no module 'nowhere' here"),
+        (["json:train", "--topology", "cpu:2"], "Module 'json' has no function 'train'"),
         (["json:loads", "--topology", "abacus:2"], "'abacus:2' is no topology"),
     ],
 )

@@ -71,9 +71,9 @@ def test_a_ring_on_one_group_and_between_groups() -> None:
     ("work", "bound", "step"),
     [
         ({"flops": 197e12, "memory_bytes": 0.0, "exchanged_bytes": 0.0}, "compute", 2.0),
-        ({"flops": 0.0, "memory_bytes": 819e9, "exchanged_bytes": 0.0}, "memory", 1.25),
-        ({"flops": 0.0, "memory_bytes": 0.0, "exchanged_bytes": 80e9}, "network", 1.0),
-        ({"flops": 197e12, "memory_bytes": 819e9, "exchanged_bytes": 80e9}, "compute", 3.0),
+        ({"flops": 0.0, "memory_bytes": 800e9, "exchanged_bytes": 0.0}, "memory", 1.25),
+        ({"flops": 0.0, "memory_bytes": 0.0, "exchanged_bytes": 160e9}, "network", 1.0),
+        ({"flops": 197e12, "memory_bytes": 800e9, "exchanged_bytes": 160e9}, "compute", 3.0),
     ],
 )
 def test_what_takes_longest(work: dict[str, float], bound: str, step: float) -> None:

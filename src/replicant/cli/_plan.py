@@ -48,20 +48,20 @@ def _program(text: str, arguments: list[str]) -> Callable[[], Any]:
     path = Path(text)
     if path.suffix == ".py":
         if not path.is_file():
-            raise ArgumentError(f"plan: there is no script {text!r}.")
+            raise ArgumentError(f"There is no script {text!r}.")
         return lambda: _run_script(path, arguments)
     module, _, function = text.partition(":")
     if not function:
-        raise ArgumentError(f"plan: {text!r} is neither a script (SCRIPT.py) nor MODULE:FUNCTION.")
+        raise ArgumentError(f"{text!r} is neither a script (SCRIPT.py) nor MODULE:FUNCTION.")
     sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ModuleNotFoundError as error:
-        raise ArgumentError(f"plan: there is no module {module!r} here: {error}.") from error
+        raise ArgumentError(f"There is no module {module!r} here: {error}.") from error
     finally:
         sys.path.pop(0)
     if not callable(found):
-        raise ArgumentError(f"plan: module {module!r} has no function {function!r}.")
+        raise ArgumentError(f"Module {module!r} has no function {function!r}.")
     return found
 
 

@@ -31,8 +31,7 @@ class ParameterServerStrategy(Strategy):
         cluster_resolver: says how many servers ("ps") and workers there are; all addresses must be loopback (any port, also 0),
             since the strategy starts these processes itself. None: what TF_CONFIG says, or else 2 servers and 2 workers.
         variable_partitioner: ``partitioner(shape, dtype)`` that cuts variables into shards, such as ``MinSizePartitioner``. None:
-        each
-            variable is one piece.
+            each variable is one piece.
         transport: "local" starts processes on this machine that share memory; "threads" plays them in this process, for tests. None
             is "local".
 
@@ -107,10 +106,6 @@ class ParameterServerStrategy(Strategy):
 
         with entered(self, None):
             prepare_rule(self.cluster, self.site, optimizer, variables)
-
-    def reduce(self, op: Any, value: Any, axis: Any = None) -> Any:
-        """The value, reduced along `axis` if one is given: there is one replica."""
-        return super().reduce(op, value, axis)
 
 
 class WorkerStrategy(Strategy):

@@ -1,4 +1,9 @@
-"""What accelerators can do, from their makers' data sheets, and the topologies that are named after them."""
+"""What accelerators can do, from their makers' data sheets, and the topologies that are named after them.
+
+TPUs: cloud.google.com/tpu/docs, where 4,800 Gbit/s between chips of a v5p are 1,200 GB/s in both directions together, so they are
+counted in one direction here. Google gives no network rate for v4: that of v5p is taken. For GPUs one network card each is taken:
+200 Gbit/s for an A100, 400 for the others.
+"""
 
 import dataclasses
 import math
@@ -7,6 +12,7 @@ import re
 from ..errors import ArgumentError
 
 GIB = 1 << 30
+_GBIT = 1e9 / 8  # bytes per second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,16 +33,15 @@ class Chip:
     network_rate: float
 
 
-_NETWORK = 12.5e9  # bytes per second per device between slices or hosts: 100 Gbit/s
 CHIPS = {
     # name: bf16 FLOP/s, memory, memory bytes/s, link bytes/s, devices that links join, network bytes/s
-    "v4": Chip("TPU v4", 275e12, 32 * GIB, 1228e9, 150e9, 4096, _NETWORK),
-    "v5e": Chip("TPU v5e", 197e12, 16 * GIB, 819e9, 100e9, 256, _NETWORK),
-    "v5p": Chip("TPU v5p", 459e12, 95 * GIB, 2765e9, 300e9, 8960, _NETWORK),
-    "v6e": Chip("TPU v6e", 918e12, 32 * GIB, 1640e9, 224e9, 256, _NETWORK),
-    "a100": Chip("NVIDIA A100 80 GB", 312e12, 80 * GIB, 2039e9, 300e9, 8, 25e9),
-    "h100": Chip("NVIDIA H100 SXM", 989e12, 80 * GIB, 3350e9, 450e9, 8, 50e9),
-    "h200": Chip("NVIDIA H200 SXM", 989e12, 141 * GIB, 4800e9, 450e9, 8, 50e9),
+    "v4": Chip("TPU v4", 275e12, 32 * GIB, 1200e9, 2400 * _GBIT, 4096, 50 * _GBIT),
+    "v5e": Chip("TPU v5e", 197e12, 16 * GIB, 800e9, 1600 * _GBIT, 256, 25 * _GBIT),
+    "v5p": Chip("TPU v5p", 459e12, 95 * GIB, 2765e9, 4800 * _GBIT, 8960, 50 * _GBIT),
+    "v6e": Chip("TPU v6e", 918e12, 32 * GIB, 1600e9, 3200 * _GBIT, 256, 100 * _GBIT),
+    "a100": Chip("NVIDIA A100 80 GB", 312e12, 80e9, 2039e9, 300e9, 8, 200 * _GBIT),
+    "h100": Chip("NVIDIA H100 SXM", 989e12, 80e9, 3350e9, 450e9, 8, 400 * _GBIT),
+    "h200": Chip("NVIDIA H200 SXM", 989e12, 141e9, 4800e9, 450e9, 8, 400 * _GBIT),
 }
 
 
@@ -73,4 +78,4 @@ def parse_target(text: str) -> Target:
         slices = int(match[2] or 1)
         per_slice = math.prod(map(int, match[1].split("x")))
         return Target(text, "tpu", per_slice * slices, CHIPS[kind], match[1], slices)
-    raise ArgumentError(f"plan: {text!r} is no topology. Write {_EXAMPLES}. Accelerators: {', '.join(sorted(CHIPS))}.")
+    raise ArgumentError(f"{text!r} is no topology. Write {_EXAMPLES}. Accelerators: {', '.join(sorted(CHIPS))}.")

@@ -64,7 +64,7 @@ def find_step(program: Callable[[], Any], target: Target) -> Step:
         except StepFound as found:
             return Step(found, tuple(plan.strategies))
     raise ContextError(
-        "plan: the program ended without a training step under a strategy: nothing was trained by model.fit, nor by strategy.run "
+        "The program ended without a training step under a strategy: nothing was trained by model.fit, nor by strategy.run "
         "of a function that assigns trainable variables."
     )
 
@@ -114,7 +114,7 @@ def _tpu_devices(target: Target) -> list[Any]:
             description = topologies.get_topology_desc(platform="tpu", topology_name=f"{generation}:{target.shape}", **extra)
     except Exception as error:
         raise ConfigurationError(
-            f"plan: {target.text!r} needs libtpu, which compiles for TPUs on any machine: pip install 'replicant[tpu-plan]'. If it "
+            f"{target.text!r} needs libtpu, which compiles for TPUs on any machine: pip install 'replicant[tpu-plan]'. If it "
             f"is installed, it does not know this topology. It says: {(str(error) or type(error).__name__).splitlines()[0]}"
         ) from error
     return list(description.devices)
