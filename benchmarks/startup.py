@@ -1,7 +1,8 @@
 """Seconds from the start of a process to its first finished training step: the CNN of the guides, ``fit``.
 
 Replicant with an empty cache of compiled programs, Replicant again with what the first run left, and stock Keras on JAX; starts
-alternate and nothing else computes. Then the processor's seconds of ``import jax`` and of ``import replicant``. Run: ``python benchmarks/startup.py [--rounds 7]``.
+alternate and nothing else computes. Then the processor's seconds of ``import jax`` and of ``import replicant``.
+Run: ``python benchmarks/startup.py [--rounds 7]``.
 """
 
 import argparse
