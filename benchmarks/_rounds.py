@@ -109,6 +109,7 @@ def alternate(
         least: rounds.
     """
     end = time.monotonic() + seconds
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that contenders are stopped then, too
     found = {name: Measured() for name in commands}
     running: dict[str, Contender] = {}
     try:
