@@ -1,69 +1,129 @@
 """A recommender whose tables lie on parameter servers, trained asynchronously and, to compare, in one process.
 
-The data are clicks of users on items, and made: every user and item has a hidden vector, and the chance of a click follows from
-their product, so the best possible loss is known.
+    python examples/wide_embeddings.py
+    python examples/wide_embeddings.py --workers 4 --max-staleness 3 --plot curve.png
+    python examples/wide_embeddings.py --rows 20000 --steps 300
 
-Run: ``python examples/wide_embeddings.py [--rows 1000000] [--workers 2] [--steps 2000]``.
+The data are clicks of users on items, and made: every user and item has a hidden vector, and the chance of a click follows from
+how eager the user is, how good the item is, and how well the two vectors match, so the best possible loss and accuracy are known.
+A few users and items are popular and most are rare, as in life.
+Both runs see the same examples. The synchronous run is the same program with one worker, whose steps come one after the other, in
+one process.
 """
+
+from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads it once, when it is imported
 
 import keras
 import numpy as np
 
 import replicant
+from _options import positive_int
+from _progress import Progress
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
 from replicant.coordinator import ClusterCoordinator, MinSizePartitioner
 
 HIDDEN = 4
+LEARNING_RATE = 0.5
+NUM_TEST = 100_000
+TEST = 1 << 40  # the number of the batch that nobody trains on
+SMOOTHED = 80  # steps that one point of a curve is the mean of
 
 
-def parse() -> argparse.Namespace:
+class Result(NamedTuple):
+    """What one run gave. losses: of each step, in the order in which they were scheduled. memory: MB by process."""
+
+    losses: list[float]
+    test_loss: float
+    test_accuracy: float
+    seconds: float
+    memory: dict[str, Memory]
+    stats: dict[str, Any]
+
+
+class Memory(NamedTuple):
+    """MB of a process: all that is resident, and what of it is its own, or shared with the other processes."""
+
+    resident: float
+    own: float
+    shared: float
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the program; the result is its exit status."""
+    options = parse(argv)
+    results = {"asynchronous": asynchronous(options), "synchronous": synchronous(options)}
+    best = Clicks(options.rows, NUM_TEST).best()
+    report(results, best)
+    if options.plot is not None:
+        draw({name: result.losses for name, result in results.items()}, best[0], options)
+    return 0
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Asynchronous training of two wide embeddings.")
-    parser.add_argument("--rows", type=int, default=2_000, help="of each table (default: %(default)s)")
-    parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--servers", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=600, help="of all workers together (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--max-staleness", type=int)
-    return parser.parse_args()
+    parser = argparse.ArgumentParser(description="Train two wide embeddings on parameter servers, and in one process.")
+    parser.add_argument("--rows", type=positive_int, default=1_000_000, help="of each of the two tables (default: %(default)s)")
+    parser.add_argument("--width", type=positive_int, default=32, help="of a row (default: %(default)s)")
+    parser.add_argument("--servers", type=positive_int, default=2, help="default: %(default)s")
+    parser.add_argument("--workers", type=positive_int, default=2, help="default: %(default)s")
+    parser.add_argument("--steps", type=positive_int, default=3200, help="of all workers together (default: %(default)s)")
+    parser.add_argument("--batch", type=positive_int, default=512, help="examples of a step (default: %(default)s)")
+    parser.add_argument("--max-staleness", type=int, help="updates that may come between a step's reads and its own")
+    parser.add_argument("--plot", type=Path, help="also draw both loss curves into this file (needs matplotlib)")
+    return parser.parse_args(argv)
 
 
 class Clicks:
-    """Endless batches of (user, item) and whether it was a click. Few users and items are popular, as in life."""
+    """Batches of (user, item) and whether it was a click: as many as one likes, each by its number, the same in every process."""
 
-    def __init__(self, rows: int, batch: int, seed: int):
-        self._rng = np.random.default_rng(seed)
+    def __init__(self, rows: int, batch: int):
         self._rows, self._batch = rows, batch
         hidden = np.random.default_rng(0)
-        self._tables = [hidden.normal(size=(rows, HIDDEN)).astype("f4") for _ in range(2)]
+        self._tables = [hidden.standard_normal((rows, HIDDEN), "f4") for _ in range(2)]
 
-    def __iter__(self) -> "Clicks":
-        return self
-
-    def __next__(self) -> tuple[np.ndarray, np.ndarray]:
-        ids = (self._rows * self._rng.random((self._batch, 2)) ** 3).astype("int32")
-        return ids, (self._rng.random(self._batch) < self.chance(ids)).astype("f4")
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([1, number])
+        ids = (self._rows ** rng.random((self._batch, 2))).astype("int32") - 1  # the n-th most popular: 1 / n
+        return ids, (rng.random(self._batch) < self.chance(ids)).astype("f4")
 
     def chance(self, ids: np.ndarray) -> np.ndarray:
         """The true chance of a click."""
-        score = (self._tables[0][ids[:, 0]] * self._tables[1][ids[:, 1]]).sum(axis=1)
+        user, item = self._tables[0][ids[:, 0]], self._tables[1][ids[:, 1]]
+        score = 2 * (user[:, 0] + item[:, 0]) + 0.5 * (user[:, 1:] * item[:, 1:]).sum(axis=1)
         return 1 / (1 + np.exp(-score))
+
+    def best(self) -> tuple[float, float]:
+        """Loss and accuracy of a model that knows the hidden vectors."""
+        ids, clicked = self[TEST]
+        chance = self.chance(ids).astype("f8")
+        return log_loss(chance, clicked), accuracy(chance, clicked)
+
+
+def log_loss(chance: np.ndarray, clicked: np.ndarray) -> float:
+    """Mean cross entropy of predicted chances."""
+    chance = np.clip(chance, 1e-12, 1 - 1e-12)
+    return float(-np.mean(clicked * np.log(chance) + (1 - clicked) * np.log1p(-chance)))
+
+
+def accuracy(chance: np.ndarray, clicked: np.ndarray) -> float:
+    """Percent of the examples that are on the right side of one half."""
+    return float(100 * np.mean((chance > 0.5) == (clicked > 0.5)))
 
 
 def make_model(rows: int, width: int) -> keras.Model:
-    """Two tables, their product, and a small dense tower."""
+    """Two tables, the product of their rows, and a small dense tower."""
     ids = keras.Input((2,), dtype="int32")
-    initial: Any = keras.initializers.RandomNormal(stddev=0.3)
+    initial: Any = keras.initializers.RandomNormal(stddev=0.05)
     columns: Any = keras.ops.unstack(ids, axis=1)
     user, item = [keras.layers.Embedding(rows, width, initial)(column) for column in columns]
     x = keras.layers.Concatenate()([user, item, keras.layers.Multiply()([user, item])])
@@ -72,12 +132,12 @@ def make_model(rows: int, width: int) -> keras.Model:
     return keras.Model(ids, keras.layers.Add()([match, keras.layers.Dense(1)(x)]))
 
 
-def make_step(model: keras.Model, optimizer: keras.Optimizer) -> Callable[..., object]:
+def make_step(model: keras.Model, optimizer: keras.Optimizer) -> Callable[..., Any]:
     """One step on one batch."""
     loss_object = keras.losses.BinaryCrossentropy(from_logits=True)
 
     @replicant.function
-    def train(ids, clicked):
+    def train(ids: Any, clicked: Any) -> Any:
         with replicant.GradientTape() as tape:
             loss = loss_object(clicked[:, None], model(ids, training=True))
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
@@ -86,63 +146,114 @@ def make_step(model: keras.Model, optimizer: keras.Optimizer) -> Callable[..., o
     return train
 
 
-def asynchronous(args: argparse.Namespace) -> list[float]:
-    """Losses of all steps, in the order in which they were scheduled."""
-    cluster = ClusterSpec({"ps": ["127.0.0.1:0"] * args.servers, "worker": ["127.0.0.1:0"] * args.workers})
-    strategy = replicant.ParameterServerStrategy(SimpleClusterResolver(cluster), MinSizePartitioner(1 << 20, args.servers))
-    coordinator = ClusterCoordinator(strategy, max_staleness=args.max_staleness)
+def evaluate(model: keras.Model, rows: int) -> tuple[float, float]:
+    """Loss and accuracy on examples that nobody trained on."""
+    ids, clicked = Clicks(rows, NUM_TEST)[TEST]
+    logits = [np.asarray(model(part))[:, 0] for part in np.array_split(ids, 10)]
+    chance = 1 / (1 + np.exp(-np.concatenate(logits).astype("f8")))
+    return log_loss(chance, clicked), accuracy(chance, clicked)
+
+
+def asynchronous(options: argparse.Namespace) -> Result:
+    """Train on parameter servers, each worker at its own pace."""
+    cluster = ClusterSpec({"ps": ["127.0.0.1:0"] * options.servers, "worker": ["127.0.0.1:0"] * options.workers})
+    partitioner = MinSizePartitioner(1 << 20, options.servers)
+    strategy = replicant.ParameterServerStrategy(SimpleClusterResolver(cluster), partitioner)
+    try:
+        return train_on(strategy, options, "asynchronous")
+    finally:
+        strategy.close()
+
+
+def synchronous(options: argparse.Namespace) -> Result:
+    """Train in this process, one step after the other: its one worker and one server are threads of it."""
+    cluster = ClusterSpec({"ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:0"]})
+    strategy = replicant.ParameterServerStrategy(SimpleClusterResolver(cluster), transport="threads")
+    try:
+        return train_on(strategy, options, "synchronous")
+    finally:
+        strategy.close()
+
+
+def train_on(strategy: replicant.ParameterServerStrategy, options: argparse.Namespace, title: str) -> Result:
+    """Train on the servers and workers of `strategy`."""
+    is_one = strategy.shape.num_workers == 1
+    coordinator = ClusterCoordinator(strategy, max_staleness=0 if is_one else options.max_staleness)
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        model, optimizer = make_model(args.rows, args.width), keras.optimizers.Adagrad(0.3)
+        model, optimizer = make_model(options.rows, options.width), keras.optimizers.Adagrad(LEARNING_RATE)
     train = make_step(model, optimizer)
-    rows, batch = args.rows, args.batch
-    clicks = iter(coordinator.create_per_worker_dataset(lambda: Clicks(rows, batch, seed=os.getpid())))
-    start = time.perf_counter()
-    losses = [coordinator.schedule(lambda iterator: train(*next(iterator)), args=(clicks,)) for _ in range(args.steps)]
+    rows, batch = options.rows, options.batch
+    clicks = coordinator.create_per_worker_resource(lambda: Clicks(rows, batch))
+
+    def step(clicks: Any, number: int) -> Any:
+        return train(*clicks[number])
+
+    ahead, remote, losses, start = 8 * strategy.shape.num_workers, [], [], time.perf_counter()
+    with Progress(title, options.steps, batch) as progress:
+        for i in range(options.steps + ahead):
+            if i < options.steps:
+                remote.append(coordinator.schedule(step, args=(clicks, i)))
+            if i >= ahead:
+                losses.append(float(remote[i - ahead].fetch()))
+                progress.update(losses[-1])
     coordinator.join()
     seconds = time.perf_counter() - start
-    stats = coordinator.stats()
-    print(f"{args.workers} workers: {args.steps / seconds:.0f} steps/s, {stats['bytes_per_closure'] / 1e3:.0f} kB per step")
-    print(f"staleness (how often 0, 1, 2, ... updates came between): {stats['staleness']}")
-    for member in (*strategy.cluster.servers, *strategy.cluster.workers):
-        print(f"{member}: {resident_megabytes(member.running.pid):.0f} MB resident")
-    strategy.close()
-    return [float(loss) for loss in coordinator.fetch(losses)]
+    return Result(losses, *evaluate(model, rows), seconds, memory_by_process(strategy), coordinator.stats())
 
 
-def resident_megabytes(pid: int | None) -> float:
-    """Memory of a process, with what it shares; 0 where the system does not say."""
+def memory_by_process(strategy: replicant.ParameterServerStrategy) -> dict[str, Memory]:
+    """Of the coordinator, the servers and the workers."""
+    cluster = strategy.cluster
+    members = {f"{member.role} {member.index}": member.running.pid for member in (*cluster.servers, *cluster.workers)}
+    others = {name: memory_of(pid) for name, pid in members.items() if pid is not None}
+    return {"coordinator" if others else "all in one": memory_of(os.getpid()), **others}
+
+
+def memory_of(pid: int | None) -> Memory:
+    """Of a process; zeros where the system does not say."""
     status = Path(f"/proc/{pid}/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) / 1e3 for line in lines if line.startswith("VmRSS")), 0.0)
+    lines = dict(line.split(":", 1) for line in status.read_text().splitlines()) if status.exists() else {}
+    resident, own, shared = (int(lines.get(name, "0").split()[0]) / 1e3 for name in ("VmRSS", "RssAnon", "RssShmem"))
+    return Memory(resident, own, shared)
 
 
-def synchronous(args: argparse.Namespace) -> list[float]:
-    """Losses of as many steps, one after the other, in this process."""
-    keras.utils.set_random_seed(1)
-    model, optimizer = make_model(args.rows, args.width), keras.optimizers.Adagrad(0.3)
-    train, clicks = make_step(model, optimizer), Clicks(args.rows, args.batch, seed=7)
-    return [float(train(*next(clicks))) for _ in range(args.steps)]  # type: ignore[arg-type]
+def report(results: dict[str, Result], best: tuple[float, float]) -> None:
+    """Print what both runs gave, side by side."""
+    print(f"\n{'':>14}{'steps/s':>10}{'test loss':>11}{'test accuracy':>15}")
+    for name, result in results.items():
+        rate = len(result.losses) / result.seconds
+        print(f"{name:>14}{rate:>10.1f}{result.test_loss:>11.4f}{result.test_accuracy:>14.2f}%")
+    print(f"{'best possible':>14}{'':>10}{best[0]:>11.4f}{best[1]:>14.2f}%")
+    stats = results["asynchronous"].stats
+    print(f"\nstaleness (how often 0, 1, 2, ... updates came between): {stats['staleness']}")
+    print(f"travelled per step: {stats['bytes_per_closure'] / 1e3:.0f} kB")
+    print(f"\n{'MB':>14}{'resident':>10}{'own':>8}{'shared':>8}")
+    for result in results.values():
+        for process, memory in result.memory.items():
+            print(f"{process:>14}{memory.resident:>10.0f}{memory.own:>8.0f}{memory.shared:>8.0f}")
 
 
-def best_loss(args: argparse.Namespace) -> float:
-    """What a model that knows the hidden vectors would reach."""
-    clicks = Clicks(args.rows, 100_000, seed=8)
-    ids, clicked = next(clicks)
-    chance = clicks.chance(ids).astype("f8")
-    return float(-np.mean(clicked * np.log(chance) + (1 - clicked) * np.log1p(-chance)))
+def smoothed(losses: list[float]) -> tuple[list[int], list[float]]:
+    """Numbers of steps, and the mean loss of the steps before each."""
+    ends = list(range(SMOOTHED, len(losses) + 1, SMOOTHED))
+    return ends, [float(np.mean(losses[end - SMOOTHED : end])) for end in ends]
 
 
-def main() -> None:
-    """Print both curves."""
-    args = parse()
-    curves = {"asynchronous": asynchronous(args), "synchronous": synchronous(args)}
-    part = max(1, args.steps // 8)
-    print(f"\n{'steps':>8}" + "".join(f"{name:>16}" for name in curves))
-    for end in range(part, args.steps + 1, part):
-        print(f"{end:>8}" + "".join(f"{np.mean(losses[end - part : end]):>16.4f}" for losses in curves.values()))
-    print(f"best possible: {best_loss(args):.4f}")
+def draw(curves: dict[str, list[float]], best: float, options: argparse.Namespace) -> None:
+    """Both curves as a picture."""
+    import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
+
+    for (name, losses), width in zip(curves.items(), (1, 4), strict=True):
+        steps, means = smoothed(losses)
+        title = f"{options.servers} servers, {options.workers} workers" if name == "asynchronous" else "one process, synchronous"
+        plt.plot([options.batch * step for step in steps], means, linewidth=width, alpha=1.6 / (width + 1), label=title)
+    plt.axhline(best, color="grey", linestyle=":", label="best possible")
+    plt.xlabel("examples")
+    plt.ylabel(f"loss (mean of {SMOOTHED} steps)")
+    plt.legend()
+    plt.savefig(options.plot)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

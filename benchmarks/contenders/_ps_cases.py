@@ -20,9 +20,9 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "small": Case((128, 160, 32), 1000),
-    "large": Case((1024, 6400, 1024), 40),
-    "embedding": Case((2 * WIDTH, 64, 1), 1000, embeddings=True),
+    "small": Case((128, 160, 32), 6000),
+    "large": Case((1024, 6400, 1024), 150),
+    "embedding": Case((2 * WIDTH, 64, 1), 5000, embeddings=True),
 }
 
 

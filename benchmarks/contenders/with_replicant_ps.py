@@ -14,6 +14,7 @@ from _serve import Round, serve
 import replicant
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
 from replicant.coordinator import ClusterCoordinator, MinSizePartitioner
+from replicant.data import Dataset
 
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
@@ -33,13 +34,13 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
         return loss
 
     x, y = batch(args.case)
-    data = coordinator.create_per_worker_resource(lambda: (x, y))
+    data = iter(coordinator.create_per_worker_dataset(lambda: Dataset.from_tensors((x, y)).repeat()))
     naps = coordinator.create_per_worker_resource(lambda: args.slow if _is_first() else 0.0)
 
     def step(data, nap):
         if nap:
             time.sleep(nap)
-        train(*data)
+        train(*next(data))
 
     def train_round() -> Round:
         for _ in range(args.steps):

@@ -282,23 +282,16 @@ def test_arguments_of_the_coordinator(cut):
         embedding_lookup(3, [0])
 
 
-@pytest.mark.parametrize(
-    ("transport", "message"),
-    [
-        ("ray", "transport='ray', for servers and workers on several machines, is not there yet"),
-        ("tcp", "must be 'local' or 'threads'"),
-    ],
-)
-def test_unknown_transports(transport, message):
-    with pytest.raises(ArgumentError, match=message):
-        replicant.ParameterServerStrategy(transport=transport)
+def test_an_unknown_transport():
+    with pytest.raises(ArgumentError, match=r"must be 'local', 'ray' or 'threads'\. Received: 'tcp'"):
+        replicant.ParameterServerStrategy(transport="tcp")
 
 
 def test_fresh_lambdas_are_one_function(cut):
     coordinator = ClusterCoordinator(cut)
-    before = len(coordinator._dispatcher._functions.blobs)
+    before = len(coordinator._dispatcher._functions._packed)
     assert coordinator.fetch([coordinator.schedule(lambda x: x + 1, args=(i,)) for i in range(5)]) == [1, 2, 3, 4, 5]
-    assert len(coordinator._dispatcher._functions.blobs) == before + 1
+    assert len(coordinator._dispatcher._functions._packed) == before + 1
 
 
 def test_waiting_has_an_end():

@@ -31,6 +31,16 @@ def test_sums_are_exact_whoever_is_killed():
     check(run(0, 200, "worker,server", 4), 4)
 
 
+def test_what_a_killed_worker_held_is_done_exactly_once():
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    command = [sys.executable, str(PROGRAM.with_name("_ps_queued_program.py")), "400", "2"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer.pop("held") > 4
+    assert answer == {"total": 0, "results": True, "replaced": 2}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 31))
 def test_sums_are_exact_whoever_is_killed_many_times(seed):

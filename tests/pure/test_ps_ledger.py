@@ -66,31 +66,18 @@ def expected_after(count):
 
 
 class Moments:
-    """Stands in for an array of the books: every store into it is a moment at which the server may die."""
+    """Stands in for cells of the books: every store into one is a moment at which the server may die."""
 
-    def __init__(self, array, clock):
-        self._array, self._clock = array, clock
-
-    def __getattr__(self, name):
-        return getattr(self._array, name)
+    def __init__(self, cells, clock):
+        self._cells, self._clock = cells, clock
 
     def __getitem__(self, key):
-        found = self._array[key]
-        return Moments(found, self._clock) if isinstance(key, str) and isinstance(found, np.ndarray) else found
+        return self._cells[key]
 
     def __setitem__(self, key, value):
         self._clock()
-        self._array[key] = value
+        self._cells[key] = value
         self._clock()
-
-    def __array__(self, dtype=None, copy=None):
-        return np.asarray(self._array)
-
-    def __and__(self, other):
-        return self._array & other
-
-    def __gt__(self, other):
-        return self._array > other
 
 
 def apply_and_die(memory, shards, push, moment):
@@ -103,16 +90,16 @@ def apply_and_die(memory, shards, push, moment):
             raise Killed
 
     ledger = memory.ledger
-    saved = {name: getattr(ledger, name) for name in ("_books", "started", "done", "in_place", "_applied", "staleness")}
-    for name, array in saved.items():
-        setattr(ledger, name, Moments(array, clock))
+    saved = {name: getattr(ledger, name) for name in ("_cells", "started", "done", "in_place", "staleness")}
+    for name, cells in saved.items():
+        setattr(ledger, name, Moments(cells, clock))
     try:
         applier.apply(push, push.operations)
     except Killed:
         return False
     finally:
-        for name, array in saved.items():
-            setattr(ledger, name, array)
+        for name, cells in saved.items():
+            setattr(ledger, name, cells)
     return True
 
 

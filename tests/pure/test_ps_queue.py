@@ -2,7 +2,7 @@
 
 import pytest
 
-from replicant.coordinator._queue import ClosureQueue, Task
+from replicant.coordinator._queue import UNKNOWN_SECONDS, ClosureQueue, Task
 
 
 def taken(queue, worker):
@@ -103,3 +103,52 @@ def test_the_others_wait_for_a_slow_worker_at_the_bound():
     assert ended == 3  # three pushes after the slow one's reads, and no more
     queue.end(slow.closure)
     assert taken(queue, "fast") == (4, 0)
+
+
+def held_after(queue, seconds, *, count=40):
+    for _ in range(count):
+        queue.add()
+    while queue.take("a", seconds) is not None:
+        pass
+    return queue.held_by("a")
+
+
+@pytest.mark.parametrize(("seconds", "held"), [(0.0001, 16), (0.001, 10), (0.0025, 4), (0.004, 2), (1.0, 2), (UNKNOWN_SECONDS, 2)])
+def test_a_worker_holds_many_closures_only_if_they_are_short(seconds, held):
+    assert held_after(ClosureQueue(deep=16, deep_seconds=0.0100001), seconds) == held
+
+
+@pytest.mark.parametrize("options", [{"depth": 1}, {"max_staleness": 50}])
+def test_where_closures_must_not_wait_at_a_worker_none_does(options):
+    assert held_after(ClosureQueue(**options), 0.0001) == 1
+
+
+def test_a_short_closure_does_not_wait_behind_a_long_one():
+    queue = ClosureQueue(deep_seconds=0.01)
+    for _ in range(4):
+        queue.add()
+    assert queue.take("a", 5.0) is not None
+    assert queue.take("a", 0.001) is not None  # two are always held
+    assert queue.take("a", 0.001) is None
+    queue.end(0)
+    assert queue.take("a", 0.001) is not None
+
+
+def test_a_worker_is_given_more_when_half_of_it_is_done():
+    queue = ClosureQueue(deep=8, deep_seconds=1.0)
+    assert queue.is_short_of("a")
+    assert held_after(queue, 0.001) == 8
+    short = []
+    for number in range(8):
+        short.append(queue.is_short_of("a"))
+        queue.end(number)
+    assert short == [False] * 4 + [True] * 4
+
+
+def test_all_that_a_lost_worker_held_is_taken_again_in_order():
+    queue = ClosureQueue(deep=8, deep_seconds=1.0)
+    held_after(queue, 0.001, count=10)
+    queue.end(0)
+    assert queue.lose("a") == []
+    assert queue.held_by("a") == 0
+    assert [queue.take("b", 0.001) for _ in range(3)] == [Task(1, 1, 1), Task(2, 1, 1), Task(3, 1, 1)]

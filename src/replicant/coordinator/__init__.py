@@ -7,7 +7,10 @@ whoever dies).
 
 from ._coordinator import ClusterCoordinator as ClusterCoordinator
 from ._lookup import embedding_lookup as embedding_lookup
+from ._optax import OptaxOptimizer as OptaxOptimizer
 from ._partitioners import FixedShardsPartitioner as FixedShardsPartitioner
 from ._partitioners import MaxSizePartitioner as MaxSizePartitioner
 from ._partitioners import MinSizePartitioner as MinSizePartitioner
+from ._ray import RayTransport as RayTransport
 from ._remote_value import RemoteValue as RemoteValue
+from ._tensorboard import StatsWriter as StatsWriter

@@ -158,11 +158,15 @@ class _Update:
 def subtract_scaled(new: np.ndarray, old: np.ndarray, gradient: np.ndarray, factor: float) -> None:
     """``new = old - factor * gradient``, passing over the memory once."""
     scale = new.dtype.type(-factor)
+    if new.size <= _CHUNK:
+        np.add(old, gradient * scale, out=new)
+        return
     new, old, gradient = new.reshape(-1), old.reshape(-1), gradient.reshape(-1)
+    scaled = np.empty(_CHUNK, np.result_type(gradient, scale))
     for start in range(0, new.size, _CHUNK):
         part = slice(start, start + _CHUNK)
-        scaled = gradient[part] * scale
-        np.add(old[part], scaled, out=new[part])
+        found = gradient[part]
+        np.add(old[part], np.multiply(found, scale, out=scaled[: found.size]), out=new[part])
 
 
 def _save_rows(memory: ServerMemory, items: list[tuple[int, np.ndarray, np.ndarray]]) -> int:

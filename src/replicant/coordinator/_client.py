@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LostProcessError
+from ..errors import LostProcessError, VariableError
 from . import _store
 from ._ledger import PushName
 from ._memory import aligned
@@ -53,6 +53,7 @@ class Client:
         self.work = Work()
         self.lock = threading.RLock()
         self.seen: list[int] | None = None  # each server's updates when the first value was read since the last push
+        self.holds = False  # changes are not pushed: `end` hands them over
         self.pulled_bytes = 0
         self.pushed_bytes = 0
         self._replaced = replaced
@@ -99,15 +100,35 @@ class Client:
         """Push everything that has been noted, to all servers at once, and wait until it has been applied."""
         if not any(self._batch):
             return
+        if self.holds:
+            raise VariableError(
+                "A variable was read after another was changed in a function of a synchronous ClusterCoordinator. Changes are "
+                "made together with those of the other functions, when all have ended. Read first, or do both in one "
+                "replicant.function."
+            )
         with self.lock:
-            batch, self._batch = self._batch, [[] for _ in self.memories]
+            self.push(self._taken())
+
+    def end(self) -> list[list[Operation]] | None:
+        """A function has ended: push what it noted. If changes are held, return them instead, by server."""
+        if self.holds:
+            return self._taken()
+        self.flush()
+        return None
+
+    def _taken(self) -> list[list[Operation]]:
+        batch, self._batch = self._batch, [[] for _ in self.memories]
+        return batch
+
+    def push(self, batch: list[list[Operation]]) -> None:
+        """Push operations, by server, and wait until they have been applied."""
+        with self.lock:
             self.work.sequence += 1
             work, seen = self.work, self.seen or [memory.ledger.updates for memory in self.memories]
             self.seen = None
             name = PushName(self.number, work.closure, work.sequence)
 
-            def send(server: int) -> None:
-                link = self.links[server]
+            def send(server: int, link: Link) -> None:
                 operations = pack(batch[server], link.outbox)
                 push = Push(name, work.attempt, work.low_water, seen[server], link.outbox.nbytes, operations)
                 link.channel.send(push)
@@ -124,29 +145,30 @@ class Client:
         with self.lock:
             self._ask(
                 range(len(self.links)) if servers is None else servers,
-                lambda server: self.links[server].channel.send(message),
+                lambda _, link: link.channel.send(message),
                 "taking a message",
             )
 
-    def _ask(self, servers: Sequence[int], send: Callable[[int], None], doing: str) -> None:
-        for server in servers:
+    def _ask(self, servers: Sequence[int], send: Callable[[int, Link], None], doing: str) -> None:
+        asked = {server: self.links[server] for server in servers}  # while one is waited for, others may be replaced
+        for server, link in asked.items():
             with contextlib.suppress(Closed):  # noticed again below
-                send(server)
-        errors = [answer for server in servers if isinstance(answer := self._answer(server, send, doing), bytes)]
+                send(server, link)
+        errors = [answer for server, link in asked.items() if isinstance(answer := self._answer(server, link, send, doing), bytes)]
         if errors:
             raise unpack_error(errors[0])
 
-    def _answer(self, server: int, send: Callable[[int], None], doing: str) -> Any:
+    def _answer(self, server: int, link: Link, send: Callable[[int, Link], None], doing: str) -> Any:
         """A server's answer; after the server was replaced, the new one's to the same message: it knows what was applied."""
         for _ in range(10):
-            link = self.links[server]
             try:
                 return link.channel.receive(_ANSWER_SECONDS, doing)[0]
             except Closed:
                 self._replaced(server, link.generation)
                 self.work.attempt = max(1, self.work.attempt)  # the server shall look whether it has seen it
+                link = self.links[server]
                 with contextlib.suppress(Closed):
-                    send(server)
+                    send(server, link)
         raise LostProcessError(f"Server {server} was lost 10 times while {doing}.")
 
     def close(self) -> None:

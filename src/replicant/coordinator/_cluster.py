@@ -45,14 +45,18 @@ class Member:
 class Cluster:
     """Everything that belongs to the strategy in the coordinator's process but the scheduling.
 
+    keeps_answers: whether all that a worker said before it died still arrives. If not, it may not begin a function before the
+    answer to the one before has arrived: that one would be called again, and servers remember only a worker's last push.
+
     on_ready, on_message, on_lost: called in the watching thread, with the worker; on_lost before its replacement starts.
     """
 
     def __init__(self, num_servers: int, num_workers: int, transport: Transport):
         self._transport = transport
+        self.keeps_answers = getattr(transport, "keeps_answers", False)
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
-        self.memories = [ServerMemory.create() for _ in range(num_servers)]
+        self.memories = transport.open(num_servers, num_workers)
         self._ends = [pages(NBYTES)] * num_servers  # of what is in use of each server's memory
         self._counts = [0] * num_servers
         self._next_client = 1
@@ -89,16 +93,12 @@ class Cluster:
     def _start(self, role: str, index: int, memories: list[ServerMemory] | None = None) -> Member:
         here, there = Channel.pair("the coordinator", f"{role} {index}")
         running = self._transport.start(role, index, there, memories or [self.memories[index]])
-        if running.pid is not None:
-            there.close()
         return Member(role, index, here, running)
 
     def _start_worker(self, index: int, generation: int) -> Member:
         number, self._next_client = self._next_client, self._next_client + 1
         here, there = Channel.pair("the coordinator", f"worker {index}")
         running = self._transport.start("worker", number, there, self.memories)
-        if running.pid is not None:
-            there.close()
         worker = Member("worker", index, here, running, client=number, generation=generation)
         for server in self.servers:
             self._connect(worker, server)
@@ -292,6 +292,7 @@ class Cluster:
                 member.running.kill()
                 member.running.wait(END_SECONDS)
         self.client.close()
+        self._transport.close()
         os.close(self._wake_in)
         os.close(self._wake_out)
         _clusters.discard(self)
@@ -301,6 +302,7 @@ _clusters: set[Cluster] = set()
 
 
 @atexit.register
-def _end_all() -> None:
+def end_all() -> None:
+    """Close all clusters of this process."""
     for cluster in list(_clusters):
         cluster.close()

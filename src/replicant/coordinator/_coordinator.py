@@ -1,5 +1,6 @@
 """ClusterCoordinator: schedules functions on the workers of a ParameterServerStrategy."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ._datasets import PerWorkerDataset, PerWorkerValues, dataset_maker
 from ._dispatch import Dispatcher
 from ._remote_value import RemoteValue
+from ._rounds import Rounds
 from ._strategy import ParameterServerStrategy
 
 
@@ -20,9 +22,17 @@ class ClusterCoordinator:
         strategy: a ParameterServerStrategy.
         max_staleness: how many other functions may change the variables between a function's reads and its own changes; workers
             wait where more would. None: no bound, 0: one function at a time.
+        synchronous: whether the changes of several functions, one for each worker, are made together: all have read the same
+            values, their gradients are summed, and the optimizer is applied once. So divide each loss by the size of the global
+            batch. Where fewer functions are left, `join` has these applied.
+        backup_workers: how many of the workers may be slower than the others without being waited for. In a synchronous
+            coordinator of n workers the first ``n - backup_workers`` gradients make an update; those that come too late are
+            left out, and counted in ``stats()["dropped_closures"]``.
 
-    Raises ArgumentTypeError for another strategy, ArgumentError for a bound that is no whole number >= 0, or another than that of
-    the strategy's coordinator. Semantics: tf.distribute.coordinator.ClusterCoordinator.
+    Raises ArgumentTypeError for another strategy, ArgumentError for a bound that is no whole number >= 0, for backup workers that
+    leave nobody or are not synchronous, and for other arguments than those of the strategy's coordinator.
+    Semantics: tf.distribute.coordinator.ClusterCoordinator, and, of synchronous updates,
+    tf.compat.v1.train.SyncReplicasOptimizer.
 
     >>> import replicant
     >>> from replicant.coordinator import ClusterCoordinator
@@ -40,38 +50,44 @@ class ClusterCoordinator:
     >>> strategy.close()
     """
 
-    def __new__(cls, strategy: ParameterServerStrategy, *, max_staleness: int | None = None) -> "ClusterCoordinator":  # noqa: PYI034
+    def __new__(  # noqa: PYI034 - it is the one of the strategy
+        cls,
+        strategy: ParameterServerStrategy,
+        *,
+        max_staleness: int | None = None,
+        synchronous: bool = False,
+        backup_workers: int = 0,
+    ) -> "ClusterCoordinator":
         """The strategy's coordinator."""
         if not isinstance(strategy, ParameterServerStrategy):
             raise ArgumentTypeError(
                 f"ClusterCoordinator takes a ParameterServerStrategy, whose workers it can give functions to; got {strategy!r}."
             )
-        bad = max_staleness is not None and (
-            isinstance(max_staleness, bool) or not isinstance(max_staleness, int) or max_staleness < 0
-        )
-        if bad:
-            raise ArgumentError(f"max_staleness must be a whole number >= 0, or None for no bound. Received: {max_staleness!r}.")
+        mode = _Mode(max_staleness, synchronous, backup_workers)
+        mode.check(strategy.shape.num_workers)
         found: ClusterCoordinator | None = strategy.__dict__.get("_coordinator")
         if found is None:
             found = strategy.__dict__["_coordinator"] = object.__new__(cls)
-            found._strategy = strategy
-            found._max_staleness = max_staleness
-            found._dispatcher = Dispatcher(strategy.cluster, strategy.site.prepare, max_staleness)
-        elif max_staleness not in (None, found._max_staleness):
-            raise ArgumentError(
-                f"This strategy's ClusterCoordinator was made with max_staleness={found._max_staleness!r}; it cannot become "
-                f"{max_staleness!r}."
-            )
+            found._strategy, found._mode = strategy, mode
+            rounds = Rounds(found.functions_per_update, backup_workers) if synchronous else None
+            found._dispatcher = Dispatcher(strategy.cluster, strategy.site.prepare, max_staleness, rounds)
+        else:
+            found._mode.check_same(mode)
         return found
 
     _strategy: ParameterServerStrategy
-    _max_staleness: int | None
+    _mode: "_Mode"
     _dispatcher: Dispatcher
 
     @property
     def strategy(self) -> ParameterServerStrategy:
         """The strategy whose workers these are."""
         return self._strategy
+
+    @property
+    def functions_per_update(self) -> int:
+        """How many functions' gradients are summed into one update: 1, unless the coordinator is synchronous."""
+        return self._strategy.shape.num_workers - self._mode.backup_workers if self._mode.synchronous else 1
 
     def schedule(self, fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None) -> RemoteValue:
         """Have a worker call ``fn(*args, **kwargs)``; returns at once.
@@ -142,5 +158,49 @@ class ClusterCoordinator:
         """What has been done: functions by worker and per second, bytes moved for each, updates by server, processes replaced.
 
         staleness: how often a push met a server that had made 0, 1, 2, ... updates since its values were read.
+        closures_per_second_by_worker, bytes_per_closure: since the coordinator was made. dropped_closures: functions of a
+        synchronous coordinator whose changes came too late.
         """
         return self._dispatcher.stats.summary(self._strategy.cluster)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mode:
+    """How a coordinator lets functions overlap."""
+
+    max_staleness: int | None = None
+    synchronous: bool = False
+    backup_workers: int = 0
+
+    def check(self, num_workers: int) -> None:
+        bound, backups = self.max_staleness, self.backup_workers
+        if bound is not None and not _is_count(bound):
+            raise ArgumentError(f"max_staleness must be a whole number >= 0, or None for no bound. Received: {bound!r}.")
+        if not isinstance(self.synchronous, bool):
+            raise ArgumentError(f"synchronous must be True or False. Received: {self.synchronous!r}.")
+        if not _is_count(backups) or backups >= num_workers:
+            raise ArgumentError(
+                f"backup_workers must be a whole number from 0 to {num_workers - 1}: there are {num_workers} workers, and one at "
+                f"least must be waited for. Received: {backups!r}."
+            )
+        if backups and not self.synchronous:
+            raise ArgumentError(
+                f"backup_workers={backups} needs synchronous=True: without it nobody is waited for, so nobody needs a backup."
+            )
+        if bound is not None and self.synchronous:
+            raise ArgumentError(
+                f"max_staleness={bound} and synchronous=True cannot go together: synchronous updates are never stale. Leave "
+                "max_staleness out."
+            )
+
+    def check_same(self, other: "_Mode") -> None:
+        for field in dataclasses.fields(self):
+            mine, asked = getattr(self, field.name), getattr(other, field.name)
+            if asked not in (field.default, mine):
+                raise ArgumentError(
+                    f"This strategy's ClusterCoordinator was made with {field.name}={mine!r}; it cannot become {asked!r}."
+                )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

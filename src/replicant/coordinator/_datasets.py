@@ -1,27 +1,19 @@
 """Per-worker datasets and values: made by each worker for itself, from one function."""
 
 import inspect
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import ArgumentTypeError, ContextError, OutOfRangeError
 from ..input._contexts import InputContext
 from . import _travel
-from ._site import current_site
-
-_numbers = itertools.count()
 
 
-class PerWorkerValues:
+class PerWorkerValues(_travel.Parcel):
     """A value that every worker made for itself; as an argument of a scheduled function it is the worker's own.
 
     Made by ``ClusterCoordinator.create_per_worker_resource``.
     """
-
-    def __init__(self, make: Callable[[], Any]):
-        self._make = make
-        self._number = next(_numbers)
 
 
 class PerWorkerDataset:
@@ -43,7 +35,7 @@ class PerWorkerIterator(PerWorkerValues):
     """The workers' iterators over their copies of a dataset."""
 
     def __init__(self, make: Callable[[], Any], element_spec: Any = None):
-        super().__init__(make)
+        super().__init__(lambda: WorkerIterator(make()))
         self.element_spec = element_spec
 
     def __iter__(self) -> "PerWorkerIterator":
@@ -93,31 +85,3 @@ def dataset_maker(dataset_or_fn: Any) -> Callable[[], Any]:
     parameters = inspect.signature(dataset_or_fn).parameters.values()
     takes_context = any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
     return lambda: dataset_or_fn(InputContext(1, 0, 1)) if takes_context else dataset_or_fn()
-
-
-def _own(number: int, is_iterator: bool, make: Callable[[], Any]) -> Any:
-    site = current_site()
-    if number not in site.resources:
-        made = make()
-        site.resources[number] = WorkerIterator(made) if is_iterator else made
-    return site.resources[number]
-
-
-class _Sent:
-    """A function that makes a resource, unpickled only by a worker that has not made it yet."""
-
-    def __init__(self, data: bytes):
-        self._data = data
-
-    def __call__(self) -> Any:
-        return _travel.loads(self._data)()
-
-
-def _reduce(values: PerWorkerValues) -> Any:
-    cached = values.__dict__.get("_sent")
-    if cached is None:
-        cached = values.__dict__["_sent"] = _Sent(_travel.dumps(values._make, "The function of a per-worker dataset or value"))
-    return _own, (values._number, isinstance(values, PerWorkerIterator), cached)
-
-
-_travel.rules[PerWorkerValues] = _reduce

@@ -2,21 +2,26 @@
 
 import collections
 import contextlib
+import dataclasses
 import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from .._identity import function_key
 from ..errors import CancelledError, LostProcessError
 from . import _travel
+from ._arguments import Arguments, pack
 from ._cluster import Cluster, Member
-from ._queue import ClosureQueue
+from ._delivered import Delivered
+from ._merge import merge
+from ._pace import Pace
+from ._queue import ClosureQueue, Task
 from ._remote_value import RemoteValue
+from ._rounds import Rounds
 from ._stats import Stats
 from ._told import pack_error
+from ._travel import Packed
 from ._wire import Closed
 
 _MAX_QUEUED = 512  # then `schedule` waits until there are half as many
@@ -25,9 +30,11 @@ _MAX_ATTEMPTS = 5
 
 
 class _Closure:
-    def __init__(self, function: int, args: Any, remote: RemoteValue):
+    def __init__(self, function: int, packed: Packed, args: Arguments, remote: RemoteValue, *, holds: bool):
         self.function = function
-        self.args = args  # as they were given, where they hold RemoteValues; else as bytes
+        self.holds = holds  # its changes become part of an update together with others'
+        self.packed = packed  # the function
+        self.args = args
         self.remote = remote
 
 
@@ -36,37 +43,48 @@ class _Functions:
 
     def __init__(self) -> None:
         self._numbers: collections.OrderedDict[Any, int] = collections.OrderedDict()
-        self.blobs: dict[int, bytes] = {}
+        self._packed: dict[int, Packed] = {}
+        self.forgotten: list[int] = []
         self._count = 0
 
-    def number_of(self, fn: Callable[..., Any]) -> tuple[int, int | None]:
-        """The function's number, and that of one to forget."""
+    def pack(self, fn: Callable[..., Any]) -> tuple[int, Packed]:
+        """The function's number, and what is sent."""
         key = function_key(fn)
-        forgotten = None
         if key not in self._numbers:
-            blob = _travel.dumps(fn, f"The function {getattr(fn, '__qualname__', fn)!r}")
+            packed = _travel.pack(fn, f"The function {getattr(fn, '__qualname__', fn)!r}")
             self._numbers[key], self._count = self._count, self._count + 1
-            self.blobs[self._numbers[key]] = blob
+            self._packed[self._numbers[key]] = packed
             if len(self._numbers) > _MAX_FUNCTIONS:
                 _, forgotten = self._numbers.popitem(last=False)
+                del self._packed[forgotten]
+                self.forgotten.append(forgotten)
         self._numbers.move_to_end(key)
-        return self._numbers[key], forgotten
+        return self._numbers[key], self._packed[self._numbers[key]]
 
 
 class Dispatcher:
-    """All of a coordinator's closures. Called by the user's threads and by the cluster's watching thread."""
+    """All of a coordinator's closures. Called by the user's threads and by the cluster's watching thread.
 
-    def __init__(self, cluster: Cluster, prepare: Callable[[int, list[int]], None], max_staleness: int | None):
+    rounds: which changes are applied together; None where each function's are by themselves.
+    """
+
+    def __init__(
+        self, cluster: Cluster, prepare: Callable[[int, list[int]], None], max_staleness: int | None, rounds: Rounds | None = None
+    ):
         self._cluster = cluster
         self._prepare = prepare
         self._changed = threading.Condition()
-        self._queue = ClosureQueue(max_staleness=max_staleness, max_attempts=_MAX_ATTEMPTS)
+        self._rounds = rounds
+        self._num_joining = 0
+        depth = {} if rounds is None and cluster.keeps_answers else {"depth": 1}  # else what waits may begin before its time
+        self._queue = ClosureQueue(max_staleness=max_staleness, max_attempts=_MAX_ATTEMPTS, **depth)
         self._closures: dict[int, _Closure] = {}
         self._functions = _Functions()
-        self._known: dict[int, set[int]] = {}  # by client number: functions that the worker has
+        self._delivered = Delivered()
         self._workers: collections.deque[Member] = collections.deque()
+        self._pace = Pace()
         self._error: Exception | None = None
-        self.stats = Stats()
+        self.stats = Stats(rounds)
         cluster.on_ready, cluster.on_message, cluster.on_lost = self._ready, self._answered, self._lost
         cluster.on_wake = self._dispatch
         with self._changed:
@@ -75,19 +93,19 @@ class Dispatcher:
 
     # The user's side
 
-    def schedule(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteValue:
-        """Queue a call."""
-        leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, RemoteValue))
-        needs = [leaf._number for leaf in leaves if isinstance(leaf, RemoteValue)]
-        packed: Any = (args, kwargs) if needs else _pack_args(args, kwargs)
+    def schedule(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, alone: bool = False
+    ) -> RemoteValue:
+        """Queue a call. alone: its changes are its own, and applied while it runs, also where there are rounds."""
+        packed = pack((args, kwargs))
         with self._changed:
             self._raise_error()
             self._changed.wait_for(lambda: len(self._queue) < _MAX_QUEUED or self._broken())
             self._raise_error()
-            function, _ = self._functions.number_of(fn)
-            number = self._queue.add(needs)
+            function, sent = self._functions.pack(fn)
+            number = self._queue.add(packed.needs)
             remote = RemoteValue(number)
-            self._closures[number] = _Closure(function, packed, remote)
+            self._closures[number] = _Closure(function, sent, packed, remote, holds=self._rounds is not None and not alone)
             starved = self._queue.has_room(len(self._workers))
         if starved:
             self._cluster.wake()
@@ -96,7 +114,13 @@ class Dispatcher:
     def join(self, timeout: float | None) -> None:
         """Wait until everything has ended."""
         with self._changed:
-            ended = self._changed.wait_for(lambda: not len(self._queue) or self._broken(), timeout)
+            self._num_joining += 1
+        self._cluster.wake()  # what waits for others to be applied with waits no longer
+        with self._changed:
+            try:
+                ended = self._changed.wait_for(lambda: self._all_applied() or self._broken(), timeout)
+            finally:
+                self._num_joining -= 1
             self._raise_error()
             if not ended:
                 busy = [str(worker) for worker in self._workers if self._queue.held_by(worker.client)]
@@ -110,6 +134,9 @@ class Dispatcher:
         with self._changed:
             self._raise_error()
             return not len(self._queue)
+
+    def _all_applied(self) -> bool:
+        return not len(self._queue) and (self._rounds is None or self._rounds.is_idle)
 
     def _broken(self) -> bool:
         return self._cluster.failure is not None or self._cluster.closed
@@ -125,8 +152,8 @@ class Dispatcher:
 
     def _ready(self, worker: Member) -> None:
         with self._changed:
-            if worker.ready and worker.client not in self._known:
-                self._known[worker.client] = set()
+            if worker.ready and worker not in self._delivered:
+                self._delivered.join(worker)
                 self._workers.append(worker)
         self._dispatch()
 
@@ -135,39 +162,64 @@ class Dispatcher:
             if self._broken():
                 self._give_up()
                 return
+            self._delivered.drop_gone(self._workers, self._functions.forgotten)
             waiting = len(self._workers)
-            while waiting and self._queue.num_ready:
+            while waiting and self._queue.num_ready and (self._rounds is None or self._rounds.may_begin()):
                 worker = self._workers[0]
                 self._workers.rotate(-1)
-                task = self._queue.take(worker.client)
-                waiting = waiting - 1 if task is None else len(self._workers)
-                if task is not None:
-                    self._send(worker, task)
+                tasks = self._take(worker.client)
+                waiting = len(self._workers) if tasks else waiting - 1
+                if tasks:
+                    self._send(worker, tasks)
+            self._close_round()
 
-    def _send(self, worker: Member, task: Any) -> None:
+    def _take(self, worker: int) -> list[Task]:
+        """The closures that a worker gets now: no more than its share of what is ready."""
+        queue, tasks = self._queue, []
+        share = -(-queue.num_ready // len(self._workers))
+        while queue.num_ready and len(tasks) < share and (tasks or queue.is_short_of(worker)):
+            function = self._closures[queue.first_ready()].function
+            task = queue.take(worker, self._pace.seconds(worker, function))
+            if task is None:
+                break
+            tasks.append(task)
+        return tasks
+
+    def _send(self, worker: Member, tasks: list[Task]) -> None:
+        """Send closures together: their worker is woken once."""
+        with contextlib.suppress(Closed):  # noticed by the cluster, which calls _lost
+            worker.control.send_all([message for task in tasks if (message := self._message(worker, task)) is not None])
+
+    def _message(self, worker: Member, task: Task) -> Any:
+        """A closure as it is sent; what its worker has to know first is sent at once. Raises Closed."""
         closure = self._closures[task.closure]
-        known = self._known[worker.client]
+        if closure.holds and self._rounds is not None:
+            task = dataclasses.replace(task, holds=True)
+            self._rounds.begin(task.closure, worker.client)
         try:
-            args = closure.args if isinstance(closure.args, bytes) else _pack_args(*_filled(closure.args))
-            if closure.function not in known:
-                worker.control.send(("function", closure.function, self._functions.blobs[closure.function]))
-                known.add(closure.function)
-            worker.control.send(("run", task, closure.function, args))
+            args = closure.args.packed()
+            self._delivered.send_function(worker, closure.function, closure.packed)
+            self._delivered.send_parcels(worker, args.parcels)
         except Closed:
-            pass  # noticed by the cluster, which calls _lost
+            raise
         except Exception as error:  # noqa: BLE001 - an argument's own value or pickling failed: that is this closure's result
             self._end(task.closure, None, error)
+            return None
+        return "run", task, closure.function, args.data
 
     def _answered(self, worker: Member, message: tuple[Any, ...]) -> None:
         what, number, *rest = message
         if what == "prepare":
             threading.Thread(target=self._prepare_for, args=(worker, number, rest[0]), name="replicant-prepare").start()
             return
-        attempt, blob, cost = rest
+        attempt, blob, cost, held = rest
         with self._changed:
             if self._queue.is_current(number, attempt):
                 self.stats.note(worker.index, *cost)
-                value = pickle.loads(blob)  # noqa: S301 - from a worker, which this program started
+                self._pace.note(worker.client, self._closures[number].function, cost[0])
+                if self._rounds is not None and held is not None and any(held):
+                    self._rounds.offer(number, held)
+                value = None if blob is None else pickle.loads(blob)  # noqa: S301 - from a worker, which this program started
                 self._end(number, *((value, None) if what == "done" else (None, value)))
         self._dispatch()
 
@@ -183,17 +235,48 @@ class Dispatcher:
     def _end(self, number: int, value: Any, error: Exception | None) -> None:
         closure = self._closures.pop(number)
         self._queue.end(number)
+        if self._rounds is not None:
+            self._rounds.leave(number)
         closure.remote._end(value, error)
-        if error is not None and self._error is None:
-            self._error = error
-            for cancelled in self._queue.cancel_queued():
-                self._closures.pop(cancelled).remote._end(None, _cancelled(error))
+        if error is not None:
+            self._cancel(error)
         if error is not None or len(self._queue) in (0, _MAX_QUEUED // 2):
             self._changed.notify_all()
 
+    def _cancel(self, error: Exception) -> None:
+        """Something failed: what has not begun will not."""
+        if self._error is None:
+            self._error = error
+            for cancelled in self._queue.cancel_queued():
+                self._closures.pop(cancelled).remote._end(None, _cancelled(error))
+
+    def _close_round(self) -> None:
+        """Apply what is to be applied together, if it is complete. Not in this thread, which sees to servers that die."""
+        last = self._num_joining > 0 and not self._queue.num_ready
+        offers = None if self._rounds is None else self._rounds.close(last=last)
+        if offers is not None:
+            threading.Thread(target=self._apply, args=(self._rounds, offers), name="replicant-update", daemon=True).start()
+
+    def _apply(self, rounds: Rounds, offers: list[Any]) -> None:
+        error = None
+        try:
+            self._cluster.client.push(merge(offers))
+        except Exception as raised:  # noqa: BLE001 - whatever an optimizer raises comes out of the next join
+            error = raised
+        with self._changed:
+            rounds.applied()
+            if error is not None:
+                self._cancel(error)
+            self._changed.notify_all()
+        if not self._broken():
+            self._dispatch()
+
     def _lost(self, worker: Member, how: str) -> None:
         with self._changed:
-            self._known.pop(worker.client, None)
+            self._delivered.leave(worker)
+            self._pace.forget(worker.client)
+            if self._rounds is not None:
+                self._rounds.lose(worker.client)
             if worker in self._workers:
                 self._workers.remove(worker)
             for number in self._queue.lose(worker.client):
@@ -207,16 +290,6 @@ class Dispatcher:
             closure.remote._end(None, error)
         self._closures.clear()
         self._changed.notify_all()
-
-
-def _pack_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    return _travel.dumps((args, kwargs), "An argument of a scheduled function")
-
-
-def _filled(args: Any) -> Any:
-    """Arguments with the values of the RemoteValues among them."""
-    is_remote = lambda x: isinstance(x, RemoteValue)  # noqa: E731
-    return jax.tree.map(lambda x: x.fetch(0) if is_remote(x) else x, args, is_leaf=is_remote)
 
 
 def _cancelled(error: Exception) -> CancelledError:

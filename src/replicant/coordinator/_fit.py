@@ -7,21 +7,24 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._function import function
-from .._tape import GradientTape
 from ..errors import ArgumentError
 from ..input._dataset import Dataset
 from ..keras import _internals
 from ..keras._fit import strategy_of
 from ._coordinator import ClusterCoordinator
+from ._evaluate import Evaluation, check_shards
+from ._evaluate import connect as connect_evaluate
+from ._steps import build, step_of, train_step
 from ._strategy import ParameterServerStrategy
+from ._tensorboard import write_epoch
 
 _DEFAULT_BATCH = 32
 
 
 def connect() -> None:
-    """Teach Keras's fit."""
+    """Teach Keras's fit and evaluate."""
     _internals.wrap_method(_internals.JAXTrainer, "fit", _fit)
+    connect_evaluate()
 
 
 def _fit(original: Callable[..., Any], model: Any, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -56,6 +59,7 @@ class _Fit:
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
         validation_freq: int = 1,
+        pss_evaluation_shards: int | str = 0,
         **others: Any,
     ):
         unknown = [name for name in others if others[name] is not None and name != "validation_split"]
@@ -77,6 +81,9 @@ class _Fit:
             )
         self._steps = steps_per_epoch or known_steps
         self._dataset = self._coordinator.create_per_worker_dataset(make)
+        check_shards(pss_evaluation_shards)
+        self._shards: int | str = pss_evaluation_shards
+        self._evaluation: Evaluation | None = None
         self._validation = (validation_data, validation_steps, validation_batch_size, validation_freq)
         verbose = 1 if verbose == "auto" else verbose
         self._callbacks = (
@@ -96,8 +103,9 @@ class _Fit:
     def run(self) -> Any:
         """Train. Returns Keras's History."""
         model, callbacks = self._model, self._callbacks
-        self._build()
-        step, iterator = _cached_step_of(model), iter(self._dataset)
+        build(model, self._strategy, next(iter(self._dataset.make())), "fit")
+        share = self._coordinator.functions_per_update
+        step, iterator = step_of(model, "train", lambda model: train_step(model, share)), iter(self._dataset)
         model.stop_training = False
         callbacks.on_train_begin()
         logs: dict[str, Any] = {}
@@ -110,47 +118,35 @@ class _Fit:
             logs = {name: float(value) for name, value in model.get_metrics_result().items()}
             callbacks.on_train_batch_end((self._steps or 1) - 1, logs)
             logs |= self._validate(epoch)
+            write_epoch(callbacks, self._coordinator, epoch)
             callbacks.on_epoch_end(epoch, logs)
             if model.stop_training:
                 break
         callbacks.on_train_end(logs)
         return model.history
 
-    def _build(self) -> None:
-        """Make every variable here, in the scope: workers cannot."""
-        model = self._model
-        if model.optimizer is None:
-            raise ArgumentError(
-                "fit: the model has not been compiled. Call model.compile(optimizer, loss, ...) in strategy.scope()."
-            )
-        with self._strategy.scope():
-            batch = next(iter(self._dataset.make()))
-            model._symbolic_build(data_batch=_batch(batch))
-            if not model.optimizer.built:
-                model.optimizer.build(model.trainable_variables)
-
     def _validate(self, epoch: int) -> dict[str, Any]:
-        """Evaluate here, on the values that the servers have now: no step is running."""
+        """Evaluate, here or on the workers, on the values that the servers have now: no step is running."""
         data, steps, batch_size, every = self._validation
         if data is None or (epoch + 1) % every:
             return {}
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data) if isinstance(data, tuple | list) else (data, None, None)
-        logs = self._model.evaluate(
-            x,
-            y,
-            sample_weight=weights,
-            batch_size=batch_size,
-            steps=steps,
-            verbose=0,
-            return_dict=True,
-            _use_cached_eval_dataset=False,
-        )
+        if self._shards:
+            if self._evaluation is None:
+                self._evaluation = Evaluation(self._model, self._strategy, (x, y, weights), batch_size, steps, self._shards)
+            logs = self._evaluation.run()
+        else:
+            logs = self._model.evaluate(
+                x,
+                y,
+                sample_weight=weights,
+                batch_size=batch_size,
+                steps=steps,
+                verbose=0,
+                return_dict=True,
+                _use_cached_eval_dataset=False,
+            )
         return {f"val_{name}": value for name, value in logs.items()}
-
-
-def _batch(batch: Any) -> tuple[Any, ...]:
-    """A batch as (x, y, sample weights) of arrays."""
-    return keras.utils.unpack_x_y_sample_weight(batch if isinstance(batch, tuple | list) else (batch,))
 
 
 def _dataset_maker(x: Any, y: Any, batch_size: int | None, shuffle: bool) -> tuple[Callable[[], Any], int | None]:
@@ -169,32 +165,3 @@ def _dataset_maker(x: Any, y: Any, batch_size: int | None, shuffle: bool) -> tup
         return (dataset.shuffle(num_rows) if shuffle else dataset).repeat().batch(size)
 
     return make, math.ceil(num_rows / size)
-
-
-def _cached_step_of(model: Any) -> Callable[[Any], None]:
-    """The step, made anew only when the model has been compiled anew."""
-    compiled = (model.optimizer, model._compile_loss, model._compile_metrics)
-    known = model.__dict__.get("_replicant_ps_step")
-    if known is None or any(one is not other for one, other in zip(known[0], compiled, strict=True)):
-        known = model.__dict__["_replicant_ps_step"] = (compiled, _step_of(model))
-    return known[1]
-
-
-def _step_of(model: Any) -> Callable[[Any], None]:
-    """What a worker does in one step."""
-
-    @function
-    def train(x: Any, y: Any, weights: Any) -> None:
-        with GradientTape() as tape:
-            predictions = model(x, training=True)
-            loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weights, training=True)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply(gradients, model.trainable_variables)
-        rows = next(value.shape[0] for value in keras.tree.flatten(x) if value is not None)
-        model._loss_tracker.update_state(loss, sample_weight=rows)
-        model.compute_metrics(x, y, predictions, weights)
-
-    def step(iterator: Any) -> None:
-        train(*_batch(next(iterator)))
-
-    return step

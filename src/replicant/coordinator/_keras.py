@@ -19,10 +19,10 @@ from ..errors import ArgumentError
 from ..keras import _internals
 from . import _travel
 from ._cluster import Cluster
+from ._gradients import push_gradients
 from ._keras_travel import register
 from ._lookup import embedding_lookup
-from ._push import combine_rows
-from ._refs import ServerRef, change, check_readable, check_rows, record_output, trace_of
+from ._refs import ServerRef, change, check_readable
 from ._rows import RowsGradient
 from ._site import Site, current_site, in_worker
 from ._store import VariableSpec
@@ -208,73 +208,38 @@ def _apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any =
     if not in_worker() and not optimizer.built:
         _build(optimizer, list(variables))
     iterations.site.prepare_rule(number, [v.__dict__[_SPEC].number for v in variables])
-    _push(optimizer, _clipped(optimizer, [g for g, _ in pairs]), [v for _, v in pairs])
+    _check_clipping(optimizer, iterations.site)
+    grads = _clipped(optimizer, [g for g, _ in pairs])
+    rate = optimizer._get_current_learning_rate()
+    push_gradients(iterations, optimizer._iterations.value, rate, grads, [_ref(v) for _, v in pairs])
     return None
+
+
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+
+
+def _check_clipping(optimizer: Any, site: Site) -> None:
+    name = next((name for name in _CLIPPING if getattr(optimizer, name) is not None), None)
+    if site.client.holds and name is not None:
+        raise ArgumentError(
+            f"{type(optimizer).__name__}({name}={getattr(optimizer, name)!r}) clips the gradient of each function by itself, and "
+            "with ClusterCoordinator(synchronous=True) several are summed first. Make the optimizer without it."
+        )
+
+
+def _apply_scaled(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    if any(is_server_variable(variable) for variable in optimizer.variables):
+        check_optimizer(optimizer, [])
+    return original(optimizer, grads, trainable_variables)
 
 
 def _clipped(optimizer: Any, grads: list[Any]) -> list[Any]:
     """The gradients as the optimizer's clipping leaves them. Rows that have none would add nothing to a norm."""
-    if all(getattr(optimizer, name) is None for name in ("clipnorm", "clipvalue", "global_clipnorm")):
+    if all(getattr(optimizer, name) is None for name in _CLIPPING):
         return grads
     grads = [g.summed() if isinstance(g, RowsGradient) else g for g in grads]
     clipped = optimizer._clip_gradients([g.values if isinstance(g, RowsGradient) else g for g in grads])
     return [g.replace(c) if isinstance(g, RowsGradient) else c for g, c in zip(grads, clipped, strict=True)]
-
-
-def _push(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
-    """Hand the gradients over: now, or whenever the program that is being traced has run."""
-    iterations = optimizer._iterations
-    owner = _ref(iterations)
-    rate = optimizer._get_current_learning_rate()
-    outputs = [jnp.asarray(iterations.value), jnp.asarray(rate, jnp.float32)]
-    parts: list[tuple[ServerRef, bool]] = []
-    for grad, variable in zip(grads, variables, strict=True):
-        is_rows = isinstance(grad, RowsGradient)
-        parts.append((_ref(variable), is_rows))
-        outputs += [grad.rows, grad.values] if is_rows else [jnp.asarray(grad, _ref(variable).dtype)]
-    together = _Together(owner, parts, len(outputs))
-    recorder = current_recorder()
-    if recorder is None:
-        for i, output in enumerate(outputs):
-            together.take(i, np.asarray(output))
-        owner.site.client.flush()
-        return
-    notes = trace_of(recorder)
-    number, notes.num_outputs = notes.num_outputs, notes.num_outputs + 1
-    names = tuple((ref.spec.number, is_rows) for ref, is_rows in parts)
-    for i, output in enumerate(outputs):
-        record_output(owner, ("apply", number, names, i), output, functools.partial(together.take, i))
-    recorder.values[owner] = recorder.read(owner) + 1
-    for variable in variables:
-        notes.pushed[_ref(variable)] = "an optimizer was applied to it"
-
-
-class _Together:
-    """Collects what belongs to one application of an optimizer."""
-
-    def __init__(self, iterations: ServerRef, parts: list[tuple[ServerRef, bool]], count: int):
-        self._iterations = iterations
-        self._parts = parts
-        self._count = count
-        self._arrays: dict[int, np.ndarray] = {}
-
-    def take(self, index: int, array: np.ndarray) -> None:
-        """One of the outputs; with the last, everything is pushed."""
-        self._arrays[index] = array
-        if len(self._arrays) < self._count:
-            return
-        values = iter([self._arrays[i] for i in range(self._count)])
-        self._arrays = {}
-        client, spec = self._iterations.site.client, self._iterations.spec
-        rule = {"rule": spec.number, "step": int(next(values)), "learning_rate": float(next(values))}
-        for ref, is_rows in self._parts:
-            if is_rows:
-                rows, gradients = check_rows(ref, next(values).reshape(-1)), next(values).reshape(-1, *ref.shape[1:])
-                rows, gradients = combine_rows(rows, gradients)
-                client.change(ref.spec, "apply", gradients, rows, **rule)
-            else:
-                client.change(ref.spec, "apply", next(values), **rule)
-        client.change(spec, "add", np.ones((), spec.dtype))
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:
@@ -304,7 +269,8 @@ def prepare_rule(cluster: Cluster, site: Site, number: int, variables: list[int]
 def _embed(original: Any, layer: Any, inputs: Any) -> Any:
     """Look rows up where they lie, instead of reading the whole table."""
     table = layer._embeddings
-    if not is_server_variable(table) or layer.lora_enabled or layer.quantization_mode is not None:
+    is_special = layer.lora_enabled or layer.quantization_mode is not None
+    if not is_server_variable(table) or is_special or _is_functional():  # Keras has the table's value then
         return original(layer, inputs)
     ids = jnp.asarray(inputs)
     rows = embedding_lookup(table, ids if jnp.issubdtype(ids.dtype, jnp.integer) else ids.astype(jnp.int32))
@@ -328,6 +294,7 @@ def connect() -> None:
     _internals.wrap_method(_internals.BaseOptimizer, "__init__", _made_optimizer)
     _internals.wrap_method(_internals.BaseOptimizer, "add_variable_from_reference", _add_from_reference)
     _internals.wrap_method(_internals.BaseOptimizer, "apply", _apply)
+    _internals.wrap_method(_internals.LossScaleOptimizer, "apply", _apply_scaled)  # it has one of its own
     register()
     from ._fit import connect as connect_fit
 

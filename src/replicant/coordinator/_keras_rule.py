@@ -13,6 +13,7 @@ from . import _travel
 from ._apply import subtract_scaled
 from ._client import Client
 from ._keras import connect, is_server_variable
+from ._push import pad_rows
 from ._site import Site, at
 
 
@@ -76,8 +77,8 @@ class KerasRule:
             return
         shards = tuple(shard for shard, _, _ in items)
         sizes = [self._size(shard, gradient) for shard, gradient, _ in items]
-        gradients = [_padded(gradient, size) for (_, gradient, _), size in zip(items, sizes, strict=True)]
-        values = [[_padded(x, size) for x in old] for (_, _, old), size in zip(items, sizes, strict=True)]
+        gradients = [pad_rows(gradient, size) for (_, gradient, _), size in zip(items, sizes, strict=True)]
+        values = [[pad_rows(x, size) for x in old] for (_, _, old), size in zip(items, sizes, strict=True)]
         news = self._compiled(shards)(np.int32(step), np.float32(learning_rate), gradients, values)
         for new, out in zip(news, outs, strict=True):
             for x, target in zip(new, out, strict=True):
@@ -116,10 +117,3 @@ class KerasRule:
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
         return [jnp.asarray(scope.get_current_value(item)) for item in own]
-
-
-def _padded(array: np.ndarray, size: int | None) -> np.ndarray:
-    """Rows filled up with zeros to `size`, so that few sizes are compiled."""
-    if size is None or size == array.shape[0]:
-        return array
-    return np.concatenate([array, np.zeros((size - array.shape[0], *array.shape[1:]), array.dtype)])

@@ -58,32 +58,41 @@ class PushName(NamedTuple):
     sequence: int
 
 
+_AT = {name: offset // 8 for name, (_, offset, *_) in (_BOOKS.fields or {}).items()}  # the number of a field's first cell
+_UPDATES, _JOURNAL, _UNDO, _PUSH, _SHARDS = (_AT[name] for name in ("updates", "journal", "undo", "journal_push", "journal_shards"))
+_DONE, _STARTED, _APPLIED = (_AT[name] for name in ("done", "started", "applied"))
+
+
 class Ledger:
-    """The books of one server, over `memory` of NBYTES. Servers write them; everybody reads them."""
+    """The books of one server, over `memory` of NBYTES. Servers write them; everybody reads them.
+
+    All is in cells of 8 bytes, read and written one by one: a step does so some dozens of times, and NumPy takes longer.
+    """
 
     def __init__(self, memory: np.ndarray):
+        self._cells = memory[:NBYTES].data.cast("Q")
         books = memory[:NBYTES].view(_BOOKS)[0]
-        self._books = books
-        self.started: np.ndarray = books["started"]
-        self.done: np.ndarray = books["done"]
-        self.in_place: np.ndarray = books["in_place"]
         self._applied: np.ndarray = books["applied"]
+        self.started = self._cells[_STARTED : _STARTED + MAX_SHARDS]
+        self.done = self._cells[_DONE : _DONE + MAX_SHARDS]
+        self.in_place = self._cells[_AT["in_place"] : _AT["in_place"] + MAX_SHARDS]
         self.staleness: np.ndarray = books["staleness"]
+        self._rows: dict[int, int] = {}
 
     @property
     def updates(self) -> int:
         """How many pushes have been applied."""
-        return int(self._books["updates"])
+        return self._cells[_UPDATES]
 
     @property
     def duplicates(self) -> int:
         """How many pushes were left out because they had been applied before."""
-        return int(self._books["duplicates"])
+        return self._cells[_AT["duplicates"]]
 
     @property
     def pushed_bytes(self) -> int:
         """Bytes of all pushes."""
-        return int(self._books["pushed_bytes"])
+        return self._cells[_AT["pushed_bytes"]]
 
     def has_applied(self, push: PushName) -> bool:
         """Whether a push of this closure and number was applied, whoever sent it."""
@@ -92,56 +101,65 @@ class Ledger:
 
     def count_duplicate(self) -> None:
         """Note that a push was left out."""
-        self._books["duplicates"] += 1
+        self._cells[_AT["duplicates"]] += 1
 
     def note_undo(self, nbytes: int) -> None:
         """The rows that are about to change have been saved, in `nbytes`."""
-        self._books["undo_bytes"] = nbytes
-        self._books["undo"] = self.updates + 1
+        self._cells[_AT["undo_bytes"]] = nbytes
+        self._cells[_UNDO] = self.updates + 1
 
     def commit(self, shards: Sequence[int], push: PushName, low_water: int, *, staleness: int = 0, nbytes: int = 0) -> None:
         """The new values of `shards` are complete: from now on they count."""
-        books, length = self._books, len(shards)
-        books["journal_shards"][:length] = shards
-        books["journal_length"] = length
-        books["journal_row"] = self._row(push.client, low_water)
-        books["journal_push"][:] = push
-        books["journal"] = self.updates + 1
+        cells = self._cells
+        for i, shard in enumerate(shards, _SHARDS):
+            cells[i] = shard
+        cells[_AT["journal_length"]] = len(shards)
+        cells[_AT["journal_row"]] = self._row(push.client, low_water)
+        for i, part in enumerate(push, _PUSH):
+            cells[i] = part
+        cells[_JOURNAL] = cells[_UPDATES] + 1
         self._finish()
-        books["pushed_bytes"] += nbytes
+        cells[_AT["pushed_bytes"]] += nbytes
         if push.client:
             self.staleness[min(staleness, STALENESS_BINS - 1)] += 1
 
     def _finish(self) -> None:
-        books = self._books
-        for shard in books["journal_shards"][: int(books["journal_length"])]:
-            self.done[shard] = self.started[shard]
-        self._applied[int(books["journal_row"])] = books["journal_push"]
-        books["updates"] = books["journal"]
+        cells, done, started = self._cells, self.done, self.started
+        for i in range(_SHARDS, _SHARDS + cells[_AT["journal_length"]]):
+            done[cells[i]] = started[cells[i]]
+        row = _APPLIED + 3 * cells[_AT["journal_row"]]
+        for i in range(3):
+            cells[row + i] = cells[_PUSH + i]
+        cells[_UPDATES] = cells[_JOURNAL]
 
     def _row(self, client: int, low_water: int) -> int:
         """The client's row in the table of applied pushes: its own, or one whose closure has ended for good."""
+        known = self._rows.get(client)
+        if known is not None and self._cells[_APPLIED + 3 * known] == client:
+            return known
         own = np.flatnonzero(self._applied[:, 0] == client)
-        if own.size:
-            return int(own[0])
-        free = np.flatnonzero(self._applied[:, 1] < low_water + 1)
-        if not free.size:
+        if not own.size:
+            own = np.flatnonzero(self._applied[:, 1] < low_water + 1)
+        if not own.size:
             raise ParameterServerError(
                 f"A server remembers the last push of {MAX_CLIENTS} workers, and all of their closures are still unfinished. "
                 "More workers than that were lost while the same closures ran: call join() now and then."
             )
-        return int(free[0])
+        self._rows[client] = int(own[0])
+        return int(own[0])
 
     def recover(self) -> int:
         """Bring the books in order after the server was killed. Returns how many bytes of saved rows must be put back."""
-        books, restore = self._books, 0
-        if books["journal"] > books["updates"]:
+        cells, restore = self._cells, 0
+        if cells[_JOURNAL] > cells[_UPDATES]:
             self._finish()
-        elif books["undo"] > books["updates"]:
-            restore = int(books["undo_bytes"])
+        elif cells[_UNDO] > cells[_UPDATES]:
+            restore = cells[_AT["undo_bytes"]]
         self.started[:] = self.done
         return restore
 
     def settle_rows(self) -> None:
         """After rows were put back: nobody is writing in place."""
-        self.in_place += self.in_place & np.uint64(1)
+        for shard, count in enumerate(self.in_place):
+            if count & 1:
+                self.in_place[shard] = count + 1

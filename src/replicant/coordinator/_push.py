@@ -1,6 +1,7 @@
 """A push: changes of variables on one server that count together, and once. Large arrays travel in shared memory."""
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from ._memory import Memory, pages
 
 _INLINE_BYTES = 1024  # smaller arrays travel in the message
 _ALIGNMENT = 64
+_MAX_VIEWS = 256
 
 
 class Packed(NamedTuple):
@@ -52,7 +54,14 @@ class Push:
     low_water: int
     seen: int
     outbox_bytes: int
-    operations: list[Operation]
+    operations: list[Any]
+
+    def __reduce__(self) -> Any:  # several times as fast as what dataclasses have
+        return _push, (*self.name, self.attempt, self.low_water, self.seen, self.outbox_bytes, self.operations)
+
+
+def _push(client: int, closure: int, sequence: int, *rest: Any) -> Push:
+    return Push(PushName(client, closure, sequence), *rest)
 
 
 class Outbox:
@@ -62,6 +71,7 @@ class Outbox:
         self.memory = memory
         self._bytes = np.empty(0, np.uint8)
         self._used = 0
+        self._views: dict[Packed, np.ndarray] = {}  # of arrays at places where some were before: mostly the same each time
 
     @property
     def nbytes(self) -> int:
@@ -72,61 +82,87 @@ class Outbox:
         """Look at the first `nbytes`, which the sender has made."""
         if nbytes > self._bytes.nbytes:
             self._bytes = self.memory.view(0, nbytes)
+            self._views.clear()
 
     def reserve(self, arrays: list[np.ndarray]) -> None:
         """Make room for these arrays and forget what was there: the last push has been applied."""
         self._used = 0
-        need = sum(-(-a.nbytes // _ALIGNMENT) * _ALIGNMENT for a in arrays if a.nbytes > _INLINE_BYTES)
+        need = sum(_whole(a.nbytes) for a in arrays if a.nbytes > _INLINE_BYTES)
         if need > self._bytes.nbytes:
             size = pages(need + need // 4)
             self.memory.grow(size)
-            self._bytes = self.memory.view(0, size)
+            self.see(size)
 
     def pack(self, array: np.ndarray) -> Packed:
         """Put an array in."""
         if array.nbytes <= _INLINE_BYTES:
-            return Packed(array.tobytes(), array.dtype.name, array.shape)
-        start = self._used
-        self._used += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-        np.copyto(self._bytes[start : start + array.nbytes].view(array.dtype).reshape(array.shape), array)
-        return Packed(start, array.dtype.name, array.shape)
+            return Packed(array.tobytes(), _name(array.dtype), array.shape)
+        packed = Packed(self._used, _name(array.dtype), array.shape)
+        self._used += _whole(array.nbytes)
+        np.copyto(self.unpack(packed), array)
+        return packed
 
     def unpack(self, packed: Packed) -> np.ndarray:
         """The array: large ones lie in the outbox."""
-        dtype = np.dtype(packed.dtype)
-        if isinstance(packed.place, bytes):
-            return np.frombuffer(packed.place, dtype).reshape(packed.shape)
-        nbytes = math.prod(packed.shape) * dtype.itemsize
-        return self._bytes[packed.place : packed.place + nbytes].view(dtype).reshape(packed.shape)
+        place, name, shape = packed
+        if isinstance(place, bytes):
+            return np.frombuffer(place, name).reshape(shape)
+        view = self._views.get(packed)
+        if view is None:
+            dtype = np.dtype(name)
+            nbytes = math.prod(shape) * dtype.itemsize
+            view = self._bytes[place : place + nbytes].view(dtype).reshape(shape)
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+            self._views[packed] = view
+        return view
 
 
-def pack(operations: list[Operation], outbox: Outbox) -> list[Operation]:
-    """The operations with their arrays in the outbox."""
-    arrays = [x for op in operations for c in op.changes for x in (c.values, c.rows) if x is not None]
-    outbox.reserve(arrays)
+@functools.cache
+def _name(dtype: np.dtype) -> str:
+    return dtype.name
+
+
+def _whole(nbytes: int) -> int:
+    """`nbytes` rounded up to where the next array may begin."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def pack(operations: list[Operation], outbox: Outbox) -> list[Any]:
+    """The operations with their arrays in the outbox, as plain tuples: those are pickled several times as fast."""
+    outbox.reserve([x for op in operations for c in op.changes for x in (c.values, c.rows) if x is not None])
+    put = outbox.pack
     return [
-        op._replace(
-            changes=[Change(c.shard, outbox.pack(c.values), None if c.rows is None else outbox.pack(c.rows)) for c in op.changes]
+        (
+            [(c.shard, tuple(put(c.values)), None if c.rows is None else tuple(put(c.rows))) for c in op.changes],
+            op.kind,
+            op.rule,
+            op.step,
+            op.learning_rate,
         )
         for op in operations
     ]
 
 
-def unpack(operations: list[Operation], outbox: Outbox) -> list[Operation]:
+def unpack(packed: list[Any], outbox: Outbox) -> list[Operation]:
     """The inverse of `pack`, without a copy."""
+    get = outbox.unpack
     return [
-        op._replace(
-            changes=[
-                Change(c.shard, outbox.unpack(c.values), None if c.rows is None else outbox.unpack(c.rows)) for c in op.changes
-            ]
-        )
-        for op in operations
+        Operation(kind, [Change(shard, get(values), None if rows is None else get(rows)) for shard, values, rows in changes], *rest)
+        for changes, kind, *rest in packed
     ]
 
 
 def num_bytes(operations: list[Operation]) -> int:
     """Bytes of all arrays."""
     return sum(c.values.nbytes + (0 if c.rows is None else c.rows.nbytes) for op in operations for c in op.changes)
+
+
+def pad_rows(array: np.ndarray, size: int | None) -> np.ndarray:
+    """Rows filled up with zeros to `size`, so that few sizes are compiled. None: as it is."""
+    if size is None or size == array.shape[0]:
+        return array
+    return np.concatenate([array, np.zeros((size - array.shape[0], *array.shape[1:]), array.dtype)])
 
 
 def combine_rows(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

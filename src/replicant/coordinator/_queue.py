@@ -8,15 +8,25 @@ Whoever owns the queue holds a lock around every call.
 import collections
 import dataclasses
 from collections.abc import Hashable, Iterable
+from typing import Any
+
+UNKNOWN_SECONDS = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One attempt at a closure. low_water: all closures with smaller numbers have ended for good."""
+    """One attempt at a closure. low_water: all closures with smaller numbers have ended for good.
+
+    holds: its changes are handed over with its result, instead of being pushed.
+    """
 
     closure: int
     attempt: int
     low_water: int
+    holds: bool = False
+
+    def __reduce__(self) -> Any:  # several times as fast as what dataclasses have
+        return Task, (self.closure, self.attempt, self.low_water, self.holds)
 
 
 @dataclasses.dataclass
@@ -24,24 +34,47 @@ class _Closure:
     needs: set[int]
     attempt: int = -1
     worker: Hashable = None
+    seconds: float = 0.0  # that it will probably take
     overlaps: int = 0  # closures that may push between its reads and its own push
+
+
+@dataclasses.dataclass
+class _Held:
+    """What a worker has: how many closures, and how long they will probably take."""
+
+    count: int = 0
+    seconds: float = 0.0
 
 
 class ClosureQueue:
     """Closures that have not ended.
 
     max_staleness: how many other closures may push while one computes; None for any number. max_attempts: how many workers a
-    closure may lose before it fails. depth: how many closures a worker holds at once.
+    closure may lose before it fails. depth: how many closures a worker holds at once. deep, deep_seconds: it may hold as many as
+    `deep` if they are known to take no longer than that together, so that short ones do not wait for messages.
     """
 
-    def __init__(self, *, max_staleness: int | None = None, max_attempts: int = 5, depth: int = 2):
+    def __init__(
+        self,
+        *,
+        max_staleness: int | None = None,
+        max_attempts: int = 5,
+        depth: int = 2,
+        deep: int = 16,
+        deep_seconds: float = 0.01,
+    ):
         self._max_staleness = max_staleness
         self._max_attempts = max_attempts
         self._depth = depth if max_staleness is None else 1  # what waits at a worker would have to count as running
+        self._deep = max(deep, depth) if self._depth > 1 else 1
+        self._deep_seconds = deep_seconds
         self._closures: dict[int, _Closure] = {}
+        self._waiting: dict[int, list[int]] = {}  # by closure: those that need it
         self._ready: collections.deque[int] = collections.deque()
         self._running: dict[int, None] = {}
+        self._held: dict[Hashable, _Held] = collections.defaultdict(_Held)
         self._next = 0
+        self._low_water = 0
 
     def __len__(self) -> int:
         return len(self._closures)
@@ -63,34 +96,56 @@ class ClosureQueue:
     @property
     def low_water(self) -> int:
         """All closures with smaller numbers have ended."""
-        return min(self._closures, default=self._next)
+        while self._low_water < self._next and self._low_water not in self._closures:
+            self._low_water += 1
+        return self._low_water
 
     def add(self, needs: Iterable[int] = ()) -> int:
         """A new closure, which runs after those in `needs` that have not ended. Returns its number."""
         number, self._next = self._next, self._next + 1
         closure = _Closure({n for n in needs if n in self._closures})
         self._closures[number] = closure
+        for needed in closure.needs:
+            self._waiting.setdefault(needed, []).append(number)
         if not closure.needs:
             self._ready.append(number)
         return number
 
-    def take(self, worker: Hashable) -> Task | None:
-        """The next closure for `worker`; None if there is none, it has enough, or the bound on staleness says wait."""
-        if not self._ready or self.held_by(worker) >= self._depth or not self._within_bound():
+    def first_ready(self) -> int:
+        """The closure that would be taken next. There must be one."""
+        return self._ready[0]
+
+    def is_short_of(self, worker: Hashable) -> bool:
+        """Whether `worker` should be given more: it has few closures, or little work."""
+        held = self._held[worker]
+        return held.count < self._depth or (held.count <= self._deep // 2 and held.seconds <= self._deep_seconds / 2)
+
+    def take(self, worker: Hashable, seconds: float = UNKNOWN_SECONDS) -> Task | None:
+        """The next closure for `worker`; None if there is none, it has enough, or the bound on staleness says wait.
+
+        seconds: how long the closure will probably take there.
+        """
+        if not self._ready or not self._has_room(self._held[worker], seconds) or not self._within_bound():
             return None
         number = self._ready.popleft()
         closure = self._closures[number]
-        for other in self._running:
-            self._closures[other].overlaps += 1
-        closure.overlaps = len(self._running)
+        if self._max_staleness is not None:
+            for other in self._running:
+                self._closures[other].overlaps += 1
+            closure.overlaps = len(self._running)
         closure.attempt += 1
-        closure.worker = worker
+        closure.worker, closure.seconds = worker, seconds
+        held = self._held[worker]
+        held.count, held.seconds = held.count + 1, held.seconds + seconds
         self._running[number] = None
         return Task(number, closure.attempt, self.low_water)
 
+    def _has_room(self, held: _Held, seconds: float) -> bool:
+        return held.count < self._depth or (held.count < self._deep and held.seconds + seconds <= self._deep_seconds)
+
     def held_by(self, worker: Hashable) -> int:
         """How many closures `worker` has."""
-        return sum(self._closures[number].worker == worker for number in self._running)
+        return self._held[worker].count
 
     def _within_bound(self) -> bool:
         bound = self._max_staleness
@@ -100,16 +155,23 @@ class ClosureQueue:
 
     def end(self, number: int) -> list[int]:
         """A closure finished or failed. Returns those that waited for it and can run now."""
-        self._running.pop(number, None)
-        del self._closures[number]
+        closure = self._closures.pop(number)
+        if number in self._running:
+            self._let_go(number, closure)
         freed = []
-        for waiting, closure in self._closures.items():
-            if number in closure.needs:
-                closure.needs.discard(number)
-                if not closure.needs:
-                    self._ready.append(waiting)
-                    freed.append(waiting)
+        for waiting in self._waiting.pop(number, ()):
+            needs = self._closures[waiting].needs
+            needs.discard(number)
+            if not needs:
+                self._ready.append(waiting)
+                freed.append(waiting)
         return freed
+
+    def _let_go(self, number: int, closure: _Closure) -> None:
+        del self._running[number]
+        held = self._held[closure.worker]
+        held.count -= 1
+        held.seconds = held.seconds - closure.seconds if held.count else 0.0
 
     def is_current(self, number: int, attempt: int) -> bool:
         """Whether this attempt is the one that counts: a lost worker's answer may still arrive."""
@@ -122,6 +184,7 @@ class ClosureQueue:
         for number in cancelled:
             del self._closures[number]
         self._ready.clear()
+        self._waiting.clear()
         return cancelled
 
     def lose(self, worker: Hashable) -> list[int]:
@@ -129,11 +192,12 @@ class ClosureQueue:
         mine = [number for number in self._running if self._closures[number].worker == worker]
         given_up = []
         for number in reversed(mine):
-            del self._running[number]
             closure = self._closures[number]
+            self._let_go(number, closure)
             closure.worker = None
             if number == mine[0] and closure.attempt + 1 >= self._max_attempts:  # the others only waited behind it
                 given_up.append(number)
             else:
                 self._ready.appendleft(number)
+        self._held.pop(worker, None)
         return given_up

@@ -20,12 +20,8 @@ class ClusterShape(NamedTuple):
 
 def shape_of(resolver: ClusterResolver | None, transport: Any) -> ClusterShape:
     """What to start. Raises ClusterError or ArgumentError, as ParameterServerStrategy says."""
-    if isinstance(transport, str) and transport == "ray":
-        raise ArgumentError(
-            "transport='ray', for servers and workers on several machines, is not there yet. On one machine use transport='local'."
-        )
-    if isinstance(transport, str) and transport not in ("local", "threads"):
-        raise ArgumentError(f"transport must be 'local' or 'threads'. Received: {transport!r}.")
+    if isinstance(transport, str) and transport not in ("local", "ray", "threads"):
+        raise ArgumentError(f"transport must be 'local', 'ray' or 'threads'. Received: {transport!r}.")
     if resolver is None:
         if not os.environ.get("TF_CONFIG"):
             return ClusterShape(*_DEFAULT)
@@ -44,7 +40,8 @@ def shape_of(resolver: ClusterResolver | None, transport: Any) -> ClusterShape:
             f"This process is {resolver.task_type} {resolver.task_id} of the cluster {spec!r}, but the coordinator starts "
             "workers and servers itself: run the program once, as the chief (task type 'chief', or none)."
         )
-    _check_local(spec)
+    if transport in (None, "local", "threads"):
+        _check_local(spec)
     return ClusterShape(spec.num_tasks("ps"), spec.num_tasks("worker"))
 
 
@@ -69,5 +66,5 @@ def _check_local(spec: ClusterSpec) -> None:
             if address is not None and not is_loopback((address.rpartition(":")[0] or address).strip("[]")):
                 raise ClusterError(
                     f"The {job} at {address} is on another machine. Servers and workers are processes of this one, with "
-                    "addresses such as '127.0.0.1:0'; clusters of several machines (transport='ray') are not there yet."
+                    "addresses such as '127.0.0.1:0'. With transport='ray' Ray places them on several machines."
                 )

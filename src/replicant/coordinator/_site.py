@@ -23,7 +23,8 @@ class Site:
         self.is_coordinator = is_coordinator
         self.strategy: Any = None
         self.variables: dict[int, Any] = {}
-        self.resources: dict[int, Any] = {}
+        self.resources: dict[Any, Any] = {}
+        self.parcels: dict[int, bytes] = {}  # that have arrived and have not been opened
         self.prepared: dict[int, frozenset[int]] = {}
 
     def variable(self, spec: VariableSpec, make: Callable[[], Any]) -> Any:
@@ -31,6 +32,11 @@ class Site:
         if spec.number not in self.variables:
             self.variables[spec.number] = make()
         return self.variables[spec.number]
+
+    def drop(self, number: int) -> None:
+        """Forget a parcel that nobody names any more."""
+        self.parcels.pop(number, None)
+        self.resources.pop(number, None)
 
     def prepare_rule(self, optimizer: int, variables: list[int]) -> None:
         """Make sure that the servers can apply `optimizer` to `variables`."""

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from ._ledger import STALENESS_BINS
+from ._rounds import Rounds
 
 
 @dataclasses.dataclass
@@ -16,10 +17,11 @@ class _WorkerCost:
 
 
 class Stats:
-    """Counts by worker."""
+    """Counts by worker. rounds: of a synchronous coordinator."""
 
-    def __init__(self) -> None:
+    def __init__(self, rounds: Rounds | None = None) -> None:
         self._since = time.monotonic()
+        self._rounds = rounds
         self._workers: dict[int, _WorkerCost] = {}
 
     def note(self, worker: int, seconds: float, pulled: int, pushed: int) -> None:
@@ -36,17 +38,26 @@ class Stats:
         total = sum(cost.closures for cost in self._workers.values())
         ledgers = [memory.ledger for memory in cluster.memories]
         histogram = [int(sum(ledger.staleness[i] for ledger in ledgers)) for i in range(STALENESS_BINS)]
+        if self._rounds is not None:
+            histogram[0] += self._rounds.accepted
         last = max((i for i, n in enumerate(histogram) if n), default=-1)
-        moved = sum(c.pulled_bytes + c.pushed_bytes for c in self._workers.values())
+        costs = sorted(self._workers.items())
+        pulled, pushed = (sum(getattr(cost, name) for _, cost in costs) for name in ("pulled_bytes", "pushed_bytes"))
         return {
             "closures": total,
             "closures_per_second": total / elapsed,
-            "closures_by_worker": {w: c.closures for w, c in sorted(self._workers.items())},
-            "busy_seconds_by_worker": {w: c.seconds for w, c in sorted(self._workers.items())},
-            "bytes_per_closure": moved / total if total else 0.0,
+            "closures_by_worker": {w: c.closures for w, c in costs},
+            "closures_per_second_by_worker": {w: c.closures / elapsed for w, c in costs},
+            "busy_seconds_by_worker": {w: c.seconds for w, c in costs},
+            "bytes_per_closure": (pulled + pushed) / total if total else 0.0,
+            "pulled_bytes_per_closure": pulled / total if total else 0.0,
+            "pushed_bytes_per_closure": pushed / total if total else 0.0,
+            "synchronous_updates": 0 if self._rounds is None else self._rounds.updates,
+            "dropped_closures": 0 if self._rounds is None else self._rounds.dropped,
             "updates_by_server": [ledger.updates for ledger in ledgers],
             "duplicate_pushes": sum(ledger.duplicates for ledger in ledgers),
             "staleness": histogram[: last + 1],
             "replaced_workers": cluster.num_replaced["worker"],
             "replaced_servers": cluster.num_replaced["server"],
+            "lost_updates_by_server": [getattr(memory, "lost_updates", 0) for memory in cluster.memories],
         }

@@ -1,6 +1,8 @@
 """Where the servers' variables lie: two buffers for each shard, in memory that its server writes and everybody reads."""
 
 import dataclasses
+import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,10 +29,10 @@ class VariableSpec:
     trainable: bool
     shards: tuple[Shard, ...]
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
         """Bytes of one copy of the value."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class ShardView:
@@ -47,17 +49,17 @@ class ShardView:
     def version(self) -> tuple[int, int]:
         """Changes with every update."""
         ledger, index = self._ledger, self.shard.index
-        return int(ledger.done[index]), int(ledger.in_place[index])
+        return ledger.done[index], ledger.in_place[index]
 
     @property
     def current(self) -> np.ndarray:
         """The buffer with the value, as it is: it may change at any time."""
-        return self.buffers[int(self._ledger.done[self.shard.index]) & 1]
+        return self.buffers[self._ledger.done[self.shard.index] & 1]
 
     @property
     def other(self) -> np.ndarray:
         """The buffer for the next value."""
-        return self.buffers[1 - (int(self._ledger.done[self.shard.index]) & 1)]
+        return self.buffers[1 - (self._ledger.done[self.shard.index] & 1)]
 
     def read_into(self, out: np.ndarray) -> tuple[int, int]:
         """Copy the value of one moment to `out`. Returns its version.
@@ -100,9 +102,10 @@ class ServerMemory:
 
     def view(self, shard: Shard, dtype: np.dtype) -> ShardView:
         """The buffers of a shard."""
-        if shard.index not in self._views:
-            self._views[shard.index] = ShardView(shard, dtype, self.values, self.ledger)
-        return self._views[shard.index]
+        view = self._views.get(shard.index)
+        if view is None:
+            view = self._views[shard.index] = ShardView(shard, dtype, self.values, self.ledger)
+        return view
 
     def duplicate(self) -> "ServerMemory":
         """The same memory for another user in this process."""
@@ -125,4 +128,6 @@ def read(spec: VariableSpec, servers: "list[ServerMemory]", make: Callable[[tupl
 
 def version(spec: VariableSpec, servers: "list[ServerMemory]") -> tuple[Any, ...]:
     """Changes with every update of any of a variable's shards."""
+    if len(spec.shards) == 1:
+        return servers[spec.shards[0].server].view(spec.shards[0], spec.dtype).version
     return tuple(servers[shard.server].view(shard, spec.dtype).version for shard in spec.shards)

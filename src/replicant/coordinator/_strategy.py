@@ -15,13 +15,14 @@ from ..errors import ContextError
 from ._cluster import Cluster
 from ._partitioners import VariablePartitioner, check_partitioner, num_shards
 from ._placing import cut_rows
+from ._ray import RayTransport
 from ._shape import ClusterShape, shape_of
 from ._site import Site
 from ._store import VariableSpec
 from ._transport import Processes, Threads, Transport, child_role
 from ._variable import ServerVariable
 
-_TRANSPORTS = {"local": Processes, "threads": Threads}
+_TRANSPORTS: dict[str, type[Any]] = {"local": Processes, "ray": RayTransport, "threads": Threads}
 
 
 class ParameterServerStrategy(Strategy):
@@ -29,11 +30,12 @@ class ParameterServerStrategy(Strategy):
 
     Args:
         cluster_resolver: says how many servers ("ps") and workers there are; all addresses must be loopback (any port, also 0),
-            since the strategy starts these processes itself. None: what TF_CONFIG says, or else 2 servers and 2 workers.
+            since the strategy starts these processes itself (with "ray" any addresses: Ray chooses the nodes). None: what
+            TF_CONFIG says, or else 2 servers and 2 workers.
         variable_partitioner: ``partitioner(shape, dtype)`` that cuts variables into shards, such as ``MinSizePartitioner``. None:
             each variable is one piece.
-        transport: "local" starts processes on this machine that share memory; "threads" plays them in this process, for tests. None
-            is "local".
+        transport: "local" starts processes on this machine that share memory; "ray", or a ``RayTransport`` with options, lets Ray
+            place them on several machines; "threads" plays them in this process, for tests. None is "local".
 
     Raises ClusterError for a cluster without servers or workers, with two chiefs or unknown jobs, or on other machines;
     ArgumentError for an unknown transport, ArgumentTypeError for a partitioner that cannot be called, LostProcessError if the
@@ -62,8 +64,7 @@ class ParameterServerStrategy(Strategy):
         self._partitioner = variable_partitioner
         self.shape: ClusterShape = shape_of(cluster_resolver, transport)
         servers, workers = self.shape
-        named = isinstance(transport, str | None)
-        starter = _TRANSPORTS[transport or "local"](servers=servers, workers=workers) if named else transport
+        starter = _TRANSPORTS[transport or "local"]() if isinstance(transport, str | None) else transport
         self.cluster = Cluster(servers, workers, starter)
         self.site = Site(self.cluster.client, self._prepare_rule, is_coordinator=True)
         self.site.strategy = self

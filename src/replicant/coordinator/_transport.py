@@ -50,8 +50,19 @@ class Running(Protocol):
 class Transport(Protocol):
     """Starts servers and workers."""
 
+    def open(self, servers: int, workers: int) -> list[ServerMemory]:
+        """Begin, for so many of each. Returns the servers' memories, or what the coordinator has in their place."""
+        ...
+
+    def close(self) -> None:
+        """All of them have ended."""
+        ...
+
     def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
-        """Start ``role`` ("server", "worker") `number`, with its end of the control channel and the memories it may see."""
+        """Start ``role`` ("server", "worker") `number`, with the memories it may see.
+
+        control: its end of the control channel, which is the transport's to close from now on.
+        """
         ...
 
 
@@ -87,13 +98,18 @@ class _Process:
 class Processes:
     """Child processes that share memory with this one and end with it, whatever way it ends.
 
-    workers, servers: how many there will be. They share the processor's cores: threads of one that wait for their turn, spinning,
-    would take the time of the others.
+    They share the processor's cores: threads of one that wait for their turn, spinning, would take the time of the others.
     """
 
-    def __init__(self, *, servers: int, workers: int):
+    keeps_answers = True
+
+    def open(self, servers: int, workers: int) -> list[ServerMemory]:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._threads = {"worker": max(1, cores // workers), "server": max(1, cores // servers)}
+        return [ServerMemory.create() for _ in range(servers)]
+
+    def close(self) -> None:
+        """Nothing is left."""
 
     def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
         lifeline, held = os.pipe()
@@ -109,6 +125,7 @@ class Processes:
         command = [sys.executable, "-c", _BOOT, json.dumps(job)]
         process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=_environment(role, self._threads[role]))  # noqa: S603
         os.close(lifeline)
+        control.close()
         return _Process(process, held)
 
 
@@ -157,8 +174,13 @@ class _Thread:
 class Threads:
     """Servers and workers as threads of this process, with the same code. Quick to start; nothing is computed in parallel."""
 
-    def __init__(self, *, servers: int, workers: int):
-        pass
+    keeps_answers = True
+
+    def open(self, servers: int, workers: int) -> list[ServerMemory]:
+        return [ServerMemory.create() for _ in range(servers)]
+
+    def close(self) -> None:
+        """Nothing is left."""
 
     def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
         own = [memory.duplicate() for memory in memories]

@@ -3,6 +3,7 @@
 No port is open, so there is nobody to authenticate: whoever holds the other end was started by this program.
 """
 
+import array
 import pickle
 import select
 import socket
@@ -15,7 +16,7 @@ from typing import Any
 from ..errors import LostProcessError
 
 _HEAD = struct.Struct("<QB")
-_MAX_FDS = 8
+_FDS_BYTES = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 _CHUNK = 1 << 20
 _CHUNK_IN = 1 << 16
 
@@ -34,6 +35,8 @@ class Channel:
         sock.setblocking(False)
         self.socket = sock
         self.peer = peer
+        self._arrival = select.poll()
+        self._arrival.register(sock, select.POLLIN)
         self._incoming = bytearray()
         self._fds: deque[int] = deque()
         self._messages: deque[tuple[Any, list[int]]] = deque()
@@ -53,11 +56,14 @@ class Channel:
 
     def send(self, message: Any, fds: Sequence[int] = ()) -> None:
         """Send a message, with file descriptors. Raises Closed if nobody is there."""
-        self.send_bytes(pickle.dumps(message, protocol=5), fds)
+        self._send_bytes(_framed(message, len(fds)), fds)
 
-    def send_bytes(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a message that has been pickled already."""
-        data = memoryview(_HEAD.pack(len(body), len(fds)) + body)
+    def send_all(self, messages: Sequence[Any]) -> None:
+        """Send several messages together. Raises Closed if nobody is there."""
+        self._send_bytes(b"".join(map(_framed, messages)))
+
+    def _send_bytes(self, framed: bytes, fds: Sequence[int] = ()) -> None:
+        data = memoryview(framed)
         while data:
             try:
                 sent = socket.send_fds(self.socket, [data[:_CHUNK]], list(fds)) if fds else self.socket.send(data[:_CHUNK])
@@ -90,11 +96,11 @@ class Channel:
     def receive(self, seconds: float, doing: str) -> tuple[Any, list[int]]:
         """The next message. Raises Closed, or LostProcessError after `seconds`."""
         deadline = time.monotonic() + seconds
-        while not self.poll():
+        while not self._messages and not self._closed:
             left = deadline - time.monotonic()
-            if left <= 0:
+            if left <= 0 or not self._arrival.poll(1000 * left):
                 raise LostProcessError(f"{self.peer} did not answer within {seconds:.0f} s while {doing}. Has it been stopped?")
-            select.select([self.socket], [], [], left)
+            self._take_in()
         message = self.next()
         assert message is not None
         return message
@@ -106,21 +112,37 @@ class Channel:
 
     def _take_in(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(self.socket, _CHUNK_IN, _MAX_FDS)
+            data, ancillary, _, _ = self.socket.recvmsg(_CHUNK_IN, _FDS_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            data, fds = b"", []
-        self._fds.extend(fds)
+            data, ancillary = b"", []
+        for _, _, sent in ancillary:
+            self._fds.extend(array.array("i", sent))
         if not data:
             self._closed = True
             return
-        self._incoming += data
-        while len(self._incoming) >= _HEAD.size:
-            length, num_fds = _HEAD.unpack_from(self._incoming)
-            end = _HEAD.size + length
-            if len(self._incoming) < end:
-                break
-            message = pickle.loads(memoryview(self._incoming)[_HEAD.size : end])  # noqa: S301 - from a process of ours
-            del self._incoming[:end]
-            self._messages.append((message, [self._fds.popleft() for _ in range(num_fds)]))
+        if self._incoming:
+            self._incoming += data
+            del self._incoming[: self._unpack(self._incoming)]
+        else:
+            self._incoming += data[self._unpack(data) :]
+
+    def _unpack(self, data: bytes | bytearray) -> int:
+        """Take the whole messages out of `data`. Returns where they end."""
+        start = 0
+        with memoryview(data) as view:
+            while len(data) - start >= _HEAD.size:
+                length, num_fds = _HEAD.unpack_from(data, start)
+                end = start + _HEAD.size + length
+                if len(data) < end:
+                    break
+                message = pickle.loads(view[start + _HEAD.size : end])  # noqa: S301 - from a process of ours
+                start = end
+                self._messages.append((message, [self._fds.popleft() for _ in range(num_fds)]))
+        return start
+
+
+def _framed(message: Any, num_fds: int = 0) -> bytes:
+    body = pickle.dumps(message, protocol=5)
+    return _HEAD.pack(len(body), num_fds) + body

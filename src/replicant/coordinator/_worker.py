@@ -15,7 +15,7 @@ from ..errors import ArgumentTypeError, LostProcessError
 from . import _travel
 from ._client import Client, Link, Work
 from ._memory import Memory
-from ._push import Outbox
+from ._push import Outbox, num_bytes
 from ._queue import Task
 from ._site import Site, at
 from ._store import ServerMemory
@@ -65,6 +65,10 @@ class Worker:
             self._connect(rest[0], rest[1], fds)
         elif what == "function":
             self._functions[rest[0]] = rest[1]
+        elif what == "parcel":
+            self._site.parcels[rest[0]] = rest[1]
+        elif what == "drop":
+            self._site.drop(rest[0])
         elif what == "forget":
             self._functions.pop(rest[0], None)
         elif what == "run":
@@ -81,19 +85,20 @@ class Worker:
     def _run(self, task: Task, function: int, args: bytes) -> None:
         start = time.perf_counter()
         self._client.work = Work(task.closure + 1, task.attempt, task.low_water)
-        self._client.seen = None
-        before = self._client.pulled_bytes, self._client.pushed_bytes
+        self._client.seen, self._client.holds = None, task.holds
+        before, held = (self._client.pulled_bytes, self._client.pushed_bytes), None
         try:
             result = self._call(function, args)
-            self._client.flush()
-            answer = ("done", task.closure, task.attempt, pickle.dumps(result, protocol=5))
+            held = self._client.end()
+            answer = ("done", task.closure, task.attempt, None if result is None else pickle.dumps(result, protocol=5))
         except (Closed, KeyboardInterrupt):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a scheduled function raises is its caller's
             self._client.drop()
             answer = ("failed", task.closure, task.attempt, pack_error(error, "the worker"))
         after = self._client.pulled_bytes, self._client.pushed_bytes
-        self._control.send((*answer, (time.perf_counter() - start, after[0] - before[0], after[1] - before[1])))
+        pushed = after[1] - before[1] + sum(map(num_bytes, held or ()))
+        self._control.send((*answer, (time.perf_counter() - start, after[0] - before[0], pushed), held))
 
     def _call(self, function: int, args: bytes) -> Any:
         fn = self._functions[function]
@@ -142,4 +147,4 @@ def to_host(result: Any) -> Any:
             "and nested structures of them."
         )
 
-    return jax.tree.map(leaf, result)
+    return None if result is None else jax.tree.map(leaf, result)

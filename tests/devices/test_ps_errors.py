@@ -1,0 +1,284 @@
+"""What parameter servers say when something is wrong that the other tests do not come across."""
+
+import sys
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+import replicant
+from replicant.cluster import ClusterSpec, SimpleClusterResolver
+from replicant.coordinator import ClusterCoordinator, _travel, embedding_lookup
+from replicant.coordinator import _cluster as cluster_module
+from replicant.coordinator import _store as store_module
+from replicant.coordinator._apply import Applier
+from replicant.coordinator._client import Client, Link
+from replicant.coordinator._keras import prepare_rule
+from replicant.coordinator._ledger import PushName
+from replicant.coordinator._partitioners import Partitioner
+from replicant.coordinator._placing import Shard
+from replicant.coordinator._push import Change, Operation, Push
+from replicant.coordinator._site import current_site
+from replicant.coordinator._store import ServerMemory
+from replicant.coordinator._told import pack_error, unpack_error
+from replicant.coordinator._transport import Threads
+from replicant.coordinator._wire import Channel
+from replicant.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CancelledError,
+    ClusterError,
+    ContextError,
+    LostProcessError,
+    ParameterServerError,
+    UnserializableError,
+    VariableError,
+)
+
+LOOPBACK = {"ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:0"]}
+ONE_OF_EACH = SimpleClusterResolver(ClusterSpec(LOOPBACK))
+
+
+@pytest.fixture
+def strategy():
+    strategy = replicant.ParameterServerStrategy(ONE_OF_EACH, transport="threads")
+    yield strategy
+    strategy.close()
+
+
+# Starting
+
+
+class NoSecondWorker(Threads):
+    """A transport whose second worker never says that it is ready."""
+
+    def start(self, role, number, control, memories):
+        if role == "worker" and number == 2:
+            return _Nothing(control)
+        return super().start(role, number, control, memories)
+
+
+class NoWorkers(Threads):
+    """A transport whose workers end as soon as they start."""
+
+    def start(self, role, number, control, memories):
+        if role == "worker":
+            control.close()
+            return _Nothing(control)
+        return super().start(role, number, control, memories)
+
+
+class _Nothing:
+    pid = None
+
+    def __init__(self, control):
+        self._control = control
+
+    def ended(self):
+        return "ended with exit code 1"
+
+    def kill(self):
+        pass
+
+    def wait(self, seconds):
+        self._control.close()
+        return True
+
+
+def two_workers(transport):
+    spec = ClusterSpec({"ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:0"] * 2})
+    return replicant.ParameterServerStrategy(SimpleClusterResolver(spec), transport=transport())
+
+
+def test_who_did_not_start_is_named(monkeypatch):
+    monkeypatch.setattr(cluster_module, "START_SECONDS", 3.0)
+    with pytest.raises(LostProcessError, match=r"worker 1 did not start within 3 s\.$"):
+        two_workers(NoSecondWorker)
+
+
+def test_workers_that_end_before_they_are_ready():
+    with pytest.raises(LostProcessError, match=r"worker \d ended with exit code 1 \d+ times before it was ready"):
+        two_workers(NoWorkers)
+
+
+@pytest.mark.parametrize(
+    ("resolver", "error", "message"),
+    [
+        (3, ArgumentTypeError, "cluster_resolver must be a ClusterResolver, such as .* Received: 3."),
+        (
+            SimpleClusterResolver(ClusterSpec(LOOPBACK), task_type="worker", task_id=0),
+            ClusterError,
+            "This process is worker 0 of the cluster .*, but the coordinator starts workers and servers itself",
+        ),
+    ],
+)
+def test_clusters_that_cannot_be_started(resolver, error, message):
+    with pytest.raises(error, match=message):
+        replicant.ParameterServerStrategy(resolver, transport="threads")
+
+
+@pytest.mark.parametrize("job", ["ps", "worker"])
+def test_addresses_on_other_machines(job):
+    resolver = SimpleClusterResolver(ClusterSpec(LOOPBACK | {job: ["10.1.2.3:4000"]}))
+    with pytest.raises(ClusterError, match=rf"The {job} at 10.1.2.3:4000 is on another machine"):
+        replicant.ParameterServerStrategy(resolver, transport="threads")
+
+
+def test_a_server_has_room_for_so_many_shards(strategy, monkeypatch):
+    monkeypatch.setattr(cluster_module, "MAX_SHARDS", 2)
+    with strategy.scope():
+        first = replicant.Variable(1.0)
+        replicant.Variable(2.0)
+        with pytest.raises(LostProcessError, match=r"Server 0 holds 2 shards, and that is as many as it can. Use more servers."):
+            replicant.Variable(3.0)
+    assert first.numpy() == 1.0
+
+
+def test_cloudpickle_is_missing(strategy, monkeypatch):
+    monkeypatch.setattr(_travel, "_types", [])
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(UnserializableError, match="sends functions to its workers with cloudpickle, which is not installed: pip"):
+        ClusterCoordinator(strategy).schedule(lambda: 1)
+
+
+# While it runs
+
+
+def test_a_server_that_is_not_replaced(strategy, monkeypatch):
+    monkeypatch.setattr(cluster_module, "START_SECONDS", 0.01)
+    with pytest.raises(LostProcessError, match=r"Server 0 was lost, and not replaced within 0 s"):
+        strategy.cluster._await_server(0, 0)
+
+
+def test_a_server_that_is_lost_again_and_again():
+    memory, (near, far), replaced = ServerMemory.create(), Channel.pair("the client", "server 0"), []
+    far.close()
+    client = Client(1, [memory], lambda server, generation: replaced.append(server))
+    client.links = [Link(near, None)]
+    try:
+        with pytest.raises(LostProcessError, match=r"Server 0 was lost 10 times while taking a message\."):
+            client.tell(("shards", []))
+        assert replaced == [0] * 10
+    finally:
+        near.close()
+        memory.close()
+
+
+def test_a_peer_that_does_not_answer():
+    near, far = Channel.pair("here", "server 3")
+    try:
+        with pytest.raises(LostProcessError, match=r"server 3 did not answer within 0 s while applying a push"):
+            near.receive(0.01, "applying a push")
+    finally:
+        near.close()
+        far.close()
+
+
+def test_an_optimizer_that_a_server_does_not_know():
+    memory = ServerMemory.create()
+    try:
+        push = Push(PushName(1, 1, 1), 0, 0, 0, 0, [])
+        with pytest.raises(ParameterServerError, match=r"This server does not know optimizer 5\."):
+            Applier(memory).apply(push, [Operation("apply", [Change(0, np.ones(1, "f4"))], rule=5)])
+    finally:
+        memory.close()
+
+
+def test_a_server_that_stopped_while_it_wrote(monkeypatch):
+    monkeypatch.setattr(store_module, "_READ_SECONDS", 0.01)
+    memory = ServerMemory.create()
+    try:
+        memory.values.grow(1 << 20)
+        view = memory.view(Shard(7, 0, 1 << 19, 0, 2, (2, 4)), np.dtype("f4"))
+        memory.ledger.in_place[0] = 1  # odd: rows are being written
+        with pytest.raises(LostProcessError, match=r"Server 7 did not finish writing within 0 s, so a variable .* \(2, 4\)"):
+            view.read_into(np.empty((2, 4), "f4"))
+    finally:
+        memory.close()
+
+
+class Gate:
+    """Holds a function in a thread back; it stays itself when it travels there."""
+
+    opened = threading.Event()
+
+    def __reduce__(self):
+        return "GATE"
+
+
+GATE = Gate()
+
+
+def test_what_did_not_run_says_why(strategy):
+    coordinator, gate = ClusterCoordinator(strategy), GATE
+
+    def fail():
+        gate.opened.wait(120)
+        raise ZeroDivisionError("first")
+
+    results = [coordinator.schedule(fail), *[coordinator.schedule(lambda: 1) for _ in range(5)]]
+    GATE.opened.set()
+    with pytest.raises(ZeroDivisionError, match="first"):
+        coordinator.join()
+    with pytest.raises(CancelledError, match="did not run, because another one had failed: ZeroDivisionError: first"):
+        results[-1].fetch()
+    GATE.opened.clear()
+    results = [coordinator.schedule(lambda: gate.opened.wait(120)), *[coordinator.schedule(lambda: 1) for _ in range(5)]]
+    threading.Timer(0.5, GATE.opened.set).start()  # a thread cannot be killed
+    strategy.close()
+    with pytest.raises(LostProcessError, match="The strategy was closed before this function ran"):
+        results[-1].fetch()
+
+
+# Variables and optimizers
+
+
+def test_rows_that_a_variable_does_not_have(strategy):
+    with strategy.scope():
+        v = replicant.Variable(np.zeros((4, 2), "f4"))
+    for row in (-1, 4):
+        with pytest.raises(VariableError, match=rf"has rows 0 to 3; row {row} was asked for\."):
+            embedding_lookup(v, [0, row])
+
+
+def test_optimizers_that_cannot_be_applied(strategy):
+    with strategy.scope():
+        v, sgd = keras.Variable([1.0]), keras.optimizers.SGD(0.1)
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+        scaled.build([v])
+    with pytest.raises(ArgumentError, match=r"SGD.apply: there is no gradient for any of the 1 variables\."):
+        sgd.apply([None], [v])
+    with pytest.raises(ArgumentError, match="LossScaleOptimizer does not work with parameter servers: use the optimizer itself"):
+        scaled.apply([np.ones(1, "f4")], [v])
+    with pytest.raises(ArgumentError, match=r"The optimizer was not made in strategy.scope\(\) of this program\."):
+        prepare_rule(strategy.cluster, strategy.site, 999, [])
+
+
+def test_positions_in_fit(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(ArgumentError, match="takes x and y by position and the rest by name; got 1 more"):
+        model.fit(np.ones((2, 2)), np.ones((2, 1)), 32)
+
+
+def test_places_that_are_no_worker():
+    with pytest.raises(ContextError, match="This needs a worker of a ParameterServerStrategy, and runs somewhere else"):
+        current_site()
+    with pytest.raises(NotImplementedError):
+        Partitioner()((3,), "float32")
+
+
+class Odd(Exception):
+    """Cannot be made again from its text alone."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def test_errors_that_cannot_be_made_again_come_as_text():
+    error = unpack_error(pack_error(Odd(1, 2), "the worker"))
+    assert type(error) is ParameterServerError
+    assert str(error) == "Odd: 1 and 2"
+    assert error.__notes__[0].startswith("On the worker:")
