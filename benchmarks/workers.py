@@ -27,7 +27,7 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Two workers against two devices and against torch DDP.")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--torch", metavar="PYTHON", help="an interpreter that has torch; it is left out without one")
+    parser.add_argument("--peers", "--torch", metavar="PYTHON", help="an interpreter that has torch; it is left out without one")
     parser.add_argument("--max-megabytes", type=int, default=100)
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -104,7 +104,7 @@ def with_torch(max_megabytes: int) -> dict[str, float]:
     for megabytes in [size for size in MEGABYTES if size <= max_megabytes]:
         vector = torch.ones(megabytes * 250_000)
         found[f"{megabytes} MB"] = timed(lambda v=vector: torch.distributed.all_reduce(v), lambda _: None, 20, 3)
-    torch.distributed.destroy_process_group()
+    torch.distributed.barrier()  # the first process holds what the others speak over
     return found
 
 
@@ -123,25 +123,27 @@ def timed(step: Callable[[], Any], wait: Callable[[Any], Any], num_steps: int, w
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, float]:
     """Start a contestant's processes and read what the first one prints."""
-    num_processes = 1 if name in ("apart", "fused") else 2
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
-    python = options.torch if name == "torch" else sys.executable
-    command = [python, __file__, "--contestant", name, "--max-megabytes", str(options.max_megabytes)]
-    workers = []
-    for rank in range(num_processes):
-        environ = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
-        environ |= {"RANK": str(rank), "WORLD_SIZE": str(num_processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        workers.append(subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True))
+    arguments = [__file__, "--contestant", name, "--max-megabytes", str(options.max_megabytes)]
+    environ = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
+    if name == "torch":
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            port = server.getsockname()[1]
+        environ |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        commands = [([options.peers, *arguments], environ | {"RANK": str(rank)}) for rank in range(2)]
+    elif name == "workers":
+        commands = [([sys.executable, "-m", "replicant", "launch", "--workers", "2", *arguments], environ)]
+    else:
+        commands = [([sys.executable, *arguments], environ)]
+    started = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for command, env in commands]
     try:
-        answers = [worker.communicate(timeout=SECONDS)[0] for worker in workers]
+        answers = [process.communicate(timeout=SECONDS)[0] for process in started]
     finally:
-        for worker in workers:
-            worker.kill()
-    if any(worker.returncode for worker in workers):
+        for process in started:
+            process.kill()
+    if any(process.returncode for process in started):
         raise SystemExit(f"{name} failed")
-    return json.loads(answers[0].strip().splitlines()[-1])
+    return next(json.loads(line[line.index("{") :]) for line in answers[0].splitlines() if line.startswith(("{", "[0] {")))
 
 
 def main() -> None:
@@ -150,10 +152,12 @@ def main() -> None:
     if options.contestant:
         kind = options.contestant
         found = with_torch(options.max_megabytes) if kind == "torch" else with_replicant(kind, options.max_megabytes)
-        print(json.dumps(found))
+        print(json.dumps(found), flush=True)
+        if kind == "torch":
+            os._exit(0)  # at times its threads abort an interpreter that ends by itself
         return
     names = {"workers": "2 workers x 1 device", "apart": "1 process x 2 devices, apart", "fused": "1 process x 2 devices, fused"}
-    if options.torch:
+    if options.peers:
         names["torch"] = "2 workers, torch DDP gloo"
     rounds = [{name: measure(name, options) for name in names} for _ in range(options.rounds)]
     columns = ["step", *[f"{size} MB" for size in MEGABYTES if size <= options.max_megabytes]]

@@ -154,8 +154,7 @@ class MeshAxis:
         for i, leaf in enumerate(leaves):
             by_dtype.setdefault(leaf.dtype, []).append(i)
         for indices in by_dtype.values():
-            flat = self._flat_sum(jnp.concatenate([leaves[i].ravel() for i in indices]))
-            start = 0
+            flat, start = self._flat_sum(_joined([leaves[i].ravel() for i in indices])), 0
             for i in indices:
                 sums[i] = flat[start : start + leaves[i].size].reshape(leaves[i].shape)
                 start += leaves[i].size
@@ -166,7 +165,7 @@ class MeshAxis:
         if self._bytes_per_pack == 0 or flat.size <= max(1, size):
             return lax.psum(flat, AXIS)
         starts = range(0, flat.size, max(1, size))
-        return jnp.concatenate([lax.psum(flat[start : start + max(1, size)], AXIS) for start in starts])
+        return _joined([lax.psum(flat[start : start + max(1, size)], AXIS) for start in starts])
 
     def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
         return _all_gather(leaf, axis)
@@ -184,6 +183,15 @@ class MeshAxis:
                 return (lax.psum(value, AXIS) / self.num_replicas).astype(value.dtype)
             case _:
                 return lax.psum(jnp.where(self.replica_id() == 0, value, jnp.zeros_like(value)), AXIS)
+
+
+def _joined(vectors: Sequence[jax.Array]) -> jax.Array:
+    """As ``jnp.concatenate``, for which XLA on CPU finds out for each number from which vector it comes: seven times slower."""
+    joined, start = jnp.zeros(sum(vector.size for vector in vectors), vectors[0].dtype), 0
+    for vector in vectors:
+        joined = lax.dynamic_update_slice(joined, vector, (start,))
+        start += vector.size
+    return joined
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -5,9 +5,7 @@ killed process wrote half. A cache that the user configured is left alone.
 """
 
 import dataclasses
-import hashlib
 import os
-import platform
 import sys
 import zlib
 from collections.abc import Mapping
@@ -16,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+
+from .cluster._program_cache import processor
 
 SWITCH = "REPLICANT_COMPILATION_CACHE"
 MAX_BYTES = 1 << 30
@@ -80,17 +80,7 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
         base = Path.home() / "Library" / "Caches"
     else:
         base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "replicant" / f"jax-{jax.__version__}-jaxlib-{version('jaxlib')}-{_processor()}"
-
-
-def _processor() -> str:
-    """Programs compiled for one processor may not run on another that shares the home directory."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        described = "\n".join(sorted({x for x in lines if x.startswith(("flags", "model name", "Features", "CPU part"))}))
-    except OSError:
-        described = platform.processor()
-    return hashlib.sha256(f"{platform.machine()}\n{described}".encode()).hexdigest()[:12]
+    return base / "replicant" / f"jax-{jax.__version__}-jaxlib-{version('jaxlib')}-{processor()}"
 
 
 def _prepared(folder: Path) -> Path:

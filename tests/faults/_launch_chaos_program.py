@@ -1,9 +1,11 @@
 """A training program for `replicant launch` whose workers may meet any misfortune: ``_launch_chaos_program.py LOOP FOLDER RESULT``.
 
 LOOP: fit, custom or without_dropout (custom, too). Every worker prints "pid NUMBER", then "step SECONDS" after each step; SIGUSR1
-makes it raise ValueError. The chief writes weights and history to RESULT. CHAOS_SLOW=GENERATION:RANK:SECONDS makes one worker late.
+makes it raise ValueError, and at its end it prints "compiled NUMBER", programs that were not on disk. The chief writes weights and
+history to RESULT. CHAOS_SLOW=GENERATION:RANK:SECONDS makes one worker late.
 """
 
+import collections
 import json
 import os
 import signal
@@ -18,6 +20,7 @@ generation, rank, seconds = os.environ.get("CHAOS_SLOW", "-1:0:0").split(":")
 if (generation, rank) == (os.environ["REPLICANT_GENERATION"], os.environ["JAX_PROCESS_ID"]):
     time.sleep(float(seconds))
 
+import jax  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
@@ -116,7 +119,10 @@ def custom(strategy: replicant.Strategy, folder: str, dropout: float = 0.3) -> t
 def train(loop: str, folder: str, result: str) -> None:
     strategy = replicant.MultiWorkerMirroredStrategy()
     keras.utils.set_random_seed(1)
+    compiled: collections.Counter[str] = collections.Counter()
+    jax.monitoring.register_event_listener(lambda event, **_: compiled.update([event.rpartition("/")[2]]))
     variables, history = {"fit": fit, "custom": custom, "without_dropout": without_dropout}[loop](strategy, folder)
+    print("compiled", compiled["compile_requests_use_cache"] - compiled["cache_hits"], flush=True)
     if strategy.is_chief:
         weights = [[v.path, np.asarray(v.value).tobytes().hex(), np.asarray(v.value).tolist()] for v in variables]
         Path(result).write_text(json.dumps({"history": history, "weights": weights}))

@@ -109,3 +109,12 @@ def test_all_is_well_and_nothing_is_left(tmp_path):
     assert [worker.status for worker in workers] == [0, 0]
     assert {worker.out.split()[-1] for worker in workers} == {"42.0"}
     assert not any(TRACE in worker.err for worker in workers)
+
+
+def test_workers_whose_models_or_data_differ_in_fit_get_a_table(tmp_path):
+    """Both go on afterwards: nobody has begun to compute."""
+    for answer in _group.Group(HERE / "_worker_mismatch.py", 2, tmp_path).ended_well():
+        assert re.search(r"different variables.*\n  worker 0 .*4\].*\n  worker 1 .*5\]", answer["model"]), answer["model"]
+        pattern = r"The workers' batches differ\. Give fit.*\n  worker 0 .*checksum \w{8}\n  worker 1 .*checksum \w{8}"
+        assert re.search(pattern, answer["data"]), answer["data"]
+        assert answer["nothing"] == "trained"

@@ -140,7 +140,7 @@ def test_the_name_of_a_job(script: str, name: str) -> None:
 
 
 BAD_JOBS = [
-    ({"engine": "ray"}, r"--engine ray is not there yet"),
+    ({"engine": "ray"}, r"--engine ray runs the job itself, so there is no file of it to print or submit\."),
     ({"engine": "yarn"}, r"--engine 'yarn' is not known\. It is one of local, slurm, kubernetes, ray, mpi\."),
     ({"engine": "slurm", "name": "My Job"}, r"--name 'My Job' is no name for a job: up to 40 lower-case letters"),
     ({"engine": "kubernetes"}, r"--engine kubernetes needs --image"),
@@ -211,6 +211,7 @@ def test_the_environment_of_a_worker() -> None:
         "REPLICANT_START_TIMEOUT": "60",
         "JAX_COORDINATOR_ADDRESS": "127.0.0.1:1111",
         "REPLICANT_COORDINATOR": "outside",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         "JAX_NUM_CPU_DEVICES": "3",
         "NPROC": "12",
         "XLA_FLAGS": "--a",
@@ -278,6 +279,8 @@ BAD_COMMANDS = [
     (["--engine", "slurm", "--port", "5000", "x.py"], r"--port is for --engine local; slurm watches its workers itself\."),
     (["--engine", "mpi", "--elastic", "1:2", "x.py"], r"--elastic is for --engine local; mpi watches its workers itself\."),
     (["--engine", "mpi", "--engine-args", "'", "x.py"], r"--engine-args \"'\" cannot be split into words: No closing quotation\."),
+    (["--engine", "ray", "--elastic", "1:1", "x.py"], r"--elastic is for --engine local\. With --engine ray all workers"),
+    (["--engine", "ray", "--submit", "x.py"], r"--submit is not for --engine ray, which runs the job now, on nodes"),
     (["--log-dir", "x.py/logs", "x.py"], r"--log-dir 'x.py/logs' cannot be written: Not a directory\."),
 ]
 

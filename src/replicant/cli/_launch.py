@@ -52,6 +52,12 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.engine == "local":
         _refuse(arguments, (*_ENGINE, "hosts", "submit"), "for other engines than local, which runs everything on this machine")
         return Supervisor(settings).run()
+    if arguments.engine == "ray":
+        _refuse(arguments, (*_ENGINE, "hosts", "submit"), "not for --engine ray, which runs the job now, on nodes that Ray chooses")
+        from ..launch._ray import RayNodes
+
+        with RayNodes(settings) as nodes:
+            return Supervisor(settings, nodes=nodes).run()
     _refuse(arguments, _LOCAL, f"for --engine local; {arguments.engine} watches its workers itself")
     job = Job(
         settings,

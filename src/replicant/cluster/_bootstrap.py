@@ -23,6 +23,7 @@ from ..errors import AlreadyStartedError, ClusterError, UnreachableError, Worker
 from . import _heartbeat, _rollcall
 from ._addresses import is_loopback, split_address
 from ._membership import Membership
+from ._program_cache import share_programs
 from ._reach import check_proxies, check_reachable
 from ._variables import Environ, number
 from ._world import Timeouts, World, describe_error, this_process
@@ -156,7 +157,9 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
     if outside:
         made.who = _compared(made, timeouts)
     with jax_private.local_gloo(local=is_loopback(split_address(address, "coordinator address")[0])):
-        _start_backends()
+        platform = _start_backends()
+    if platform in ("cpu", "gpu"):  # the programs of TPUs know their places
+        share_programs()
     made.begin_watch(_leave)
     return made
 
@@ -170,10 +173,11 @@ def _compared(made: World, timeouts: Timeouts) -> tuple[str, ...]:
     return tuple(who for who, _ in said)
 
 
-def _start_backends() -> None:
+def _start_backends() -> str:
+    """The platform of this process's devices."""
     import jax
 
-    jax.devices()
+    return jax.devices()[0].platform
 
 
 def _disconnect() -> None:

@@ -217,6 +217,11 @@ def is_watched() -> bool:
     return _heartbeat is not None and _heartbeat.is_connected
 
 
+def is_restarted() -> bool:
+    """Whether a supervisor watches this process which starts all workers again when one is lost: it waits for this one to end."""
+    return is_watched() and _heartbeat is not None and not _heartbeat.is_elastic
+
+
 def is_ordered() -> bool:
     """Whether the supervisor has told this worker what to do next."""
     return _heartbeat is not None and _heartbeat.order is not None

@@ -162,7 +162,7 @@ class World:
 
     def lost(self, what: str, error: BaseException | None = None) -> WorkerLostError:
         """The error to raise when something that workers do together has failed: it says what is known of the others."""
-        deadline = time.monotonic() + 3 * _BEAT_SECONDS
+        deadline = time.monotonic() + (_GRACE_SECONDS if not _heartbeat.is_restarted() else _SLICE_SECONDS)
         while not (known := self._known()) and time.monotonic() < deadline and not _heartbeat.is_ordered():
             time.sleep(0.1)  # a worker reports its failure before it goes, but not before the others notice
         because = "" if error is None else f" ({str(error).strip().splitlines()[0][:300]})"

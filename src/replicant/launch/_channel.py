@@ -57,22 +57,23 @@ class Connection:
 
 
 class Channel:
-    """Listens on a free port of 127.0.0.1.
+    """Listens on a free port.
 
     Args:
         interval: seconds between signs of life that workers are asked for.
+        host: of this machine, where to listen.
     """
 
-    def __init__(self, interval: float):
+    def __init__(self, interval: float, host: str = "127.0.0.1"):
         self.key = secrets.token_hex(32)
         self.is_expected: Callable[[int, int, int], bool] = _nobody  # whether rank, generation and process number are of the job
         self._interval = interval
         self._connections: dict[socket.socket, Connection] = {}
         self._listener = socket.socket()
-        self._listener.bind(("127.0.0.1", 0))
+        self._listener.bind((host, 0))
         self._listener.listen(128)
         self._listener.setblocking(False)
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.address = f"{host}:{self._listener.getsockname()[1]}"
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
 

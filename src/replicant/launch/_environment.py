@@ -71,9 +71,10 @@ def worker_environment(
         found |= {"JAX_COORDINATOR_ADDRESS": place.coordinator, "REPLICANT_COORDINATOR": "outside"}
     if accelerators:
         found[_VISIBLE] = ",".join(_share(accelerators, place, devices))
-    elif devices is not None:
-        found |= virtual_devices(found, devices)
-    return found
+        return found
+    # XLA on CPU takes fresh memory for every large result: with huge pages the kernel's part of that is a quarter.
+    found.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    return found if devices is None else found | virtual_devices(found, devices)
 
 
 def accelerators_of(environ: Mapping[str, str], device_files: Sequence[str]) -> tuple[str, ...]:

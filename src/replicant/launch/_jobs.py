@@ -50,11 +50,8 @@ class Job:
     python: str = "python"
 
     def __post_init__(self) -> None:
-        if self.engine == "ray":
-            raise ArgumentError(
-                "--engine ray is not there yet: this release does not place training workers on a Ray cluster. Use --engine slurm, "
-                "kubernetes or mpi, or on one machine --engine local."
-            )
+        if self.engine in ("local", "ray"):
+            raise ArgumentError(f"--engine {self.engine} runs the job itself, so there is no file of it to print or submit.")
         if self.engine not in _COMMANDS:
             raise ArgumentError(f"--engine {self.engine!r} is not known. It is one of {', '.join(ENGINES)}.")
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", self.job_name):

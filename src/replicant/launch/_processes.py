@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 from ..errors import ConfigurationError
 
 # Runs in the worker's process before the script does. argv: the supervisor's process number, then the command.
-_BEGIN = """
+BEGIN = """
 import os, sys
 try:
     import ctypes, signal
@@ -106,7 +106,7 @@ class Worker:
         self.code: int | None = None  # as subprocess has it: -9 after SIGKILL
         self.signals: set[int] = set()  # that it was sent
         self._guard = guard
-        begin = [sys.executable, "-I", "-S", "-c", _BEGIN, str(os.getpid()), *argv]
+        begin = [sys.executable, "-I", "-S", "-c", BEGIN, str(os.getpid()), *argv]
         try:
             with log.open("ab") as output:
                 self._process = _open(begin, environ, output)

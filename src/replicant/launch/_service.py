@@ -19,22 +19,23 @@ _TRIES = 20  # to find a port that nobody takes between looking and listening
 
 
 class CoordinationService:
-    """A running coordination service on 127.0.0.1.
+    """A running coordination service.
 
     Args:
         num_workers: that it waits for.
         heartbeat: seconds without a sign of life.
         port: None: a free one.
+        host: of this machine, where it listens.
 
     Raises:
         ConfigurationError: the port is in use, or jaxlib has no such service.
     """
 
-    def __init__(self, num_workers: int, heartbeat: float, port: int | None = None):
+    def __init__(self, num_workers: int, heartbeat: float, port: int | None = None, host: str = "127.0.0.1"):
         self._service: Any = None
         start = _maker()
         for tries_left in reversed(range(_TRIES)):
-            address = f"127.0.0.1:{free_port() if port is None else check_port(port)}"
+            address = f"{host}:{free_port(host) if port is None else check_port(port, host)}"
             try:
                 with _quiet():
                     self._service = start(
@@ -64,14 +65,14 @@ class CoordinationService:
         self.close()
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 where nobody listens."""
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port where nobody listens."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return probe.getsockname()[1]
 
 
-def check_port(port: int) -> int:
+def check_port(port: int, host: str = "127.0.0.1") -> int:
     """The port, if nobody listens there.
 
     Two gRPC servers can share a port without noticing, so this must be asked before.
@@ -82,10 +83,10 @@ def check_port(port: int) -> int:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that rest from the last job do no harm
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError as error:
             raise ConfigurationError(
-                f"Port {port} of 127.0.0.1 cannot be used: {error.strerror}. Give another --port, or none to have a free one found."
+                f"Port {port} of {host} cannot be used: {error.strerror}. Give another --port, or none to have a free one found."
             ) from error
     return port
 

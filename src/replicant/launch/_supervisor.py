@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from . import _policy
 from ._channel import Channel
@@ -32,6 +32,7 @@ class Supervisor:
         out: where the workers' output is shown; standard output by default.
         err: where the supervisor speaks; standard error by default.
         environ: the environment to start from; the process's own by default.
+        nodes: a ``RayNodes`` where the workers run; None: on this machine.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class Supervisor:
         out: TextIO | None = None,
         err: TextIO | None = None,
         environ: Mapping[str, str] | None = None,
+        nodes: Any = None,
     ):
         self._settings = settings
+        self._nodes = nodes
         self._environ = dict(os.environ if environ is None else environ)
         self._console = Console(out or sys.stdout, err or sys.stderr)
         self._restarts = 0
@@ -55,6 +58,7 @@ class Supervisor:
         """
         settings = self._settings
         logs = Logs(settings.log_dir, settings.num_workers)
+        host = "127.0.0.1" if self._nodes is None else self._nodes.address
         with ExitStack() as stack:
             stack.callback(logs.close)
             stack.callback(self._console.status, "")
@@ -66,7 +70,9 @@ class Supervisor:
                 logs=logs,
                 signals=stack.enter_context(Signals()),
                 guard=stack.enter_context(Guard()),
-                channel=stack.enter_context(Channel(min(_LONGEST_BEAT, settings.heartbeat / _BEATS_PER_DEADLINE))),
+                channel=stack.enter_context(Channel(min(_LONGEST_BEAT, settings.heartbeat / _BEATS_PER_DEADLINE), host)),
+                host=host,
+                nodes=self._nodes,
             )
             tools.channel.wake_by(tools.signals.fileno())
             code = self._run(tools)
@@ -106,6 +112,10 @@ class Supervisor:
         return (self._pause(tools, decision.pause) if decision.restart else decision.code), team.generation
 
     def _make_team(self, tools: Tools, generation: int, stack: ExitStack) -> Team:
+        if self._nodes is not None:
+            from ._ray import RayTeam
+
+            return RayTeam(tools, generation, stack)
         if self._settings.elastic is None:
             return Team(tools, generation, stack)
         return ElasticTeam(tools, generation, stack, self._settings.max_restarts - self._restarts)

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from . import _policy
 from ._channel import Channel, Message
@@ -38,6 +39,8 @@ class Tools:
     signals: Signals
     guard: Guard
     channel: Channel
+    host: str = "127.0.0.1"  # of this machine, as workers reach it
+    nodes: Any = None  # where workers are on other machines
 
 
 class Team:
@@ -78,7 +81,7 @@ class Team:
         self._stack = stack
         coordinator = None
         if count > 1:
-            coordinator = stack.enter_context(CoordinationService(count, 2 * settings.heartbeat, settings.port)).address
+            coordinator = stack.enter_context(CoordinationService(count, 2 * settings.heartbeat, settings.port, tools.host)).address
         for rank in range(count):
             self.workers.append(
                 self._launch(Place(rank, count, self.generation, coordinator, tools.channel.address, tools.channel.key))

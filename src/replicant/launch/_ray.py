@@ -1,0 +1,159 @@
+"""``replicant launch --engine ray``: the workers of a job on the nodes of a Ray cluster.
+
+The supervisor is the same, in the process that launches: it hears signs of life, decides, and starts again. Only the workers'
+processes are elsewhere, each a child of an actor that Ray places (``_ray_actor``), which hands their output and exit codes back.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from ..cluster._ray import join_ray, leave_ray
+from ..errors import ArgumentError, ConfigurationError
+from ._environment import Place, worker_environment
+from ._processes import Worker
+from ._settings import Settings
+from ._team import Team
+
+_CARRIED = ("JAX_", "KERAS_", "NCCL_", "NPROC", "PYTHONUNBUFFERED", "REPLICANT_", "XLA_")  # of the environment, to other nodes
+_END_SECONDS = 10.0
+_LOST = -signal.SIGKILL  # the exit code of a worker whose node, or actor, is gone
+
+
+class RayNodes:
+    """A place on a Ray cluster for each worker, on as many nodes as there are. A context manager.
+
+    Args:
+        settings: of the job.
+
+    Raises:
+        ArgumentError: an elastic job: all workers are started again together.
+        ConfigurationError: Ray is not installed, does not start, or has no room.
+    """
+
+    def __init__(self, settings: Settings):
+        if settings.elastic is not None:
+            raise ArgumentError(
+                "--elastic is for --engine local. With --engine ray all workers are started again from the last backup: leave it "
+                "out, and give --max-restarts."
+            )
+        self._settings = settings
+        self.ray = join_ray(num_cpus=settings.num_workers)
+        self._group: Any = None
+        self.address = str(self.ray.util.get_node_ip_address())
+
+    def __enter__(self) -> Self:
+        """Reserve the places."""
+        try:
+            self._reserve()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the places back."""
+        if self._group is not None:
+            self.ray.util.remove_placement_group(self._group)
+            self._group = None
+        leave_ray()
+
+    def start(self, rank: int, command: Sequence[str], environ: Mapping[str, str]) -> Any:
+        """A worker's actor. It starts as soon as Ray lets it."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        from ._ray_actor import WorkerHost
+
+        where = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
+        place: Any = WorkerHost
+        return place.options(scheduling_strategy=where, **self.share()).remote(list(command), dict(environ), str(Path.cwd()))
+
+    def share(self) -> dict[str, float]:
+        """What each worker gets: its GPUs, where there are any."""
+        devices = self._settings.devices_per_worker
+        if self.ray.cluster_resources().get("GPU", 0) and os.environ.get("JAX_PLATFORMS") != "cpu":
+            return {"num_cpus": 1, "num_gpus": devices or 1}
+        return {"num_cpus": 1}
+
+    def _reserve(self) -> None:
+        share, count = self.share(), self._settings.num_workers
+        bundle = {"CPU": share["num_cpus"]} | ({"GPU": share["num_gpus"]} if "num_gpus" in share else {})
+        self._group = self.ray.util.placement_group([bundle] * count, strategy="SPREAD")
+        if not self._group.wait(self._settings.start):
+            there = ", ".join(
+                f"{amount:g} {name}" for name, amount in sorted(self.ray.cluster_resources().items()) if name in bundle
+            )
+            raise ConfigurationError(
+                f"Ray found no place for {count} worker(s) with {' and '.join(f'{n:g} {name}' for name, n in bundle.items())} each "
+                f"within {self._settings.start:g} s (--start). The cluster has {there or 'none of that'}, and others may use it."
+            )
+
+
+class RayTeam(Team):
+    """The workers of one generation, on Ray's nodes."""
+
+    def _launch(self, place: Place, **more: str) -> "RayWorker":
+        tools, settings, nodes = self._tools, self._settings, self._tools.nodes
+        assert isinstance(nodes, RayNodes)
+        environ = worker_environment(
+            tools.environ, place, None if "num_gpus" in nodes.share() else settings.devices_per_worker, (), settings.start
+        )
+        log = tools.logs.begin(place.rank, place.generation, place.num_workers)
+        carried = {name: value for name, value in environ.items() if name.startswith(_CARRIED)}
+        actor = nodes.start(place.rank, settings.argv[1:], {**carried, "REPLICANT_LOG": str(log), **more})
+        return RayWorker(place.rank, actor, log, nodes.ray)
+
+    def _is_expected(self, rank: int, generation: int, pid: int) -> bool:
+        """Who knows the key of the job is of it; its process's number may not have come yet."""
+        return generation == self.generation and any(w.rank == rank and w.pid in (pid, 0) for w in self.workers)
+
+
+class RayWorker(Worker):
+    """A worker on some node: what `Worker` is on this one. pid: 0 as long as it is not known."""
+
+    def __init__(self, rank: int, actor: Any, log: Path, ray: Any):
+        self.rank, self.log, self.code, self.signals, self.pid = rank, log, None, set(), 0
+        self._actor, self._ray = actor, ray
+        self._hello: Any = actor.hello.remote()
+        self._look = actor.look.remote()
+
+    def poll(self) -> bool:
+        """Whether it has ended; what it has written is added to its log."""
+        while self.code is None and self._ray.wait([self._look], timeout=0)[0]:
+            try:
+                if not self.pid:
+                    self.pid = self._ray.get(self._hello, timeout=_END_SECONDS)[0]
+                text, self.code = self._ray.get(self._look)
+            except self._ray.exceptions.RayError as error:
+                lines = str(error).strip().splitlines() or [""]
+                why = f"{type(error).__name__}: " + " ... ".join(dict.fromkeys([lines[0], lines[-1]]))
+                text, self.code = f"replicant launch: Ray has lost this worker: {why}\n".encode(), _LOST
+            if text:
+                with self.log.open("ab") as file:
+                    file.write(text)
+            if self.code is None:
+                self._look = self._actor.look.remote()
+        return self.code is not None
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        if not self.poll():
+            self.signals.add(number)
+            self._actor.signal.remote(number)
+
+    def kill(self) -> None:
+        """End it, and its actor."""
+        self.signal(signal.SIGKILL)
+        deadline = time.monotonic() + _END_SECONDS
+        while not self.poll() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.kill(self._actor, no_restart=True)  # the kernel kills the process with it
+        self.code = _LOST if self.code is None else self.code
