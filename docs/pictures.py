@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 
 from replicant.input._rebatch import chunk_sizes
+from replicant.plan._chips import CHIPS
+from replicant.plan._estimate import scaling
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1")
@@ -60,7 +62,33 @@ def timeline() -> str:
     return picture(640, 150, parts, "Three steps: the host is ahead, the replicas meet at the sum of the gradients")
 
 
-PICTURES = {"sharding.svg": sharding, "timeline.svg": timeline}
+RESNET50 = {"flops": 1441.6e9, "memory_bytes": 40.2 * 2**30, "exchanged_bytes": 49.3 * 2**20}  # of 64 images: the plan in plan.md
+
+
+def curves() -> str:
+    """Estimated efficiency of ResNet-50 on 1 to 1,024 devices, with 64 and with 8 images on each."""
+    left, top, width, height, most = 60, 24, 420, 200, 1024
+    parts = []
+    for percent in (0, 25, 50, 75, 100):
+        y = top + height * (1 - percent / 100)
+        parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y:g}" y2="{y:g}" stroke="{GREY}" stroke-opacity="0.3"/>')
+        parts.append(word(left - 8, y + 4, f"{percent} %", "end"))
+    parts += [word(left + width * i / 10, top + height + 18, str(2**i), "middle") for i in range(0, 11, 2)]
+    parts.append(word(left + width / 2, top + height + 38, "devices", "middle"))
+    lines = [(chip, images) for chip in ("v5e", "h100") for images in (64, 8)]
+    for number, ((chip, images), colour) in enumerate(zip(lines, COLOURS, strict=True)):
+        work = RESNET50 | {name: RESNET50[name] * images / 64 for name in ("flops", "memory_bytes")}
+        rows = scaling(CHIPS[chip], **work, most=most)
+        points = [(left + width * i / (len(rows) - 1), top + height * (1 - row[2])) for i, row in enumerate(rows)]
+        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        y = top + height * 0.4 + 20 * number  # below the curves, which lie close together
+        parts.append(f'<line x1="{left + 20}" x2="{left + 44}" y1="{y:g}" y2="{y:g}" stroke="{colour}" stroke-width="2"/>')
+        parts.append(word(left + 52, y + 4, f"{CHIPS[chip].name}, {images} images on each"))
+    return picture(500, 280, parts, "Estimated efficiency of ResNet-50 on 1 to 1,024 devices")
+
+
+PICTURES = {"sharding.svg": sharding, "timeline.svg": timeline, "scaling.svg": curves}
 
 
 def main() -> int:

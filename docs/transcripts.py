@@ -1,11 +1,13 @@
 """Write the transcripts of commands into the pages: python docs/transcripts.py [--check] [NAME...].
 
 A page has a place for one between ``<!-- transcript: NAME -->`` and ``<!-- end -->``. Commands run in a new folder; what differs
-from run to run (paths, versions, figures) is written as ``...``.
+from run to run (paths, versions, figures) is written as ``...``. The plans need libtpu, and minutes; without it they stay as they
+are.
 """
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import os
 import re
@@ -36,9 +38,73 @@ for images, labels in strategy.experimental_distribute_dataset(dataset):
     print(step(images).numpy())
 """
 
+LAUNCHED = """\
+import os
+import signal
 
-def transcript(name: str) -> str:
-    """What stands between the marks: Markdown."""
+import keras
+import numpy as np
+
+import replicant
+
+strategy = replicant.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+
+class PowerCut(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1 and os.environ["REPLICANT_GENERATION"] == "0" and not strategy.is_chief:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+features = np.eye(4, dtype="float32").repeat(8, axis=0)
+callbacks = [replicant.keras.callbacks.BackupAndRestore("backup"), PowerCut()]
+history = model.fit(features, features[:, :1], epochs=4, batch_size=8, callbacks=callbacks, verbose=0)
+if strategy.is_chief:
+    print(f"{strategy.num_replicas_in_sync} replicas trained epochs {[epoch + 1 for epoch in history.epoch]}")
+"""
+
+CNN = """\
+import keras
+import numpy as np
+
+import replicant
+
+strategy = replicant.MirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            keras.layers.Conv2D(32, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Conv2D(64, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+rows = 64 * strategy.num_replicas_in_sync
+images, labels = np.zeros((rows, 28, 28, 1), "float32"), np.zeros(rows, "int32")
+model.fit(replicant.data.Dataset.from_tensor_slices((images, labels)).batch(rows))
+"""
+
+PLANS = {  # the page shows of all but the first one only the plan, not its table of scaling
+    "plan": "replicant plan cnn.py --topology v5e:16x16",
+    "plan_resnet50": "replicant plan examples/plan_resnet50.py --topology v5e:16x16",
+    "plan_transformer": "replicant plan examples/plan_transformer.py --topology v5e:16x16",
+}
+
+
+def transcript(name: str) -> str | None:
+    """What stands between the marks: Markdown; None: this machine cannot tell."""
+    if name in PLANS:
+        return _plan(name) if importlib.util.find_spec("libtpu") else None
+    if name == "launch":
+        return _block("cat train.py", "replicant launch --workers 2 --max-restarts 1 train.py", files={"train.py": LAUNCHED})
     if name == "help":
         from replicant.cli import COMMANDS
 
@@ -48,6 +114,13 @@ def transcript(name: str) -> str:
     if name == "doctor":
         return _block("replicant doctor", cut=100)
     return _block("cat train.py", "replicant migrate train.py", files={"train.py": PROGRAM})
+
+
+def _plan(name: str) -> str:
+    if name == "plan":
+        return _block("cat cnn.py", PLANS[name], files={"cnn.py": CNN})
+    lines = _output(PLANS[name], str(DOCS.parent)).splitlines()
+    return "```text\n" + "\n".join([f"$ {PLANS[name]}", *lines[: lines.index("")], "..."]) + "\n```\n"
 
 
 def _block(*commands: str, files: dict[str, str] | None = None, cut: int = 0) -> str:
@@ -66,11 +139,19 @@ def _output(command: str, folder: str) -> str:
     words = command.split()
     if words[0] == "cat":
         return (Path(folder) / words[1]).read_text()
-    text = _in_a_process(words[1:]) if words[1] == "doctor" and "--help" not in words else _in_this_process(words[1:], folder)
+    if words[1] in ("doctor", "launch", "plan") and "--help" not in words:
+        text = _in_a_process(words[1:], folder)
+    else:
+        text = _in_this_process(words[1:], folder)
     for pattern, new in (
         (re.escape(folder), "."),
         (r" at \S+python\S*, \S+", " at .../python, ..."),
         (r"host name \S+;", "host name ...;"),
+        (r"\(host \S+, pid \d+\)", "(host ..., pid ...)"),
+        (r"its last step: \d+", "its last step: ..."),
+        (r"/\S+/rank-(\d)\.log", r".../rank-\1.log"),
+        (r"^\[\d\] \[Gloo\] .*\n", ""),
+        (r", in \d+\.\d s$", ", in ... s"),
         (r"interfaces [^;]+;", "interfaces ...;"),
         (r"port \d+ on", "port ... on"),
         (r"127\.0\.0\.1:\d+", "127.0.0.1:..."),
@@ -101,17 +182,19 @@ def _in_this_process(arguments: list[str], folder: str) -> str:
     return printed.getvalue()
 
 
-def _in_a_process(arguments: list[str]) -> str:
+def _in_a_process(arguments: list[str], folder: str) -> str:
     unset = ("XLA_FLAGS", "NPROC", "REPLICANT_COMPILATION_CACHE", "REPLICANT_FUSE_REPLICAS", "KERAS_BACKEND")
     done = subprocess.run(  # noqa: S603 - our own program
         [sys.executable, "-m", "replicant", *arguments],
+        cwd=folder,
         env={name: value for name, value in os.environ.items() if name not in unset},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if arguments[0] == "plan" else subprocess.STDOUT,  # where libtpu misses its TPU
         text=True,
-        timeout=900,
+        timeout=3000,
         check=False,
     )
-    return done.stdout + done.stderr
+    return done.stdout
 
 
 def places(page: str) -> dict[str, str]:
@@ -127,15 +210,17 @@ def main() -> int:
     arguments = parser.parse_args()
     changed = 0
     for path in sorted(DOCS.glob("*.md")):
-        page = path.read_text()
-        for name, old in places(page).items():
+        for name, old in places(path.read_text()).items():
             if arguments.names and name not in arguments.names:
                 continue
             new = transcript(name)
+            if new is None:
+                print(f"{name} stays as it is: it needs libtpu")
+                continue
             changed += new != old
-            page = page.replace(f"<!-- transcript: {name} -->\n{old}", f"<!-- transcript: {name} -->\n{new}")
-        if not arguments.check:
-            path.write_text(page)
+            if not arguments.check:  # read again: somebody may have written to the page in the minutes that it took
+                mark = f"<!-- transcript: {name} -->\n"
+                path.write_text(path.read_text().replace(f"{mark}{old}", f"{mark}{new}"))
     if changed and arguments.check:
         print(f"{changed} transcript(s) have changed: python docs/transcripts.py")
     return int(bool(changed) and arguments.check)

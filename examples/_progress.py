@@ -1,4 +1,4 @@
-"""A progress line on stderr: redrawn in place on a terminal, an occasional plain line in a log file."""
+"""A progress line on stderr: redrawn in place on a terminal and in a notebook, an occasional plain line in a log file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Progress:
     def __init__(self, title: str, num_steps: int, examples_per_step: int, stream: TextIO | None = None) -> None:
         self._title, self._num_steps, self._examples_per_step = title, num_steps, examples_per_step
         self._stream = sys.stderr if stream is None else stream
-        self._redraws = self._stream.isatty()
+        self._redraws = self._stream.isatty() or type(self._stream).__module__.startswith("ipykernel.")  # a notebook's
         self._seconds_between = 0.2 if self._redraws else 10.0
         self._step = 0
         self._started = self._drawn = time.monotonic()

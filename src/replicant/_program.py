@@ -150,21 +150,26 @@ class _Program:
 
     def trace(self, arrays: list[Any]) -> None:
         """Trace and remember the trace, so that errors in the user's code come before anything is computed."""
+        planned = _planning.current() is not None  # then nothing needs to be where it would be computed
         with _inflight.lock:
-            traced = self._jitted.trace(*self._inputs(arrays))
+            traced = self._jitted.trace(*(self._shapes(arrays) if planned else self._inputs(arrays)))
         if self.placement.world is not None:
             check_same_program(self._name, traced.jaxpr, self.placement.world)
 
     def lower(self, arrays: Sequence[jax.ShapeDtypeStruct]) -> Any:
         """The program as JAX lowers it for its devices, which need not be there."""
+        with tracing():
+            return self._jitted.lower(*self._shapes(arrays))
+
+    def _shapes(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """What `_inputs` gives, as shapes and places alone."""
         placement, n = self.placement, self.placement.num_replicas
 
         def abstract(ref: Ref) -> jax.ShapeDtypeStruct:
             shape = (n, *ref.shape) if ref.copies(n) else tuple(ref.shape)
             return jax.ShapeDtypeStruct(shape, ref.dtype, sharding=ref.home(placement))
 
-        with tracing():
-            return self._jitted.lower([abstract(ref) for ref in self.written], [abstract(ref) for ref in self.kept], list(arrays))
+        return [abstract(ref) for ref in self.written], [abstract(ref) for ref in self.kept], list(arrays)
 
     def _inputs(self, arrays: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         placement = self.placement
@@ -298,16 +303,22 @@ def _found(
             "rows: `dataset.repeat().batch(global_batch_size)`."
         )
     stacked = {leaf.stacked for leaf in by_replica}
-    held = [_planning.Held(ref.name, _kind(ref), tuple(ref.shape), ref.dtype, _layout(ref, needs.placement)) for ref in needs.refs]
-    for i, x in enumerate(arrays):
-        held.append(_planning.Held(f"input {i}", "batch", tuple(x.shape), x.dtype, "stacked" if i in stacked else "mirrored"))
+    shapes = [(tuple(x.shape), x.dtype) for x in arrays]
+
+    def held(placement: Placement) -> list[_planning.Held]:
+        state = [_planning.Held(ref.name, _kind(ref), tuple(ref.shape), ref.dtype, _layout(ref, placement)) for ref in needs.refs]
+        batch = [
+            _planning.Held(f"input {i}", "batch", shape, dtype, "stacked" if i in stacked else "mirrored")
+            for i, (shape, dtype) in enumerate(shapes)
+        ]
+        return [*state, *batch]
 
     def lower(placement: Placement) -> Any:
         homes = [placement.stacked if i in stacked else placement.mirrored for i in range(len(arrays))]
-        inputs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=home) for x, home in zip(arrays, homes, strict=True)]
+        inputs = [jax.ShapeDtypeStruct(*x, sharding=home) for x, home in zip(shapes, homes, strict=True)]
         return make(dataclasses.replace(needs, placement=placement)).lower(inputs)
 
-    return _planning.StepFound(lower, held)
+    return _planning.StepFound(lower, held, slices_slots=needs.placement.slices_slots)
 
 
 def _kind(ref: Ref) -> str:

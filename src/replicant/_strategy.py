@@ -1,6 +1,7 @@
 """``Strategy``: the public methods of all synchronous strategies, once. A strategy is a Placement with these methods."""
 
 import collections
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import Any
 
 import jax
 
-from . import _planning, _reduce
+from . import _display, _planning, _reduce
 from ._collectives import ReduceOp
 from ._context import entered, require_cross_replica
 from ._distribute import WorkersPlaces, distribute_values, place_batch, place_each
@@ -23,6 +24,8 @@ from ._variables import value_of
 from .errors import ArgumentTypeError
 from .input._contexts import InputContext, ValueContext
 from .input._distributed import DistributedDataset
+from .input._shapes_only import planned
+from .input.adapters import as_dataset
 
 _MAX_EAGER_FUNCTIONS = 128  # of one strategy; the least recently used are forgotten, so fresh lambdas do not pile up
 
@@ -38,7 +41,7 @@ class Strategy:
 
     def __init__(self, placement: Placement):
         plan = _planning.current()
-        self._placement: Placement = placement if plan is None or not placement.devices else plan.adopt(self)
+        self._placement: Placement = placement if plan is None or not placement.devices else plan.adopt(self, placement)
         self._eager: collections.OrderedDict[Any, Compiled] = collections.OrderedDict()
 
     @property
@@ -84,6 +87,15 @@ class Strategy:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({[str(d) for d in self._placement.devices]})"
+
+    def _repr_html_(self) -> str:
+        topology, placement = self.topology, self._placement
+        facts = [("replicas", str(topology.num_replicas)), ("workers", str(topology.num_workers))]
+        if placement.fused:
+            facts.append(("computed as", f"one program on {placement.devices[0]}"))
+        if placement.slices_slots:
+            facts.append(("optimizer state", "in slices"))
+        return _display.strategy(type(self).__name__, [str(device) for device in placement.devices], facts)
 
     @contextmanager
     def scope(self) -> Iterator["Strategy"]:
@@ -136,6 +148,31 @@ class Strategy:
         connect_libraries()
         with entered(self, None):
             return self._compiled(fn)(*args, **(kwargs or {}))
+
+    def plan(self, fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None, *, topology: str) -> Any:
+        """What a training step would do on another topology: a ``replicant.plan.Plan``. Nothing is trained.
+
+        Args:
+            fn: what is given to ``run``, or a ``replicant.function`` that calls ``run``. It assigns trainable variables.
+            args: positional arguments. PerReplica values become as many as the topology has devices, of the first one's shape;
+                under a strategy of one replica every array that is no scalar counts as its batch.
+            kwargs: keyword arguments, likewise.
+            topology: "cpu:8", "gpu:8xh100", "v5e:16x16" and others that ``replicant.plan.make_plan`` takes.
+
+        Raises what ``replicant.plan.make_plan`` raises.
+
+        >>> import replicant, jax.numpy as jnp
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> weight = replicant.Variable(jnp.zeros(3), name="weight")
+        >>> def step(x):
+        ...     weight.assign_sub(replicant.get_replica_context().all_reduce("SUM", jnp.sum(x, axis=0)))
+        >>> plan = strategy.plan(step, args=(jnp.ones((4, 3)),), topology="gpu:8xh100")
+        >>> plan.batch, plan.weights, plan.examples_per_step
+        (((4, 3),), 12, 32)
+        """
+        require_cross_replica(self, "plan()")
+        module = importlib.import_module(f"{__package__}.plan._plan")  # which knows strategies, not the other way round
+        return module.plan_run(self, fn, args, dict(kwargs or {}), topology)
 
     def _compiled(self, fn: Callable[..., Any]) -> Compiled:
         key = function_key(fn)
@@ -233,7 +270,7 @@ class Strategy:
         """
         require_cross_replica(self, "experimental_distribute_dataset()")
         return DistributedDataset(
-            dataset,
+            dataset if _planning.current() is None or isinstance(dataset, DistributedDataset) else planned(as_dataset(dataset)),
             self.topology,
             lambda leaf, sizes: place_batch(leaf, sizes, self._placement),
             options,

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from ._display import replicas
 from .errors import ArgumentError, ArgumentTypeError
 
 
@@ -38,6 +39,9 @@ class DistributedValues:
     def __repr__(self) -> str:
         rows = ",\n".join(f"  {i}: {value}" for i, value in enumerate(self.values, start=self._first_id))
         return f"{type(self).__name__}:{{\n{rows}\n}}"
+
+    def _repr_html_(self) -> str:
+        return replicas(type(self).__name__, self.values, self._first_id)
 
 
 @jax.tree_util.register_pytree_node_class

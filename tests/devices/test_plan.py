@@ -2,9 +2,13 @@
 
 import importlib.util
 import json
+import os
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -12,7 +16,8 @@ import pytest
 import replicant
 from replicant.cli import main
 from replicant.errors import ArgumentError, ConfigurationError, ContextError
-from replicant.plan import Plan, make_plan
+from replicant.plan import Plan, _compile, make_plan
+from replicant.plan._compile import Step
 
 PROGRAM = """
 import sys
@@ -91,8 +96,11 @@ def test_a_plan_as_text_and_as_json() -> None:
     assert [row["devices"] for row in told["scaling"]] == [2**k for k in range(11)]
     assert "topology" in str(plan)
     assert "8 x NVIDIA A100 80 GB" in str(plan)
-    assert "<td>8 x" not in plan._repr_html_()
     assert plan._repr_html_().startswith("<table><tr><td>topology</td><td>gpu:8xa100: 8 x NVIDIA A100 80 GB</td></tr>")
+    assert "<tr><th>devices</th><th>step</th><th>efficiency</th></tr><tr><td>1</td>" in plan._repr_html_()
+    assert "does it fit                        yes\n" in str(plan)
+    assert told["input"][0]["workers"] == [{"replica_ids": list(range(8)), "files": None, "steps": [[3] * 8], "last_steps": []}]
+    assert "worker 0: replicas 0, 1, 2, 3, 4, 5, 6, 7; reads everything; rows per batch: 3 + 3" in str(plan)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,12 +123,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         (["nowhere:train", "--topology", "cpu:2"], "There is no module 'nowhere' here"),
         (["json:train", "--topology", "cpu:2"], "Module 'json' has no function 'train'"),
         (["json:loads", "--topology", "abacus:2"], "'abacus:2' is no topology"),
+        (["replicant_planned:by_fit", "--topology", "cpu:2", "--plot", "x.svg"], "'cpu:2' has no scaling to draw"),
     ],
 )
 def test_what_the_command_cannot_plan(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setitem(sys.modules, "replicant_planned", types.SimpleNamespace(by_fit=by_fit))
     assert main(["plan", *arguments]) == 1
     assert message in capsys.readouterr().err
 
@@ -160,6 +170,125 @@ def test_strategies_for_devices_that_are_not_there(make: Any) -> None:
         model.fit(np.zeros((rows, 6), "float32"), np.zeros((rows, 2), "float32"), batch_size=rows, verbose=0)
 
     assert make_plan(program, "gpu:8xh100").batch == ((3, 6), (3, 2))
+
+
+WIDE, DEEP = 16384, 24  # layers of 1 GiB each
+GIB = 1 << 30
+
+
+def too_large(**options: Any) -> None:
+    strategy = replicant.MirroredStrategy(**options)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((WIDE,)), *[keras.layers.Dense(WIDE, use_bias=False) for _ in range(DEEP)]])
+        model.compile("adam", "mse")
+    rows = 1024 * strategy.num_replicas_in_sync  # of 64 KiB, twice
+    data = replicant.data.Dataset.range(10 * rows).map(lambda i: (np.full(WIDE, i, "float32"), np.full(WIDE, i, "float32")))
+    model.fit(data.batch(rows), verbose=0)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much memory is resident")
+def test_what_no_machine_holds_is_planned_from_shapes_alone() -> None:
+    before = resident_bytes()
+    plan = make_plan(too_large, "gpu:8xa100")
+    assert resident_bytes() - before < GIB
+    assert (plan.weights, plan.sliced_state) == (DEEP * GIB, 2 * DEEP * GIB // 8 + plan.optimizer_state - 2 * DEEP * GIB)
+    assert plan.batch == ((1024, WIDE), (1024, WIDE))
+    missing = plan.bytes_per_device - plan.chip.memory
+    assert not plan.fits
+    assert plan.missing_bytes == missing
+    text = str(plan)
+    assert f"NO, by {missing / GIB:,.1f} GiB" in text
+    assert "with shard_optimizer_state=True" in text
+    assert json.loads(plan.to_json())["missing_bytes"] == missing
+
+
+def test_optimizer_state_in_slices() -> None:
+    plan = make_plan(lambda: by_loop(shard_optimizer_state=True), "gpu:2xh100")
+    # Adam's moments of both layers divide by 2; its step and learning rate do not.
+    assert (plan.weights, plan.optimizer_state, plan.sliced_state) == (WEIGHTS, WEIGHTS + 8, WEIGHTS + 8)
+    assert [(x.kind, x.num_bytes) for x in plan.compiled.exchanges] == [("all-reduce", WEIGHTS), ("all-gather", WEIGHTS)]
+
+
+# What libtpu says of a step that is too large, as it is raised.
+REFUSAL = (
+    "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (16.21G) exceeds available HBM "
+    "(15.75G)."
+)
+
+
+@pytest.mark.parametrize(("said", "expected"), [(REFUSAL, int(16.21 * GIB)), ("INTERNAL: something else", None)])
+def test_a_step_that_the_compiler_refuses(said: str, expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused:
+        def compile(self) -> None:
+            raise jax.errors.JaxRuntimeError(said)
+
+    lower = Step.lower
+    monkeypatch.setattr(_compile, "_tpu_devices", lambda target: ["a chip"] * target.num_devices)
+    monkeypatch.setattr(Step, "lower", lambda self, where: Refused() if "a chip" in where.devices else lower(self, where))
+    if expected is None:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+            make_plan(by_fit, "v5e:2x4")
+        return
+    plan = make_plan(by_fit, "v5e:2x4")
+    assert plan.compiled.temporary_bytes == expected
+    assert not plan.fits
+    assert [(x.kind, x.num_bytes) for x in plan.compiled.exchanges] == [("all-reduce", WEIGHTS)]
+    assert "of a step that XLA refuses to compile for 8 x TPU v5e: it needs too much memory" in str(plan)
+
+
+def test_a_strategy_plans_a_step_of_its_own() -> None:
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope():
+        model, optimizer = make_model(), keras.optimizers.SGD()
+
+    def step(x: Any) -> Any:
+        with replicant.GradientTape() as tape:
+            loss = keras.ops.sum(model(x) ** 2)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    @replicant.function
+    def everything(batch: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(step, args=(batch,)))
+
+    batch = next(iter(strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensors(np.ones((6, 6), "float32")))))
+    before = [variable.numpy() for variable in model.variables]
+    for fn in (step, everything):
+        plan = strategy.plan(fn, args=(batch,), topology="gpu:16xh100")
+        assert (plan.batch, plan.weights, plan.examples_per_step) == (((3, 6),), WEIGHTS, 48)
+    assert strategy.num_replicas_in_sync == 2
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    assert np.isfinite(float(everything(batch)))
+
+
+def test_a_cpu_step_is_measured() -> None:
+    plan = make_plan(by_loop, "cpu:2")
+    assert plan.compiled.measured is not None
+    assert plan.seconds == plan.compiled.measured > 0
+    assert "step, measured on zeros" in str(plan)
+    assert json.loads(plan.to_json())["step_is_measured"] is True
+    assert make_plan(by_loop, "gpu:8xh100").compiled.measured is None
+
+
+def test_an_input_that_the_workers_cannot_share() -> None:
+    def program() -> None:
+        strategy = replicant.MirroredStrategy()
+        with strategy.scope():
+            weight = replicant.Variable(1.0, name="weight", trainable=True)
+        options = replicant.data.Options()
+        options.experimental_distribute.auto_shard_policy = replicant.data.AutoShardPolicy.FILE
+        data = replicant.data.Dataset.range(64).batch(16).with_options(options)
+        for batch in strategy.experimental_distribute_dataset(data):
+            strategy.run(lambda x: _grow(weight, x), args=(batch,))
+
+    plan = make_plan(program, "gpu:16xh100")
+    assert isinstance(plan.inputs[0], str)
+    assert plan.inputs[0] in str(plan)
 
 
 def test_strategies_are_as_ever_afterwards() -> None:

@@ -1,10 +1,13 @@
 """The documentation: every Python block runs, the transcripts are those of today's commands, and the site builds without a warning.
 
-A page's blocks are one program. What a block takes for granted (a model, a step) is in `PRELUDES`.
+A page's blocks are one program. What a block takes for granted (a model, a step) is in `PRELUDES`. The tutorial's are the cells of
+a notebook, which is run and compared with the stored one.
 """
 
+import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -105,7 +108,7 @@ PRELUDES = {
 
 
 def pages():
-    found = [path.stem for path in sorted(DOCS.glob("*.md")) if BLOCK.search(path.read_text())]
+    found = [path.stem for path in sorted(DOCS.glob("*.md")) if BLOCK.search(path.read_text()) and path.stem != "tutorial"]
     return [pytest.param(name, marks=() if name in CHEAP else pytest.mark.slow) for name in found]
 
 
@@ -130,7 +133,17 @@ def test_the_blocks_of_a_page_run(page, tmp_path):
 def test_a_page_with_blocks_is_tested_and_the_sample_is_one_of_them():
     names = {path.stem for path in DOCS.glob("*.md")}
     assert CHEAP | set(PRELUDES) <= names
-    assert {"index", "tutorial"} <= {param.values[0] for param in pages()}
+    assert {"index", "plan"} <= {param.values[0] for param in pages()}
+
+
+def test_the_tutorial_is_the_notebook_and_both_run():
+    tool = runpy.run_path(str(DOCS / "notebook.py"))
+    page = (DOCS / "tutorial.md").read_text()
+    stored, new = json.loads((DOCS / "tutorial.ipynb").read_text()), tool["notebook"](page)
+    assert tool["differences"](stored, new) == [], "python docs/notebook.py"
+    outputs = ["".join(output.get("text", [])) for cell in new["cells"] for output in cell.get("outputs", [])]
+    assert len(tool["printed"](page)) == 4
+    assert set(tool["printed"](page)) <= set(outputs)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ written = {name: text for page in DOCS.glob("*.md") for name, text in tool["plac
 
 
 def test_the_places_are_these():
-    assert sorted(written) == ["doctor", "help", "migrate", "new"]
+    assert sorted(written) == ["doctor", "help", "launch", "migrate", "new", *sorted(tool["PLANS"])]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse wraps otherwise from Python 3.13 on")
@@ -28,6 +28,20 @@ def test_the_transcript_of_the_doctor_has_all_lines():
 
     for name in (*FACTS, *CHECKS):
         assert f"\nok    {name} " in written["doctor"], REMEDY
+
+
+def test_the_transcript_of_the_launcher_tells_of_the_restart():
+    assert tool["LAUNCHED"] in written["launch"], REMEDY
+    assert "was ended by SIGKILL" in written["launch"]
+    assert "Starting all workers again as generation 1 (restart 1 of 1)." in written["launch"]
+    assert "2 replicas trained epochs [1, 2, 3, 4]" in written["launch"]
+
+
+@pytest.mark.parametrize("name", sorted(tool["PLANS"]))
+def test_the_transcript_of_a_plan_has_the_rows_of_a_plan(name):
+    assert f"$ {tool['PLANS'][name]}\n" in written[name], REMEDY
+    for row in ("topology", "who reads what", "weights", "optimizer state", "does it fit", "estimated step", "bound by", "figures"):
+        assert f"\n{row} " in written[name], REMEDY
 
 
 def test_the_pictures_are_those_that_the_code_draws():

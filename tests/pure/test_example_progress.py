@@ -52,6 +52,13 @@ def test_a_terminal_line_is_redrawn_in_place_and_removed(clock):
     )
 
 
+def test_a_notebook_line_is_redrawn_too(clock):
+    stream_of_a_kernel = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
+    assert run(stream_of_a_kernel(), clock, num_steps=1, seconds_per_step=0.5) == (
+        "\r\033[KEpoch 1 [########################] 1/1, 256 examples/s, 0 s left, loss 2.0000\r\033[K"
+    )
+
+
 def test_a_quick_loop_does_not_look_at_the_loss(clock):
     class Unread:
         def __float__(self) -> float:

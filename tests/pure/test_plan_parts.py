@@ -27,6 +27,24 @@ def test_topologies(text: str, kind: str, devices: int, slices: int, chip: str |
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cpu:8", (1, 8)),
+        ("gpu:8xh100", (1, 8)),
+        ("gpu:64xa100", (8, 8)),
+        ("gpu:12xh200", (1, 12)),
+        ("v5e:2x4", (1, 8)),
+        ("v6e:2x2", (1, 4)),
+        ("v5e:16x16", (64, 4)),
+        ("v5p:2x2x2", (2, 4)),
+        ("v6e:16x16*4", (256, 4)),
+    ],
+)
+def test_workers_and_their_devices(text: str, expected: tuple[int, int]) -> None:
+    assert parse_target(text).workers == expected
+
+
+@pytest.mark.parametrize(
     "text", ["", "cpu", "cpu:0", "gpu:8", "gpu:8xh900", "v5e", "v5e:16", "v5e:0x4", "v5e:4x4*0", "h100:8", "tpu:8"]
 )
 def test_what_is_no_topology(text: str) -> None:

@@ -77,7 +77,10 @@ GOLDEN = {
         "FixedShardsPartitioner",
         "MaxSizePartitioner",
         "MinSizePartitioner",
+        "OptaxOptimizer",
+        "RayTransport",
         "RemoteValue",
+        "StatsWriter",
         "embedding_lookup",
     ],
     "replicant.data": [

@@ -1,7 +1,9 @@
 """The input plan: who reads what, and what each replica gets of it, as a value that prints itself."""
 
 import dataclasses
+from typing import Any
 
+from replicant._display import table, titled
 from replicant._topology import Topology
 
 from ._autoshard import Sharding, autoshard
@@ -63,6 +65,18 @@ class InputPlan:
         ]
         return "\n".join([*head, *(f"  worker {i}: {_show(worker)}" for i, worker in enumerate(self.workers))])
 
+    def _repr_html_(self) -> str:
+        heads = ("worker", "replicas", "reads", "rows per batch")
+        rows = [
+            (str(i), ", ".join(map(str, each.replica_ids)), _reads(each), _show_steps(each.steps) or "not known")
+            for i, each in enumerate(self.workers)
+        ]
+        return titled(f"Input plan: {self.policy.name}, because {self.reason}", table(rows, heads))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it."""
+        return {**dataclasses.asdict(self), "policy": self.policy.name}
+
 
 def input_plan(node: Node, policy: AutoShardPolicy, num_workers: int, replicas_per_worker: int) -> InputPlan:
     """The plan for a dataset of global batches.
@@ -105,11 +119,14 @@ def batch_sizes(node: Node) -> tuple[int | None, int | None]:
 
 
 def _show(worker: WorkerPlan) -> str:
-    files = "everything" if worker.files is None else ", ".join(worker.files)
     ids = ", ".join(map(str, worker.replica_ids))
     rows = f"; rows per batch: {_show_steps(worker.steps)}" if worker.steps else ""
     last = f"; of the last: {_show_steps(worker.last_steps)}" if worker.last_steps else ""
-    return f"replica{'s' if len(worker.replica_ids) > 1 else ''} {ids}; reads {files}{rows}{last}"
+    return f"replica{'s' if len(worker.replica_ids) > 1 else ''} {ids}; reads {_reads(worker)}{rows}{last}"
+
+
+def _reads(worker: WorkerPlan) -> str:
+    return "everything" if worker.files is None else ", ".join(worker.files)
 
 
 def _show_steps(steps: Steps) -> str:

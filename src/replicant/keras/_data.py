@@ -7,6 +7,7 @@ from ..errors import ArgumentError, DatasetError
 from ..input._dataset import Dataset
 from ..input._distributed import DistributedDataset
 from ..input._graph import Node
+from ..input._shapes_only import planned
 from . import _internals
 from ._batches import Batches
 from ._sharing import shared
@@ -76,7 +77,8 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
             raise ArgumentError(
                 f"`{name}` was given beside a dataset, which brings its own: let the dataset yield (x, y) or (x, y, sample_weight)."
             )
-    return DatasetAdapter(shared(x), options.get("class_weight"))
+    data = shared(x)
+    return DatasetAdapter(planned(data) if isinstance(data, Dataset) else data, options.get("class_weight"))
 
 
 def _never_empty(adapter: Any, x: Any) -> Any:

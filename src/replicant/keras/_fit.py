@@ -204,14 +204,15 @@ class _Step:
     def _found(self, state: Any, batch: Any) -> _planning.StepFound:
         """The step, for whoever plans it."""
         kinds = {"trainable_variables": "weights", "optimizer_variables": "optimizer state"}
-        held = [
-            _planning.Held(
-                f"{name} {i}", kinds.get(name, "other state"), x.shape, x.dtype, "sliced" if self._slice_axis(x, s) else "mirrored"
-            )
-            for name, part, s in zip(self._state_names, state, self._holds_slots, strict=True)
-            for i, x in enumerate(part)
-        ]
-        held += [_planning.Held(f"input {i}", "batch", np.shape(x), x.dtype, "cut") for i, x in enumerate(jax.tree.leaves(batch))]
+
+        def held(placement: Placement) -> list[_planning.Held]:
+            found = []
+            for name, part, slots in zip(self._state_names, state, self._holds_slots, strict=True):
+                for i, x in enumerate(part):
+                    layout = "sliced" if slots and placement.slice_axis(x.shape) is not None else "mirrored"
+                    found.append(_planning.Held(f"{name} {i}", kinds.get(name, "other state"), x.shape, x.dtype, layout))
+            parts = jax.tree.leaves(batch)
+            return found + [_planning.Held(f"input {i}", "batch", np.shape(x), x.dtype, "cut") for i, x in enumerate(parts)]
 
         def lower(placement: Placement) -> Any:
             step = _Step(self._step, placement, self._state_names, compiled=True)
@@ -225,7 +226,7 @@ class _Step:
             )
             return step._one.lower(abstract_state, abstract_batch)
 
-        return _planning.StepFound(lower, held)
+        return _planning.StepFound(lower, held, slices_slots=self._placement.slices_slots)
 
     def _start(self, program: Any, state: Any, data: Any) -> tuple[Any, Any]:
         box: list[Any] = []

@@ -87,6 +87,7 @@ _APPLY = ("self", "grads", "trainable_variables")
 # What Replicant wraps or calls: the owner, the name, and the parameters that it must have, in this order; None: a property.
 _SEAMS: Mapping[tuple[Any, str], tuple[str, ...] | None] = {
     (KerasVariable, "value"): None,
+    (KerasVariable, "_initialize_with_initializer"): ("self", "initializer"),
     (KerasVariable, "assign"): ("self", "value"),
     (KerasVariable, "assign_add"): ("self", "value"),
     (KerasVariable, "assign_sub"): ("self", "value"),

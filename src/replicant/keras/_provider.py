@@ -9,6 +9,7 @@
 * A loss with a mean-type reduction raises inside ``run``, as the tf.distribute guide prescribes.
 """
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from .. import _state
+from .. import _planning, _state
 from .._collectives import ReduceOp
 from .._context import ReplicaContext, active_replica_context, default_strategy, get_strategy
 from .._rules import VariableAggregation
@@ -74,6 +75,16 @@ def _value(original: Any, variable: Any) -> Any:
         return variable._maybe_autocast(ref.read_eagerly())
     ref.expose()
     return original(variable)
+
+
+def _initialize(original: Any, variable: Any, initializer: Any) -> Any:
+    """In a plan only the shapes of large variables count."""
+    if _planning.current() is None:
+        return original(variable, initializer)
+    dtype = jnp.dtype(variable._dtype)
+    if math.prod(variable.shape) * dtype.itemsize < _planning.BIG:
+        return original(variable, initializer)
+    return variable._initialize(jax.device_put(_planning.zeros(variable.shape, dtype)))
 
 
 def _assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
@@ -189,6 +200,7 @@ def _call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _connect() -> None:
     _internals.wrap_property(KerasVariable, "value", _value)
+    _internals.wrap_method(KerasVariable, "_initialize_with_initializer", _initialize)
     _internals.wrap_method(KerasVariable, "assign", _assign)
     _internals.wrap_method(KerasVariable, "assign_add", partial(_assign_change, sign=1))
     _internals.wrap_method(KerasVariable, "assign_sub", partial(_assign_change, sign=-1))

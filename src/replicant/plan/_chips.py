@@ -21,7 +21,7 @@ class Chip:
 
     flops: operations per second of its matrix units, in bfloat16. memory: bytes. memory_rate, link_rate: bytes per second, to its
     memory, and to its neighbours in one direction over all links together. group: devices joined by those links; beyond,
-    `network_rate` bytes per second per device.
+    `network_rate` bytes per second per device. per_host: devices that one process drives.
     """
 
     name: str
@@ -31,17 +31,18 @@ class Chip:
     link_rate: float
     group: int
     network_rate: float
+    per_host: int
 
 
 CHIPS = {
-    # name: bf16 FLOP/s, memory, memory bytes/s, link bytes/s, devices that links join, network bytes/s
-    "v4": Chip("TPU v4", 275e12, 32 * GIB, 1200e9, 2400 * _GBIT, 4096, 50 * _GBIT),
-    "v5e": Chip("TPU v5e", 197e12, 16 * GIB, 800e9, 1600 * _GBIT, 256, 25 * _GBIT),
-    "v5p": Chip("TPU v5p", 459e12, 95 * GIB, 2765e9, 4800 * _GBIT, 8960, 50 * _GBIT),
-    "v6e": Chip("TPU v6e", 918e12, 32 * GIB, 1600e9, 3200 * _GBIT, 256, 100 * _GBIT),
-    "a100": Chip("NVIDIA A100 80 GB", 312e12, 80e9, 2039e9, 300e9, 8, 200 * _GBIT),
-    "h100": Chip("NVIDIA H100 SXM", 989e12, 80e9, 3350e9, 450e9, 8, 400 * _GBIT),
-    "h200": Chip("NVIDIA H200 SXM", 989e12, 141e9, 4800e9, 450e9, 8, 400 * _GBIT),
+    # name: bf16 FLOP/s, memory, memory bytes/s, link bytes/s, devices that links join, network bytes/s, devices of a host
+    "v4": Chip("TPU v4", 275e12, 32 * GIB, 1200e9, 2400 * _GBIT, 4096, 50 * _GBIT, 4),
+    "v5e": Chip("TPU v5e", 197e12, 16 * GIB, 800e9, 1600 * _GBIT, 256, 25 * _GBIT, 4),
+    "v5p": Chip("TPU v5p", 459e12, 95 * GIB, 2765e9, 4800 * _GBIT, 8960, 50 * _GBIT, 4),
+    "v6e": Chip("TPU v6e", 918e12, 32 * GIB, 1600e9, 3200 * _GBIT, 256, 100 * _GBIT, 4),
+    "a100": Chip("NVIDIA A100 80 GB", 312e12, 80e9, 2039e9, 300e9, 8, 200 * _GBIT, 8),
+    "h100": Chip("NVIDIA H100 SXM", 989e12, 80e9, 3350e9, 450e9, 8, 400 * _GBIT, 8),
+    "h200": Chip("NVIDIA H200 SXM", 989e12, 141e9, 4800e9, 450e9, 8, 400 * _GBIT, 8),
 }
 
 
@@ -58,6 +59,14 @@ class Target:
     chip: Chip | None
     shape: str | None = None
     num_slices: int = 1
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """How many processes drive the devices, and how many devices each of them has."""
+        # TPU hosts that are a slice by themselves have up to eight chips of the small kinds.
+        small = self.kind == "tpu" and self.chip in (CHIPS["v5e"], CHIPS["v6e"]) and self.num_devices <= 8
+        per_host = self.chip.per_host if self.chip is not None and not small else self.num_devices
+        return (self.num_devices // per_host, per_host) if self.num_devices % per_host == 0 else (1, self.num_devices)
 
 
 _EXAMPLES = "'cpu:8', 'gpu:8xh100', 'v5e:16x16', or 'v5e:16x16*2' for two slices"

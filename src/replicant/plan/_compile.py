@@ -2,25 +2,29 @@
 
 import dataclasses
 import os
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
+from .. import kernels
 from .._placement import Placement
 from .._planning import Held, Planning, StepFound, planning
 from ..errors import ConfigurationError, ContextError
 from ._chips import Chip, Target
+from ._cpu import step_seconds
 from ._exchanges import Exchange, exchanges_in
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiler says about one step, for each device. `source` says where the figures come from."""
+    """What the compiler says about one step, for each device.
+
+    source: where the figures come from. seconds: that compiling took. measured: seconds of the step, where the devices are there.
+    """
 
     source: str
     flops: float
@@ -29,6 +33,7 @@ class Compiled:
     code_bytes: int
     exchanges: tuple[Exchange, ...]
     seconds: float
+    measured: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +42,19 @@ class Step:
 
     found: StepFound
     strategies: tuple[Any, ...]
+    inputs: tuple[Callable[[int, int], Any], ...]
+
+    def held(self, target: Target, *, slices_slots: bool = False) -> tuple[Held, ...]:
+        """What each device of the target holds; on request with optimizer state in slices, whatever the program says."""
+        placement = self._placed(_stand_ins(target, fused=target.kind == "cpu"))
+        return tuple(self.found.held(dataclasses.replace(placement, slices_slots=slices_slots or placement.slices_slots)))
+
+    def _placed(self, placement: Placement) -> Placement:
+        return dataclasses.replace(placement, slices_slots=self.found.slices_slots)
 
     def lower(self, placement: Placement) -> Any:
         """The step for the devices of `placement`."""
+        placement = self._placed(placement)
         before = [strategy._placement for strategy in self.strategies]
         for strategy in self.strategies:
             strategy._placement = placement
@@ -50,46 +65,107 @@ class Step:
                 strategy._placement = old
 
 
-def find_step(program: Callable[[], Any], target: Target) -> Step:
+def find_step(program: Callable[[], Any], target: Target, strategy: Any = None) -> Step:
     """Run `program` up to its first training step, with as many replicas as the target has devices.
+
+    Args:
+        program: makes its strategy, or uses `strategy`.
+        target: the devices.
+        strategy: that exists already and gets the target's devices for as long as the program runs.
 
     Raises ContextError if it ends without one.
     """
-    here = jax.local_devices(backend="cpu")[0]
-    # Only shapes matter: all replicas on one device of this machine.
-    placement = Placement((here,) * target.num_devices, fused=target.num_devices > 1)
-    with planning(Planning(placement)) as plan:
+    own = None if strategy is None else strategy._placement
+    with planning(Planning(_stand_ins(target, fused=True))) as plan:
+        if strategy is not None:
+            strategy._placement = plan.adopt(strategy, own)
         try:
             program()
         except StepFound as found:
-            return Step(found, tuple(plan.strategies))
+            return Step(found, tuple(plan.strategies), tuple(plan.inputs))
+        finally:
+            if strategy is not None:
+                strategy._placement = own
     raise ContextError(
         "The program ended without a training step under a strategy: nothing was trained by model.fit, nor by strategy.run "
         "of a function that assigns trainable variables."
     )
 
 
+def _stand_ins(target: Target, *, fused: bool) -> Placement:
+    """One device of this machine for all of the target's: only shapes matter."""
+    here = jax.local_devices(backend="cpu")[0]
+    return Placement((here,) * target.num_devices, fused=fused and target.num_devices > 1)
+
+
 def compile_step(step: Step, target: Target) -> Compiled:
     """Compile the step for its target: for TPUs by libtpu, ahead of time; else for the CPU of this machine, whose counts serve."""
     began = time.perf_counter()
     if target.kind == "tpu":
-        compiled = step.lower(Placement(tuple(_tpu_devices(target)))).compile()
-        share, source = 1, f"compiled for {target.num_devices} x {_name(target.chip)}"
-        exchanges = exchanges_in(compiled.as_text())
-    else:
-        here = jax.local_devices(backend="cpu")[0]
-        compiled = step.lower(Placement((here,) * target.num_devices, fused=target.num_devices > 1)).compile()
-        share, source = target.num_devices, "counted in the program for this machine's CPU"
-        if target.kind == "cpu":  # whose cores all replicas share
-            share = 1
-        exchanges = _gradients_of(step.found.held) if target.kind == "gpu" and target.num_devices > 1 else []
+        return _for_tpu(step, target, began)
+    if target.kind == "gpu":
+        with kernels.disabled():  # XLA cannot count what is in them
+            compiled = step.lower(_stand_ins(target, fused=True)).compile()
+        source, n = "counted in the program for this machine's CPU", target.num_devices
+        counted = _counted(compiled, n, source, _exchanges_by_rule(step, target), began)
+        # That program holds the gradients once; each device holds all of them. The rest it shares with the others.
+        whole = compiled.memory_analysis().temp_size_in_bytes
+        gradients = min(whole, sum(x.num_bytes for x in step.held(target) if x.kind == "weights"))
+        return dataclasses.replace(counted, temporary_bytes=gradients + (whole - gradients) // n)
+    compiled = step.lower(_stand_ins(target, fused=True)).compile()  # whose cores all replicas share
+    counted = _counted(compiled, 1, "compiled for this machine's CPU", (), began)
+    with kernels.disabled():
+        cost = step.lower(_stand_ins(target, fused=True)).cost_analysis() or {}
+    return dataclasses.replace(counted, flops=cost.get("flops", 0.0), measured=step_seconds(compiled))
+
+
+def _for_tpu(step: Step, target: Target, began: float) -> Compiled:
+    lowered = step.lower(Placement(tuple(_tpu_devices(target))))
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        found = _TOO_LARGE.search(str(error))
+        if found is None:
+            raise
+        return _too_large(step, target, int(float(found[1]) * _UNITS[found[2]]), began)
+    counted = _counted(
+        compiled, 1, f"compiled for {target.num_devices} x {_name(target.chip)}", exchanges_in(compiled.as_text()), began
+    )
+    return dataclasses.replace(counted, code_bytes=compiled.memory_analysis().generated_code_size_in_bytes)
+
+
+# What XLA says of a program whose temporaries alone are larger than the device's memory.
+_TOO_LARGE = re.compile(r"RESOURCE_EXHAUSTED.*required for HLO temporaries \(([\d.]+)([KMGT]?)\)", re.DOTALL)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def _too_large(step: Step, target: Target, temporary_bytes: int, began: float) -> Compiled:
+    """What is known of a step that the compiler has refused."""
+    n = target.num_devices
+    with kernels.disabled():
+        cost = step.lower(_stand_ins(target, fused=True)).cost_analysis() or {}
+    held = sum(x.num_bytes for x in step.held(target) if x.kind != "batch")
+    return Compiled(
+        f"of a step that XLA refuses to compile for {n} x {_name(target.chip)}: it needs too much memory. Operations are counted "
+        "before XLA's optimisations, exchanges by rule, and traffic as everything held, read and written once",
+        cost.get("flops", 0.0) / n,
+        2.0 * (held + temporary_bytes),
+        temporary_bytes,
+        0,
+        tuple(_exchanges_by_rule(step, target)),
+        time.perf_counter() - began,
+    )
+
+
+def _counted(compiled: Any, share: int, source: str, exchanges: Sequence[Exchange], began: float) -> Compiled:
+    """What the compiler counted, of one of `share` devices."""
     cost, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
     return Compiled(
         source,
         cost.get("flops", 0.0) / share,
         cost.get("bytes accessed", 0.0) / share,
         memory.temp_size_in_bytes // share,
-        memory.generated_code_size_in_bytes if target.kind == "tpu" else 0,
+        0,
         tuple(exchanges),
         time.perf_counter() - began,
     )
@@ -99,9 +175,17 @@ def _name(chip: Chip | None) -> str:
     return chip.name if chip is not None else "this machine's CPU"
 
 
-def _gradients_of(held: tuple[Held, ...]) -> list[Exchange]:
-    total = sum(int(np.prod(x.shape)) * jnp.dtype(x.dtype).itemsize for x in held if x.kind == "weights")
-    return [Exchange("all-reduce", total, 0)]
+def _exchanges_by_rule(step: Step, target: Target) -> list[Exchange]:
+    """One all-reduce of all gradients; with sliced optimizer state, one all-gather of the weights that were updated in slices."""
+    if target.num_devices == 1:
+        return []
+    held = step.held(target)
+    weights = [x for x in held if x.kind == "weights"]
+    total = sum(x.num_bytes for x in weights)
+    if not any(x.layout == "sliced" for x in held):
+        return [Exchange("all-reduce", total, 0)]
+    sliced = {x.shape for x in held if x.layout == "sliced"}
+    return [Exchange("all-reduce", total, 0), Exchange("all-gather", sum(x.num_bytes for x in weights if x.shape in sliced), 0)]
 
 
 def _tpu_devices(target: Target) -> list[Any]:
@@ -132,28 +216,5 @@ def _offline() -> Iterator[None]:
             del os.environ[name]
 
 
-_TOLD = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}
-
-
-def measured_cpu() -> Chip:
-    """What this machine's CPU can do, from half a second of matrix products and copies."""
-    size, words = 1024, 1 << 24
-    a = jnp.ones((size, size), jnp.float32)
-    flops = 2 * size**3 / _seconds(jax.jit(lambda a: a @ a), a)
-    row = jnp.ones((words,), jnp.float32)
-    rate = 2 * 4 * words / _seconds(jax.jit(lambda row: row + 1), row)
-    return Chip("this machine's CPU", flops, _memory(), rate, float("inf"), 1 << 30, float("inf"))
-
-
-def _seconds(fn: Any, argument: Any) -> float:
-    fn(argument).block_until_ready()
-    times = []
-    for _ in range(8):
-        began = time.perf_counter()
-        fn(argument).block_until_ready()
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
-def _memory() -> float:
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+# The last one: compiling needs no TPU, so several processes may do it at a time.
+_TOLD = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}

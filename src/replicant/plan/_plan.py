@@ -6,14 +6,18 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
+import numpy as np
 
-from .._planning import Held
+from .._planning import Held, zeros
+from .._values import PerReplica, is_array, map_replicas
+from ..errors import DatasetError
+from ..input._plan import InputPlan
+from . import _tell
 from ._chips import Chip, Target, parse_target
-from ._compile import Compiled, compile_step, find_step, measured_cpu
+from ._compile import Compiled, Step, compile_step, find_step
+from ._cpu import measured_cpu
 from ._estimate import ASSUMPTIONS, Times, scaling, times_of
 
-_MIB = 1 << 20
 MOST_DEVICES = 1024  # at least, in the table of scaling
 
 
@@ -25,8 +29,10 @@ class Plan:
         target: the topology.
         batch: shapes of the batch's components, of one replica.
         weights, optimizer_state, other_state, batch_bytes: bytes on each device.
+        sliced_state: what `optimizer_state` would be with ``shard_optimizer_state=True``.
         compiled: what the compiler counted.
         chip: what one device can do.
+        inputs: who reads what of each dataset that is trained on; a text where that cannot be shared so.
     """
 
     target: Target
@@ -35,8 +41,10 @@ class Plan:
     optimizer_state: int
     other_state: int
     batch_bytes: int
+    sliced_state: int
     compiled: Compiled
     chip: Chip
+    inputs: tuple[InputPlan | str, ...] = ()
 
     @property
     def bytes_per_device(self) -> int:
@@ -50,14 +58,24 @@ class Plan:
         return self.bytes_per_device <= self.chip.memory
 
     @property
+    def missing_bytes(self) -> int:
+        """Bytes by which a device's memory is too small; 0 if it is not."""
+        return max(0, math.ceil(self.bytes_per_device - self.chip.memory))
+
+    @property
     def exchanged_bytes(self) -> int:
         """Bytes of each device that are all-reduced in a step."""
         return sum(x.num_bytes for x in self.compiled.exchanges)
 
     @property
     def times(self) -> Times:
-        """Estimated seconds of a step."""
+        """Estimated seconds of the parts of a step."""
         return times_of(self.chip, **self._work(), num_devices=self.target.num_devices)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step: measured where the devices are there (a CPU topology), else estimated."""
+        return self.times.step if self.compiled.measured is None else self.compiled.measured
 
     @property
     def examples_per_step(self) -> int:
@@ -95,10 +113,14 @@ class Plan:
                     "all": self.bytes_per_device,
                 },
                 "fits": self.fits,
+                "missing_bytes": self.missing_bytes,
+                "optimizer_state_if_sliced": self.sliced_state,
+                "input": [x if isinstance(x, str) else x.to_dict() for x in self.inputs],
                 "flops_per_device": self.compiled.flops,
                 "memory_traffic_per_device": self.compiled.memory_bytes,
                 "exchanges": [dataclasses.asdict(x) for x in self.compiled.exchanges],
-                "seconds": {**dataclasses.asdict(times), "step": times.step},
+                "seconds": {**dataclasses.asdict(times), "step": self.seconds},
+                "step_is_measured": self.compiled.measured is not None,
                 "bound": times.bound,
                 "source": self.compiled.source,
                 "assumptions": list(ASSUMPTIONS),
@@ -108,12 +130,10 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        return "\n".join([*_rows(self), "", *_scaling_rows(self), "", *[f"Assumed: {text}." for text in ASSUMPTIONS]])
+        return _tell.as_text(self)
 
     def _repr_html_(self) -> str:
-        cells = (line.partition("  ") for line in _rows(self))
-        rows = "".join(f"<tr><td>{name.strip()}</td><td>{value.strip()}</td></tr>" for name, _, value in cells)
-        return f"<table>{rows}</table>"
+        return _tell.as_html(self)
 
 
 def make_plan(program: Callable[[], Any], topology: str) -> Plan:
@@ -139,20 +159,64 @@ def make_plan(program: Callable[[], Any], topology: str) -> Plan:
     (((2, 4), (2, 2)), 40, 8)
     """
     target = parse_target(topology)
-    step = find_step(program, target)
-    compiled = compile_step(step, target)
+    return plan_of(find_step(program, target), target)
+
+
+def plan_run(strategy: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], topology: str) -> Plan:
+    """What ``strategy.plan`` returns: the plan of ``strategy.run(fn, args, kwargs)``, or of a compiled function called so."""
+    target = parse_target(topology)
+    args, kwargs = _for_replicas((tuple(args), kwargs), strategy.num_replicas_in_sync, target.num_devices)
+
+    def program() -> None:
+        if hasattr(fn, "python_function"):
+            with strategy.scope():
+                fn(*args, **kwargs)
+        else:
+            strategy.run(fn, args, kwargs)
+
+    return plan_of(find_step(program, target, strategy), target)
+
+
+def _for_replicas(values: Any, before: int, num_replicas: int) -> Any:
+    """`values` with a row for each of `num_replicas` in what had one for each of `before`, all of the first one's shape."""
+
+    def spread(leaf: Any) -> Any:
+        if isinstance(leaf, PerReplica):
+            first = leaf.values[0]
+            shape, dtype = np.shape(first), getattr(first, "dtype", None) or np.asarray(first).dtype
+            rows = zeros((num_replicas, *shape), dtype)
+            return rows[0] if num_replicas == 1 else PerReplica.from_stacked(rows)
+        if before == 1 and num_replicas > 1 and is_array(leaf) and leaf.ndim > 0:  # one replica has its batch bare
+            return PerReplica.from_stacked(zeros((num_replicas, *leaf.shape), leaf.dtype))
+        return leaf
+
+    return map_replicas(spread, values)
+
+
+def plan_of(step: Step, target: Target) -> Plan:
+    """The plan of a step that was found."""
     n = target.num_devices
-    batch = tuple(_share(x, n) for x in step.found.held if x.kind == "batch" and x.shape)
+    held, sliced = step.held(target), step.held(target, slices_slots=True)
+    compiled = compile_step(step, target)
     return Plan(
         target,
-        batch,
-        _bytes(step.found.held, "weights", n),
-        _bytes(step.found.held, "optimizer state", n),
-        _bytes(step.found.held, "other state", n),
-        _bytes(step.found.held, "batch", n) * (n if target.kind == "cpu" else 1),
+        tuple(_share(x, n) for x in held if x.kind == "batch" and x.shape),
+        _bytes(held, "weights", n),
+        _bytes(held, "optimizer state", n),
+        _bytes(held, "other state", n),
+        _bytes(held, "batch", n) * (n if target.kind == "cpu" else 1),
+        _bytes(sliced, "optimizer state", n),
         compiled,
         target.chip or measured_cpu(),
+        tuple(_shared(explain, target) for explain in step.inputs),
     )
+
+
+def _shared(explain: Callable[[int, int], InputPlan], target: Target) -> InputPlan | str:
+    try:
+        return explain(*target.workers)
+    except DatasetError as error:
+        return str(error)
 
 
 def _share(held: Held, num_replicas: int) -> tuple[int, ...]:
@@ -168,58 +232,6 @@ def _bytes(held: Sequence[Held], kind: str, num_replicas: int) -> int:
     total = 0
     for x in held:
         if x.kind == kind:
-            size = math.prod(_share(x, num_replicas)) * jnp.dtype(x.dtype).itemsize
-            total += size // num_replicas if x.layout == "sliced" else size
+            whole = dataclasses.replace(x, shape=_share(x, num_replicas)).num_bytes
+            total += whole // num_replicas if x.layout == "sliced" else whole
     return total
-
-
-def _rows(plan: Plan) -> list[str]:
-    times, compiled = plan.times, plan.compiled
-    fits = "fits" if plan.fits else "DOES NOT FIT"
-    kinds: dict[str, int] = {}
-    for exchange in compiled.exchanges:
-        kinds[exchange.kind] = kinds.get(exchange.kind, 0) + 1
-    listing = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
-    shapes = ", ".join("x".join(map(str, shape)) for shape in plan.batch)
-    rows = [
-        ("topology", f"{plan.target.text}: {plan.target.num_devices} x {plan.chip.name}"),
-        ("batch per replica", f"{shapes} (global batch {plan.examples_per_step})"),
-        ("weights", _size(plan.weights)),
-        ("optimizer state", _size(plan.optimizer_state)),
-        ("metrics and other state", _size(plan.other_state)),
-        ("batch", _size(plan.batch_bytes)),
-        ("activations and other temporaries", _size(compiled.temporary_bytes)),
-        (
-            "the machine holds" if plan.target.kind == "cpu" else "each device holds",
-            f"{_size(plan.bytes_per_device)} of {_size(plan.chip.memory)}: {fits}",
-        ),
-        ("exchanged per step and device", f"{_size(plan.exchanged_bytes)} ({listing})"),
-        ("operations per device", f"{compiled.flops / 1e9:,.2f} GFLOP"),
-        ("memory traffic per device", _size(compiled.memory_bytes)),
-        ("estimated step", _time(times.step)),
-        ("of which", f"compute {_time(times.compute)} beside memory {_time(times.memory)}, then network {_time(times.network)}"),
-        ("bound by", times.bound),
-        ("examples per second", f"{plan.examples_per_step / times.step:,.0f}" if times.step else "-"),
-        ("figures", f"{compiled.source}, in {compiled.seconds:.1f} s"),
-    ]
-    width = max(len(name) for name, _ in rows)
-    return [f"{name:{width}}  {value}" for name, value in rows]
-
-
-def _scaling_rows(plan: Plan) -> list[str]:
-    if plan.target.kind == "cpu":
-        return ["All replicas share this machine's cores: more of them do not compute faster."]
-    rows = [f"{'devices':>8}  {'step':>10}  efficiency"]
-    for n, times, efficiency in plan.scaling():
-        rows.append(f"{n:>8}  {_time(times.step):>10}  {efficiency:6.1%} {'#' * round(40 * efficiency)}")
-    return rows
-
-
-def _size(num_bytes: float) -> str:
-    if num_bytes < _MIB:
-        return f"{num_bytes / 1024:,.1f} KiB"
-    return f"{num_bytes / _MIB:,.1f} MiB" if num_bytes < 10240 * _MIB else f"{num_bytes / (1 << 30):,.1f} GiB"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:,.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:,.2f} ms" if seconds < 1 else f"{seconds:,.2f} s"

@@ -2,14 +2,20 @@
 
 import math
 
+from ..errors import ArgumentError
 from ._plan import Plan
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 560, 320, 56, 40, 16, 44
 
 
 def scaling_plot(plan: Plan) -> str:
-    """An SVG of the efficiency against the number of devices, with the plan's own marked."""
+    """An SVG of the efficiency against the number of devices, with the plan's own marked. Raises ArgumentError if there is none."""
     rows = plan.scaling()
+    if not rows:
+        raise ArgumentError(
+            f"{plan.target.text!r} has no scaling to draw: all replicas share this machine's cores. Plan for 'gpu:8xh100' or "
+            "'v5e:16x16', or leave out --plot."
+        )
     span = max(1.0, math.log2(rows[-1][0]))
 
     def place(num_devices: int, efficiency: float) -> tuple[float, float]:

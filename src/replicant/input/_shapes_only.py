@@ -1,0 +1,58 @@
+"""What a plan reads instead of data: batches of the same shapes, all zeros, that take no memory."""
+
+import dataclasses
+import math
+import sys
+from typing import Any
+
+from .. import _planning
+from ._blocks import Column, Dense
+from ._dataset import Dataset
+from ._graph import known
+from ._plan import batch_sizes
+from ._sources import Counted
+from ._structure import STRING, TensorSpec, flatten, map_leaves
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Zeros(Counted):
+    """Elements of one form, all zeros. `count` is what its cardinality says."""
+
+    spec: Any = None
+    count: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"zeros({', '.join(f'{leaf.dtype}{list(leaf.shape)}' for leaf in flatten(self.spec)[0])})"
+
+    @property
+    def cardinality(self) -> int:
+        return self.count
+
+    def columns(self, start: int, stop: int) -> list[Column]:
+        return [Dense(_planning.zeros((stop - start, *leaf.shape), leaf.dtype)) for leaf in flatten(self.spec)[0]]
+
+
+def planned(dataset: Dataset) -> Dataset:
+    """A dataset of batches as the plan in the making reads it; as it is where there is none."""
+    plan = _planning.current()
+    if plan is None:
+        return dataset
+    plan.inputs.append(dataset.explain)
+    return shapes_only(dataset)
+
+
+def shapes_only(dataset: Dataset) -> Dataset:
+    """The batches without their data, where they are large and their shapes are known."""
+    if dataset.node.spec is None:
+        return dataset
+    size, last = batch_sizes(dataset.node)
+    count = dataset.cardinality()
+    rows = last if count == 1 and last else size
+    leaves = flatten(dataset.node.spec)[0]
+    if rows is None or not leaves or any(leaf.dtype == STRING or None in leaf.shape[1:] or not leaf.shape for leaf in leaves):
+        return dataset
+    if sum(rows * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in leaves) < _planning.BIG:
+        return dataset
+    spec = map_leaves(lambda leaf: TensorSpec((rows, *leaf.shape[1:]), leaf.dtype), dataset.node.spec)
+    return Dataset(Zeros(size=count if known(count) else sys.maxsize, spec=spec, count=count), dataset.options())

@@ -1,0 +1,135 @@
+"""A plan as people read it: text, and HTML for notebooks."""
+
+from typing import TYPE_CHECKING
+
+from .._display import table
+from ..input._plan import InputPlan
+from ._estimate import ASSUMPTIONS
+
+if TYPE_CHECKING:
+    from ._plan import Plan
+
+_MIB, _GIB = 1 << 20, 1 << 30
+_WORKERS_SHOWN = 2  # at the beginning; and the last one
+
+
+def as_text(plan: "Plan") -> str:
+    """The plan, its table of scaling, and what was assumed."""
+    rows = rows_of(plan)
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:{width}}  {value}".rstrip() for name, value in rows]
+    return "\n".join([*lines, "", *_scaling(plan), "", *[f"Assumed: {text}." for text in ASSUMPTIONS]])
+
+
+def as_html(plan: "Plan") -> str:
+    """Two tables: the plan, and its scaling."""
+    scaling = [(str(n), time(t.step), f"{e:.1%}") for n, t, e in plan.scaling()]
+    return table(rows_of(plan)) + (table(scaling, head=("devices", "step", "efficiency")) if scaling else "")
+
+
+def rows_of(plan: "Plan") -> list[tuple[str, str]]:
+    """Names and values."""
+    return [*_what(plan), *_memory(plan), *_work(plan), *_times(plan)]
+
+
+def _what(plan: "Plan") -> list[tuple[str, str]]:
+    shapes = ", ".join("x".join(map(str, shape)) for shape in plan.batch)
+    rows = [
+        ("topology", f"{plan.target.text}: {plan.target.num_devices} x {plan.chip.name}"),
+        ("batch per replica", f"{shapes} (global batch {plan.examples_per_step})"),
+    ]
+    for found in plan.inputs:
+        texts = [found] if isinstance(found, str) else input_lines(found)
+        rows += [("who reads what" if i == 0 else "", text) for i, text in enumerate(texts)]
+    return rows
+
+
+def input_lines(plan: InputPlan) -> list[str]:
+    """An input plan in a few lines: of many workers the first ones and the last."""
+    _, policy, *rest = (line.strip() for line in str(plan).splitlines())
+    workers = rest[1:]
+    if len(workers) > _WORKERS_SHOWN + 2:
+        workers = [*workers[:_WORKERS_SHOWN], f"... {len(workers) - _WORKERS_SHOWN - 1} more ...", workers[-1]]
+    return [policy, *workers]
+
+
+def _memory(plan: "Plan") -> list[tuple[str, str]]:
+    on_cpu = plan.target.kind == "cpu"
+    rows = [
+        ("weights", size(plan.weights)),
+        ("optimizer state", size(plan.optimizer_state)),
+        ("metrics and other state", size(plan.other_state)),
+        ("batch", size(plan.batch_bytes)),
+        ("activations and other temporaries", size(plan.compiled.temporary_bytes)),
+        ("the machine holds" if on_cpu else "each device holds", f"{size(plan.bytes_per_device)} of {size(plan.chip.memory)}"),
+        ("does it fit", _fits(plan.bytes_per_device, plan.chip.memory)),
+    ]
+    saved = plan.optimizer_state - plan.sliced_state
+    if not plan.fits and saved > 0:
+        less = plan.bytes_per_device - saved
+        rows.append(("with shard_optimizer_state=True", f"{size(less)}, optimizer state {size(plan.sliced_state)}"))
+        rows.append(("does it fit then", _fits(less, plan.chip.memory)))
+    return rows
+
+
+def _fits(needed: float, there: float) -> str:
+    return "yes" if needed <= there else f"NO, by {size(needed - there)}"
+
+
+def _work(plan: "Plan") -> list[tuple[str, str]]:
+    kinds: dict[str, list[int]] = {}
+    for exchange in plan.compiled.exchanges:
+        kinds.setdefault(exchange.kind, []).append(exchange.num_bytes)
+    listing = ", ".join(
+        f"{len(each)} {kind}" + (f" of {size(sum(each))}" if len(kinds) > 1 else "") for kind, each in kinds.items()
+    )
+    who = "operations" if plan.target.kind == "cpu" else "operations per device"
+    return [
+        (
+            "exchanged per step" if plan.target.kind == "cpu" else "exchanged per step and device",
+            f"{size(plan.exchanged_bytes)} ({listing or 'none'})",
+        ),
+        (who, f"{plan.compiled.flops / 1e9:,.2f} GFLOP"),
+        ("memory traffic" if plan.target.kind == "cpu" else "memory traffic per device", size(plan.compiled.memory_bytes)),
+    ]
+
+
+def _times(plan: "Plan") -> list[tuple[str, str]]:
+    times, measured = plan.times, plan.compiled.measured
+    parts = f"compute {time(times.compute)} beside memory {time(times.memory)}, then network {time(times.network)}"
+    return [
+        ("estimated step", time(times.step)) if measured is None else ("step, measured on zeros", time(measured)),
+        ("of which" if measured is None else "by rates", parts),
+        ("bound by", times.bound),
+        ("examples per second", f"{plan.examples_per_step / plan.seconds:,.0f}" if plan.seconds else "-"),
+        ("figures", f"{plan.compiled.source}, in {plan.compiled.seconds:.1f} s"),
+    ]
+
+
+def _scaling(plan: "Plan") -> list[str]:
+    if plan.target.kind == "cpu":
+        return ["All replicas share this machine's cores: more of them do not compute faster."]
+    rows = [f"{'devices':>8}  {'step':>10}  efficiency"]
+    for n, times, efficiency in plan.scaling():
+        rows.append(f"{n:>8}  {time(times.step):>10}  {efficiency:6.1%} {'#' * round(40 * efficiency)}")
+    return rows
+
+
+def size(num_bytes: float) -> str:
+    """Bytes, for people.
+
+    >>> size(1536), size(3 << 20), size(20 << 30)
+    ('1.5 KiB', '3.0 MiB', '20.0 GiB')
+    """
+    if num_bytes < _MIB:
+        return f"{num_bytes / 1024:,.1f} KiB"
+    return f"{num_bytes / _MIB:,.1f} MiB" if num_bytes < _GIB else f"{num_bytes / _GIB:,.1f} GiB"
+
+
+def time(seconds: float) -> str:
+    """Seconds, for people.
+
+    >>> time(0.0000015), time(0.25), time(3)
+    ('1.5 us', '250.00 ms', '3.00 s')
+    """
+    return f"{seconds * 1e6:,.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:,.2f} ms" if seconds < 1 else f"{seconds:,.2f} s"

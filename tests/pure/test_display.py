@@ -1,0 +1,82 @@
+"""How values show themselves in notebooks: literal HTML, everything escaped."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import replicant
+from replicant import _display
+from replicant.data import Dataset
+
+
+def test_a_table_escapes_names_and_values():
+    assert _display.table([("<b>", "1 & 2")], head=("a", '"b"')) == (
+        "<table><tr><th>a</th><th>&quot;b&quot;</th></tr><tr><td>&lt;b&gt;</td><td>1 &amp; 2</td></tr></table>"
+    )
+
+
+def test_a_long_value_is_cut():
+    html = _display.replicas("PerReplica", ["x" * 1000])
+    assert "x" * 196 + " ..." in html
+    assert "x" * 197 not in html
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (
+            replicant.PerReplica(["<a>", "b"]),
+            (
+                "<div><b>PerReplica of 2 replicas</b><table><tr><th>replica</th><th>value</th></tr>"
+                "<tr><td>0</td><td>&lt;a&gt;</td></tr><tr><td>1</td><td>b</td></tr></table></div>"
+            ),
+        ),
+        (
+            replicant.Mirrored(3.5, num_replicas=1),
+            (
+                "<div><b>Mirrored of 1 replica</b><table><tr><th>replica</th><th>value</th></tr>"
+                "<tr><td>0</td><td>3.5</td></tr></table></div>"
+            ),
+        ),
+        (
+            replicant.PerReplica([np.zeros((1, 2), "int32")]),
+            (
+                "<div><b>PerReplica of 1 replica</b><table><tr><th>replica</th><th>array</th><th>device</th><th>value</th></tr>"
+                "<tr><td>0</td><td>int32[1, 2]</td><td>host</td><td>[[0 0]]</td></tr></table></div>"
+            ),
+        ),
+    ],
+)
+def test_values_of_replicas(value, expected):
+    assert value._repr_html_() == expected
+
+
+def test_arrays_say_where_they_are():
+    stacked = replicant.PerReplica.from_stacked(jnp.zeros((2, 3)))
+    assert "<td>float32[3]</td><td>cpu:0</td><td>[0. 0. 0.]</td>" in stacked._repr_html_()
+
+
+def test_strategies():
+    assert replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=True)._repr_html_() == (
+        "<div><b>MirroredStrategy</b><table><tr><td>replicas</td><td>2</td></tr><tr><td>workers</td><td>1</td></tr>"
+        "<tr><td>computed as</td><td>one program on cpu:0</td></tr>"
+        "<tr><td>replica 0</td><td>cpu:0</td></tr><tr><td>replica 1</td><td>cpu:1</td></tr></table></div>"
+    )
+    sliced = replicant.MirroredStrategy(["cpu:0", "cpu:1"], shard_optimizer_state=True)._repr_html_()
+    assert "<td>optimizer state</td><td>in slices</td>" in sliced
+    assert replicant.get_strategy()._repr_html_().startswith("<div><b>DefaultStrategy</b><table><tr><td>replicas</td><td>1</td>")
+
+
+def test_input_plans():
+    assert Dataset.range(10).batch(4).explain(num_workers=2)._repr_html_() == (
+        "<div><b>Input plan: DATA, because the dataset reads no files</b><table>"
+        "<tr><th>worker</th><th>replicas</th><th>reads</th><th>rows per batch</th></tr>"
+        "<tr><td>0</td><td>0</td><td>everything</td><td>2</td></tr><tr><td>1</td><td>1</td><td>everything</td><td>2</td></tr>"
+        "</table></div>"
+    )
+
+
+def test_an_input_plan_as_json_has_it():
+    plan = Dataset.range(10).batch(4).explain(num_workers=2).to_dict()
+    assert plan["policy"] == "DATA"
+    assert plan["workers"][1] == {"replica_ids": (1,), "files": None, "steps": ((2,),), "last_steps": ((1,),)}
