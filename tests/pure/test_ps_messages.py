@@ -1,6 +1,8 @@
 """What goes between coordinator, workers and servers: messages sent together, and arguments that are quick to pack."""
 
 import pickle
+import select
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,6 +23,23 @@ def test_messages_sent_together_come_out_one_by_one_and_in_order():
     one.send_all([])
     one.send("last")
     assert [other.receive(60.0, "testing")[0] for _ in range(5)] == [*messages, "last"]
+    one.close()
+    other.close()
+
+
+def test_what_comes_while_sending_waits_to_be_asked_for():
+    one, other = Channel.pair("one", "other")
+    large = b"x" * (8 << 20)
+    other.send("news")
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(other.receive, 60.0, "testing")
+        one.send(large)  # more than the sockets hold: meanwhile it takes in what comes
+        assert received.result(60)[0] == large
+    one.poll()
+    assert one.has_news
+    assert not select.select([one], [], [], 0)[0]  # nothing more arrives
+    assert one.next() == ("news", [])
+    assert not one.has_news
     one.close()
     other.close()
 

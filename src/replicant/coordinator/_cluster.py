@@ -149,14 +149,15 @@ class Cluster:
             os.write(self._wake_out, b"x")
 
     def _watch(self) -> None:
-        """Wait for something to happen, and deal with it."""
-        while not self._stopping:
+        """Wait for something to happen, and deal with it, until there is nothing more to be done."""
+        while not self._stopping and self.failure is None:
             if self._poller is None:
                 self._members = {member.control.fileno(): member for member in (*self.servers, *self.workers)}
                 self._poller = select.poll()
                 for fd in (self._wake_in, *self._members):
                     self._poller.register(fd, select.POLLIN)
-            for fd, _ in self._poller.poll():
+            ready = [(fd, 0) for fd, member in self._members.items() if member.control.has_news]  # came while we were sending
+            for fd, _ in ready or self._poller.poll():
                 if fd == self._wake_in:
                     os.read(self._wake_in, 4096)
                     self.on_wake()
@@ -179,6 +180,8 @@ class Cluster:
                     self.on_message(member, message[0])
         except Closed:
             self._replace(member)
+            if self.failure is not None:
+                self.on_wake()
             return True
         return False
 
@@ -193,6 +196,8 @@ class Cluster:
             failed = 0 if member.ready else member.failed_starts + 1
             if failed >= _MAX_FAILED_STARTS:
                 self.failure = LostProcessError(f"{member} {how} {failed} times before it was ready. Its output says why.")
+                self._changed.notify_all()
+                return
             self.num_replaced[member.role] += 1
             if member.role == "server":
                 self._replace_server(member, failed)
@@ -202,8 +207,6 @@ class Cluster:
                 successor.failed_starts = failed
                 self.workers[member.index] = successor
             self._changed.notify_all()
-        if self.failure is not None:
-            self.on_wake()
 
     def _replace_server(self, member: Member, failed: int) -> None:
         successor = self._start("server", member.index)

@@ -83,6 +83,7 @@ class Dispatcher:
         self._delivered = Delivered()
         self._workers: collections.deque[Member] = collections.deque()
         self._pace = Pace()
+        self._prepared: collections.deque[tuple[Member, Any]] = collections.deque()  # answers that are to be sent
         self._error: Exception | None = None
         self.stats = Stats(rounds)
         cluster.on_ready, cluster.on_message, cluster.on_lost = self._ready, self._answered, self._lost
@@ -162,6 +163,10 @@ class Dispatcher:
             if self._broken():
                 self._give_up()
                 return
+            while self._prepared:
+                worker, answer = self._prepared.popleft()
+                with contextlib.suppress(Closed):  # noticed by the cluster
+                    worker.control.send(answer)
             self._delivered.drop_gone(self._workers, self._functions.forgotten)
             waiting = len(self._workers)
             while waiting and self._queue.num_ready and (self._rounds is None or self._rounds.may_begin()):
@@ -229,8 +234,9 @@ class Dispatcher:
             self._prepare(optimizer, variables)
         except Exception as raised:  # noqa: BLE001 - told to the function that asked
             error = pack_error(raised, "the coordinator")
-        with self._changed, contextlib.suppress(Closed):
-            worker.control.send(("prepared", optimizer, error))
+        with self._changed:
+            self._prepared.append((worker, ("prepared", optimizer, error)))
+        self._cluster.wake()  # only the watching thread sends to workers
 
     def _end(self, number: int, value: Any, error: Exception | None) -> None:
         closure = self._closures.pop(number)
@@ -269,7 +275,7 @@ class Dispatcher:
                 self._cancel(error)
             self._changed.notify_all()
         if not self._broken():
-            self._dispatch()
+            self._cluster.wake()  # only the watching thread sends to workers
 
     def _lost(self, worker: Member, how: str) -> None:
         with self._changed:

@@ -50,6 +50,11 @@ class Channel:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         return cls(one, second), cls(other, first)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether something was taken in, maybe while sending, and nobody has asked for it."""
+        return bool(self._messages) or self._closed
+
     def fileno(self) -> int:
         """For select."""
         return self.socket.fileno()
