@@ -207,3 +207,21 @@ def test_subtract_scaled_is_that():
     new = np.empty_like(old)
     subtract_scaled(new, old, gradient, 0.5)
     np.testing.assert_array_equal(new, old - np.float32(0.5))
+
+
+def test_a_dead_workers_push_that_is_read_late_is_left_out():
+    """The closure was repeated by another worker meanwhile, which has pushed something else since; or it has even ended."""
+    memory, shards = new_server()
+    applier = applier_of(memory, shards)
+    add = [Operation("add", [Change(SCALAR, np.array(1.0))])]
+    assert applier.apply(push_of(5, add, client=2, attempt=1), add)
+    assert applier.apply(push_of(6, add, client=2), add)
+    assert not applier.apply(push_of(5, add, client=1), add)
+    assert not applier.apply(push_of(5, add, client=3, attempt=2), add)
+    assert applier.apply(push_of(5, add, client=3, attempt=2, sequence=2), add)  # its second push is another one
+    assert applier.apply(push_of(9, add, client=2, low_water=8), add)
+    assert not applier.apply(push_of(7, add, client=1), add)
+    assert applier.apply(push_of(8, add, client=1), add)
+    assert values_of(memory, shards)[SCALAR] == 5.0
+    assert memory.ledger.duplicates == 3
+    memory.close()

@@ -44,6 +44,8 @@ class Applier:
         self._ledger: Ledger = memory.ledger
         self._shards: dict[int, ShardView] = {}
         self.rules: dict[int, Rule] = {}
+        self._low_water = 0  # closures with smaller numbers have ended
+        self._repeated: dict[int, int] = {}  # by closure that was applied in a later attempt: its last push
 
     def add_shard(self, shard: Shard, dtype: np.dtype) -> None:
         """A new shard; its first value is there already."""
@@ -60,7 +62,7 @@ class Applier:
     def apply(self, push: Push, operations: list[Operation]) -> bool:
         """Apply a push; False if it was applied before."""
         ledger = self._ledger
-        if push.attempt > 0 and ledger.has_applied(push.name):
+        if self._was_applied(push):
             ledger.count_duplicate()
             return False
         update = _Update(self._shards, self._memory, self.rules)
@@ -69,7 +71,23 @@ class Applier:
             update.perform(operation)
         staleness = max(0, ledger.updates - push.seen)
         ledger.commit(update.flipped, push.name, push.low_water, staleness=staleness, nbytes=num_bytes(operations))
+        if push.attempt > 0:
+            self._repeated[push.name.closure] = push.name.sequence
         return True
+
+    def _was_applied(self, push: Push) -> bool:
+        """Whether this push was applied before, by its worker or by another.
+
+        What a dead worker had sent may be read only after its closure was repeated elsewhere, and after that worker's next push.
+        A successor of this server need not know of it: such a push is lost with the server it was sent to.
+        """
+        name = push.name
+        if push.low_water > self._low_water:
+            self._low_water = push.low_water
+            self._repeated = {closure: last for closure, last in self._repeated.items() if closure > push.low_water}
+        if name.closure <= self._low_water or self._repeated.get(name.closure, 0) >= name.sequence:
+            return True
+        return push.attempt > 0 and self._ledger.has_applied(name)
 
 
 class _Update:
