@@ -47,6 +47,7 @@ def test_killed_workers_start_again_from_the_last_backup(answers):
         assert lines[-1] == "total 1128.0 with 2 replicas"
 
 
+@pytest.mark.slow
 def test_no_room(answers):
     result = answers["no room"]
     assert result["code"] == 1
@@ -56,5 +57,6 @@ def test_no_room(answers):
     )
 
 
+@pytest.mark.slow
 def test_workers_end_with_who_launched_them(answers):
     assert answers["launcher killed"]
