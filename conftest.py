@@ -1,6 +1,7 @@
 """Eight virtual CPU devices and Keras on JAX, for tests and doctests alike; must run before JAX starts."""
 
 import os
+import signal
 
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("REPLICANT_COMPILATION_CACHE", "0")  # compile what is tested
@@ -12,3 +13,8 @@ import replicant
 NUM_DEVICES = 8
 
 replicant.set_virtual_devices(NUM_DEVICES)
+
+# A shell's background jobs ignore these, and so would the processes that tests interrupt.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
