@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,27 @@ def test_what_a_killed_worker_held_is_done_exactly_once():
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer.pop("held") > 4
     assert answer == {"total": 0, "results": True, "replaced": 2}
+
+
+@pytest.mark.parametrize("num_kills", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_killed_coordinator_goes_on_from_its_checkpoint(num_kills, tmp_path):
+    rng, count = random.Random(num_kills), 100 + 200 * num_kills
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    command = [sys.executable, str(PROGRAM.with_name("_ps_restarted_program.py")), str(tmp_path), str(count)]
+    for number in range(num_kills):
+        num_saved = rng.randint(0 if number else 1, 10)  # so that there is something to go on from
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            try:
+                assert process.stdout is not None
+                lines = [process.stdout.readline() for _ in range(1 + num_saved)]
+                assert lines == ["training\n", *["saved\n"] * num_saved]
+                time.sleep(rng.uniform(0, 0.1))
+            finally:
+                process.kill()
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    total = count * (count - 1) // 2
+    assert json.loads(done.stdout.splitlines()[-1]) == {"total": total, "vector": [total], "resumed": True}
 
 
 @pytest.mark.slow

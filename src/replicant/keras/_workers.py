@@ -18,6 +18,17 @@ from ._fit import strategy_of
 from ._resume import Randomness
 from ._sharing import active
 
+_COUNTS = (
+    "batch_size",
+    "epochs",
+    "initial_epoch",
+    "steps_per_epoch",
+    "steps",
+    "validation_split",
+    "validation_steps",
+    "validation_batch_size",
+    "validation_freq",
+)
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "RemoteMonitor", "OrbaxCheckpoint")
 
 
@@ -26,9 +37,10 @@ def _loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -
     world = None if strategy is None else strategy.placement.world
     if world is None:
         return original(model, *args, **kwargs)
-    if active.get() is None:  # the first loop, and not an evaluation in the midst of it
-        _shuffle_alike(world)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
+    if active.get() is None:  # the first loop, and not an evaluation in the midst of it
+        _count_alike(world, original.__name__, bound)
+        _shuffle_alike(world)
     if not world.is_chief and "callbacks" in bound.arguments:
         bound.arguments["callbacks"] = _without_writers(bound.arguments["callbacks"])
     token = active.set(strategy)
@@ -36,6 +48,21 @@ def _loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -
         return original(*bound.args, **bound.kwargs)
     finally:
         active.reset(token)
+
+
+def _count_alike(world: World, name: str, bound: inspect.BoundArguments) -> None:
+    """Raise WorkerMismatchError unless all workers are about to make the same number of steps, as far as arguments tell."""
+    given = inspect.BoundArguments(bound.signature, bound.arguments.copy())
+    given.apply_defaults()
+    facts = [f"{key}={given.arguments[key]!r}" for key in _COUNTS if key in given.arguments]
+    rows = getattr(given.arguments.get("x"), "shape", None)
+    facts += [f"{rows[0]} rows"] if rows else []
+    world.agree(
+        "loop",
+        f"{name}({', '.join(facts)})",
+        "The workers are about to make different numbers of steps. Call fit, evaluate and predict with the same data and the same "
+        "numbers on all workers.",
+    )
 
 
 def _shuffle_alike(world: World) -> None:
