@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-SECONDS = 240.0  # for a whole group; far more than it takes
+SECONDS = 480.0  # for a whole group; far more than it takes
 _FOREIGN = ("JAX_", "REPLICANT_", "TF_CONFIG", "XLA_FLAGS", "NPROC", "SLURM_", "OMPI_", "RANK", "WORLD_SIZE", "MASTER_")
 
 
