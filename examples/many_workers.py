@@ -4,8 +4,9 @@
     torchrun --nproc-per-node 2 examples/many_workers.py
     mpirun -n 2 python examples/many_workers.py
 
-The strategy finds the other processes in the variables that the launcher sets. The global batch is the same whatever their
-number, so the results are as well, but for their last bits. Started alone the program trains on this process's devices.
+The strategy finds the other processes in the variables that the launcher sets. The global batch grows with their number; halve
+--batch-size-per-replica for twice as many, and the results stay the same but for their last bits. Started alone the program
+trains on this process's devices.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("adam", loss, metrics=["accuracy"])
     train = Dataset.from_tensor_slices((data.train_images, data.train_labels))
-    train = train.shuffle(len(data.train_labels), seed=SEED).batch(options.batch_size_per_replica)  # of all workers together
+    global_batch_size = options.batch_size_per_replica * strategy.num_replicas_in_sync
+    train = train.shuffle(len(data.train_labels), seed=SEED).batch(global_batch_size)
     model.fit(train, epochs=options.epochs, verbose=2 if strategy.is_chief else 0)
     found = model.evaluate(data.test_images, data.test_labels, verbose=0, return_dict=True)
     topology = strategy.topology

@@ -282,3 +282,20 @@ def test_errors_that_cannot_be_made_again_come_as_text():
     assert type(error) is ParameterServerError
     assert str(error) == "Odd: 1 and 2"
     assert error.__notes__[0].startswith("On the worker:")
+
+
+def test_nobody_waits_for_a_watching_thread_that_has_failed(strategy):
+    coordinator = ClusterCoordinator(strategy)
+    coordinator.schedule(lambda: 1).fetch()
+
+    def fail(*_):
+        raise RuntimeError("no memory")
+
+    strategy.cluster.on_message = fail
+    waiting = coordinator.schedule(lambda: 2)
+    with pytest.raises(LostProcessError, match=r"The thread that watches workers and servers failed: RuntimeError: no memory"):
+        coordinator.join(timeout=60)
+    with pytest.raises(LostProcessError, match=r"The thread that watches workers and servers failed"):
+        waiting.fetch(timeout=60)
+    with pytest.raises(LostProcessError, match=r"The thread that watches workers and servers failed"):
+        coordinator.schedule(lambda: 3)

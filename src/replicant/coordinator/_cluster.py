@@ -149,6 +149,18 @@ class Cluster:
             os.write(self._wake_out, b"x")
 
     def _watch(self) -> None:
+        """The watching thread. Without it everybody would wait for ever, so what ends it before its time ends the cluster."""
+        try:
+            self._watch_on()
+        except Exception as error:  # noqa: BLE001 - told to everybody who waits or comes
+            failure = LostProcessError(f"The thread that watches workers and servers failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            with self._changed:
+                self.failure = failure
+                self._changed.notify_all()
+            self.on_wake()
+
+    def _watch_on(self) -> None:
         """Wait for something to happen, and deal with it, until there is nothing more to be done."""
         while not self._stopping and self.failure is None:
             if self._poller is None:
