@@ -28,7 +28,7 @@ def test_an_example(launcher: str, tmp_path: Path) -> None:
     more = ["--master-port", str(_group.free_port())] if launcher == "torchrun" else []
     start, *options = LAUNCHERS[launcher]
     done = subprocess.run(
-        [start, *more, *options, sys.executable, str(EXAMPLE), "--epochs", "1"],
+        [start, *more, *options, sys.executable, str(EXAMPLE), "--epochs", "1", "--batch-size-per-replica", "32"],
         env=_group.clean_environment() | ROOT_MAY,
         cwd=tmp_path,
         capture_output=True,
