@@ -1,8 +1,8 @@
 """Steps per second on parameter servers: Replicant against TensorFlow, by turns on this machine.
 
-2 servers and 2 workers, all on this machine; two dense layers of 100 KB or 50 MB with batch 32, or two embeddings of 500,000 x 32
-with 128 lookups each and a dense tower; SGD. Rounds alternate; medians are printed. ``--slow`` makes one worker sleep in each of
-its steps instead, and compares Replicant with itself.
+2 servers and 2 workers, or ``--workers N``, all on this machine; two dense layers of 100 KB or 50 MB with batch 32, or two
+embeddings of 500,000 x 32 with 128 lookups each and a dense tower; SGD. Rounds alternate; medians are printed. ``--slow`` makes one
+worker sleep in each of its steps instead, and compares Replicant with itself.
 
 Run: ``python benchmarks/parameter_server.py --tensorflow PYTHON [small large embedding] [--rounds 5]``, where PYTHON is an
 interpreter with TensorFlow; without it only Replicant is measured.
@@ -13,7 +13,7 @@ import statistics
 import sys
 
 from _rounds import Measured, alternate
-from contenders._ps_cases import CASES
+from contenders._ps_cases import CASES, WORKERS
 
 
 def parse() -> argparse.Namespace:
@@ -23,7 +23,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tensorflow", help="a Python interpreter with TensorFlow")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=240, help="for each case")
-    parser.add_argument("--slow", type=float, default=0.0, help="seconds that one of two workers sleeps in each step")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="their number")
+    parser.add_argument("--slow", type=float, default=0.0, help="seconds that one of the workers sleeps in each step")
     return parser.parse_args()
 
 
@@ -37,11 +38,12 @@ def main() -> None:
     args = parse()
     print(f"{'case':<10} {'contender':<22} {'steps/s':>9} {'spread':>17}   ratio")
     for name in args.cases:
-        commands = {"replicant": (sys.executable, "with_replicant_ps.py", [name])}
+        options = [name, "--workers", str(args.workers)]
+        commands = {"replicant": (sys.executable, "with_replicant_ps.py", options)}
         if args.slow:
-            commands["one slow worker"] = (sys.executable, "with_replicant_ps.py", [name, "--slow", str(args.slow)])
+            commands["one slow worker"] = (sys.executable, "with_replicant_ps.py", [*options, "--slow", str(args.slow)])
         elif args.tensorflow:
-            commands["tensorflow"] = (args.tensorflow, "with_tensorflow_ps.py", [name])
+            commands["tensorflow"] = (args.tensorflow, "with_tensorflow_ps.py", options)
         found = alternate(commands, rounds=args.rounds, seconds=args.seconds, deadline=200)
         steps = CASES[name].steps
         ours = rate(found["replicant"], steps)

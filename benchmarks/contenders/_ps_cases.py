@@ -31,6 +31,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--slow", type=float, default=0.0, help="seconds that worker 0 sleeps in each step")
     parser.add_argument("--deadline", type=float, default=300)
     args = parser.parse_args()

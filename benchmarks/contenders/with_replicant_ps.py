@@ -8,7 +8,7 @@ from collections.abc import Callable
 os.environ["KERAS_BACKEND"] = "jax"
 
 import keras
-from _ps_cases import RATE, ROWS, SERVERS, WIDTH, WORKERS, batch, parse
+from _ps_cases import RATE, ROWS, SERVERS, WIDTH, batch, parse
 from _serve import Round, serve
 
 import replicant
@@ -19,7 +19,7 @@ from replicant.data import Dataset
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
     """The contender."""
-    cluster = ClusterSpec({"ps": ["127.0.0.1:0"] * SERVERS, "worker": ["127.0.0.1:0"] * WORKERS})
+    cluster = ClusterSpec({"ps": ["127.0.0.1:0"] * SERVERS, "worker": ["127.0.0.1:0"] * args.workers})
     strategy = replicant.ParameterServerStrategy(SimpleClusterResolver(cluster), MinSizePartitioner(1 << 20, SERVERS))
     coordinator = ClusterCoordinator(strategy)
     with strategy.scope():

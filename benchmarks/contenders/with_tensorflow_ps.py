@@ -13,7 +13,7 @@ from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
-from _ps_cases import RATE, ROWS, SERVERS, WIDTH, WORKERS, batch, parse
+from _ps_cases import RATE, ROWS, SERVERS, WIDTH, batch, parse
 from _serve import Round, serve
 
 tf: Any = importlib.import_module("tensorflow")
@@ -31,7 +31,7 @@ def _ports(count):
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
     """The contender."""
-    cluster = {"ps": _ports(SERVERS), "worker": _ports(WORKERS)}
+    cluster = {"ps": _ports(SERVERS), "worker": _ports(args.workers)}
     for job, tasks in cluster.items():
         for index in range(len(tasks)):
             subprocess.Popen([sys.executable, __file__, "serve", json.dumps([cluster, job, index])])
