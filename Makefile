@@ -32,9 +32,10 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest --quiet --doctest-modules src/replicant $(ARGS)
 
-# In two processes, which share the work by files. One process, for a debugger or a single test: .venv/bin/python -m pytest PATH
+# In two processes, which share the work by files, in the order of their folders: the short ones, of pure, come last and even out
+# the end. One process, for a debugger or a single test: .venv/bin/python -m pytest PATH
 test: setup
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The oldest Keras that is supported, and the newest there is, beside the other packages of constraints.txt.
 KERAS_VERSIONS := keras==3.12.0 keras

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .cluster import _bootstrap, _heartbeat
+from .kernels import _memory
 
 _MAX_IN_FLIGHT = 4
 
@@ -30,6 +31,7 @@ def start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, b
     Raises WorkerLostError if a program failed because another worker is gone.
     """
     _heartbeat.beat()
+    _memory.note()
     if not bounded:
         box.extend(map(program, *[(arg,) for arg in args]))
         return

@@ -229,12 +229,12 @@ def test_training_is_the_same_after_200_steps() -> None:
 
 def test_what_is_on() -> None:
     states = dict(kernels.status().kernels)
-    assert list(states) == ["conv", "avg_pool", "direct_conv", "max_pool"]
+    assert list(states) == ["conv", "memory", "avg_pool", "direct_conv", "max_pool"]
     assert (states["avg_pool"], states["max_pool"]) == ("on", "on")
     with kernels.disabled("avg_pool"):
         assert kernels.status().kernels["avg_pool"] == "off: switched off"
         assert "avg_pool off: switched off, direct_conv on, max_pool on" in str(kernels.status())
-        assert repr(kernels.status()).splitlines()[2] == (
+        assert repr(kernels.status()).splitlines()[3] == (
             "  avg_pool     off: switched off  (sums over windows (average pooling and its gradient), as additions of slices)"
         )
 
@@ -246,8 +246,17 @@ def test_what_is_on() -> None:
         (
             ("conv",),
             (
-                "The kernel 'conv' is an option that XLA reads when JAX starts, so it cannot be switched later. Start the program "
-                "with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool for all but this one."
+                "The kernel 'conv' is an option of XLA that counts when JAX starts, so it cannot be switched later. Start the "
+                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool,memory for "
+                "all but this one."
+            ),
+        ),
+        (
+            ("max_pool", "memory"),
+            (
+                "The kernel 'memory' is an option of the allocator that counts when JAX starts, so it cannot be switched later. "
+                "Start the program with REPLICANT_KERNELS=1 to have it, or with "
+                "REPLICANT_KERNELS=avg_pool,conv,direct_conv,max_pool for all but this one."
             ),
         ),
     ],

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError
-from . import _convolutions, _windows
+from . import _convolutions, _memory, _windows
 from ._flags import set_conv_option
 from ._lowering import register
 from ._switch import FAMILIES, LOWERINGS, VARIABLE, choose, choose_here, chosen, chosen_everywhere, from_environment
@@ -34,11 +34,13 @@ class Status:
 @dataclass
 class _Installed:
     conv: str = "off: not installed"
+    memory: str = "off: not installed"
     registered: set[str] = field(default_factory=set)
     families: set[str] = field(default_factory=set)
 
 
 _installed = _Installed()
+_OPTION_OF = {"conv": "XLA", "memory": "the allocator"}
 
 
 def install() -> None:
@@ -48,6 +50,7 @@ def install() -> None:
     """
     wanted = from_environment()
     _installed.conv = set_conv_option("conv" in wanted)
+    _installed.memory = _memory.install("memory" in wanted)
     choose(wanted & LOWERINGS)
     if wanted & LOWERINGS:
         _register()
@@ -66,8 +69,8 @@ def enable(*names: str) -> None:
     """Switch kernels on. Programs compile anew when they are next called; those compiled ahead of time stay as they are.
 
     Args:
-        *names: "max_pool", "avg_pool", "direct_conv"; without any, all three. "conv" can be chosen only before JAX starts, by
-            the environment variable REPLICANT_KERNELS.
+        *names: "max_pool", "avg_pool", "direct_conv"; without any, all three. "conv" and "memory" can be chosen only before
+            JAX starts, by the environment variable REPLICANT_KERNELS.
 
     Raises ArgumentError for other names.
 
@@ -108,10 +111,11 @@ def disabled(*names: str) -> Iterator[None]:
 
 
 def _checked(names: tuple[str, ...]) -> frozenset[str]:
-    if "conv" in names:
+    if fixed := sorted({"conv", "memory"} & set(names)):
+        others = ",".join(sorted(set(FAMILIES) - {fixed[0]}))
         raise ArgumentError(
-            "The kernel 'conv' is an option that XLA reads when JAX starts, so it cannot be switched later. Start the program with "
-            f"{VARIABLE}=1 to have it, or with {VARIABLE}={','.join(sorted(LOWERINGS))} for all but this one."
+            f"The kernel {fixed[0]!r} is an option of {_OPTION_OF[fixed[0]]} that counts when JAX starts, so it cannot be switched "
+            f"later. Start the program with {VARIABLE}=1 to have it, or with {VARIABLE}={others} for all but this one."
         )
     if unknown := sorted(set(names) - LOWERINGS):
         raise ArgumentError(
@@ -130,7 +134,7 @@ def status() -> Status:
     on | off: switched off
     """
     asked = from_environment()
-    states = {"conv": _installed.conv}
+    states = {"conv": _installed.conv, "memory": _installed.memory}
     for name in sorted(LOWERINGS):
         if name in chosen():
             states[name] = "on" if name in _installed.families else "off: this JAX has changed the lowering that it stands in for"

@@ -36,15 +36,15 @@ def set_conv_option(wanted: bool) -> str:
     if tuple(int(part) for part in version.split(".")[:2]) not in _TRIED:
         tried = ", ".join(".".join(map(str, line)) for line in _TRIED)
         return f"off: jaxlib {version} has not been tried with it (only {tried})"
-    if reason := _accelerator():
+    if reason := accelerator():
         return f"off: {reason}, whose compiler may not know the option"
-    if _jax_has_started():
+    if jax_has_started():
         return "off: JAX had started before replicant was imported; import replicant first"
     os.environ["XLA_FLAGS"] = f"{flags} {OPTION}={VALUE}".strip()
     return "on"
 
 
-def _accelerator() -> str | None:
+def accelerator() -> str | None:
     """What makes us think that JAX will start more than the CPU, if anything does."""
     platforms = jax.config.values["jax_platforms"] or os.environ.get("JAX_PLATFORMS", "")
     if platforms:
@@ -57,7 +57,7 @@ def _accelerator() -> str | None:
     return None
 
 
-def _jax_has_started() -> bool:
+def jax_has_started() -> bool:
     """JAX refuses to change the number of CPU devices once its backends exist, and changes nothing else by it before."""
     name = "jax_num_cpu_devices"
     now = jax.config.values[name]

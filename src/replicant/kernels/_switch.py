@@ -11,14 +11,15 @@ from ..errors import ConfigurationError
 
 VARIABLE = "REPLICANT_KERNELS"
 
-# Families of lowerings. "conv" is no lowering but an option of XLA, see _flags.py.
+# Families of lowerings, and two others: "conv" is an option of XLA, see _flags.py, and "memory" the allocator's, see _memory.py.
 FAMILIES = {
     "conv": "convolutions and their gradients by Eigen instead of YNNPACK",
     "direct_conv": "depthwise convolutions, and those of few channels, as sums of shifted arrays",
+    "memory": "memory of large temporary arrays is kept from step to step",
     "max_pool": "max pooling and its gradient, without a scatter",
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",
 }
-LOWERINGS = frozenset(FAMILIES) - {"conv"}
+LOWERINGS = frozenset(FAMILIES) - {"conv", "memory"}
 
 
 def from_environment() -> frozenset[str]:

@@ -1,0 +1,142 @@
+"""The memory of programs' temporary arrays stays with the process, instead of coming from the system anew in each step.
+
+XLA allocates what a program needs for its temporaries in one piece each time that it runs. glibc maps a piece of more than 32 MB
+and unmaps it when it is freed, so every step touches pages that the system must find and fill with zeros first: 80,000 of them,
+a quarter of the processor time, in a step of a transformer with 320 MB of temporaries. Kept, they need not be found again. The
+price is memory: freed pieces lie between others and cannot always be used for the next one. So glibc is told to keep them only once
+programs are seen to need many fresh pages, and only while there is room.
+"""
+
+import ctypes
+import os
+import resource
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ._flags import accelerator, jax_has_started
+
+_WINDOW = 4  # programs that start from one look to the next
+_LARGE = 16 << 20  # bytes of fresh pages for each program, in two windows, that are worth it
+_ROOM = 8  # times as much must be there
+_HUGE = 3  # times as much is to be of huge pages
+_SCARCE = 0.1  # of the memory: when less is left, nothing is kept any more
+
+# What mallopt(3) calls them.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_DEFAULT_MMAP_MAX = 65536
+_MADV_HUGEPAGE = 14
+_OTHERS = ("mallctl", "MallocExtension_ReleaseFreeMemory", "mi_malloc")  # symbols of jemalloc, tcmalloc and mimalloc
+_TUNABLES = ("arena_max", "mmap_max", "mmap_threshold", "trim_threshold")
+
+
+class Glibc:
+    """The process's allocator, as far as it can be told and asked."""
+
+    def __init__(self, library: Any):
+        self._library = library
+        library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+        library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
+        library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        # One arena, which is the heap: the others are too small for large pieces and would map them whatever they are told.
+        library.mallopt(_M_ARENA_MAX, 1)
+
+    def keep(self, num_bytes: int) -> None:
+        """Take large pieces from the heap from now on, and give nothing of it back; so many bytes of it to be of huge pages."""
+        library, page = self._library, resource.getpagesize()
+        library.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+        library.mallopt(_M_MMAP_MAX, 0)
+        # Make the heap longer by a piece, and give it back before anything has touched it.
+        if begin := library.malloc(num_bytes):
+            first = -(-begin // page) * page
+            library.madvise(first, (begin + num_bytes - first) // page * page, _MADV_HUGEPAGE)  # where there are none: nothing
+            library.free(begin)
+
+    def give_back(self) -> None:
+        """Map large pieces again, and return to the system what is free."""
+        self._library.mallopt(_M_MMAP_MAX, _DEFAULT_MMAP_MAX)
+        self._library.malloc_trim(0)
+
+    @staticmethod
+    def fresh_bytes() -> int:
+        """Bytes of all pages that the system has given this process so far."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt * resource.getpagesize()
+
+    @staticmethod
+    def memory() -> tuple[int, int]:
+        """Bytes that this process could still have, and of all there are."""
+        return available(Path("/proc/meminfo"), Path("/sys/fs/cgroup"))
+
+
+class Keeper:
+    """Decides from what programs do. Call `note` before each one starts, from one thread at a time."""
+
+    def __init__(self, allocator: Any):
+        self._allocator = allocator
+        self._count = 0
+        self._seen = allocator.fresh_bytes()
+        self._was_large = False
+        self.state = "watching"
+
+    def note(self) -> None:
+        """A program is about to start."""
+        self._count += 1
+        if self._count % _WINDOW == 0 and self.state != "given up":
+            self._look()
+
+    def _look(self) -> None:
+        seen = self._allocator.fresh_bytes()
+        fresh, self._seen = (seen - self._seen) // _WINDOW, seen
+        is_large, was_large, self._was_large = fresh >= _LARGE, self._was_large, fresh >= _LARGE
+        if self.state == "watching" and is_large and was_large:
+            if self._allocator.memory()[0] >= _ROOM * fresh:
+                self._allocator.keep(_HUGE * fresh)
+                self.state = "keeping"
+        elif self.state == "keeping" and (is_large or self._count % (64 * _WINDOW) == 0):
+            left, of = self._allocator.memory()
+            if left < _SCARCE * of:
+                self._allocator.give_back()
+                self.state = "given up"
+
+
+def available(meminfo: Path, cgroup: Path) -> tuple[int, int]:
+    """Bytes that this process could still have, and of all there are: of the machine, or of its control group if it has fewer."""
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    left, of = (1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
+    try:
+        limit, used = (cgroup / "memory.max").read_text().strip(), int((cgroup / "memory.current").read_text())
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+    except OSError:  # no control group, or one of the first version
+        return left, of
+    if limit == "max":
+        return left, of
+    return min(left, int(limit) - used + int(stat.get("inactive_file", 0))), min(of, int(limit))
+
+
+def _nothing() -> None:
+    """Nobody watches."""
+
+
+note: Callable[[], None] = _nothing
+
+
+def install(wanted: bool, environ: Mapping[str, str] = os.environ) -> str:
+    """Watch what programs allocate, if `wanted` and possible. Returns what happened: beginning with "on" or "off"."""
+    global note  # noqa: PLW0603 - replaced, not asked for in each step
+    if not wanted:
+        return "off: REPLICANT_KERNELS does not ask for it"
+    if set_already := [name for name in environ if name.startswith("MALLOC_")]:
+        return f"off: {set_already[0]} is set already"
+    if set_already := [name for name in _TUNABLES if f"glibc.malloc.{name}" in environ.get("GLIBC_TUNABLES", "")]:
+        return f"off: GLIBC_TUNABLES sets glibc.malloc.{set_already[0]} already"
+    if reason := accelerator():
+        return f"off: {reason}, which has memory of its own"
+    if jax_has_started():
+        return "off: JAX had started before replicant was imported; import replicant first"
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "gnu_get_libc_version"):
+        return "off: the allocator is not glibc's"
+    if others := [name for name in _OTHERS if hasattr(library, name)]:
+        return f"off: another allocator is loaded ({others[0]})"
+    note = Keeper(Glibc(library)).note
+    return "on"

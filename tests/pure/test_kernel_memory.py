@@ -1,0 +1,127 @@
+"""When the memory of temporaries is kept: what programs did before, one number for each two looks; and how much memory there is."""
+
+import sys
+
+import pytest
+
+from replicant.kernels import _memory
+
+MB = 1 << 20
+
+
+class Allocator:
+    """Tells what it is told to tell, and remembers what it is asked for."""
+
+    def __init__(self, left: int, of: int):
+        self.fresh, self.left, self.of = 0, left, of
+        self.done: list[object] = []
+
+    def fresh_bytes(self) -> int:
+        return self.fresh
+
+    def memory(self) -> tuple[int, int]:
+        return self.left, self.of
+
+    def keep(self, num_bytes: int) -> None:
+        self.done.append(num_bytes)
+
+    def give_back(self) -> None:
+        self.done.append("given back")
+
+
+def states(allocator: Allocator, keeper: _memory.Keeper, megabytes: list[int]) -> list[str]:
+    """The state after each window of programs that took so many megabytes of fresh pages each."""
+    found = []
+    for each in megabytes:
+        allocator.fresh += 4 * each * MB
+        for _ in range(4):
+            keeper.note()
+        found.append(keeper.state)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "found", "done"),
+    [
+        ([0, 1, 15, 15], ["watching"] * 4, []),
+        ([300, 2, 300, 2], ["watching"] * 4, []),  # compiling, for instance
+        ([300, 320, 0, 0], ["watching", "keeping", "keeping", "keeping"], [960 * MB]),
+        ([2, 16, 16], ["watching", "watching", "keeping"], [48 * MB]),
+        ([2000, 2000], ["watching", "watching"], []),  # 8 times 2,000 MB are not there
+    ],
+)
+def test_what_programs_take_decides(megabytes, found, done):
+    allocator = Allocator(left=8000 * MB, of=16000 * MB)
+    keeper = _memory.Keeper(allocator)
+    assert states(allocator, keeper, megabytes) == found
+    assert allocator.done == done
+
+
+def test_what_was_taken_before_does_not_count():
+    allocator = Allocator(left=8000 * MB, of=16000 * MB)
+    allocator.fresh = 5000 * MB
+    keeper = _memory.Keeper(allocator)
+    assert states(allocator, keeper, [1, 1, 1]) == ["watching"] * 3
+
+
+def test_nothing_is_kept_any_more_once_memory_is_scarce():
+    allocator = Allocator(left=8000 * MB, of=16000 * MB)
+    keeper = _memory.Keeper(allocator)
+    states(allocator, keeper, [100, 100])
+    allocator.left = 1599 * MB
+    assert states(allocator, keeper, [0, 100]) == ["keeping", "given up"]  # it looks when programs need fresh pages again
+    assert states(allocator, keeper, [500, 500, 500]) == ["given up"] * 3
+    assert allocator.done == [300 * MB, "given back"]
+
+
+def test_it_looks_at_the_memory_now_and_then_in_any_case():
+    allocator = Allocator(left=8000 * MB, of=16000 * MB)
+    keeper = _memory.Keeper(allocator)
+    states(allocator, keeper, [100, 100])
+    allocator.left = 1599 * MB
+    assert states(allocator, keeper, [0] * 62) == ["keeping"] * 61 + ["given up"]  # the 64th window
+
+
+MEMINFO = "MemTotal:       16000 kB\nMemFree:  100 kB\nMemAvailable:   8000 kB\nHugePages_Total:       0\n"
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        ({}, (8000, 16000)),
+        ({"memory.max": "max\n", "memory.current": "1024\n", "memory.stat": "inactive_file 0\n"}, (8000, 16000)),
+        (
+            {"memory.max": "4096000\n", "memory.current": "2048000\n", "memory.stat": "anon 5\ninactive_file 1024000\n"},
+            (3000, 4000),
+        ),
+        ({"memory.max": "40960000\n", "memory.current": "2048000\n", "memory.stat": "anon 5\n"}, (8000, 16000)),
+    ],
+)
+def test_memory_that_there_is(tmp_path, group, expected):
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    for name, text in group.items():
+        (tmp_path / name).write_text(text)
+    assert _memory.available(tmp_path / "meminfo", tmp_path) == tuple(1024 * kilobytes for kilobytes in expected)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "environ", "reason"),
+    [
+        (False, {}, "off: REPLICANT_KERNELS does not ask for it"),
+        (True, {"MALLOC_ARENA_MAX": "2"}, "off: MALLOC_ARENA_MAX is set already"),
+        (
+            True,
+            {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=4"},
+            "off: GLIBC_TUNABLES sets glibc.malloc.mmap_max already",
+        ),
+    ],
+)
+def test_reasons_to_leave_the_allocator_alone(wanted, environ, reason):
+    assert _memory.install(wanted, environ) == reason
+
+
+def test_this_machine_tells_how_much_memory_it_has():
+    if not sys.platform.startswith("linux"):
+        pytest.skip("asked of Linux")
+    left, of = _memory.Glibc.memory()
+    assert 0 < left <= of
