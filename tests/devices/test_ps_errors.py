@@ -1,5 +1,7 @@
 """What parameter servers say when something is wrong that the other tests do not come across."""
 
+import os
+import select
 import sys
 import threading
 
@@ -149,6 +151,19 @@ def test_a_server_that_is_not_replaced(strategy, monkeypatch):
     monkeypatch.setattr(cluster_module, "START_SECONDS", 0.01)
     with pytest.raises(LostProcessError, match=r"Server 0 was lost, and not replaced within 0 s"):
         strategy.cluster._await_server(0, 0)
+
+
+def test_a_closed_cluster_writes_to_nobody():
+    strategy = replicant.ParameterServerStrategy(ONE_OF_EACH, transport="threads")
+    coordinator, number = ClusterCoordinator(strategy), strategy.cluster._wake_out
+    strategy.close()
+    arrives, there = os.pipe()
+    os.dup2(there, number)  # its descriptor is another's now
+    with pytest.raises(LostProcessError, match=r"its close\(\) was called"):
+        coordinator.join()
+    assert not select.select([arrives], [], [], 0)[0]
+    for fd in {arrives, there, number}:
+        os.close(fd)
 
 
 def test_a_server_that_is_lost_again_and_again():

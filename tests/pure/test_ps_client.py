@@ -11,16 +11,19 @@ class Ends:
 
     def __init__(self, *, is_there: bool):
         self.is_there, self.asked = is_there, []
+        self.num_sent = self.num_received = 0
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Any, *, seconds: float) -> None:
         if not self.is_there:
             raise Closed("server")
+        self.num_sent += 1
         self.asked.append(message)
 
     def receive(self, seconds: float, doing: str) -> tuple[Any, list[int]]:
         if not self.is_there:
             raise Closed("server")
         assert self.asked, "nothing was asked here: this would wait for ever"
+        self.num_received += 1
         return self.asked.pop() == "hello", []
 
 

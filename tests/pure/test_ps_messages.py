@@ -1,5 +1,6 @@
 """What goes between coordinator, workers and servers: messages sent together, and arguments that are quick to pack."""
 
+import os
 import pickle
 import select
 from concurrent.futures import ThreadPoolExecutor
@@ -7,20 +8,25 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from replicant.coordinator import _client, _told
+from replicant.coordinator._client import Client, Link
 from replicant.coordinator._datasets import PerWorkerValues
 from replicant.coordinator._ledger import PushName
-from replicant.coordinator._push import Push
+from replicant.coordinator._memory import Memory
+from replicant.coordinator._push import Outbox, Push
 from replicant.coordinator._queue import Task
 from replicant.coordinator._remote_value import RemoteValue
+from replicant.coordinator._store import ServerMemory
 from replicant.coordinator._travel import pack_plain
-from replicant.coordinator._wire import Channel
+from replicant.coordinator._wire import Channel, Closed
+from replicant.errors import LostProcessError
 
 
 def test_messages_sent_together_come_out_one_by_one_and_in_order():
     one, other = Channel.pair("one", "other")
     messages = [("run", i, b"x" * size) for i, size in enumerate([0, 10, 70_000, 3])]
-    one.send_all(messages)
-    one.send_all([])
+    one.post_all(messages)
+    one.post_all([])
     one.send("last")
     assert [other.receive(60.0, "testing")[0] for _ in range(5)] == [*messages, "last"]
     one.close()
@@ -42,6 +48,65 @@ def test_what_comes_while_sending_waits_to_be_asked_for():
     assert not one.has_news
     one.close()
     other.close()
+
+
+def test_posting_never_waits_and_what_was_posted_leaves_in_order_with_its_descriptors():
+    one, other = Channel.pair("one", "other")
+    inner, outer = os.pipe()
+    messages = [("big", b"x" * (3 << 20)), ("with a pipe", None), ("last", 1)]
+    one.post(messages[0])
+    one.post(messages[1], [outer])
+    one.post(messages[2])
+    os.close(outer)  # it has kept its own
+    assert one.outgoing_bytes > 1 << 20
+    received = []
+    while len(received) < 3:
+        one.flush()
+        other.poll()
+        while message := other.next():
+            received.append(message)
+    assert [message for message, _ in received] == messages
+    assert (one.outgoing_bytes, one.num_sent, other.num_received) == (0, 3, 3)
+    (sent,) = received[1][1]
+    os.write(sent, b"here")
+    assert os.read(inner, 9) == b"here"
+    for fd in (sent, inner):
+        os.close(fd)
+    one.close()
+    other.close()
+
+
+def test_sending_to_somebody_who_takes_nothing_in_has_an_end():
+    one, other = Channel.pair("server 1", "other")
+    one.peer = "server 1"
+    with pytest.raises(LostProcessError, match=r"server 1 took nothing in for 0 s\. Has it been stopped\?"):
+        one.send(b"x" * (8 << 20), seconds=0.01)
+    other.close()
+    with pytest.raises(Closed):
+        one.post("more")
+    assert one.outgoing_bytes == 0
+    one.close()
+
+
+def test_an_answer_that_came_too_late_is_not_taken_for_the_next(monkeypatch):
+    near, far = Channel.pair("the client", "server 0")
+    memory = ServerMemory.create()
+    client = Client(1, [memory], lambda *_: None)
+    client.links = [Link(near, Outbox(Memory.create()))]
+    monkeypatch.setattr(_client, "_ANSWER_SECONDS", 0.05)
+    for _ in range(2):  # the second time it does not even ask
+        with pytest.raises(LostProcessError, match="did not answer within 0 s while taking a message"):
+            client.tell("first")
+    monkeypatch.setattr(_client, "_ANSWER_SECONDS", 60.0)
+    far.send(_told.pack_error(ValueError("of the first"), "server 0"))
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(client.tell, "second")
+        assert [far.receive(60, "testing")[0] for _ in range(2)] == ["first", "second"]
+        far.send(True)
+        second.result(60)
+    assert (near.num_sent, near.num_received) == (2, 2)
+    far.close()
+    client.close()
 
 
 VALUES = PerWorkerValues(lambda: 1)

@@ -49,24 +49,54 @@ def test_what_a_lost_worker_held_is_taken_next_in_its_old_order():
     for _ in range(6):
         queue.add()
     assert [taken(queue, w) for w in ("a", "b", "a", "b")] == [(0, 0), (1, 0), (2, 0), (3, 0)]
-    assert queue.lose("a") == []
+    assert (queue.first_held("a"), queue.first_held("b"), queue.first_held("c")) == ((0, 0), (1, 0), None)
+    assert queue.lose("a", 0) == []
     assert not queue.is_current(0, 0)
     assert [taken(queue, "c") for _ in range(2)] == [(0, 1), (2, 1)]
+    assert queue.first_held("c") == (0, 1)
     assert queue.is_current(0, 1)
     assert not queue.is_current(0, 0)  # the lost worker's answer, should it still arrive
     queue.end(1)
     assert taken(queue, "b") == (4, 0)
 
 
+def lost_while_calling(calls, *, max_attempts=3):
+    """Two closures that every worker is given; each worker dies while it calls one of these. Returns who is given up, and when."""
+    queue = ClosureQueue(depth=2, max_attempts=max_attempts)
+    queue.add(), queue.add()
+    for worker, executing in enumerate(calls):
+        for _ in range(2):
+            queue.take(worker)
+        if given_up := queue.lose(worker, executing):
+            return given_up, worker + 1
+    assert queue.num_ready == 2
+    return [], queue.most_losses
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([0, 0, 0], ([0], 3)),
+        ([1, 1, 1], ([1], 3)),
+        ([0, 1, 0, 1, 0], ([0], 5)),  # the second has been given to five workers as well, but only two died while they called it
+        ([None] * 50, ([], 0)),  # nobody is to blame for workers that die before they begin
+        ([0, None, 0, None, None], ([], 2)),
+    ],
+)
+def test_only_the_closure_that_was_being_called_is_charged_with_a_worker(calls, expected):
+    assert lost_while_calling(calls) == expected
+
+
 def test_a_closure_that_loses_too_many_workers_is_given_up_and_those_behind_it_are_not():
     queue = ClosureQueue(depth=2, max_attempts=2)
     queue.add(), queue.add()
     assert [taken(queue, "a") for _ in range(2)] == [(0, 0), (1, 0)]
-    assert queue.lose("a") == []
+    assert queue.lose("a", 0) == []
     assert [taken(queue, "b") for _ in range(2)] == [(0, 1), (1, 1)]
-    assert queue.lose("b") == [0]
+    assert queue.lose("b", 0) == [0]
     queue.end(0)
     assert taken(queue, "c") == (1, 2)
+    assert (len(queue), queue.num_ended) == (1, 1)
 
 
 def test_cancelling_leaves_what_runs():
@@ -149,6 +179,6 @@ def test_all_that_a_lost_worker_held_is_taken_again_in_order():
     queue = ClosureQueue(deep=8, deep_seconds=1.0)
     held_after(queue, 0.001, count=10)
     queue.end(0)
-    assert queue.lose("a") == []
+    assert queue.lose("a", 1) == []
     assert queue.held_by("a") == 0
     assert [queue.take("b", 0.001) for _ in range(3)] == [Task(1, 1, 1), Task(2, 1, 1), Task(3, 1, 1)]

@@ -2,7 +2,7 @@
 
 Read in this order: ``_strategy`` (what a program makes) -> ``_coordinator`` and ``_dispatch`` (who does what) -> ``_queue`` (the
 rules of that, pure) -> ``_worker`` -> ``_client`` (reads and pushes) -> ``_server``, ``_apply``, ``_ledger`` (each push once,
-whoever dies).
+whoever dies) -> ``_cluster`` and ``_health`` (who is alive).
 """
 
 from ._coordinator import ClusterCoordinator as ClusterCoordinator

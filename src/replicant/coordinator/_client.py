@@ -18,7 +18,7 @@ from ._told import unpack_error
 from ._wire import Channel, Closed
 
 NO_CLOSURE = 1 << 62  # of what the coordinator changes by itself
-_ANSWER_SECONDS = 120.0  # a first push to a server compiles its update there
+_ANSWER_SECONDS = 240.0  # a server may have to be replaced first, and a first push to a server compiles its update there
 
 
 @dataclasses.dataclass
@@ -28,6 +28,18 @@ class Link:
     channel: Channel
     outbox: Outbox
     generation: int = 0
+
+    def send(self, message: Any) -> None:
+        """Send what will be answered."""
+        self.channel.send(message, seconds=_ANSWER_SECONDS)
+
+    def settle(self, doing: str) -> None:
+        """Take in the answers that somebody stopped waiting for, since the next one is not for what is asked next.
+
+        Nor may the outbox be written to before.
+        """
+        while self.channel.num_sent > self.channel.num_received:
+            self.channel.receive(_ANSWER_SECONDS, doing)
 
 
 @dataclasses.dataclass
@@ -131,7 +143,7 @@ class Client:
             def send(server: int, link: Link) -> None:
                 operations = pack(batch[server], link.outbox)
                 push = Push(name, work.attempt, work.low_water, seen[server], link.outbox.nbytes, operations)
-                link.channel.send(push)
+                link.send(push)
 
             self.pushed_bytes += sum(map(num_bytes, batch))
             self._ask([i for i, operations in enumerate(batch) if operations], send, "applying a push")
@@ -145,7 +157,7 @@ class Client:
         with self.lock:
             self._ask(
                 range(len(self.links)) if servers is None else servers,
-                lambda _, link: link.channel.send(message),
+                lambda _, link: link.send(message),
                 "taking a message",
             )
 
@@ -153,6 +165,7 @@ class Client:
         asked = {server: self.links[server] for server in servers}  # while one is waited for, others may be replaced
         for server, link in asked.items():
             with contextlib.suppress(Closed):  # noticed again below
+                link.settle(doing)
                 send(server, link)
         errors = [answer for server, link in asked.items() if isinstance(answer := self._answer(server, link, send, doing), bytes)]
         if errors:

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import dataclasses
+import logging
 import os
 import select
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 from ..errors import LostProcessError
 from ._client import Client, Link
+from ._health import Health
 from ._ledger import MAX_SHARDS, NBYTES
 from ._memory import Memory, pages
 from ._placing import RoundRobin, Shard
@@ -20,14 +22,20 @@ from ._store import ServerMemory, VariableSpec
 from ._transport import Running, Transport
 from ._wire import Channel, Closed
 
+_logger = logging.getLogger("replicant.coordinator")
 START_SECONDS = 180.0
+HEARTBEAT_SECONDS = 30.0  # without a sign of life, after which a process counts as dead
 END_SECONDS = 10.0
+_LOOK_SECONDS = 1.0  # between two looks at who is well
 _MAX_FAILED_STARTS = 3
 
 
 @dataclasses.dataclass
 class Member:
-    """A server or worker. client: the number its pushes carry. generation: how many there were before it in its place."""
+    """A server or worker.
+
+    client: the number its pushes carry. generation: how many there were before it in its place. why: it was ended, in words.
+    """
 
     role: str
     index: int
@@ -37,6 +45,18 @@ class Member:
     generation: int = 0
     ready: bool = False
     failed_starts: int = 0
+    why: str = ""
+    health: Health = dataclasses.field(default_factory=Health)
+
+    @property
+    def executing(self) -> tuple[int, int] | None:
+        """The closure that a worker is calling, or was when it died, and the attempt. Only of one that has a pulse."""
+        return self.running.pulse.executing  # type: ignore[attr-defined]
+
+    @property
+    def has_pulse(self) -> bool:
+        """Whether it can be seen what it does."""
+        return getattr(self.running, "pulse", None) is not None
 
     def __str__(self) -> str:
         return f"{self.role} {self.index}" + (f" (process {self.running.pid})" if self.running.pid else "")
@@ -48,7 +68,8 @@ class Cluster:
     keeps_answers: whether all that a worker said before it died still arrives. If not, it may not begin a function before the
     answer to the one before has arrived: that one would be called again, and servers remember only a worker's last push.
 
-    on_ready, on_message, on_lost: called in the watching thread, with the worker; on_lost before its replacement starts.
+    on_ready, on_message, on_lost: called in the watching thread, with the worker; on_lost before its replacement starts, and it may
+    set `failure`. on_look: called there once a second, with the seconds that have passed.
     """
 
     def __init__(self, num_servers: int, num_workers: int, transport: Transport):
@@ -71,12 +92,14 @@ class Cluster:
         self.on_message: Callable[[Member, Any], None] = lambda *_: None
         self.on_lost: Callable[[Member, str], None] = lambda *_: None
         self.on_wake: Callable[[], None] = lambda: None
+        self.on_look: Callable[[float], None] = lambda _: None
         self._stopping = False
+        self._waking = threading.Lock()  # whoever wakes must not write to a descriptor that is another's by now
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_out, False)
         self.servers = [self._start("server", i) for i in range(num_servers)]
         for server in self.servers:
-            server.control.send(("begin", [], []))
+            self._begin(server, [], [])
         self.client.links = [self._link(server, 0) for server in self.servers]
         self.workers: list[Member] = []
         for i in range(num_workers):
@@ -95,6 +118,10 @@ class Cluster:
         running = self._transport.start(role, index, there, memories or [self.memories[index]])
         return Member(role, index, here, running)
 
+    def _begin(self, server: Member, shards: list[tuple[Shard, str]], rules: list[tuple[int, bytes]]) -> None:
+        with contextlib.suppress(Closed):  # it has ended already: noticed by the watching thread
+            server.control.post(("begin", shards, rules))
+
     def _start_worker(self, index: int, generation: int) -> Member:
         number, self._next_client = self._next_client, self._next_client + 1
         here, there = Channel.pair("the coordinator", f"worker {index}")
@@ -109,9 +136,9 @@ class Cluster:
         one, other = Channel.pair(str(worker), str(server))
         outbox = Memory.create()
         with contextlib.suppress(Closed):  # the server is gone: its successor will be connected
-            server.control.send(("client", worker.client), [other.fileno(), outbox.fd])
+            server.control.post(("client", worker.client), [other.fileno(), outbox.fd])
         with contextlib.suppress(Closed):
-            worker.control.send(("server", server.index, server.generation), [one.fileno(), outbox.fd])
+            worker.control.post(("server", server.index, server.generation), [one.fileno(), outbox.fd])
         one.close()
         other.close()
         outbox.close()
@@ -121,20 +148,25 @@ class Cluster:
         one, other = Channel.pair("the coordinator", str(server))
         outbox = Memory.create()
         with contextlib.suppress(Closed):
-            server.control.send(("client", 0), [other.fileno(), outbox.fd])
+            server.control.post(("client", 0), [other.fileno(), outbox.fd])
         other.close()
         return Link(one, Outbox(outbox), generation)
 
     def _await_start(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         with self._changed:
-            while missing := [str(m) for m in (*self.servers, *self.workers) if not m.ready]:
-                if self.failure is not None:
-                    self.close()
-                    raise self.failure
-                if not self._changed.wait(deadline - time.monotonic()):
-                    self.close()
-                    raise LostProcessError(f"{', '.join(missing)} did not start within {START_SECONDS:.0f} s.")
+            missing, error = self._not_ready(), self.failure
+            while missing and error is None:
+                in_time = self._changed.wait(max(0.0, deadline - time.monotonic()))
+                missing, error = self._not_ready(), self.failure
+                if missing and not in_time and error is None:
+                    error = LostProcessError(f"{', '.join(missing)} did not start within {START_SECONDS:.0f} s.")
+        if error is not None:
+            self.close()  # not while holding the lock, which the watching thread may need to come to an end
+            raise error
+
+    def _not_ready(self) -> list[str]:
+        return [str(member) for member in (*self.servers, *self.workers) if not member.ready]
 
     # Watching
 
@@ -144,9 +176,10 @@ class Cluster:
         return self._stopping
 
     def wake(self) -> None:
-        """Make the watching thread call `on_wake`."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            os.write(self._wake_out, b"x")
+        """Make the watching thread call `on_wake`. From any thread, at any time."""
+        with self._waking, contextlib.suppress(BlockingIOError):
+            if self._wake_out >= 0:
+                os.write(self._wake_out, b"x")
 
     def _watch(self) -> None:
         """The watching thread. Without it everybody would wait for ever, so what ends it before its time ends the cluster."""
@@ -158,27 +191,63 @@ class Cluster:
             with self._changed:
                 self.failure = failure
                 self._changed.notify_all()
+        if self.failure is not None:
             self.on_wake()
 
     def _watch_on(self) -> None:
         """Wait for something to happen, and deal with it, until there is nothing more to be done."""
+        looked = time.monotonic()
         while not self._stopping and self.failure is None:
-            if self._poller is None:
-                self._members = {member.control.fileno(): member for member in (*self.servers, *self.workers)}
-                self._poller = select.poll()
-                for fd in (self._wake_in, *self._members):
-                    self._poller.register(fd, select.POLLIN)
+            poller = self._poller or self._register()
+            self._note_blocked(poller)
             ready = [(fd, 0) for fd, member in self._members.items() if member.control.has_news]  # came while we were sending
-            for fd, _ in ready or self._poller.poll():
+            for fd, _ in ready or poller.poll(1000 * max(0.0, looked + _LOOK_SECONDS - time.monotonic())):
                 if fd == self._wake_in:
                     os.read(self._wake_in, 4096)
                     self.on_wake()
                 elif self._attend(self._members[fd]):
-                    self._poller = None
                     break
+            passed = time.monotonic() - looked
+            if passed >= _LOOK_SECONDS:
+                looked += passed
+                self._look(passed)
+
+    def _register(self) -> Any:
+        self._members = {member.control.fileno(): member for member in (*self.servers, *self.workers)}
+        self._blocked: set[int] = set()
+        self._poller = select.poll()
+        for fd in (self._wake_in, *self._members):
+            self._poller.register(fd, select.POLLIN)
+        return self._poller
+
+    def _note_blocked(self, poller: Any) -> None:
+        """Wait for room where something is to be sent and there is none."""
+        blocked = {fd for fd, member in self._members.items() if member.control.outgoing_bytes}
+        for fd in blocked ^ self._blocked:
+            poller.modify(fd, select.POLLIN | (select.POLLOUT if fd in blocked else 0))
+        self._blocked = blocked
+
+    def _look(self, passed: float) -> None:
+        """See who must be taken for lost without having said so."""
+        for member in (*self.servers, *self.workers):
+            if member.health.has_ended(member.running, member.control.num_received, passed):
+                self._replace(member)
+                continue
+            limits = {"start": START_SECONDS, "heartbeat": HEARTBEAT_SECONDS}
+            if why := member.health.overdue(member.running, passed, ready=member.ready, **limits):
+                self.end(member, why)
+        self.on_look(passed)
+
+    def end(self, member: Member, why: str) -> None:
+        """End a member that is of no use any more. What it has said is taken in; then another takes its place."""
+        _logger.warning("%s %s. It is ended, and another takes its place.", member, why)
+        member.why = why
+        member.running.kill()
 
     def _attend(self, member: Member) -> bool:
         """Take in a member's messages. True if it was replaced."""
+        with contextlib.suppress(Closed):  # noticed below, once all has been taken in that it said
+            member.control.flush()
         try:
             member.control.poll()
             while message := member.control.next():
@@ -192,16 +261,19 @@ class Cluster:
                     self.on_message(member, message[0])
         except Closed:
             self._replace(member)
-            if self.failure is not None:
-                self.on_wake()
             return True
         return False
 
     def _replace(self, member: Member) -> None:
         member.running.kill()
         member.running.wait(END_SECONDS)
-        how = member.running.ended() or "hung up"
+        how = member.why or member.running.ended() or "hung up"
         member.control.close()
+        self._poller = None
+        self._start_another(member, how)
+        self.wake()  # others may take what it had
+
+    def _start_another(self, member: Member, how: str) -> None:
         with self._changed:
             if self._stopping:
                 return
@@ -215,6 +287,9 @@ class Cluster:
                 self._replace_server(member, failed)
             else:
                 self.on_lost(member, how)
+                if self.failure is not None:
+                    self._changed.notify_all()
+                    return
                 successor = self._start_worker(member.index, member.generation + 1)
                 successor.failed_starts = failed
                 self.workers[member.index] = successor
@@ -225,7 +300,7 @@ class Cluster:
         successor.generation, successor.failed_starts = member.generation + 1, failed
         self.servers[member.index] = successor
         mine = [(shard, spec.dtype.name) for spec in self.specs for shard in spec.shards if shard.server == member.index]
-        successor.control.send(("begin", mine, list(self.rules.items())))
+        self._begin(successor, mine, list(self.rules.items()))
         self.client.links[member.index] = self._link(successor, successor.generation)
         for worker in self.workers:
             self._connect(worker, successor)
@@ -293,13 +368,14 @@ class Cluster:
             if self._stopping:
                 return
             self._stopping = True
+            self._changed.notify_all()
         self.wake()
         self._thread.join(END_SECONDS)
         self.on_wake()  # whoever waits for a scheduled function hears of it
         members = [*self.workers, *self.servers]
         for member in members:
             with contextlib.suppress(Closed):
-                member.control.send(("stop",))
+                member.control.post(("stop",))
             member.control.close()
         deadline = time.monotonic() + END_SECONDS
         for member in members:
@@ -308,8 +384,10 @@ class Cluster:
                 member.running.wait(END_SECONDS)
         self.client.close()
         self._transport.close()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        with self._waking:
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+            self._wake_out = -1
         _clusters.discard(self)
 
 

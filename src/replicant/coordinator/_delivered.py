@@ -35,7 +35,7 @@ class Delivered:
         """Send a function and its parcels, unless the worker has them."""
         self.send_parcels(worker, function.parcels)
         if number not in self._functions[worker.client]:
-            worker.control.send(("function", number, function.data))
+            worker.control.post(("function", number, function.data))
             self._functions[worker.client].add(number)
 
     def send_parcels(self, worker: Member, parcels: Iterable[Parcel]) -> None:
@@ -46,7 +46,7 @@ class Delivered:
                 continue
             packed = parcel.packed()
             self.send_parcels(worker, packed.parcels)
-            worker.control.send(("parcel", parcel.number, packed.data))
+            worker.control.post(("parcel", parcel.number, packed.data))
             known.add(parcel.number)
             if parcel.number not in self._watched:
                 self._watched.add(parcel.number)
@@ -66,4 +66,4 @@ class Delivered:
             if number in known[worker.client]:
                 known[worker.client].discard(number)
                 with contextlib.suppress(Closed):  # noticed by the cluster
-                    worker.control.send((order, number))
+                    worker.control.post((order, number))

@@ -3,34 +3,41 @@
 import collections
 import contextlib
 import dataclasses
+import logging
 import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from .._identity import function_key
-from ..errors import CancelledError, LostProcessError
+from ..errors import CancelledError, LostProcessError, ParameterServerError
 from . import _travel
 from ._arguments import Arguments, pack
 from ._cluster import Cluster, Member
 from ._delivered import Delivered
 from ._merge import merge
 from ._pace import Pace
+from ._pulse import Vigil
 from ._queue import ClosureQueue, Task
 from ._remote_value import RemoteValue
 from ._rounds import Rounds
 from ._stats import Stats
-from ._told import pack_error
+from ._told import pack_error, unpack_error
 from ._travel import Packed
 from ._wire import Closed
 
 _MAX_QUEUED = 512  # then `schedule` waits until there are half as many
 _MAX_FUNCTIONS = 128  # that workers keep; the least recently scheduled are forgotten
 _MAX_ATTEMPTS = 5
+_MAX_IDLE_DEATHS = 20  # of workers one after the other that had been given functions and had not begun one
+_DISAGREE_SECONDS = 60.0  # that a worker may be doing something else than what it was sent
+_STALL_SECONDS = 60.0  # without the end of any function, after which a warning says who has what; then twice as long, and so on
+_logger = logging.getLogger("replicant.coordinator")
 
 
 class _Closure:
-    def __init__(self, function: int, packed: Packed, args: Arguments, remote: RemoteValue, *, holds: bool):
+    def __init__(self, name: str, function: int, packed: Packed, args: Arguments, remote: RemoteValue, *, holds: bool):
+        self.name = name
         self.function = function
         self.holds = holds  # its changes become part of an update together with others'
         self.packed = packed  # the function
@@ -46,20 +53,22 @@ class _Functions:
         self._packed: dict[int, Packed] = {}
         self.forgotten: list[int] = []
         self._count = 0
+        self._lock = threading.Lock()  # not the dispatcher's: packing runs code of the user's, which may wait for a server
 
     def pack(self, fn: Callable[..., Any]) -> tuple[int, Packed]:
         """The function's number, and what is sent."""
         key = function_key(fn)
-        if key not in self._numbers:
-            packed = _travel.pack(fn, f"The function {getattr(fn, '__qualname__', fn)!r}")
-            self._numbers[key], self._count = self._count, self._count + 1
-            self._packed[self._numbers[key]] = packed
-            if len(self._numbers) > _MAX_FUNCTIONS:
-                _, forgotten = self._numbers.popitem(last=False)
-                del self._packed[forgotten]
-                self.forgotten.append(forgotten)
-        self._numbers.move_to_end(key)
-        return self._numbers[key], self._packed[self._numbers[key]]
+        with self._lock:
+            if key not in self._numbers:
+                packed = _travel.pack(fn, f"The function {_name_of(fn)!r}")
+                self._numbers[key], self._count = self._count, self._count + 1
+                self._packed[self._numbers[key]] = packed
+                if len(self._numbers) > _MAX_FUNCTIONS:
+                    _, forgotten = self._numbers.popitem(last=False)
+                    del self._packed[forgotten]
+                    self.forgotten.append(forgotten)
+            self._numbers.move_to_end(key)
+            return self._numbers[key], self._packed[self._numbers[key]]
 
 
 class Dispatcher:
@@ -85,10 +94,12 @@ class Dispatcher:
         self._pace = Pace()
         self._prepared: collections.deque[tuple[Member, Any]] = collections.deque()  # answers that are to be sent
         self._error: Exception | None = None
+        self._num_idle_deaths = 0
+        self._stall, self._next_report = Vigil(), _STALL_SECONDS
         self.stats = Stats(rounds)
-        cluster.on_ready, cluster.on_message, cluster.on_lost = self._ready, self._answered, self._lost
-        cluster.on_wake = self._dispatch
-        with self._changed:
+        with cluster.lock:  # a worker that is being replaced is either known as lost, or seen as its successor
+            cluster.on_ready, cluster.on_message, cluster.on_lost = self._ready, self._answered, self._lost
+            cluster.on_wake, cluster.on_look = self._dispatch, self._look
             for worker in cluster.workers:
                 self._ready(worker)
 
@@ -103,10 +114,13 @@ class Dispatcher:
             self._raise_error()
             self._changed.wait_for(lambda: len(self._queue) < _MAX_QUEUED or self._broken())
             self._raise_error()
-            function, sent = self._functions.pack(fn)
+        function, sent = self._functions.pack(fn)
+        with self._changed:
+            self._raise_error()
             number = self._queue.add(packed.needs)
             remote = RemoteValue(number)
-            self._closures[number] = _Closure(function, sent, packed, remote, holds=self._rounds is not None and not alone)
+            holds = self._rounds is not None and not alone
+            self._closures[number] = _Closure(_name_of(fn), function, sent, packed, remote, holds=holds)
             starved = self._queue.has_room(len(self._workers))
         if starved:
             self._cluster.wake()
@@ -122,13 +136,10 @@ class Dispatcher:
                 ended = self._changed.wait_for(lambda: self._all_applied() or self._broken(), timeout)
             finally:
                 self._num_joining -= 1
-            self._raise_error()
+            self._raise_error(patient=ended)
             if not ended:
-                busy = [str(worker) for worker in self._workers if self._queue.held_by(worker.client)]
-                raise LostProcessError(
-                    f"{len(self._queue)} scheduled functions have not ended within {timeout:g} s. Busy: "
-                    f"{', '.join(busy) or 'nobody'}. They go on; `kill -USR1` makes a worker print where it is."
-                )
+                text = f"{len(self._queue)} scheduled functions have not ended within {timeout:g} s. {self._who_has_what()}"
+                raise LostProcessError(f"{text} They go on; `kill -USR1` makes a worker print where it is.")
 
     def done(self) -> bool:
         """Whether everything has ended."""
@@ -142,10 +153,11 @@ class Dispatcher:
     def _broken(self) -> bool:
         return self._cluster.failure is not None or self._cluster.closed
 
-    def _raise_error(self) -> None:
+    def _raise_error(self, *, patient: bool = True) -> None:
         error, self._error = self._error, None
         if error is not None:
-            self._changed.wait_for(lambda: not len(self._queue) or self._broken())  # what runs already
+            if patient:
+                self._changed.wait_for(lambda: not len(self._queue) or self._broken())  # what runs already
             raise error
         self._cluster.check()
 
@@ -166,7 +178,7 @@ class Dispatcher:
             while self._prepared:
                 worker, answer = self._prepared.popleft()
                 with contextlib.suppress(Closed):  # noticed by the cluster
-                    worker.control.send(answer)
+                    worker.control.post(answer)
             self._delivered.drop_gone(self._workers, self._functions.forgotten)
             waiting = len(self._workers)
             while waiting and self._queue.num_ready and (self._rounds is None or self._rounds.may_begin()):
@@ -193,7 +205,7 @@ class Dispatcher:
     def _send(self, worker: Member, tasks: list[Task]) -> None:
         """Send closures together: their worker is woken once."""
         with contextlib.suppress(Closed):  # noticed by the cluster, which calls _lost
-            worker.control.send_all([message for task in tasks if (message := self._message(worker, task)) is not None])
+            worker.control.post_all([message for task in tasks if (message := self._message(worker, task)) is not None])
 
     def _message(self, worker: Member, task: Task) -> Any:
         """A closure as it is sent; what its worker has to know first is sent at once. Raises Closed."""
@@ -220,12 +232,12 @@ class Dispatcher:
         attempt, blob, cost, held = rest
         with self._changed:
             if self._queue.is_current(number, attempt):
+                self._num_idle_deaths = 0
                 self.stats.note(worker.index, *cost)
                 self._pace.note(worker.client, self._closures[number].function, cost[0])
                 if self._rounds is not None and held is not None and any(held):
                     self._rounds.offer(number, held)
-                value = None if blob is None else pickle.loads(blob)  # noqa: S301 - from a worker, which this program started
-                self._end(number, *((value, None) if what == "done" else (None, value)))
+                self._end(number, *_result(what, blob, worker))
         self._dispatch()
 
     def _prepare_for(self, worker: Member, optimizer: int, variables: list[int]) -> None:
@@ -285,9 +297,56 @@ class Dispatcher:
                 self._rounds.lose(worker.client)
             if worker in self._workers:
                 self._workers.remove(worker)
-            for number in self._queue.lose(worker.client):
+            held = self._queue.first_held(worker.client)
+            executing = worker.executing if worker.has_pulse else held
+            for number in self._queue.lose(worker.client, executing[0] if executing else None):
                 text = f"A scheduled function lost {_MAX_ATTEMPTS} workers one after the other; the last, {worker}, {how}."
                 self._end(number, None, LostProcessError(text))
+            self._num_idle_deaths += held is not None and executing is None
+            if self._num_idle_deaths >= _MAX_IDLE_DEATHS:
+                self._cluster.failure = LostProcessError(
+                    f"{_MAX_IDLE_DEATHS} workers were lost one after the other before they called any of the functions that they "
+                    f"were given; the last, {worker}, {how}."
+                )
+
+    # Once a second
+
+    def _look(self, passed: float) -> None:
+        with self._changed:
+            workers = () if self._broken() else self._workers
+            doubtful = [(worker, text) for worker in workers if (text := self._doubt(worker, passed))]
+            seconds = self._stall.look(self._queue.num_ended if len(self._queue) else None, passed)
+            if seconds < _STALL_SECONDS:
+                self._next_report = _STALL_SECONDS
+            elif seconds >= self._next_report and len(self._queue):
+                self._next_report *= 2
+                _logger.warning("No scheduled function has ended for %.0f s. %s", seconds, self._who_has_what())
+        for worker, text in doubtful:
+            self._cluster.end(worker, text)
+
+    def _doubt(self, worker: Member, passed: float) -> str | None:
+        """What is wrong with a worker that does not do what it was sent, or that nobody sent what it does; mostly None."""
+        believed = self._queue.first_held(worker.client)
+        seconds = worker.health.disagrees(worker.running, believed, worker.control.outgoing_bytes, passed)
+        if seconds < _DISAGREE_SECONDS:
+            return None
+        sent, real = (f"closure {x[0]} (attempt {x[1]})" if x else "nothing" for x in (believed, worker.executing))
+        return f"was to be busy with {sent}, and has not been for {seconds:.0f} s: it is busy with {real}. A message was lost"
+
+    def _who_has_what(self) -> str:
+        parts = []
+        for worker in self._cluster.workers:
+            held = self._queue.first_held(worker.client)
+            if not worker.ready:
+                parts.append(f"{worker} is starting")
+            elif held is None:
+                parts.append(f"{worker} has nothing to do")
+            else:
+                number, attempt = held
+                rest = self._queue.held_by(worker.client) - 1
+                parts.append(f"{worker} has {self._closures[number].name!r} (closure {number}, attempt {attempt}) and {rest} more")
+        starting = [f"{server} is starting" for server in self._cluster.servers if not server.ready]
+        return f"{'; '.join([*parts, *starting])}. Not given to anybody: {self._queue.num_queued}."
 
     def _give_up(self) -> None:
         """Nothing runs any more: end everything."""
@@ -296,6 +355,22 @@ class Dispatcher:
             closure.remote._end(None, error)
         self._closures.clear()
         self._changed.notify_all()
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__qualname__", fn))
+
+
+def _result(what: str, blob: bytes | None, worker: Member) -> tuple[Any, Exception | None]:
+    """The value or the error that a worker answered with."""
+    if blob is None:
+        return None, None
+    try:
+        if what == "failed":
+            return None, unpack_error(blob)
+        return pickle.loads(blob), None  # noqa: S301 - from a worker, which this program started
+    except Exception as error:  # noqa: BLE001 - its class may be one that only the worker has
+        return None, ParameterServerError(f"What {worker} answered cannot be unpickled here: {type(error).__name__}: {error}.")
 
 
 def _cancelled(error: Exception) -> CancelledError:

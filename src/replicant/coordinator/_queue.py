@@ -36,6 +36,7 @@ class _Closure:
     worker: Hashable = None
     seconds: float = 0.0  # that it will probably take
     overlaps: int = 0  # closures that may push between its reads and its own push
+    losses: int = 0  # workers that died while they called it
 
 
 @dataclasses.dataclass
@@ -49,9 +50,9 @@ class _Held:
 class ClosureQueue:
     """Closures that have not ended.
 
-    max_staleness: how many other closures may push while one computes; None for any number. max_attempts: how many workers a
-    closure may lose before it fails. depth: how many closures a worker holds at once. deep, deep_seconds: it may hold as many as
-    `deep` if they are known to take no longer than that together, so that short ones do not wait for messages.
+    max_staleness: how many other closures may push while one computes; None for any number. max_attempts: how many workers may die
+    while they call a closure before it fails. depth: how many closures a worker holds at once. deep, deep_seconds: it may hold as
+    many as `deep` if they are known to take no longer than that together, so that short ones do not wait for messages.
     """
 
     def __init__(
@@ -92,6 +93,16 @@ class ClosureQueue:
     def has_room(self, num_workers: int) -> bool:
         """Whether `num_workers` workers could hold more than they do."""
         return len(self._running) < num_workers * self._depth
+
+    @property
+    def num_ended(self) -> int:
+        """Closures that have ended or were cancelled."""
+        return self._next - len(self._closures)
+
+    @property
+    def most_losses(self) -> int:
+        """How many workers have died while they called one and the same closure, of those that have not ended."""
+        return max((closure.losses for closure in self._closures.values()), default=0)
 
     @property
     def low_water(self) -> int:
@@ -187,15 +198,22 @@ class ClosureQueue:
         self._waiting.clear()
         return cancelled
 
-    def lose(self, worker: Hashable) -> list[int]:
-        """A worker is gone. Its closures are the next to be taken, but those returned have lost too many workers and ended."""
-        mine = [number for number in self._running if self._closures[number].worker == worker]
+    def first_held(self, worker: Hashable) -> tuple[int, int] | None:
+        """The closure that `worker` calls or is about to, and the attempt: it calls them in the order in which it got them."""
+        return next(((n, self._closures[n].attempt) for n in self._running if self._closures[n].worker == worker), None)
+
+    def lose(self, worker: Hashable, executing: int | None) -> list[int]:
+        """A worker is gone. Its closures are the next to be taken, but those returned have lost too many workers and ended.
+
+        executing: the closure that it was calling; it alone can have to do with the worker's end.
+        """
         given_up = []
-        for number in reversed(mine):
+        for number in reversed([number for number in self._running if self._closures[number].worker == worker]):
             closure = self._closures[number]
             self._let_go(number, closure)
             closure.worker = None
-            if number == mine[0] and closure.attempt + 1 >= self._max_attempts:  # the others only waited behind it
+            closure.losses += number == executing
+            if closure.losses >= self._max_attempts:
                 given_up.append(number)
             else:
                 self._ready.appendleft(number)

@@ -14,7 +14,7 @@ from ._ledger import NBYTES, Ledger
 from ._memory import Memory, pages
 from ._placing import Shard
 
-_READ_SECONDS = 60.0  # that a reader waits for a moment without writes
+_READ_SECONDS = 240.0  # that a reader waits for a moment without writes; a server may have to be replaced first
 _PATIENT_TRIES = 100  # before it pauses between tries
 
 

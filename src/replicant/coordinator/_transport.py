@@ -9,6 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from ._memory import Memory
+from ._pulse import NBYTES as PULSE_NBYTES
+from ._pulse import Pulse
 from ._server import Server
 from ._store import ServerMemory
 from ._wire import Channel
@@ -27,7 +30,7 @@ main(job)
 
 
 class Running(Protocol):
-    """A server or worker that was started."""
+    """A server or worker that was started. One that has a `pulse` (see ``_pulse``) is watched more closely."""
 
     @property
     def pid(self) -> int | None:
@@ -67,9 +70,10 @@ class Transport(Protocol):
 
 
 class _Process:
-    def __init__(self, process: "subprocess.Popen[bytes]", lifeline: int):
+    def __init__(self, process: "subprocess.Popen[bytes]", lifeline: int, pulse: Pulse):
         self._process = process
         self._lifeline = lifeline
+        self.pulse = pulse
 
     @property
     def pid(self) -> int | None:
@@ -113,12 +117,14 @@ class Processes:
 
     def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
         lifeline, held = os.pipe()
-        fds = [control.fileno(), lifeline, *[fd for m in memories for fd in (m.values.fd, m.saved.fd)]]
+        pulse = Memory.create(PULSE_NBYTES)
+        fds = [control.fileno(), lifeline, pulse.fd, *[fd for m in memories for fd in (m.values.fd, m.saved.fd)]]
         job = {
             "role": role,
             "number": number,
             "control": control.fileno(),
             "lifeline": lifeline,
+            "pulse": pulse.fd,
             "memories": [(m.values.fd, m.saved.fd) for m in memories],
             "path": sys.path,
         }
@@ -126,7 +132,7 @@ class Processes:
         process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=_environment(role, self._threads[role]))  # noqa: S603
         os.close(lifeline)
         control.close()
-        return _Process(process, held)
+        return _Process(process, held, Pulse.over(pulse))
 
 
 def _environment(role: str, num_threads: int) -> dict[str, str]:
@@ -146,8 +152,9 @@ def _environment(role: str, num_threads: int) -> dict[str, str]:
 class _Thread:
     pid = None
 
-    def __init__(self, target: Callable[[], None], name: str):
+    def __init__(self, target: Callable[[], None], name: str, pulse: Pulse):
         self._target = target
+        self.pulse = pulse
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -184,18 +191,19 @@ class Threads:
 
     def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
         own = [memory.duplicate() for memory in memories]
-        return _Thread(lambda: play(role, number, control, own), f"replicant-{role}-{number}")
+        pulse = Pulse.alone()
+        return _Thread(lambda: play(role, number, control, own, pulse), f"replicant-{role}-{number}", pulse)
 
 
-def play(role: str, number: int, control: Channel, memories: list[ServerMemory]) -> None:
-    """Be a server or a worker until told to stop."""
+def play(role: str, number: int, control: Channel, memories: list[ServerMemory], pulse: Pulse) -> None:
+    """Be a server or a worker until told to stop. pulse: where to write what it is doing."""
     try:
         if role == "server":
             Server(number, memories[0], control).run()
         else:
             from ._strategy import worker_strategy
 
-            Worker(number, memories, control, worker_strategy(len(memories))).run()
+            Worker(number, memories, control, worker_strategy(len(memories)), pulse).run()
     finally:
         control.close()
         for memory in memories:

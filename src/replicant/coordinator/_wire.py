@@ -4,6 +4,8 @@ No port is open, so there is nobody to authenticate: whoever holds the other end
 """
 
 import array
+import contextlib
+import os
 import pickle
 import select
 import socket
@@ -28,18 +30,24 @@ class Closed(Exception):
 class Channel:
     """One end of a socket pair. Used by one thread at a time.
 
-    While it waits to send it takes in what the other end sends, so two ends that both send much never wait for each other.
+    `post` never waits: what the socket has no room for stays here, whole and in order, until `flush` finds room. `send` waits, and
+    meanwhile takes in what the other end sends, so two ends that both send much never wait for each other.
+
+    num_sent, num_received: messages that were posted, and that were asked for. Where each is an answer: how many are owed.
     """
 
     def __init__(self, sock: socket.socket, peer: str):
         sock.setblocking(False)
         self.socket = sock
         self.peer = peer
-        self._arrival = select.poll()
+        self.num_sent = self.num_received = 0
+        self._arrival, self._either = select.poll(), select.poll()
         self._arrival.register(sock, select.POLLIN)
+        self._either.register(sock, select.POLLIN | select.POLLOUT)
         self._incoming = bytearray()
         self._fds: deque[int] = deque()
         self._messages: deque[tuple[Any, list[int]]] = deque()
+        self._outgoing: deque[tuple[memoryview, list[int]]] = deque()
         self._closed = False
 
     @classmethod
@@ -55,34 +63,63 @@ class Channel:
         """Whether something was taken in, maybe while sending, and nobody has asked for it."""
         return bool(self._messages) or self._closed
 
+    @property
+    def outgoing_bytes(self) -> int:
+        """How much was posted that the socket had no room for."""
+        return sum(len(data) for data, _ in self._outgoing)
+
     def fileno(self) -> int:
         """For select."""
         return self.socket.fileno()
 
-    def send(self, message: Any, fds: Sequence[int] = ()) -> None:
-        """Send a message, with file descriptors. Raises Closed if nobody is there."""
-        self._send_bytes(_framed(message, len(fds)), fds)
+    def post(self, message: Any, fds: Sequence[int] = ()) -> None:
+        """Have a message sent, with file descriptors (copies of these), without waiting. Raises Closed if nobody is there."""
+        self.num_sent += 1
+        self._outgoing.append((memoryview(_framed(message, len(fds))), [os.dup(fd) for fd in fds]))
+        self.flush()
 
-    def send_all(self, messages: Sequence[Any]) -> None:
-        """Send several messages together. Raises Closed if nobody is there."""
-        self._send_bytes(b"".join(map(_framed, messages)))
+    def post_all(self, messages: Sequence[Any]) -> None:
+        """Have several messages sent together, without waiting. Raises Closed if nobody is there."""
+        if messages:
+            self.num_sent += len(messages)
+            self._outgoing.append((memoryview(b"".join(map(_framed, messages))), []))
+            self.flush()
 
-    def _send_bytes(self, framed: bytes, fds: Sequence[int] = ()) -> None:
-        data = memoryview(framed)
-        while data:
+    def flush(self) -> None:
+        """Send as much of what was posted as there is room for. Raises Closed if nobody is there."""
+        while self._outgoing:
+            data, fds = self._outgoing[0]
             try:
-                sent = socket.send_fds(self.socket, [data[:_CHUNK]], list(fds)) if fds else self.socket.send(data[:_CHUNK])
+                sent = socket.send_fds(self.socket, [data[:_CHUNK]], fds) if fds else self.socket.send(data[:_CHUNK])
             except BlockingIOError:
-                readable, _, _ = select.select([self.socket], [self.socket], [])
-                if readable:
-                    self._take_in()
-                    if self._closed:
-                        raise Closed(self.peer) from None
-                continue
+                return
             except OSError as error:
+                self._forget_outgoing()
                 raise Closed(self.peer) from error
-            fds = ()
-            data = data[sent:]
+            self._outgoing[0] = data[sent:], []
+            _close(fds)
+            if sent == len(data):
+                self._outgoing.popleft()
+
+    def send(self, message: Any, fds: Sequence[int] = (), *, seconds: float | None = None) -> None:
+        """Send a message, with file descriptors, and wait until it has left.
+
+        seconds: to wait at most; None waits as long as there is somebody at the other end. Raises Closed if nobody is there,
+        LostProcessError after `seconds`: the message stays posted then.
+        """
+        self.post(message, fds)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self._outgoing:
+            left = None if deadline is None else deadline - time.monotonic()
+            events = self._either.poll(None if left is None else max(0.0, 1000 * left))
+            if not events:
+                raise LostProcessError(f"{self.peer} took nothing in for {seconds:.0f} s. Has it been stopped?")
+            if events[0][1] & select.POLLIN:
+                self._take_in()
+                if self._closed:
+                    self._forget_outgoing()
+                    raise Closed(self.peer)
+            self.flush()
 
     def poll(self) -> bool:
         """Take in what has arrived. True if there is a message, or the other end is gone."""
@@ -93,6 +130,7 @@ class Channel:
     def next(self) -> tuple[Any, list[int]] | None:
         """A message that has been taken in, with its file descriptors; None if there is none. Raises Closed after the last one."""
         if self._messages:
+            self.num_received += 1
             return self._messages.popleft()
         if self._closed:
             raise Closed(self.peer)
@@ -103,17 +141,25 @@ class Channel:
         deadline = time.monotonic() + seconds
         while not self._messages and not self._closed:
             left = deadline - time.monotonic()
-            if left <= 0 or not self._arrival.poll(1000 * left):
+            if left <= 0 or not (self._either if self._outgoing else self._arrival).poll(1000 * left):
                 raise LostProcessError(f"{self.peer} did not answer within {seconds:.0f} s while {doing}. Has it been stopped?")
+            with contextlib.suppress(Closed):  # noticed below, once all has been taken in that it said
+                self.flush()
             self._take_in()
         message = self.next()
         assert message is not None
         return message
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up. What was posted and has not left is lost."""
         self._closed = True
+        self._forget_outgoing()
         self.socket.close()
+
+    def _forget_outgoing(self) -> None:
+        for _, fds in self._outgoing:
+            _close(fds)
+        self._outgoing.clear()
 
     def _take_in(self) -> None:
         try:
@@ -151,3 +197,8 @@ class Channel:
 def _framed(message: Any, num_fds: int = 0) -> bytes:
     body = pickle.dumps(message, protocol=5)
     return _HEAD.pack(len(body), num_fds) + body
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

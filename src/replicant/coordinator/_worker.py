@@ -15,6 +15,7 @@ from ..errors import ArgumentTypeError, LostProcessError
 from . import _travel
 from ._client import Client, Link, Work
 from ._memory import Memory
+from ._pulse import Pulse
 from ._push import Outbox, num_bytes
 from ._queue import Task
 from ._site import Site, at
@@ -27,10 +28,11 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 
 
 class Worker:
-    """One worker's loop. control: to the coordinator; the worker ends when that end is gone."""
+    """One worker's loop. control: to the coordinator; the worker ends when that end is gone. pulse: where it says what it does."""
 
-    def __init__(self, number: int, memories: list[ServerMemory], control: Channel, strategy: Any):
+    def __init__(self, number: int, memories: list[ServerMemory], control: Channel, strategy: Any, pulse: Pulse | None = None):
         self._control = control
+        self._pulse = pulse or Pulse.alone()
         self._client = Client(number, memories, self._await_server)
         self._site = Site(self._client, self._prepare)
         self._site.strategy = strategy
@@ -84,6 +86,7 @@ class Worker:
 
     def _run(self, task: Task, function: int, args: bytes) -> None:
         start = time.perf_counter()
+        self._pulse.begin(task.closure, task.attempt)
         self._client.work = Work(task.closure + 1, task.attempt, task.low_water)
         self._client.seen, self._client.holds = None, task.holds
         before, held = (self._client.pulled_bytes, self._client.pushed_bytes), None
@@ -99,6 +102,7 @@ class Worker:
         after = self._client.pulled_bytes, self._client.pushed_bytes
         pushed = after[1] - before[1] + sum(map(num_bytes, held or ()))
         self._control.send((*answer, (time.perf_counter() - start, after[0] - before[0], pushed), held))
+        self._pulse.end()
 
     def _call(self, function: int, args: bytes) -> Any:
         fn = self._functions[function]
