@@ -1,5 +1,6 @@
 """Draw the pictures of the pages: python docs/pictures.py. Text is drawn in the reader's own colour."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -62,12 +63,11 @@ def timeline() -> str:
     return picture(640, 150, parts, "Three steps: the host is ahead, the replicas meet at the sum of the gradients")
 
 
-RESNET50 = {"flops": 1441.6e9, "memory_bytes": 40.2 * 2**30, "exchanged_bytes": 49.3 * 2**20}  # of 64 images: the plan in plan.md
-
-
 def curves() -> str:
     """Estimated efficiency of ResNet-50 on 1 to 1,024 devices, with 64 and with 8 images on each."""
     left, top, width, height, most = 60, 24, 420, 200, 1024
+    plan = json.loads((FOLDER / "plan_resnet50.json").read_text())  # written with the plan's transcript, by transcripts.py
+    planned_images = plan["batch_per_replica"][0][0]
     parts = []
     for percent in (0, 25, 50, 75, 100):
         y = top + height * (1 - percent / 100)
@@ -77,7 +77,8 @@ def curves() -> str:
     parts.append(word(left + width / 2, top + height + 38, "devices", "middle"))
     lines = [(chip, images) for chip in ("v5e", "h100") for images in (64, 8)]
     for number, ((chip, images), colour) in enumerate(zip(lines, COLOURS, strict=True)):
-        work = RESNET50 | {name: RESNET50[name] * images / 64 for name in ("flops", "memory_bytes")}
+        work = {name: plan[name] * images / planned_images for name in ("flops", "memory_bytes")}
+        work["exchanged_bytes"] = plan["exchanged_bytes"]
         rows = scaling(CHIPS[chip], **work, most=most)
         points = [(left + width * i / (len(rows) - 1), top + height * (1 - row[2])) for i, row in enumerate(rows)]
         drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import sys
 import types
 from pathlib import Path
@@ -100,7 +101,8 @@ def test_a_plan_as_text_and_as_json() -> None:
     assert "<tr><th>devices</th><th>step</th><th>efficiency</th></tr><tr><td>1</td>" in plan._repr_html_()
     assert "does it fit                        yes\n" in str(plan)
     assert told["input"][0]["workers"] == [{"replica_ids": list(range(8)), "files": None, "steps": [[3] * 8], "last_steps": []}]
-    assert "worker 0: replicas 0, 1, 2, 3, 4, 5, 6, 7; reads everything; rows per batch: 3 + 3" in str(plan)
+    assert "worker 0: replicas 0 to 7; reads everything; rows per batch: 8 times 3" in str(plan)
+    assert re.fullmatch(r"<Plan for gpu:8xa100: [\d.]+ (bytes|KiB) per device, fits; [\d.]+ us per step>", repr(plan))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +111,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     script.write_text(PROGRAM)
     plot = tmp_path / "scaling.svg"
     assert main(["plan", "--topology", "gpu:8xh100", "--json", "--plot", str(plot), str(script), "--args=--epochs 3"]) == 0
-    told = json.loads(capsys.readouterr().out)  # the program's own lines are not in it
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)  # the program's own lines are not in it
+    assert shown.err.splitlines()[:2] == [
+        "replicant plan: running the program up to its first training step ...",
+        "replicant plan: compiling the step for this machine's CPU ...",
+    ]
     assert told["batch_per_replica"] == [[3, 6], [3, 2]]
     assert plot.read_text().startswith("<svg ")
     assert plot.read_text().count('r="3"') == len(told["scaling"])
+
+
+ENDED = "ended.py"  # a program that ends well, without training
 
 
 @pytest.mark.parametrize(
@@ -124,13 +134,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         (["json:train", "--topology", "cpu:2"], "Module 'json' has no function 'train'"),
         (["json:loads", "--topology", "abacus:2"], "'abacus:2' is no topology"),
         (["replicant_planned:by_fit", "--topology", "cpu:2", "--plot", "x.svg"], "'cpu:2' has no scaling to draw"),
+        ([ENDED, "--topology", "cpu:2"], "The program ended without a training step under a strategy"),
     ],
 )
 def test_what_the_command_cannot_plan(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setitem(sys.modules, "replicant_planned", types.SimpleNamespace(by_fit=by_fit))
+    monkeypatch.chdir(tmp_path)
+    Path(ENDED).write_text("import sys\nsys.exit(0)\n")
     assert main(["plan", *arguments]) == 1
     assert message in capsys.readouterr().err
 
@@ -223,6 +236,9 @@ REFUSAL = (
 @pytest.mark.parametrize(("said", "expected"), [(REFUSAL, int(16.21 * GIB)), ("INTERNAL: something else", None)])
 def test_a_step_that_the_compiler_refuses(said: str, expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     class Refused:
+        def as_text(self) -> str:
+            return ""
+
         def compile(self) -> None:
             raise jax.errors.JaxRuntimeError(said)
 
@@ -303,7 +319,8 @@ def test_without_libtpu_there_are_no_plans_for_tpus() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'replicant[tpu-plan]'")
-@pytest.mark.parametrize("program", [by_fit, by_loop])
-def test_a_tpu_step_all_reduces_the_gradients_once(program: Any) -> None:
+@pytest.mark.parametrize(("program", "loss"), [(by_fit, 4), (by_loop, 0)])  # fit sums up the loss, too
+def test_a_tpu_step_all_reduces_the_gradients_once(program: Any, loss: int) -> None:
     plan = make_plan(program, "v5e:2x4")
-    assert [(x.kind, x.num_bytes) for x in plan.compiled.exchanges] == [("all-reduce", WEIGHTS)]
+    assert [(x.kind, x.num_bytes) for x in plan.compiled.exchanges] == [("all-reduce", WEIGHTS + loss)]
+    assert make_plan(program, "v5e:2x4", quick=True).compiled.source == "compiled for 8 x TPU v5e with little effort"

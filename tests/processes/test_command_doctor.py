@@ -25,7 +25,7 @@ for name in sys.argv[1:]:
 
 
 def test_a_check_that_hangs_or_dies_is_red_and_the_others_are_done():
-    results = run_selftest(["a", "die", "b", "hang", "c"], 5.0, dict(os.environ), [sys.executable, "-c", CHILD])
+    results = list(run_selftest(["a", "die", "b", "hang", "c"], 5.0, dict(os.environ), [sys.executable, "-c", CHILD]))
     assert [result.remedy for result in results if result.state == "fail"] == ["report it if a plain JAX program works here"] * 2
     assert [(result.name, result.state, result.detail) for result in results] == [
         ("a", "ok", "a is fine"),

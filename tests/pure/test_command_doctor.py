@@ -7,6 +7,7 @@ import pytest
 from replicant import cli
 from replicant.cli import _checkup
 from replicant.cli._checkup import Result, _facts, _runner
+from replicant.kernels._flags import OPTION, VALUE
 
 GOOD = {"replicant": "0.1.0", "jax": "0.10.2", "jaxlib": "0.10.2", "keras": "3.15.1", "numpy": "2.4.6"}
 
@@ -82,6 +83,19 @@ def test_the_cluster(environ, state, words):
     assert bool(result.remedy) == (state != "ok")
 
 
+@pytest.mark.parametrize(
+    ("environ", "detail"),
+    [
+        ({"HOME": "/h"}, "none"),
+        ({"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--a=1 --b"}, "JAX_PLATFORMS=cpu; XLA_FLAGS=--a=1 --b"),
+        ({"XLA_FLAGS": f"--a=1 {OPTION}={VALUE}"}, f"XLA_FLAGS=--a=1; Replicant adds {OPTION}={VALUE}"),
+        ({"XLA_FLAGS": f"{OPTION}={VALUE}"}, f"none; Replicant adds {OPTION}={VALUE}"),
+    ],
+)
+def test_options_of_xla(environ, detail):
+    assert _facts.xla_flags(environ).detail == detail
+
+
 def test_a_fact_that_cannot_be_had_is_a_red_line():
     by_name = {result.name: result for result in _checkup.look({"TF_CONFIG": "{"})}
     assert list(by_name) == list(_checkup.FACTS)
@@ -94,11 +108,11 @@ def test_the_table(monkeypatch, capsys):
     monkeypatch.setattr(_checkup, "look", lambda: results)
     assert cli.main(["doctor", "--no-self-test"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "ok    one    fine",
-        "warn  three  odd",
-        "             -> mind it",
-        "FAIL  two    broken",
-        "             -> mend it",
+        "ok    one                   fine",
+        "warn  three                 odd",
+        "                            -> mind it",
+        "FAIL  two                   broken",
+        "                            -> mend it",
         "",
         "1 ok, 1 warnings, 1 failed.",
     ]
@@ -107,6 +121,16 @@ def test_the_table(monkeypatch, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed["ok"] is True
     assert printed["checks"][1] == {"name": "three", "state": "warn", "detail": "odd", "remedy": "mind it", "seconds": 0.0}
+
+
+def test_on_a_terminal_the_table_says_what_is_being_looked_at(monkeypatch, capsys):
+    monkeypatch.setattr(_checkup, "look", lambda: [Result(name, "ok", "fine") for name in _checkup.FACTS])
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert cli.main(["doctor", "--no-self-test"]) == 0
+    green = "\033[32mok  \033[0m"
+    assert capsys.readouterr().out.startswith(
+        f"....  versions\r\033[K{green}  versions              fine\n....  python\r\033[K{green}  python "
+    )
 
 
 def test_the_self_test_is_alone():

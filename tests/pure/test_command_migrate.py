@@ -287,6 +287,16 @@ def test_without_write_nothing_changes_and_the_diff_is_shown(tmp_path, capsys):
     )
 
 
+def test_the_diff_of_a_long_script_shows_only_what_changes(tmp_path, capsys):
+    path = tmp_path / "long.py"
+    path.write_text("import tensorflow as tf\n" + "\n\nx = tf.zeros([2])\n" * 150)  # empty lines are more than a hundredth of all
+    cli.main(["migrate", str(path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [f"--- {path}", f"+++ {path} (Replicant)", "@@ -1,451 +1,451 @@"]
+    assert lines.count("-x = tf.zeros([2])") == lines.count("+x = keras.ops.zeros([2])") == 150
+    assert not {"+", "-"} & set(lines)
+
+
 def test_write_writes_and_the_status_says_that_something_is_left(tmp_path, capsys):
     path = tmp_path / "program.py"
     path.write_text(HEAD + "tf.distribute.get_strategy()\ntf.bitcast(metric.reset_states())\n")

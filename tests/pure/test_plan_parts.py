@@ -77,6 +77,17 @@ def test_exchanges_in_a_program(line: str, expected: list[Exchange]) -> None:
     assert exchanges_in(f"HloModule m\n  {line}\n") == expected
 
 
+def test_an_exchange_that_stands_in_several_computations_counts_once() -> None:
+    gather = "  %g = f32[4]{0} all-gather(%x), replica_groups={{0,1}}\n}"
+    begins = "%fused_computation.1 (param_0: f32[2]) -> (f32[2], f32[4], s32[2]) {"
+    goes_on = "%async_collective_fusion.2 (param_0: f32[2], param_1: f32[4], param_2: s32[2]) -> (f32[4], f32[8]) {"
+    ends = "%fused_computation.3 (param_0: f32[2], param_1: f32[4], param_2: s32[2]) -> f32[4] {"
+    entry = "ENTRY %main (batch: s32[2]) -> f32[4] {"
+    assert exchanges_in(f"{begins}\n{gather}\n{goes_on}\n{gather}\n{ends}\n{gather}") == [Exchange("all-gather", 16, 2)]
+    assert exchanges_in(f"{ends}\n{gather}\n{begins}\n{gather}") == [Exchange("all-gather", 16, 2)]
+    assert exchanges_in(f"{entry}\n{gather}") == [Exchange("all-gather", 16, 2)]
+
+
 def test_a_ring_on_one_group_and_between_groups() -> None:
     chip = CHIPS["h100"]  # 8 joined by links of 450e9 bytes/s, 50e9 beyond; 80 % of both
     assert all_reduce_seconds(chip, 9e9, 1) == 0

@@ -1,13 +1,20 @@
 """``replicant doctor``: does everything work here?"""
 
 import argparse
+import itertools
 import json
 import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._checkup import Result
 
 SUMMARY = "Check this machine: versions, settings, devices, cluster; then a self-test. Exit status 1 if something does not work."
 
 _SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
+_CLEAR = "\r\033[K"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,24 +27,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Look, test, print."""
-    from ._checkup import CHECKS, look, run_selftest
+    """Look, test, and print each line as soon as it is known."""
+    from ._checkup import CHECKS, FACTS, look, run_selftest
 
-    results = look()
-    if not arguments.no_self_test:
-        results += run_selftest(list(CHECKS), arguments.deadline)
-    failed = any(result.state == "fail" for result in results)
+    names = [*FACTS, *([] if arguments.no_self_test else CHECKS)]
+    found = itertools.chain(look(), () if arguments.no_self_test else run_selftest(list(CHECKS), arguments.deadline))
     if arguments.json:
+        results = list(found)
+        failed = any(result.state == "fail" for result in results)
         print(json.dumps({"ok": not failed, "checks": [result.as_dict() for result in results]}, indent=1))
         return int(failed)
-    width = max(len(result.name) for result in results)
-    for result in results:
-        print(f"{_sign(result.state)}  {result.name:{width}}  {result.detail}")
-        if result.remedy:
-            print(f"      {'':{width}}  -> {result.remedy}")
-    counts = {state: sum(result.state == state for result in results) for state in _SIGNS}
+    counts = _table(found, names)
     print(f"\n{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failed.")
-    return int(failed)
+    return int(counts["fail"] > 0)
+
+
+def _table(found: Iterable["Result"], names: list[str]) -> dict[str, int]:
+    """Print a line for each result, on a terminal also what is being looked at; returns how many there were of each state."""
+    counts, width, redraws = dict.fromkeys(_SIGNS, 0), max(map(len, names)), sys.stdout.isatty()
+    waiting = iter(names)
+    _looking(next(waiting, None), redraws=redraws)
+    for result in found:
+        counts[result.state] += 1
+        print(f"{_CLEAR if redraws else ''}{_sign(result.state)}  {result.name:{width}}  {result.detail}", flush=True)
+        if result.remedy:
+            print(f"      {'':{width}}  -> {result.remedy}", flush=True)
+        _looking(next(waiting, None), redraws=redraws)
+    return counts
+
+
+def _looking(name: str | None, *, redraws: bool) -> None:
+    if name is not None and redraws:
+        print(f"....  {name}", end="", flush=True)
 
 
 def _sign(state: str) -> str:

@@ -25,23 +25,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--args", default="", metavar="'ARG ...'", help="the script's own arguments, as one text: --args='--epochs 3'"
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--quick", action="store_true", help="for TPUs: compile with little effort, in a tenth of the time")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the scaling curve")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Plan, and print the plan; exit status 1 if the step does not fit."""
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the devices of the plan need not be there
+    _start_no_devices()
     program = _program(arguments.program, shlex.split(arguments.args))
     from ..plan import make_plan
     from ..plan._plot import scaling_plot
+    from ..plan._waiting import waiting
 
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):  # of the program
-        plan = make_plan(program, arguments.topology)
+    printed = io.StringIO()  # by the program
+    with waiting("replicant plan", in_logs=True), contextlib.redirect_stdout(printed):
+        plan = make_plan(program, arguments.topology, quick=arguments.quick)
     if arguments.plot is not None:
         arguments.plot.write_text(scaling_plot(plan), encoding="utf-8")
     print(plan.to_json() if arguments.json else plan)
     return 0 if plan.fits else 1
+
+
+def _start_no_devices() -> None:
+    """The devices of the plan need not be there, and those that are there belong to others."""
+    import jax
+
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for processes that the program starts
+    config: Any = jax.config  # its options are not known to type checkers; it has read the environment already
+    if not config.jax_platforms:
+        config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 
 
 def _program(text: str, arguments: list[str]) -> Callable[[], Any]:
@@ -71,5 +83,8 @@ def _run_script(path: Path, arguments: list[str]) -> None:
     sys.path.insert(0, str(path.parent))
     try:
         runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as end:
+        if end.code:  # else it has ended well, without a training step
+            raise
     finally:
         sys.argv, sys.path[:] = before

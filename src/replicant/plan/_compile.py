@@ -14,9 +14,13 @@ from .. import kernels
 from .._placement import Placement
 from .._planning import Held, Planning, StepFound, planning
 from ..errors import ConfigurationError, ContextError
+from . import _kept
 from ._chips import Chip, Target
 from ._cpu import step_seconds
 from ._exchanges import Exchange, exchanges_in
+from ._stages import stage
+
+_QUICK = {"exec_time_optimization_effort": -1.0}  # of XLA's efforts, -1 to 1, the least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +79,7 @@ def find_step(program: Callable[[], Any], target: Target, strategy: Any = None) 
 
     Raises ContextError if it ends without one.
     """
+    stage("running the program up to its first training step")
     own = None if strategy is None else strategy._placement
     with planning(Planning(_stand_ins(target, fused=True))) as plan:
         if strategy is not None:
@@ -98,11 +103,15 @@ def _stand_ins(target: Target, *, fused: bool) -> Placement:
     return Placement((here,) * target.num_devices, fused=fused and target.num_devices > 1)
 
 
-def compile_step(step: Step, target: Target) -> Compiled:
-    """Compile the step for its target: for TPUs by libtpu, ahead of time; else for the CPU of this machine, whose counts serve."""
+def compile_step(step: Step, target: Target, *, quick: bool = False) -> Compiled:
+    """Compile the step for its target: for TPUs by libtpu, ahead of time; else for the CPU of this machine, whose counts serve.
+
+    quick: with little effort, for TPUs.
+    """
     began = time.perf_counter()
     if target.kind == "tpu":
-        return _for_tpu(step, target, began)
+        return _for_tpu(step, target, began, quick=quick)
+    stage("compiling the step for this machine's CPU")
     if target.kind == "gpu":
         with kernels.disabled():  # XLA cannot count what is in them
             compiled = step.lower(_stand_ins(target, fused=True)).compile()
@@ -116,22 +125,45 @@ def compile_step(step: Step, target: Target) -> Compiled:
     counted = _counted(compiled, 1, "compiled for this machine's CPU", (), began)
     with kernels.disabled():
         cost = step.lower(_stand_ins(target, fused=True)).cost_analysis() or {}
+    stage("measuring the step")
     return dataclasses.replace(counted, flops=cost.get("flops", 0.0), measured=step_seconds(compiled))
 
 
-def _for_tpu(step: Step, target: Target, began: float) -> Compiled:
+def _for_tpu(step: Step, target: Target, began: float, *, quick: bool) -> Compiled:
+    what = f"{target.num_devices} x {_name(target.chip)}"
+    stage(f"lowering the step for {what}")
     lowered = step.lower(Placement(tuple(_tpu_devices(target))))
+    key = _kept.key_of(lowered.as_text(), target.text, quick)
+    if (known := _kept.find(key)) is not None:
+        return Compiled(**known | {"source": f"{known['source']}, at an earlier time", "seconds": time.perf_counter() - began})
+    stage(f"compiling the step for {what}")
     try:
-        compiled = lowered.compile()
+        with _not_kept_by_jax():
+            compiled = lowered.compile(_QUICK) if quick else lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         found = _TOO_LARGE.search(str(error))
         if found is None:
             raise
-        return _too_large(step, target, int(float(found[1]) * _UNITS[found[2]]), began)
-    counted = _counted(
-        compiled, 1, f"compiled for {target.num_devices} x {_name(target.chip)}", exchanges_in(compiled.as_text()), began
-    )
-    return dataclasses.replace(counted, code_bytes=compiled.memory_analysis().generated_code_size_in_bytes)
+        analysis = _too_large(step, target, int(float(found[1]) * _UNITS[found[2]]), began)
+    else:
+        source = f"compiled for {what}" + (" with little effort" if quick else "")
+        counted = _counted(compiled, 1, source, exchanges_in(compiled.as_text()), began)
+        analysis = dataclasses.replace(counted, code_bytes=compiled.memory_analysis().generated_code_size_in_bytes)
+    _kept.keep(key, analysis)
+    return analysis
+
+
+@contextmanager
+def _not_kept_by_jax() -> Iterator[None]:
+    """JAX would keep a program for devices that are not there, 25 MB and more, and could not read it again."""
+    config: Any = jax.config  # its options are not known to type checkers
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(config, name)
+    config.update(name, float("inf"))
+    try:
+        yield
+    finally:
+        config.update(name, before)
 
 
 # What XLA says of a program whose temporaries alone are larger than the device's memory.
@@ -216,5 +248,9 @@ def _offline() -> Iterator[None]:
             del os.environ[name]
 
 
-# The last one: compiling needs no TPU, so several processes may do it at a time.
-_TOLD = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+_TOLD = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # of this host, which has none: libtpu warns without; what is compiled for is said apart
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # compiling needs no TPU, so several processes may do it at a time
+}

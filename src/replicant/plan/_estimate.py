@@ -8,6 +8,7 @@ ASSUMPTIONS = (
     "matrix units work at 50 % of their data sheet's rate, memory at 80 %, links at 80 %",
     "computing and memory traffic overlap; exchanges come after both",
     "an all-reduce is a ring: each device sends and receives 2 (n - 1) / n times its bytes",
+    "nothing waits: starting a step, and each hop of an exchange, take no time, which is far off for steps of microseconds",
     "input arrives in time; the rate that it needs is given",
 )
 _MATRIX_SHARE, _MEMORY_SHARE, _LINK_SHARE = 0.5, 0.8, 0.8

@@ -3,9 +3,14 @@
 import dataclasses
 import math
 import re
+from collections.abc import Iterable
 
+_SENT = {"all-reduce": 1.0}  # of an all-reduce's traffic, per byte; 0.5 of the others
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 _LINE = re.compile(rf"= (?P<shapes>.*?) (?P<kind>{'|'.join(_KINDS)})(?:-start)?\(")
+# The head of a computation, and its parameters. On TPUs an exchange beside computations stands in each of them; those that go
+# on with what another one has begun are told so by a parameter, s32[2].
+_HEAD = re.compile(r"(?:ENTRY )?%\S+ \((.*)\) -> ")
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
 _LISTS = re.compile(r"replica_groups=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
 _IOTA = re.compile(r"replica_groups=(?:mesh)?\[(\d+),(\d+)\]")
@@ -21,6 +26,18 @@ class Exchange:
     group_size: int
 
 
+def ring_bytes(exchanges: Iterable[Exchange]) -> float:
+    """Bytes of an all-reduce that would send as much: the other exchanges send half as much for each byte.
+
+    A ring of n devices sends (n - 1) / n of the bytes for an all-gather's result or an all-to-all, twice that for an all-reduce; a
+    reduce-scatter's result is a share of what it sends.
+
+    >>> ring_bytes([Exchange("all-reduce", 8, 4), Exchange("all-gather", 8, 4), Exchange("reduce-scatter", 2, 4)])
+    16.0
+    """
+    return sum(x.num_bytes * _SENT.get(x.kind, 0.5) * (x.group_size or 1 if x.kind == "reduce-scatter" else 1) for x in exchanges)
+
+
 def exchanges_in(text: str) -> list[Exchange]:
     """The exchanges in the text of a compiled program, in its order.
 
@@ -28,9 +45,12 @@ def exchanges_in(text: str) -> list[Exchange]:
     [Exchange(kind='all-reduce', num_bytes=32, group_size=2)]
     """
     found = []
+    goes_on = False
     for line in text.splitlines():
+        if head := _HEAD.match(line):
+            goes_on = "fus" in head[0].partition(" (")[0] and ": s32[2]" in head[1]
         match = _LINE.search(line)
-        if match:
+        if match and not goes_on:
             shapes = _SHAPE.findall(match["shapes"])
             if "-start(" in line and len(shapes) > 1 and match["kind"] != "all-reduce":
                 shapes = shapes[-1:]  # operands come first

@@ -1,5 +1,6 @@
 """A plan as people read it: text, and HTML for notebooks."""
 
+import re
 from typing import TYPE_CHECKING
 
 from .._display import table
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _WORKERS_SHOWN = 2  # at the beginning; and the last one
+# More than four equal shares, and more than four numbers of replicas.
+_SHARES = re.compile(r"\b(\d+)((?: \+ \1){4,})\b")
+_REPLICAS = re.compile(r"replicas (\d+)(?:, \d+){3,}, (\d+);")
 
 
 def as_text(plan: "Plan") -> str:
@@ -19,6 +23,12 @@ def as_text(plan: "Plan") -> str:
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:{width}}  {value}".rstrip() for name, value in rows]
     return "\n".join([*lines, "", *_scaling(plan), "", *[f"Assumed: {text}." for text in ASSUMPTIONS]])
+
+
+def in_short(plan: "Plan") -> str:
+    """The plan in one line."""
+    fits = "fits" if plan.fits else f"does not fit, by {size(plan.missing_bytes)}"
+    return f"<Plan for {plan.target.text}: {size(plan.bytes_per_device)} per device, {fits}; {time(plan.seconds)} per step>"
 
 
 def as_html(plan: "Plan") -> str:
@@ -38,19 +48,30 @@ def _what(plan: "Plan") -> list[tuple[str, str]]:
         ("topology", f"{plan.target.text}: {plan.target.num_devices} x {plan.chip.name}"),
         ("batch per replica", f"{shapes} (global batch {plan.examples_per_step})"),
     ]
-    for found in plan.inputs:
+    for number, found in enumerate(plan.inputs, 1):
+        name = f"who reads what, of dataset {number}" if len(plan.inputs) > 1 else "who reads what"
         texts = [found] if isinstance(found, str) else input_lines(found)
-        rows += [("who reads what" if i == 0 else "", text) for i, text in enumerate(texts)]
+        rows += [(name if i == 0 else "", text) for i, text in enumerate(texts)]
     return rows
 
 
 def input_lines(plan: InputPlan) -> list[str]:
     """An input plan in a few lines: of many workers the first ones and the last."""
-    _, policy, *rest = (line.strip() for line in str(plan).splitlines())
+    _, policy, *rest = (_short(line.strip()) for line in str(plan).splitlines())
     workers = rest[1:]
     if len(workers) > _WORKERS_SHOWN + 2:
         workers = [*workers[:_WORKERS_SHOWN], f"... {len(workers) - _WORKERS_SHOWN - 1} more ...", workers[-1]]
     return [policy, *workers]
+
+
+def _short(line: str) -> str:
+    """A line about a worker, without what says the same of one replica after the other.
+
+    >>> _short("worker 0: replicas 0, 1, 2, 3, 4, 5; reads everything; rows per batch: 8 + 8 + 8 + 8 + 8 + 8; of the last: 3 + 2")
+    'worker 0: replicas 0 to 5; reads everything; rows per batch: 6 times 8; of the last: 3 + 2'
+    """
+    line = _REPLICAS.sub(r"replicas \1 to \2;", line)
+    return _SHARES.sub(lambda match: f"{match[2].count('+') + 1} times {match[1]}", line)
 
 
 def _memory(plan: "Plan") -> list[tuple[str, str]]:
@@ -67,8 +88,9 @@ def _memory(plan: "Plan") -> list[tuple[str, str]]:
     saved = plan.optimizer_state - plan.sliced_state
     if not plan.fits and saved > 0:
         less = plan.bytes_per_device - saved
-        rows.append(("with shard_optimizer_state=True", f"{size(less)}, optimizer state {size(plan.sliced_state)}"))
-        rows.append(("does it fit then", _fits(less, plan.chip.memory)))
+        # The temporaries may be fewer, too: the update is then computed in slices.
+        rows.append(("with shard_optimizer_state=True", f"at most {size(less)}, optimizer state {size(plan.sliced_state)}"))
+        rows.append(("does it fit then", "yes" if less <= plan.chip.memory else "not certain: plan with it"))
     return rows
 
 
@@ -89,7 +111,7 @@ def _work(plan: "Plan") -> list[tuple[str, str]]:
             "exchanged per step" if plan.target.kind == "cpu" else "exchanged per step and device",
             f"{size(plan.exchanged_bytes)} ({listing or 'none'})",
         ),
-        (who, f"{plan.compiled.flops / 1e9:,.2f} GFLOP"),
+        (who, operations(plan.compiled.flops)),
         ("memory traffic" if plan.target.kind == "cpu" else "memory traffic per device", size(plan.compiled.memory_bytes)),
     ]
 
@@ -115,12 +137,23 @@ def _scaling(plan: "Plan") -> list[str]:
     return rows
 
 
+def operations(number: float) -> str:
+    """Floating-point operations, for people.
+
+    >>> operations(1.5e6), operations(2.25e9), operations(1.4416e12)
+    ('1.50 MFLOP', '2.25 GFLOP', '1,441.60 GFLOP')
+    """
+    return f"{number / 1e6:,.2f} MFLOP" if number < 1e8 else f"{number / 1e9:,.2f} GFLOP"
+
+
 def size(num_bytes: float) -> str:
     """Bytes, for people.
 
-    >>> size(1536), size(3 << 20), size(20 << 30)
-    ('1.5 KiB', '3.0 MiB', '20.0 GiB')
+    >>> size(20), size(1536), size(3 << 20), size(20 << 30)
+    ('20 bytes', '1.5 KiB', '3.0 MiB', '20.0 GiB')
     """
+    if num_bytes < 1024:
+        return f"{num_bytes:.0f} bytes"
     if num_bytes < _MIB:
         return f"{num_bytes / 1024:,.1f} KiB"
     return f"{num_bytes / _MIB:,.1f} MiB" if num_bytes < _GIB else f"{num_bytes / _GIB:,.1f} GiB"

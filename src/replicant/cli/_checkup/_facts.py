@@ -5,13 +5,14 @@ import platform
 import re
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
 from ... import cluster, kernels
 from ..._compile_cache import compile_cache
 from ...errors import ReplicantError
+from ...kernels._flags import OPTION, VALUE
 from ._result import Result
 
 Environ = Mapping[str, str]
@@ -21,15 +22,13 @@ OLDEST_KERAS, UNTRIED_KERAS = (3, 12), (3, 16)
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
-def look(environ: Environ = os.environ) -> list[Result]:
-    """All facts. A fact that cannot be had is a red line, not an error."""
-    results = []
+def look(environ: Environ = os.environ) -> Iterator[Result]:
+    """All facts, one after the other. A fact that cannot be had is a red line, not an error."""
     for name, fact in FACTS.items():
         try:
-            results.append(fact(environ))
+            yield fact(environ)
         except (ReplicantError, OSError) as error:
-            results.append(Result(name, "fail", str(error), "put right what it names"))
-    return results
+            yield Result(name, "fail", str(error), "put right what it names")
 
 
 def versions(_: Environ) -> Result:
@@ -137,11 +136,14 @@ def cache(_: Environ) -> Result:
 
 
 def xla_flags(environ: Environ) -> Result:
-    """Options of XLA and JAX in the environment."""
-    flags = [
-        f"{name}={value}" for name, value in sorted(environ.items()) if name == "XLA_FLAGS" or name.startswith(("JAX_", "LIBTPU_"))
-    ]
-    return Result("XLA and JAX settings", "ok", "; ".join(flags) or "none")
+    """Options of XLA and JAX in the environment; what Replicant has added itself stands apart."""
+    found = {name: value for name, value in sorted(environ.items()) if name == "XLA_FLAGS" or name.startswith(("JAX_", "LIBTPU_"))}
+    own = f"{OPTION}={VALUE}"
+    added = own in found.get("XLA_FLAGS", "").split()
+    if added:
+        found["XLA_FLAGS"] = " ".join(flag for flag in found["XLA_FLAGS"].split() if flag != own)
+    flags = [f"{name}={value}" for name, value in found.items() if value]
+    return Result("XLA and JAX settings", "ok", ("; ".join(flags) or "none") + (f"; Replicant adds {own}" if added else ""))
 
 
 def network(_: Environ) -> Result:

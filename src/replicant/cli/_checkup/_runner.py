@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ._result import Result
 from ._selftest import REMEDIES
@@ -21,8 +21,10 @@ _CLUSTER = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_", "TF_CONFI
 _ALSO = ("RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX", "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "MEGASCALE_NUM_SLICES")
 
 
-def run_selftest(names: Sequence[str], deadline: float, environ: Environ = os.environ, command: Sequence[str] = ()) -> list[Result]:
-    """Run checks of the self-test, in order.
+def run_selftest(
+    names: Sequence[str], deadline: float, environ: Environ = os.environ, command: Sequence[str] = ()
+) -> Iterator[Result]:
+    """Run checks of the self-test, in order; each result as soon as it is there.
 
     Args:
         names: of the checks.
@@ -31,10 +33,11 @@ def run_selftest(names: Sequence[str], deadline: float, environ: Environ = os.en
         command: starts the process; names are appended. By default ours.
     """
     command = command or (sys.executable, "-m", f"{__package__}._selftest")
-    results: list[Result] = []
-    while len(results) < len(names):
-        results += _one_process([*command, *names[len(results) :]], names[len(results) :], deadline, alone(environ))
-    return results
+    done = 0
+    while done < len(names):
+        for result in _one_process([*command, *names[done:]], names[done:], deadline, alone(environ)):
+            done += 1
+            yield result
 
 
 def alone(environ: Environ) -> dict[str, str]:
@@ -46,9 +49,8 @@ def alone(environ: Environ) -> dict[str, str]:
     }
 
 
-def _one_process(command: Sequence[str], names: Sequence[str], deadline: float, environ: Environ) -> list[Result]:
+def _one_process(command: Sequence[str], names: Sequence[str], deadline: float, environ: Environ) -> Iterator[Result]:
     """What one process has to say: a line of JSON per check. At least one result."""
-    results: list[Result] = []
     with subprocess.Popen(  # noqa: S603 - our own program
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -72,14 +74,13 @@ def _one_process(command: Sequence[str], names: Sequence[str], deadline: float, 
                         readers[1].join(deadline)
                     last = next((text.strip() for text in reversed(errors) if text and text.strip()), "")
                     remedy = REMEDIES.get(name, "report it if a plain JAX program works here")
-                    results.append(Result(name, "fail", f"{how}: {last}" if last else how, remedy, seconds))
+                    yield Result(name, "fail", f"{how}: {last}" if last else how, remedy, seconds)
                     break
-                results.append(Result(name, **json.loads(line), seconds=seconds))
+                yield Result(name, **json.loads(line), seconds=seconds)
         finally:
             _kill(process)
             for reader in readers:
                 reader.join(deadline)
-    return results
 
 
 def _next_line(lines: "queue.Queue[str | None]", deadline: float) -> str | None:

@@ -1,6 +1,7 @@
 """From a file to its translation."""
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,31 @@ class Migration:
         """The changes, as ``diff -u`` shows them."""
         name = str(self.source.path)
         old, new = self.source.text.splitlines(keepends=True), self.text.splitlines(keepends=True)
-        return "".join(difflib.unified_diff(old, new, name, f"{name} (Replicant)"))
+        return "".join(_diff(old, new, name, f"{name} (Replicant)"))
+
+
+def _diff(old: list[str], new: list[str], old_name: str, new_name: str) -> Iterator[str]:
+    """What difflib.unified_diff gives, but for its habit of not matching lines that come often: empty lines are the same lines."""
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    heads = [f"--- {old_name}\n", f"+++ {new_name}\n"]
+    for group in matcher.get_grouped_opcodes(3):
+        yield from heads
+        heads = []
+        (_, a, _, c, _), (_, _, b, _, d) = group[0], group[-1]
+        yield f"@@ -{_lines(a, b)} +{_lines(c, d)} @@\n"
+        for tag, i, j, k, m in group:
+            if tag == "equal":
+                yield from (" " + line for line in old[i:j])
+                continue
+            yield from ("-" + line for line in old[i:j])
+            yield from ("+" + line for line in new[k:m])
+
+
+def _lines(first: int, end: int) -> str:
+    """The range of lines in a diff's head."""
+    if end - first == 1:
+        return str(first + 1)
+    return f"{first + (end > first)},{end - first}"
 
 
 def migrate(path: Path) -> Migration:

@@ -1,0 +1,85 @@
+"""Says on stderr what a plan is waiting for: a line that is redrawn on a terminal and in a notebook; in a log now and then."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self, TextIO
+
+from . import _stages
+
+_REDRAWN, _LOGGED = 1.0, 30.0  # seconds between two lines
+
+
+class Waiting:
+    """A line about what takes long. ``begin`` names what begins; the time goes on by itself until the ``with`` block ends.
+
+    Args:
+        name: of the command.
+        stream: where to write; stderr by default.
+        seconds: between two lines.
+    """
+
+    def __init__(self, name: str, stream: TextIO | None = None, seconds: float | None = None):
+        self._name = name
+        self._stream = sys.stderr if stream is None else stream
+        self._redraws = redraws(self._stream)
+        self._seconds = seconds or (_REDRAWN if self._redraws else _LOGGED)
+        self._text, self._began = "", time.monotonic()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True, name="replicant waiting")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._clear()
+
+    def begin(self, text: str) -> None:
+        """Something else takes long now."""
+        with self._lock:
+            self._text, self._began = text, time.monotonic()
+            self._write()
+
+    def _tick(self) -> None:
+        while not self._over.wait(self._seconds):
+            with self._lock:
+                if self._text:
+                    self._write()
+
+    def _write(self) -> None:
+        seconds = int(time.monotonic() - self._began)
+        took = "" if seconds == 0 else f", {seconds} s" if seconds < 60 else f", {seconds // 60}:{seconds % 60:02d} min"
+        line = f"{self._name}: {self._text}{took} ..."
+        self._stream.write(f"\r\033[K{line}" if self._redraws else f"{line}\n")
+        self._stream.flush()
+
+    def _clear(self) -> None:
+        if self._redraws:
+            self._stream.write("\r\033[K")
+            self._stream.flush()
+
+
+def redraws(stream: TextIO) -> bool:
+    """Whether a line on `stream` can be written over: on a terminal, and in a notebook."""
+    return stream.isatty() or type(stream).__module__.startswith("ipykernel.")
+
+
+@contextmanager
+def waiting(name: str, *, in_logs: bool = False) -> Iterator[None]:
+    """Within the ``with`` block the stages of a plan are shown, unless somebody is told of them already.
+
+    Args:
+        name: of what is being waited for.
+        in_logs: also where lines cannot be redrawn.
+    """
+    if _stages.heard() or not (in_logs or redraws(sys.stderr)):
+        yield
+        return
+    with Waiting(name) as line, _stages.listening(line.begin):
+        yield

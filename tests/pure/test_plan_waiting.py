@@ -1,0 +1,65 @@
+"""What a plan keeps of a compiler's analysis, and what it says while it is being made."""
+
+import io
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from replicant._compile_cache import CompileCache, _whole
+from replicant.plan import _kept
+from replicant.plan._compile import Compiled
+from replicant.plan._exchanges import Exchange
+from replicant.plan._stages import stage
+from replicant.plan._waiting import Waiting, waiting
+
+ANALYSIS = Compiled("compiled for 8 x TPU v5e", 1.5e9, 3.0e8, 100, 7, (Exchange("all-reduce", 32, 8),), 2.0)
+
+
+def test_an_analysis_is_kept_for_the_same_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_kept, "compile_cache", lambda: CompileCache(tmp_path, "on"))
+    key = _kept.key_of("a program", "v5e:2x4", False)
+    assert _kept.find(key) is None
+    _kept.keep(key, ANALYSIS)
+    assert Compiled(**_kept.find(key) or {}) == ANALYSIS
+    assert len({key, _kept.key_of("a program", "v5e:2x4", True), _kept.key_of("another", "v5e:2x4", False)}) == 3
+    (file,) = tmp_path.iterdir()
+    assert file.name.endswith("-cache")  # one of the entries of which the oldest are dropped
+    assert _whole(file.read_bytes())
+    file.write_bytes(b"half")
+    assert _kept.find(key) is None
+
+
+def test_nothing_is_kept_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (None, tmp_path / "gone"):
+        monkeypatch.setattr(_kept, "compile_cache", lambda folder=folder: CompileCache(folder, ""))
+        _kept.keep("key", ANALYSIS)
+        assert _kept.find("key") is None
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_is_waited_for_is_redrawn_on_a_terminal() -> None:
+    stream = Terminal()
+    with Waiting("plan", stream, seconds=0.01) as line:
+        line.begin("compiling")
+        deadline = time.monotonic() + 120
+        while stream.getvalue().count("compiling") < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert stream.getvalue().startswith("\r\033[Kplan: compiling ...\r\033[Kplan: compiling")
+    assert stream.getvalue().endswith("\r\033[K")
+
+
+def test_in_a_log_what_is_waited_for_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    with waiting("plan"):
+        stage("not said, because nobody looks at a library's log for it")
+    with waiting("plan", in_logs=True), waiting("another"):
+        stage("compiling")
+    assert log.getvalue() == "plan: compiling ...\n"
