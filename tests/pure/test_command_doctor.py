@@ -38,16 +38,16 @@ def test_versions(change, state, remedy):
     [
         ({}, "ok"),
         ({"NPROC": "4"}, "ok"),
-        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, "fail"),
-        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "15"}, "fail"),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, "warn"),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "15"}, "warn"),
         ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "16"}, "ok"),
-        ({"JAX_NUM_CPU_DEVICES": "2"}, "fail"),
+        ({"JAX_NUM_CPU_DEVICES": "2"}, "warn"),
     ],
 )
 def test_threads(environ, state):
     result = _facts.judge_threads("2 cores", environ)
     assert result.state == state
-    assert ("need NPROC=" in result.remedy) == (state == "fail")
+    assert ("need NPROC=" in result.remedy) == (state == "warn")
 
 
 def test_keras_on_another_backend():

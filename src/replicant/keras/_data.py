@@ -1,7 +1,8 @@
 """Replicant's datasets as input of ``fit``, ``evaluate`` and ``predict``."""
 
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from ..errors import ArgumentError, DatasetError
 from ..input._dataset import Dataset
@@ -10,6 +11,7 @@ from ..input._graph import Node
 from ..input._shapes_only import planned
 from . import _internals
 from ._batches import Batches
+from ._rows import rows_of, several
 from ._sharing import shared
 
 
@@ -83,20 +85,45 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
 
 def _never_empty(adapter: Any, x: Any) -> Any:
     """Keras's adapter, which says so if it never yields a batch: Keras's loops would trip over that later."""
-    original = adapter.get_jax_iterator
-    seen = False
-
-    def get_jax_iterator() -> Iterator[Any]:
-        nonlocal seen
-        for batch in original():
-            seen = True
-            yield batch
-        if not seen:  # a generator may also have ended in an earlier pass; of that Keras warns
-            shape = getattr(x, "shape", None)
-            raise _no_batch(f"The {type(x).__name__}{'' if shape is None else f' of shape {tuple(shape)}'}")
-
-    adapter.get_jax_iterator = get_jax_iterator
+    begin = functools.partial(rows_of, adapter, adapter.get_jax_iterator)
+    shape = getattr(x, "shape", None)
+    what = f"The {type(x).__name__}{'' if shape is None else f' of shape {tuple(shape)}'}"
+    seen: list[int] = []
+    adapter.get_jax_iterator = lambda: _Pass(begin, seen, what)
     return adapter
+
+
+class _Pass:
+    """One pass over what Keras reads; it begins when the first batch is asked for.
+
+    Args:
+        begin: gives the batches.
+        seen: not empty once any pass gave a batch: a generator may also have ended in an earlier one; of that Keras warns.
+        what: is read, for the message.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[Any]], seen: list[int], what: str):
+        self._begin, self._seen, self._what = begin, seen, what
+        self._batches: Iterator[Any] | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        for batch in self.several(1):
+            return batch
+        raise StopIteration
+
+    def several(self, num: int) -> list[Any]:
+        """As `_rows.several`."""
+        if self._batches is None:
+            self._batches = iter(self._begin())
+        found = several(self._batches, num)
+        if found and not self._seen:
+            self._seen.append(len(found))
+        if not self._seen:
+            raise _no_batch(self._what)
+        return found
 
 
 def _no_batch(what: str) -> DatasetError:

@@ -25,6 +25,7 @@ from .._placement import Placement, is_local, on_all
 from .._strategy import Strategy
 from ..errors import ArgumentError, MixedStrategyError
 from . import _internals, _statistics
+from ._rows import Several, several
 
 _STRATEGY = "_replicant_strategy"
 
@@ -141,8 +142,14 @@ class _Step:
         self._all_of_many = jax.jit(functools.partial(self._traced_many, last_only=False), donate_argnums=0)
         self._last_of_many = jax.jit(functools.partial(self._traced_many, last_only=True), donate_argnums=0)
 
-    def __call__(self, state: Any, batches: list[Any], *, all_outputs: bool) -> tuple[list[Any], Any]:
+    def __call__(self, state: Any, group: list[Any] | Several, *, all_outputs: bool) -> tuple[list[Any], Any]:
         """The outputs of one or several batches of equal shapes, of all or only of the last one, and the new state."""
+        if isinstance(group, list):
+            batches, stacked = group, None
+        elif self._compiled and _planning.current() is None:
+            batches, stacked = [], group.stacked
+        else:
+            batches, stacked = group.apart(), None
         if _planning.current() is not None and any(self._holds_slots):
             raise self._found(state, batches[0])
         if self._placement.world is not None:
@@ -163,13 +170,16 @@ class _Step:
             self._check_workers(self._one, state, data, batches[0])
             outputs, state = self._start(self._one, state, data)
             return [outputs], state
-        known = np.asarray if self._placement.world is None else lambda x: np.asarray(on_all(_same, x))
-        stacked = jax.tree.map(lambda *leaves: np.stack([known(x) for x in leaves]), *batches)
+        stacked = self._stacked(batches) if stacked is None else stacked
         data = self._spread(stacked, axis=1)
         program = self._all_of_many if all_outputs else self._last_of_many
         self._check_workers(program, state, data, stacked)
         outputs, state = self._start(program, state, data)
         return [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs) if all_outputs else outputs], state
+
+    def _stacked(self, batches: list[Any]) -> Any:
+        known = np.asarray if self._placement.world is None else lambda x: np.asarray(on_all(_same, x))
+        return jax.tree.map(lambda *leaves: np.stack([known(x) for x in leaves]), *batches)
 
     def _adopted(self, state: Any) -> Any:
         """The state, with the chief's values where this process alone has them."""
@@ -342,12 +352,9 @@ class _Loop:
             self._model.jax_state_sync()
 
     def _advance(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        batches = [next(iterator)]
-        for _ in range(self._steps - 1):
-            batch = next(iterator, None)
-            if batch is None:
-                break
-            batches.append(batch)
+        batches = [next(iterator)] if self._steps == 1 else several(iterator, self._steps)
+        if not batches:
+            raise StopIteration
         outputs: list[Any] = []
         for group in _groups(batches):
             parts, state = self._step(state, group, all_outputs=self._concatenate)
@@ -361,14 +368,18 @@ def _same(x: Any) -> Any:
     return x
 
 
-def _groups(batches: list[Any]) -> Iterator[list[Any]]:
+def _groups(batches: list[Any]) -> Iterator[list[Any] | Several]:
     """Runs of batches of equal structure and shapes: only those fit into one loop."""
     group: list[Any] = []
     for batch in batches:
-        if group and _signature(batch) != _signature(group[0]):
+        gathered = isinstance(batch, Several)  # by the reader, which finds the runs by itself
+        if group and (gathered or _signature(batch) != _signature(group[0])):
             yield group
             group = []
-        group.append(batch)
+        if gathered:
+            yield batch
+        else:
+            group.append(batch)
     if group:
         yield group
 

@@ -47,6 +47,8 @@ try:
     from keras.src.random.seed_generator import SeedGenerator
     from keras.src.saving.keras_saveable import KerasSaveable
     from keras.src.trainers import data_adapters
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+    from keras.src.trainers.data_adapters.array_slicing import NumpySliceable, convert_to_sliceable
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
     from keras.src.trainers.epoch_iterator import EpochIterator
@@ -59,6 +61,7 @@ except ImportError as error:
     ) from error
 
 __all__ = [
+    "ArrayDataAdapter",
     "BaseOptimizer",
     "DataAdapter",
     "EpochIterator",
@@ -68,12 +71,14 @@ __all__ = [
     "KerasVariable",
     "Loss",
     "LossScaleOptimizer",
+    "NumpySliceable",
     "SeedGenerator",
     "TrackedDict",
     "TrackedList",
     "TrackedSet",
     "Trainer",
     "class_weight_to_sample_weights",
+    "convert_to_sliceable",
     "data_adapters",
     "get_stateless_scope",
     "in_stateless_scope",
@@ -110,6 +115,9 @@ _SEAMS: Mapping[tuple[Any, str], tuple[str, ...] | None] = {
     (EpochIterator, "__init__"): ("self", "x"),
     (EpochIterator, "_enumerate_iterator"): ("self",),
     (JAXEpochIterator, "_get_iterator"): ("self",),
+    (ArrayDataAdapter, "_get_iterator"): ("self", "slice_and_convert_fn", "inputs"),
+    (keras.callbacks.CallbackList, "on_train_batch_end"): ("self", "batch", "logs"),
+    (keras.callbacks.CallbackList, "on_test_batch_end"): ("self", "batch", "logs"),
     (keras.layers.BatchNormalization, "call"): ("self", "inputs", "training", "mask"),
     (data_adapters, "get_data_adapter"): (
         "x",

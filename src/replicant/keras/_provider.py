@@ -27,7 +27,7 @@ from .._rules import VariableAggregation
 from .._state import ReplicaRecorder, current_recorder
 from .._variables import register_variable_type
 from ..errors import LossReductionError
-from . import _data, _fit, _internals, _resume, _slots, _statistics, _workers
+from . import _batch_ends, _data, _fit, _internals, _resume, _slots, _statistics, _workers
 from ._internals import KerasVariable
 from ._refs import ref_of_keras
 
@@ -211,6 +211,7 @@ def _connect() -> None:
     register_variable_type(KerasVariable, ref_of_keras)
     _fit.connect()
     _data.connect()
+    _batch_ends.connect()
     _resume.connect()
     _statistics.connect()
     _workers.connect()

@@ -10,6 +10,7 @@ import contextvars
 import dataclasses
 import functools
 import inspect
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,7 @@ from ..input._graph import Node
 from . import _internals
 from ._batches import wants_states
 from ._data import DatasetAdapter
+from ._rows import Several, several
 
 _RUN = "_replicant_fit_run"
 _LAST = 99  # the rank of all other callbacks
@@ -269,11 +271,23 @@ class _Pass:
         self.num_batches += 1
         return batch
 
+    def several(self, num: int) -> list[Any]:
+        """As `_rows.several`."""
+        if self._ahead:
+            return list(itertools.islice(self, num))
+        self._begin_reading()
+        found = several(self._batches, num)
+        self.num_batches += sum(each.count if isinstance(each, Several) else 1 for each in found)
+        return found
+
     def _read(self) -> Any:
+        self._begin_reading()
+        return next(self._batches)
+
+    def _begin_reading(self) -> None:
         if self._when_first_read is not None:
             self._when_first_read()
             self._when_first_read = None
-        return next(self._batches)
 
     def has_next(self) -> bool:
         """Whether there is another batch, which is read then."""
@@ -293,9 +307,7 @@ class _Pass:
         if num_batches:
             source.go_to(state, num_batches)
             self.num_batches = num_batches
-            if self._when_first_read is not None:
-                self._when_first_read()
-                self._when_first_read = None
+            self._begin_reading()
 
 
 def _nodes(roots: Any) -> Iterator[Node]:

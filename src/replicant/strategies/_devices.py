@@ -10,7 +10,8 @@ import jax
 from .._placement import Device
 from ..errors import AlreadyStartedError, ArgumentError, ConfigurationError, DeviceError
 
-# XLA's CPU devices hold threads of one pool while they wait for each other: too few threads and they wait for ever.
+# XLA's CPU devices hold threads of one pool while they wait for each other: too few threads and they wait for ever. Threads
+# beyond the cores cost: operations are cut in as many parts (8 on 2 cores: a step of the guide's CNN takes 1.3 times as long).
 _THREADS_PER_DEVICE = 4
 _MIN_THREADS = 8
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
@@ -52,6 +53,23 @@ def set_virtual_devices(num_devices: int) -> None:
             f"set_virtual_devices({num_devices}) came too late: JAX has already started, with {have} CPU device(s). Call it at the "
             "top of the program, before making arrays, models or strategies."
         ) from None
+    if not fusing():
+        have_threads(num_devices)
+
+
+def fusing() -> bool:
+    """Whether replicas on CPU devices are fused unless somebody asks for something else: then no program waits for another."""
+    return os.environ.get("REPLICANT_FUSE_REPLICAS", "1") != "0"
+
+
+def have_threads(num_devices: int | None = None) -> None:
+    """Before JAX starts: threads for programs of several CPU devices (by default: of all there will be) that wait for each other.
+
+    Afterwards it has no effect, and the bound on programs in flight alone keeps them from waiting for ever (``_inflight.py``).
+    """
+    num_devices = num_devices or max(1, jax.config.values["jax_num_cpu_devices"])
+    if num_devices == 1:
+        return
     threads = max(_MIN_THREADS, _THREADS_PER_DEVICE * num_devices)
     set_by_user = os.environ.get("NPROC", "")
     if not (set_by_user.isdigit() and int(set_by_user) >= threads):

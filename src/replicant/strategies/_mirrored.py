@@ -1,6 +1,5 @@
 """MirroredStrategy: one replica on each of this process's devices."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 from .._placement import Placement
 from .._strategy import Strategy
 from ..errors import ArgumentError
-from ._devices import resolve_devices
+from ._devices import fusing, have_threads, resolve_devices
 
 _NARROW = ("bfloat16", "float16")
 
@@ -44,6 +43,8 @@ class MirroredStrategy(Strategy):
         gradient_dtype: str | None = None,
         shard_optimizer_state: bool = False,
     ):
+        if shard_optimizer_state or fuse_replicas is False:
+            have_threads()
         found = resolve_devices(devices)
         if fuse_replicas and shard_optimizer_state:
             raise ArgumentError(
@@ -69,5 +70,4 @@ def _fused(devices: tuple[Any, ...], asked: bool | None) -> bool:
 
 def fused_by_default(devices: tuple[Any, ...]) -> bool:
     """Whether replicas on these devices are fused unless somebody asks for something else."""
-    wanted = os.environ.get("REPLICANT_FUSE_REPLICAS", "1") != "0"
-    return wanted and len(devices) > 1 and all(device.platform == "cpu" for device in devices)
+    return fusing() and len(devices) > 1 and all(device.platform == "cpu" for device in devices)

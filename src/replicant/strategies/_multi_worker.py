@@ -15,6 +15,7 @@ from ..cluster._resolver import ClusterResolver
 from ..cluster._world import World
 from ..errors import AlreadyStartedError, ArgumentTypeError, DeviceError
 from ._communication import CommunicationOptions
+from ._devices import have_threads
 from ._mirrored import fused_by_default
 
 
@@ -72,6 +73,7 @@ def meet(name: str, membership: Membership, options: CommunicationOptions, platf
         local = tuple(jax.local_devices(backend=platform))
         options.check_for(local[0].platform)
         return Placement(local, fused=fused_by_default(local))
+    have_threads()
     world = _the_world(membership, options)
     local = jax.local_devices(backend=platform)
     options.check_for(local[0].platform)

@@ -10,7 +10,7 @@ from ..cluster._resolver import ClusterResolver
 from ..cluster._tpu import TPUClusterResolver
 from ..errors import ArgumentTypeError, DeviceError
 from ._communication import CommunicationOptions
-from ._devices import list_devices, resolve_devices
+from ._devices import have_threads, list_devices, resolve_devices
 from ._multi_worker import meet
 
 
@@ -40,6 +40,7 @@ class TPUStrategy(Strategy):
             )
         self._resolver = tpu_cluster_resolver
         if devices is not None:
+            have_threads()
             super().__init__(Placement(resolve_devices(devices)))
             return
         self._resolver = tpu_cluster_resolver or TPUClusterResolver()

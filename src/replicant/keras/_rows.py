@@ -1,0 +1,92 @@
+"""Batches of arrays in memory: those of one execution are gathered at once.
+
+Keras draws the order of the rows, and gathers each batch as it goes. Its order is kept as it is, and drawn at the same moments; but
+where ``steps_per_execution`` asks for several batches, their rows are copied by one gather into the stack that the program takes.
+"""
+
+import dataclasses
+import itertools
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from . import _internals
+
+
+@dataclasses.dataclass(frozen=True)
+class Several:
+    """Some batches of equal shapes: `count` of them, stacked along a new first axis."""
+
+    count: int
+    stacked: Any
+
+    def apart(self) -> list[Any]:
+        """The batches."""
+        return [jax.tree.map(operator.itemgetter(i), self.stacked) for i in range(self.count)]
+
+
+def several(batches: Iterator[Any], num: int) -> list[Any]:
+    """The next `num` batches, or as many as there are left: one by one, or some of them as `Several`."""
+    at_once = getattr(batches, "several", None)
+    return list(itertools.islice(batches, num)) if at_once is None else at_once(num)
+
+
+class Rows:
+    """Keras's batches of NumPy arrays, in Keras's order.
+
+    Args:
+        tables: what the rows are of.
+        tree: structure of a batch, whose leaves are the tables.
+        order: which rows make each batch: a slice, or their numbers.
+    """
+
+    def __init__(self, tables: list[np.ndarray], tree: Any, order: Iterator[slice | np.ndarray]):
+        self._tables, self._tree, self._order = tables, tree, order
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self._gathered(next(self._order))
+
+    def several(self, num: int) -> list[Any]:
+        """See the function of this name."""
+        runs = itertools.groupby(itertools.islice(self._order, num), _length)
+        return [self._run(list(run), length) for length, run in runs]
+
+    def _run(self, run: list[Any], length: int) -> Any:
+        if len(run) == 1:
+            return self._gathered(run[0])
+        if isinstance(run[0], slice):
+            rows: Any = np.arange(run[0].start, run[-1].stop)
+        else:
+            rows = np.concatenate(run)
+        return Several(len(run), self._gathered(rows.reshape(len(run), length)))
+
+    def _gathered(self, rows: slice | np.ndarray) -> Any:
+        return self._tree.unflatten([_take(table, rows) for table in self._tables])
+
+
+def _take(table: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+    """``table[rows]``, by the faster of NumPy's ways: `take` would first copy a table that is not in order."""
+    if isinstance(rows, slice) or table.ndim == 1 or not table.flags.c_contiguous:
+        return table[rows]
+    return np.take(table, rows, axis=0)
+
+
+def _length(rows: slice | np.ndarray) -> int:
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
+def rows_of(adapter: Any, otherwise: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """One pass over what Keras's adapter holds: as `Rows` if that is dense arrays, else what `otherwise` gives."""
+    if type(adapter) is not _internals.ArrayDataAdapter:
+        return otherwise()
+    leaves, tree = jax.tree.flatten(_internals.convert_to_sliceable(adapter._inputs, target_backend="jax"))
+    if not all(type(leaf) is _internals.NumpySliceable for leaf in leaves):
+        return otherwise()
+    order: Any = adapter._get_iterator(lambda _, indices: indices, 0)  # a batch of one leaf: the numbers of its rows
+    return Rows([np.asarray(leaf.array) for leaf in leaves], tree, order)
