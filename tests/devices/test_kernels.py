@@ -247,7 +247,7 @@ def test_what_is_on() -> None:
             ("conv",),
             (
                 "The kernel 'conv' is an option of XLA that counts when JAX starts, so it cannot be switched later. Start the "
-                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool,memory for "
+                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool for "
                 "all but this one."
             ),
         ),
@@ -255,7 +255,7 @@ def test_what_is_on() -> None:
             ("max_pool", "memory"),
             (
                 "The kernel 'memory' is an option of the allocator that counts when JAX starts, so it cannot be switched later. "
-                "Start the program with REPLICANT_KERNELS=1 to have it, or with "
+                "Start the program with REPLICANT_KERNELS=1,memory to have it, or with "
                 "REPLICANT_KERNELS=avg_pool,conv,direct_conv,max_pool for all but this one."
             ),
         ),

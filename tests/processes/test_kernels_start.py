@@ -166,9 +166,9 @@ print(keeper.state if keeper else "nobody watches", replicant.kernels.status().k
 @pytest.mark.parametrize(
     ("environment", "lines"),
     [
-        ({}, ["True True True", "keeping on"]),
+        ({"REPLICANT_KERNELS": "1,memory"}, ["True True True", "keeping on"]),
         (
-            {"REPLICANT_KERNELS": "conv,max_pool"},
+            {},
             ["True False True", "nobody watches off: REPLICANT_KERNELS does not ask for it"],
         ),
     ],
@@ -185,5 +185,5 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all) or some of avg_pool,conv,direct_conv,max_pool,memory, separated by commas."
+        "(all but memory) or some of 1,avg_pool,conv,direct_conv,max_pool,memory, separated by commas."
     )

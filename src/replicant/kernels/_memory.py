@@ -4,7 +4,8 @@ XLA allocates what a program needs for its temporaries in one piece each time th
 and unmaps it when it is freed, so every step touches pages that the system must find and fill with zeros first: 80,000 of them,
 a quarter of the processor time, in a step of a transformer with 320 MB of temporaries. Kept, they need not be found again. The
 price is memory: freed pieces lie between others and cannot always be used for the next one. So glibc is told to keep them only once
-programs are seen to need many fresh pages, and only while there is room.
+programs are seen to need many fresh pages, and only while there is room. Another is that all threads share one heap, and wait for
+each other where they allocate a lot of small pieces: when XLA compiles, and in the smallest steps. So it is not on by default.
 """
 
 import ctypes

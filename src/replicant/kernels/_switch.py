@@ -20,18 +20,21 @@ FAMILIES = {
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",
 }
 LOWERINGS = frozenset(FAMILIES) - {"conv", "memory"}
+DEFAULT = frozenset(FAMILIES) - {"memory"}  # which makes compiling and very small steps slower
 
 
 def from_environment() -> frozenset[str]:
-    """What REPLICANT_KERNELS asks for: all if it is not set or "1", none if "0", else the names in it, separated by commas."""
+    """What REPLICANT_KERNELS asks for: none if it is "0", else the names in it, separated by commas; "1": those of DEFAULT."""
     text = os.environ.get(VARIABLE, "1").strip()
-    if text in ("0", "1"):
-        return frozenset(FAMILIES) if text == "1" else frozenset()
+    if text == "0":
+        return frozenset()
     names = frozenset(name.strip() for name in text.split(","))
+    if "1" in names:
+        names = names - {"1"} | DEFAULT
     if unknown := sorted(names - set(FAMILIES)):
         raise ConfigurationError(
-            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all) or some of "
-            f"{','.join(sorted(FAMILIES))}, separated by commas."
+            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all but memory) or some "
+            f"of {','.join(['1', *sorted(FAMILIES)])}, separated by commas."
         )
     return names
 

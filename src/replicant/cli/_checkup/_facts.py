@@ -13,6 +13,7 @@ from ... import cluster, kernels
 from ..._compile_cache import compile_cache
 from ...errors import ReplicantError
 from ...kernels._flags import OPTION, VALUE
+from ...kernels._switch import DEFAULT
 from ._result import Result
 
 Environ = Mapping[str, str]
@@ -124,8 +125,9 @@ def _cpu_quota(file: Path) -> float | None:
 def cpu_kernels(_: Environ) -> Result:
     """Which CPU kernels are on."""
     status = kernels.status()
-    off = [name for name, state in status.kernels.items() if state != "on"]
-    detail = ", ".join(f"{name} {state}" for name, state in status.kernels.items())
+    shown = {name: state for name, state in status.kernels.items() if name in DEFAULT or state == "on"}
+    off = [name for name, state in shown.items() if state != "on"]
+    detail = ", ".join(f"{name} {state}" for name, state in shown.items())
     remedy = "training on a CPU is slower without them; see docs/kernels.md" if off else ""
     return Result("CPU kernels", "warn" if off else "ok", detail, remedy)
 
