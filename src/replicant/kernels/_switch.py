@@ -33,8 +33,8 @@ def from_environment() -> frozenset[str]:
         names = names - {"1"} | DEFAULT
     if unknown := sorted(names - set(FAMILIES)):
         raise ConfigurationError(
-            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all but memory) or some "
-            f"of {','.join(['1', *sorted(FAMILIES)])}, separated by commas."
+            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all but memory) or "
+            f"some of {','.join(['1', *sorted(FAMILIES)])}, separated by commas."
         )
     return names
 
