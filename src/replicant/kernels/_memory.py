@@ -4,8 +4,9 @@ XLA allocates what a program needs for its temporaries in one piece each time th
 and unmaps it when it is freed, so every step touches pages that the system must find and fill with zeros first: 80,000 of them,
 a quarter of the processor time, in a step of a transformer with 320 MB of temporaries. Kept, they need not be found again. The
 price is memory: freed pieces lie between others and cannot always be used for the next one. So glibc is told to keep them only once
-programs are seen to need many fresh pages, and only while there is room. Another is that all threads share one heap, and wait for
-each other where they allocate a lot of small pieces: when XLA compiles, and in the smallest steps. So it is not on by default.
+programs are seen to need many fresh pages, and only while there is room. Another price is that the main thread runs programs of one
+device itself, since only it allocates from the heap, and does nothing else meanwhile: a loss where programs take milliseconds. So it
+is not on by default.
 """
 
 import ctypes
@@ -14,6 +15,8 @@ import resource
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from ._flags import accelerator, jax_has_started
 
@@ -24,7 +27,7 @@ _HUGE = 3  # times as much is to be of huge pages
 _SCARCE = 0.1  # of the memory: when less is left, nothing is kept any more
 
 # What mallopt(3) calls them.
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _DEFAULT_MMAP_MAX = 65536
 _MADV_HUGEPAGE = 14
 _OTHERS = ("mallctl", "MallocExtension_ReleaseFreeMemory", "mi_malloc")  # symbols of jemalloc, tcmalloc and mimalloc
@@ -39,8 +42,6 @@ class Glibc:
         library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
         library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
         library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        # One arena, which is the heap: the others are too small for large pieces and would map them whatever they are told.
-        library.mallopt(_M_ARENA_MAX, 1)
 
     def keep(self, num_bytes: int) -> None:
         """Take large pieces from the heap from now on, and give nothing of it back; so many bytes of it to be of huge pages."""
@@ -139,5 +140,7 @@ def install(wanted: bool, environ: Mapping[str, str] = os.environ) -> str:
         return "off: the allocator is not glibc's"
     if others := [name for name in _OTHERS if hasattr(library, name)]:
         return f"off: another allocator is loaded ({others[0]})"
+    # Other threads than the main one have arenas, which are too small for large pieces and map them whatever glibc is told.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     note = Keeper(Glibc(library)).note
     return "on"
