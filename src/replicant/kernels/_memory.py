@@ -4,9 +4,9 @@ XLA allocates what a program needs for its temporaries in one piece each time th
 and unmaps it when it is freed, so every step touches pages that the system must find and fill with zeros first: 80,000 of them,
 a quarter of the processor time, in a step of a transformer with 320 MB of temporaries. Kept, they need not be found again. The
 price is memory: freed pieces lie between others and cannot always be used for the next one. So glibc is told to keep them only once
-programs are seen to need many fresh pages, and only while there is room. Another price is that the main thread runs programs of one
-device itself, since only it allocates from the heap, and does nothing else meanwhile: a loss where programs take milliseconds. So it
-is not on by default.
+programs are seen to need many fresh pages, and only while there is room. Another price is that the main thread runs programs of
+one device itself, since only it allocates from the heap, and does nothing else meanwhile: a loss where programs take milliseconds.
+So it is not on by default.
 """
 
 import ctypes
