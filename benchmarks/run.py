@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -77,20 +78,33 @@ def printed_command(name: str, peers_python: str | None) -> list[str]:
 
 
 def call(command: list[str], deadline: float) -> dict[str, str]:
-    """Run a benchmark and show what it prints: its text, and why it failed, if it did."""
-    text = ""
+    """Run a benchmark and show what it prints, line by line: its text, and why it failed, if it did."""
+    lines: list[str] = []
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}  # the peers' environment has no replicant
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, **pipes, env=environment, start_new_session=True) as process:
-        try:
-            text, _ = process.communicate(timeout=deadline)
-            verdict = f"failed with status {process.returncode}" if process.returncode else ""
-        except subprocess.TimeoutExpired:
+        too_late = threading.Event()
+
+        def end() -> None:
+            too_late.set()
             os.killpg(process.pid, signal.SIGKILL)
-            text, _ = process.communicate()
-            verdict = f"stopped after {deadline:.0f} s"
-    print(text, verdict, flush=True)
-    return {"text": text, "failed": verdict}
+
+        timer = threading.Timer(deadline, end)
+        timer.start()
+        try:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+                lines.append(line)
+            process.wait()
+        finally:
+            timer.cancel()
+            if process.poll() is None:  # Ctrl-C: it is in a session of its own
+                os.killpg(process.pid, signal.SIGKILL)
+    verdict = f"stopped after {deadline:.0f} s" if too_late.is_set() else ""
+    if process.returncode and not verdict:
+        verdict = f"failed with status {process.returncode}"
+    print(verdict, flush=True)
+    return {"text": "".join(lines), "failed": verdict}
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
