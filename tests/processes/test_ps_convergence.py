@@ -27,11 +27,10 @@ def run(seconds: float, **task) -> dict:
 
 
 def test_a_small_sample_learns_as_well():
-    found = run(400, workers=[2], wide={"rows": 2000, "steps": 150}, cnn={"name": "digits", "epochs": 3, "batch": 16})
+    found = run(400, workers=[2], wide={"rows": 2000, "steps": 150})["wide"]
     # So early in training a stale step still shows, and how many are stale depends on the machine: the full runs have the bound.
-    for name, at_least in (("wide", 65), ("cnn", 85)):
-        assert found[name]["synchronous"] > at_least  # chance is 50 and 10
-        assert found[name]["2"] > found[name]["synchronous"] - 10
+    assert found["synchronous"] > 65  # chance is 50
+    assert found["2"] > found["synchronous"] - 10
 
 
 @pytest.mark.slow
