@@ -34,6 +34,13 @@ def test_a_small_sample_learns_as_well():
 
 
 @pytest.mark.slow
+def test_a_small_sample_of_the_cnn_learns_as_well():
+    found = run(400, workers=[2], cnn={"name": "digits", "epochs": 3, "batch": 16})["cnn"]
+    assert found["synchronous"] > 85  # chance is 10
+    assert found["2"] > found["synchronous"] - 10
+
+
+@pytest.mark.slow
 def test_the_wide_example_within_half_a_point():
     found = run(3600, workers=[2, 4], wide={"rows": 1_000_000, "steps": 3200})["wide"]
     assert found["synchronous"] > 65
