@@ -278,9 +278,9 @@ class Strategy:
             workers=self._workers_places(),
         )
 
-    def _exchange(self, label: str) -> Callable[[int], list[int]] | None:
+    def _exchange(self, label: str) -> Callable[[Any], list[Any]] | None:
         world = self._placement.world
-        return None if world is None else world.numbers(label)
+        return None if world is None else world.values(label)
 
     def _workers_places(self) -> WorkersPlaces | None:
         return None if self._placement.world is None else WorkersPlaces(self._placement)

@@ -56,7 +56,7 @@ def test_exchanges(worlds):
             == [[f"{number} 0", f"{number} 1", f"{number} 2"]] * 3
         )
     assert on_all(worlds, lambda world: world.tell("seed", str(world.process_id + 7))) == ["7"] * 3
-    assert on_all(worlds, lambda world: world.numbers("n")(10 * world.process_id)) == [[0, 10, 20]] * 3
+    assert on_all(worlds, lambda world: world.values("n")([world.process_id, "é"])) == [[[0, "é"], [1, "é"], [2, "é"]]] * 3
     assert on_all(worlds, lambda world: world.agree("same", "x", "They differ:")) == [None] * 3
     kept = worlds[0].store.list("replicant/0/x/")
     assert len(kept) == 3  # those of the last exchange: what all have read is deleted

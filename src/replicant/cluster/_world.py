@@ -139,9 +139,9 @@ class World:
         """The chief's text, on all workers."""
         return self.exchange(label, text if self.is_chief else "")[0]
 
-    def numbers(self, label: str) -> "Callable[[int], list[int]]":
-        """An exchange of whole numbers."""
-        return lambda number: [int(text) for text in self.exchange(label, str(number))]
+    def values(self, label: str) -> "Callable[[Any], list[Any]]":
+        """An exchange of values that JSON can hold."""
+        return lambda value: [json.loads(text) for text in self.exchange(label, json.dumps(value))]
 
     def _wait(self, key: str, rank: int, deadline: float, label: str, limit: float) -> str:
         while True:

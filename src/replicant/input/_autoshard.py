@@ -6,6 +6,7 @@ each takes its chunks (`_rebatch.worker_chunk`); under FILE and OFF a worker's b
 """
 
 import dataclasses
+import random
 from collections.abc import Callable
 
 from replicant.errors import DatasetError
@@ -14,14 +15,12 @@ from ._cache import Cache, MemoryStore
 from ._cache_file import FileStore
 from ._files import FileNames, ReadFiles
 from ._foreign import Foreign
-from ._graph import Node, nodes, sample
+from ._graph import Node, nodes, rewrite, sample
 from ._interleave import Interleave
 from ._options import AutoShardPolicy
 from ._shuffle import Shuffle
 from ._sources import Rows
 from ._structure import STRING, flatten
-
-_ENTROPY_STEP = 0x9E3779B97F4A7C15  # any odd number: keeps the orders of several shuffles apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +49,7 @@ class _Source:
         return isinstance(self.node, FileNames) or (self.read and _is_named(self.node))
 
 
-def autoshard(
-    node: Node, num_workers: int, worker_index: int, policy: AutoShardPolicy, entropy: int | None = None
-) -> tuple[Node, Sharding]:
+def autoshard(node: Node, num_workers: int, worker_index: int, policy: AutoShardPolicy) -> tuple[Node, Sharding]:
     """What worker ``worker_index`` of ``num_workers`` opens instead of ``node``.
 
     Args:
@@ -60,7 +57,6 @@ def autoshard(
         num_workers: workers that share it.
         worker_index: this worker, from 0.
         policy: AUTO: FILE if everything is read from files and there are enough of them, else DATA.
-        entropy: a number that all workers agree on. Shuffles without a seed need it under DATA.
 
     Raises:
         DatasetError: FILE without files, or with fewer files than workers; a source that cannot be shared.
@@ -74,7 +70,7 @@ def autoshard(
     if num_workers == 1 or policy is AutoShardPolicy.OFF:
         return node, Sharding(policy, reason)
     if policy is AutoShardPolicy.DATA:
-        return (node if entropy is None else shuffled_alike(node, entropy)), Sharding(policy, reason)
+        return in_agreement(node), Sharding(policy, reason)
 
     def own_files(source: Node) -> Node:
         if isinstance(source, Rows):
@@ -88,6 +84,11 @@ def autoshard(
     suffix = f".worker-{worker_index}-of-{num_workers}"
     names = [name for source in sources for name in _names(own_files(source.node))]
     return _rewrite_sources(node, own_files, suffix), Sharding(policy, reason, tuple(names))
+
+
+def files_of(node: Node) -> list[str]:
+    """Names of the files that are read, as far as sources name them."""
+    return [name for source in _sources(node) if source.has_files for name in _names(source.node)]
 
 
 def unseeded_shuffle(node: Node) -> Shuffle | None:
@@ -189,21 +190,17 @@ def _with_inputs(node: Node, inputs: tuple[Node, ...], suffix: str) -> Node:
     return dataclasses.replace(node, inputs=inputs, store=store, name=node.name + suffix if own_file else node.name)
 
 
-def shuffled_alike(node: Node, entropy: int) -> Node:
-    """The graph with shuffles that draw the same orders on every worker."""
-    count = 0
+def in_agreement(node: Node) -> Node:
+    """The graph that workers read alike from one position: also in what functions of `interleave` make."""
+    chance = random.Random()
+    chance.setstate(random.getstate())  # `random.seed` fixes it, and nothing is drawn of what the user draws
 
-    def alike(each: Node) -> Node:
-        nonlocal count
-        inputs = tuple(alike(child) for child in each.inputs)
-        if any(new is not old for new, old in zip(inputs, each.inputs, strict=True)):
-            each = _with_inputs(each, inputs, "")
-        if isinstance(each, Shuffle) and each.seed is None:
-            count += 1
-            return dataclasses.replace(each, entropy=(entropy + count * _ENTROPY_STEP) % 2**63)
-        return each
+    def agreeing(each: Node) -> Node:
+        if not isinstance(each, Interleave):
+            return each
+        return dataclasses.replace(each, alike=True, entropy=chance.getrandbits(63))
 
-    return alike(node)
+    return rewrite(node, agreeing)
 
 
 def _reads(node: Node) -> bool:

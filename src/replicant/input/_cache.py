@@ -29,7 +29,7 @@ class Filling(abc.ABC):
 
     @abc.abstractmethod
     def complete(self, begin: State) -> Kept | None:
-        """The pass is complete; None if it had no element."""
+        """The pass is complete; None if it had no element. What is returned began where this pass did."""
 
     def discard(self) -> None:
         """The pass will not be completed."""
@@ -75,7 +75,7 @@ class _MemoryFilling(Filling):
             return None
         kept = _KeptBlock(begin, concatenate(self.blocks))
         with self.store.lock:
-            if self.store.kept is None:  # else another iterator was first
+            if self.store.kept is None or self.store.kept.begin != begin:  # else another iterator was first
                 self.store.kept = kept
         return kept
 
@@ -91,10 +91,14 @@ class _KeptBlock(Kept):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cache(OneInput):
-    """The first complete pass is kept and replayed by all that begin after it, whoever iterates."""
+    """The first complete pass is kept and replayed by all that begin after it, whoever iterates.
+
+    ``strict``: only by those that would have read the same order.
+    """
 
     store: Store = dataclasses.field(default_factory=MemoryStore)
     name: str = ""
+    strict: bool = False
 
     @property
     def label(self) -> str:
@@ -105,7 +109,7 @@ class Cache(OneInput):
         return self.input
 
     def open(self, state: State | None = None) -> Cursor:
-        cursor = CacheCursor(self.input.open(state and state["begin"]), self.store)
+        cursor = CacheCursor(self.input.open(state and state["begin"]), self.store, self.strict)
         if state:
             cursor.go_to(state["begin"], state["position"])
         return cursor
@@ -114,15 +118,17 @@ class Cache(OneInput):
 class CacheCursor(Through):
     """Fills, or replays; the position is that of the pass that filled, and a number of elements."""
 
-    def __init__(self, source: Cursor, store: Store) -> None:
+    def __init__(self, source: Cursor, store: Store, strict: bool) -> None:
         super().__init__(source)
-        self.store = store
+        self.store, self.strict = store, strict
         self.filling: Filling | None = None
         self._begin()
 
     def _begin(self) -> None:
         self.position = 0
         self.kept = self.store.find()
+        if self.strict and self.kept is not None and self.kept.begin != self.source.state():
+            self.kept = None
         self.begin = self.kept.begin if self.kept else self.source.state()
 
     def go_to(self, begin: State, position: int) -> None:
@@ -137,9 +143,9 @@ class CacheCursor(Through):
             block = self.kept.read(self.position, limit)
             self.position += block.size if block else 0
             return block
-        block = self.source.pull(limit)
         if self.filling is None:
-            self.filling = self.store.fill()
+            self.filling = self.store.fill()  # before functions are called, which may change what they capture
+        block = self.source.pull(limit)
         if block is None:
             self.kept = self.filling.complete(self.begin)
             self.filling = None

@@ -10,7 +10,6 @@ import os
 import struct
 import uuid
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,11 @@ from ._block_bytes import decode_block, encode_block
 from ._blocks import Block, Boxed, concatenate
 from ._cache import Filling, Kept, Store
 from ._graph import Node, State, describe, sample
+from ._parts import first_difference, parts
 from ._records import read_record, record_parts
 from ._structure import flatten, show_structure
 
-_VERSION = 1
+_VERSION = 2
 _TAIL = struct.Struct("<Q8s")
 _MAGIC = b"replicnt"
 _ELEMENTS_PER_RECORD = 256
@@ -47,8 +47,13 @@ class FileStore(Store):
         """The structure of elements, which the file cannot hold."""
         return flatten(sample(self.node))[1]
 
+    @functools.cached_property
+    def parts(self) -> list[tuple[str, str]]:
+        """Fingerprints of what the elements depend on, taken before anything is read: functions may change what they capture."""
+        return parts(self.node)
+
     def find(self) -> Kept | None:
-        return _KeptFile(self.path, self.pipeline, lambda: self.structure) if self.path.exists() else None
+        return _KeptFile(self) if self.path.exists() else None
 
     def fill(self) -> Filling:
         return _FileFilling(self)
@@ -59,6 +64,7 @@ class _FileFilling(Filling):
 
     def __init__(self, store: FileStore) -> None:
         self.store = store
+        _ = store.parts
         self._wait()
         self.blocks: list[tuple[int, int]] = []  # offset, number of elements
         self.own_path = store.path.with_name(f"{store.path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
@@ -97,6 +103,7 @@ class _FileFilling(Filling):
         index = {
             "version": _VERSION,
             "pipeline": self.store.pipeline,
+            "parts": self.store.parts,
             "structure": show_structure(self.store.structure),
             "begin": begin,
             "blocks": self.blocks,
@@ -106,10 +113,12 @@ class _FileFilling(Filling):
         self.file.write(_TAIL.pack(at, _MAGIC))
         self.file.flush()
         os.fsync(self.file.fileno())
-        if not self.store.path.exists():  # else another iterator was first
-            self.own_path.rename(self.store.path)
+        kept = self.store.find()
+        if kept is None or kept.begin != begin:  # else another iterator was first
+            self.own_path.replace(self.store.path)
+            kept = self.store.find()
         self.discard()
-        return self.store.find()
+        return kept
 
     def discard(self) -> None:
         self._remove()
@@ -127,19 +136,24 @@ class _KeptFile(Kept):
         DatasetError: damaged, or written by another pipeline.
     """
 
-    def __init__(self, path: Path, pipeline: str, structure: Callable[[], Any]) -> None:
-        self.path = path
-        self.file = path.open("rb")
+    def __init__(self, store: FileStore) -> None:
+        self.path = store.path
+        self.file = self.path.open("rb")
         self.close = weakref.finalize(self, self.file.close)
         index = self._index()
         written_by = index["pipeline"]
-        if index["version"] != _VERSION or written_by != pipeline:
-            raise self._refused(f"was written by another pipeline: {written_by!r}. This one is: {pipeline!r}.")
-        self.structure = structure()
+        if written_by != store.pipeline:
+            raise self._refused(f"was written by another pipeline: {written_by!r}. This one is: {store.pipeline!r}.")
+        if index["version"] != _VERSION:
+            raise self._refused(f"was written by another version of Replicant (format {index['version']}, not {_VERSION}).")
+        own_parts = store.parts
+        self.structure = store.structure
         if show_structure(self.structure) != index["structure"]:
             raise self._refused(
                 f"holds elements like {index['structure']}, but the pipeline makes those like {show_structure(self.structure)}."
             )
+        if (what := first_difference([tuple(part) for part in index["parts"]], own_parts)) is not None:
+            raise self._refused(f"holds the elements of another pipeline with the same steps: {what} differ.")
         self.begin = index["begin"]
         self.offsets = [offset for offset, _ in index["blocks"]]
         self.numbers = np.cumsum([0, *(count for _, count in index["blocks"])])  # of the first element of each, and the end

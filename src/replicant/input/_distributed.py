@@ -12,20 +12,20 @@ from typing import Any
 from replicant._topology import Topology
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
 
-from ._agreement import End, Exchange, agree_on_end
-from ._autoshard import Sharding, autoshard, unseeded_shuffle
+from ._agreement import End, Exchange, agree_on_end, agreed_position
+from ._autoshard import Sharding, autoshard, files_of, unseeded_shuffle
 from ._background import END, Background
 from ._contexts import InputContext
 from ._graph import Node, State, describe
 from ._iterator import ElementIterator
 from ._options import AutoShardPolicy, InputOptions, InputReplicationMode
 from ._plan import InputPlan, input_plan
-from ._shares import BatchShares, ElementShares, Place, PlaceEach, Shares, WorkersPlace
+from ._same_data import check_same, facts_of
+from ._shares import BatchShares, ElementShares, Place, PlaceEach, ShareCursor, Shares, WorkersPlace
 from ._stats import InputStats, Meter
 from .adapters import as_dataset
 
 _MIN_AHEAD = 2
-_MAX_ENTROPY = 2**31
 
 _logger = logging.getLogger("replicant.data")
 
@@ -39,8 +39,8 @@ class DistributedDataset:
         topology: workers and replicas.
         place: makes what the user sees from the rows of this worker's replicas.
         options: of the distribution.
-        exchange: gives every worker this worker's number and returns those of all. Needed where workers can have
-            different numbers of steps, or would shuffle differently.
+        exchange: gives every worker this worker's value and returns those of all. With it the workers compare their
+            datasets, begin every pass at the chief's position, and agree on the last step.
         workers: places instead of `place` where devices of several workers take part.
 
     Raises:
@@ -165,12 +165,23 @@ class DistributedIterator(ElementIterator):
         self._go_to(None)
 
     def _go_to(self, position: State | None) -> None:
-        cursor = self._shares.open(position and self._own_share(position))
         self._step = position["step"] if position else 0
-        self._last = cursor.state()
         self._end: End | None = None
         self._ended = False
         self._meter = Meter()
+        self._failure: Exception | None = None
+        try:
+            cursor = self._shares.open(position and self._own_share(position))
+        except Exception as error:
+            if not self._agrees:
+                raise
+            self._failure = error  # raised when the others are there, who are told of it
+        else:
+            self._read_with(cursor)
+
+    def _read_with(self, cursor: ShareCursor) -> None:
+        self._cursor = cursor
+        self._last = cursor.state()
         fetch = self._fetch
 
         def produce() -> Any:
@@ -204,12 +215,36 @@ class DistributedIterator(ElementIterator):
         return element
 
     def _agreed_end(self) -> End:
+        if self._agrees:
+            self._go_to_the_chiefs()
         if self._shares.ends_everywhere:
             return End()
         assert self._exchange is not None, "checked when the dataset was made"
         return agree_on_end(self._shares.cardinality, self._exchange)
 
+    @property
+    def _agrees(self) -> bool:
+        """Whether all workers read the same, and have to begin at one position."""
+        shares = self._shares
+        return self._exchange is not None and shares.topology.num_workers > 1 and shares.ends_everywhere
+
+    def _go_to_the_chiefs(self) -> None:
+        assert self._exchange is not None, "only called then"
+
+        def begin() -> tuple[int, State]:
+            if self._failure is not None:
+                raise self._failure
+            return self._step, self._last
+
+        position = agreed_position(self._exchange, self._shares.nodes, begin)
+        if position != self._last:
+            self._background.close()
+            self._cursor.close()
+            self._read_with(self._shares.open(position))
+
     def _position(self) -> State:
+        if self._failure is not None:
+            raise self._failure
         if self._shares.workers is None or not self._shares.asks_others:
             return {"step": self._step, "share": self._last}
         return {"step": self._step, "workers": self._shares.workers.states(self._last)}
@@ -229,7 +264,8 @@ class DistributedIterator(ElementIterator):
 
     def close(self) -> None:
         self._ended = True
-        self._background.close()
+        if self._failure is None:
+            self._background.close()
 
     def stats(self) -> InputStats:
         """Examples per second, and how long the consumer waited for them, since the iterator was made or restored.
@@ -253,6 +289,8 @@ class DistributedIterator(ElementIterator):
 def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: Exchange | None) -> tuple[Node, Sharding]:
     """What this worker reads of a dataset; workers agree on what they must."""
     num_workers, worker = topology.num_workers, topology.worker_index
+    if num_workers > 1 and exchange is not None:
+        check_same(exchange, lambda: facts_of(node, policy, files_of(node)))
     own, sharding = autoshard(node, num_workers, worker, policy)
     if num_workers == 1:
         return own, sharding
@@ -263,14 +301,11 @@ def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: 
         )
     if sharding.policy is not AutoShardPolicy.DATA:
         _check_exchange(exchange, topology)
-    elif (shuffle := unseeded_shuffle(node)) is not None:
-        if exchange is None:
-            raise DatasetError(
-                f"The {num_workers} workers would shuffle this dataset in different orders, because `shuffle` has no seed: some "
-                "elements would be seen twice, others never. Give it one: `shuffle(buffer_size, seed=1)`."
-            )
-        entropy = exchange(shuffle.entropy % _MAX_ENTROPY)[0]
-        own, sharding = autoshard(node, num_workers, worker, policy, entropy)
+    elif exchange is None and unseeded_shuffle(node) is not None:
+        raise DatasetError(
+            f"The {num_workers} workers would shuffle this dataset in different orders, because `shuffle` has no seed: some "
+            "elements would be seen twice, others never. Give it one: `shuffle(buffer_size, seed=1)`."
+        )
     return own, sharding
 
 

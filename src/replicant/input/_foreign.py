@@ -30,6 +30,11 @@ class Foreign(Node):
         """Whether every worker that makes it gets the same elements in the same order, so that they can share them."""
         return True
 
+    @property
+    def drawn_from(self) -> object:
+        """What holds the random generators that decide which elements there are, as far as they can be seen."""
+        return None
+
     def of_worker(self, num_workers: int, worker_index: int) -> "Foreign | None":
         """What reads this worker's share of the files; None if that cannot be asked of this library."""
         del num_workers, worker_index

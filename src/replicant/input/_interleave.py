@@ -10,9 +10,11 @@ import numpy as np
 from replicant.errors import ArgumentTypeError
 
 from ._blocks import Block, concatenate
-from ._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, sample
+from ._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, rewrite, sample
 from ._map import call, name_of
+from ._nested_orders import NestedOrders
 from ._prefetch import Prefetch
+from ._shuffle import Iterations, in_function
 
 WHOLE = 2**62  # a block length that no dataset reaches
 _AHEAD = 16  # elements that are read ahead of each dataset where they are read in parallel
@@ -20,12 +22,19 @@ _AHEAD = 16  # elements that are read ahead of each dataset where they are read 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Interleave(OneInput):
-    """``fn`` of each element is a dataset; ``cycle_length`` of them are open, and give ``block_length`` elements in turn."""
+    """``fn`` of each element is a dataset; ``cycle_length`` of them are open, and give ``block_length`` elements in turn.
+
+    ``alike``: the orders in those datasets depend on nothing but the position, as several workers need it; ``entropy`` and
+    ``iterations`` are then where a new iteration begins.
+    """
 
     fn: Callable[..., Any]
     cycle_length: int = 1
     block_length: int = WHOLE
     parallel: bool = False
+    alike: bool = False
+    entropy: int = 0
+    iterations: Iterations = dataclasses.field(default_factory=Iterations)
 
     @property
     def label(self) -> str:
@@ -50,15 +59,19 @@ class Interleave(OneInput):
 
     @property
     def sampled(self) -> Node:
-        return dataclasses.replace(self, parallel=False)
+        return dataclasses.replace(self, parallel=False, iterations=Iterations())
 
-    def child(self, element: Any) -> Node:
-        """The dataset that the function makes of an element.
+    def child(self, element: Any, orders: NestedOrders | None = None) -> Node:
+        """The dataset that the function makes of an element; its orders are taken from ``orders``.
 
         Raises:
             ArgumentTypeError: it makes something else.
         """
-        made = call(self.fn, element)
+        before = in_function.set(True)
+        try:
+            made = call(self.fn, element)
+        finally:
+            in_function.reset(before)
         node = getattr(made, "node", None)
         if not isinstance(node, Node):
             method = self.label.split("(", maxsplit=1)[0]
@@ -66,13 +79,34 @@ class Interleave(OneInput):
                 f"{method}: {name_of(self.fn)} must return a Dataset. It returned {made!r}. "
                 "Use `map` for functions that return elements."
             )
+        if orders is not None:
+            node = _taken_from(orders, node)
         return Prefetch(inputs=(node,), buffer_size=_AHEAD) if self.parallel else node
 
     def open(self, state: State | None = None) -> Cursor:
-        cursor = InterleaveCursor(self.input.open(state and state["source"]), self)
+        orders = None
+        if self.alike:
+            known = state is None or "orders" in state
+            fresh = [self.entropy, 0 if state else self.iterations.draw(), 0, 0]
+            orders = NestedOrders(*(state["orders"] if state and known else fresh), known=known)
+        cursor = InterleaveCursor(self.input.open(state and state["source"]), self, orders)
         if state:
             cursor.go_to(state)
+        if orders is not None:
+            self.iterations.ensure_past(orders.iteration)
         return cursor
+
+
+def _taken_from(orders: NestedOrders, node: Node) -> Node:
+    """A dataset that a function made, with orders that all workers draw alike."""
+
+    def numbered(each: Node) -> Node:
+        if isinstance(each, Interleave):
+            number, entropy = orders.draw(each.label)
+            return dataclasses.replace(each, alike=True, entropy=entropy, iterations=Iterations(number))
+        return orders.given_to(each)
+
+    return rewrite(node, numbered)
 
 
 class _Slot:
@@ -104,9 +138,9 @@ class _Slot:
 class InterleaveCursor(Through):
     """Goes round the slots; one whose dataset has ended is filled again when its turn comes."""
 
-    def __init__(self, source: Cursor, node: Interleave) -> None:
+    def __init__(self, source: Cursor, node: Interleave, orders: NestedOrders | None) -> None:
         super().__init__(source)
-        self.node = node
+        self.node, self.orders = node, orders
         self._begin()
 
     def _begin(self) -> None:
@@ -124,7 +158,8 @@ class InterleaveCursor(Through):
                 block = source.pull(1)
                 source.close()
                 assert block is not None, "the input is shorter than it was"
-                cursor = self.node.child(next(block.elements())).open(slot["before"])
+                again = None if self.orders is None else NestedOrders()  # the positions have the orders
+                cursor = self.node.child(next(block.elements()), again).open(slot["before"])
                 self.slots[i] = _Slot(slot["made_at"], cursor, slot["offset"])
 
     def _advance(self) -> None:
@@ -148,7 +183,7 @@ class InterleaveCursor(Through):
         if block is None:
             self.source_ended = True
             return None
-        return _Slot(made_at, self.node.child(next(block.elements())).open())
+        return _Slot(made_at, self.node.child(next(block.elements()), self.orders).open())
 
     def pull(self, limit: int) -> Block | None:
         parts = _Parts()
@@ -171,6 +206,8 @@ class InterleaveCursor(Through):
     def reset(self) -> None:
         self._close_slots()
         self.source.reset()
+        if self.orders is not None:
+            self.orders.next_pass()
         self._begin()
 
     def close(self) -> None:
@@ -183,7 +220,8 @@ class InterleaveCursor(Through):
                 slot.cursor.close()
 
     def state(self) -> State:
-        return {
+        orders = {} if self.orders is None else {"orders": self.orders.state()}
+        return orders | {
             "turn": self.turn,
             "given": self.given,
             "ended": self.source_ended,

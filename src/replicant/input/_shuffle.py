@@ -5,6 +5,7 @@ of draws: to continue from it, the draws are repeated on element numbers alone, 
 are read.
 """
 
+import contextvars
 import dataclasses
 import itertools
 import threading
@@ -17,11 +18,15 @@ from ._graph import Cursor, Node, OneInput, State, Through, pull_exactly
 _REPLAY_CHUNK = 1 << 16
 
 
+# Whether a function that makes datasets of elements (`interleave`) is being called.
+in_function: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_in_dataset_function", default=False)
+
+
 class Iterations:
     """Numbers the iterations over one shuffle, so that each has its own order."""
 
-    def __init__(self) -> None:
-        self._next = 0
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
         self.entropy: int | None = None  # of a run that is continued: its order, not one drawn anew, goes on
         self._lock = threading.Lock()
 
@@ -38,13 +43,17 @@ class Iterations:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shuffle(OneInput):
-    """``entropy`` and the numbers of the iteration and of the pass in it fix the order."""
+    """``entropy`` and the numbers of the iteration and of the pass in it fix the order.
+
+    ``made_in_function``: by a function of `interleave`, which makes a new one each time.
+    """
 
     buffer_size: int = 1
     seed: int | None = None
     reshuffle: bool = True
     entropy: int = 0
     iterations: Iterations = dataclasses.field(default_factory=Iterations)
+    made_in_function: bool = dataclasses.field(default_factory=in_function.get)
 
     @property
     def label(self) -> str:

@@ -4,11 +4,9 @@ import contextvars
 from typing import Any
 
 from .._strategy import Strategy
-from ..input._autoshard import shuffled_alike, unseeded_shuffle
+from ..input._alike import AlikeDataset
 from ..input._dataset import Dataset
 from ..input._options import AutoShardPolicy
-
-_MAX_ENTROPY = 2**31
 
 # The strategy over several workers whose model is in its loop.
 active: contextvars.ContextVar[Strategy | None] = contextvars.ContextVar("replicant_workers", default=None)
@@ -24,8 +22,4 @@ def shared(dataset: Any) -> Any:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
         return strategy.experimental_distribute_dataset(dataset)
-    shuffle = unseeded_shuffle(dataset.node)
-    if shuffle is None:
-        return dataset
-    entropy = int(world.tell("shuffle", str(shuffle.entropy % _MAX_ENTROPY)))
-    return Dataset(shuffled_alike(dataset.node, entropy), dataset.options())
+    return AlikeDataset(dataset, world.values("dataset"))

@@ -27,6 +27,10 @@ class PyDatasetBatches(Batches):
         return True
 
     @property
+    def drawn_from(self) -> object:
+        return self.dataset
+
+    @property
     def cardinality(self) -> int:
         size = self.dataset.num_batches
         return INFINITE if size is None else int(size)
