@@ -6,7 +6,6 @@ each takes its chunks (`_rebatch.worker_chunk`); under FILE and OFF a worker's b
 """
 
 import dataclasses
-import random
 from collections.abc import Callable
 
 from replicant.errors import DatasetError
@@ -17,6 +16,7 @@ from ._files import FileNames, ReadFiles
 from ._foreign import Foreign
 from ._graph import Node, nodes, rewrite, sample
 from ._interleave import Interleave
+from ._nested_orders import NestedOrders
 from ._options import AutoShardPolicy
 from ._shuffle import Shuffle
 from ._sources import Rows
@@ -192,22 +192,14 @@ def _with_inputs(node: Node, inputs: tuple[Node, ...], suffix: str) -> Node:
 
 def in_agreement(node: Node) -> Node:
     """The graph that workers read alike from one position: also in what functions of `interleave` make."""
-    chance = random.Random()
-    chance.setstate(random.getstate())  # `random.seed` fixes it, and nothing is drawn of what the user draws
-
-    def agreeing(each: Node) -> Node:
-        if not isinstance(each, Interleave):
-            return each
-        return dataclasses.replace(each, alike=True, entropy=chance.getrandbits(63))
-
-    return rewrite(node, agreeing)
+    return rewrite(node, lambda each: dataclasses.replace(each, alike=True) if isinstance(each, Interleave) else each)
 
 
 def _reads(node: Node) -> bool:
     """Whether it reads the files that its input names."""
     if isinstance(node, Interleave):
         element = sample(node.input)
-        return element is not None and any(_reads(each) for each in nodes(node.child(element)))
+        return element is not None and any(_reads(each) for each in nodes(node.child(element, NestedOrders())))
     return isinstance(node, ReadFiles)
 
 

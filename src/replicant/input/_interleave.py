@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,12 @@ import numpy as np
 from replicant.errors import ArgumentTypeError
 
 from ._blocks import Block, concatenate
-from ._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, rewrite, sample
+from ._cache import Cache
+from ._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, sample
 from ._map import call, name_of
 from ._nested_orders import NestedOrders
 from ._prefetch import Prefetch
-from ._shuffle import Iterations, in_function
+from ._shuffle import Iterations, Shuffle, in_function
 
 WHOLE = 2**62  # a block length that no dataset reaches
 _AHEAD = 16  # elements that are read ahead of each dataset where they are read in parallel
@@ -24,8 +26,8 @@ _AHEAD = 16  # elements that are read ahead of each dataset where they are read 
 class Interleave(OneInput):
     """``fn`` of each element is a dataset; ``cycle_length`` of them are open, and give ``block_length`` elements in turn.
 
-    ``alike``: the orders in those datasets depend on nothing but the position, as several workers need it; ``entropy`` and
-    ``iterations`` are then where a new iteration begins.
+    ``iterations`` numbers the iterations, for the orders in those datasets. ``alike``: what a cache in them holds in another
+    order is not replayed, for another worker may not have it.
     """
 
     fn: Callable[..., Any]
@@ -33,7 +35,6 @@ class Interleave(OneInput):
     block_length: int = WHOLE
     parallel: bool = False
     alike: bool = False
-    entropy: int = 0
     iterations: Iterations = dataclasses.field(default_factory=Iterations)
 
     @property
@@ -51,7 +52,7 @@ class Interleave(OneInput):
     @functools.cached_property
     def _spec(self) -> Any:
         element = sample(self.input)
-        return None if element is None else self.child(element).spec
+        return None if element is None else self.child(element, NestedOrders()).spec
 
     @property
     def cardinality(self) -> int:
@@ -61,7 +62,7 @@ class Interleave(OneInput):
     def sampled(self) -> Node:
         return dataclasses.replace(self, parallel=False, iterations=Iterations())
 
-    def child(self, element: Any, orders: NestedOrders | None = None) -> Node:
+    def child(self, element: Any, orders: NestedOrders) -> Node:
         """The dataset that the function makes of an element; its orders are taken from ``orders``.
 
         Raises:
@@ -79,34 +80,40 @@ class Interleave(OneInput):
                 f"{method}: {name_of(self.fn)} must return a Dataset. It returned {made!r}. "
                 "Use `map` for functions that return elements."
             )
-        if orders is not None:
-            node = _taken_from(orders, node)
+        node = self._with_orders(node, orders)
         return Prefetch(inputs=(node,), buffer_size=_AHEAD) if self.parallel else node
 
     def open(self, state: State | None = None) -> Cursor:
-        orders = None
-        if self.alike:
-            known = state is None or "orders" in state
-            fresh = [self.entropy, 0 if state else self.iterations.draw(), 0, 0]
-            orders = NestedOrders(*(state["orders"] if state and known else fresh), known=known)
-        cursor = InterleaveCursor(self.input.open(state and state["source"]), self, orders)
-        if state:
-            cursor.go_to(state)
-        if orders is not None:
-            self.iterations.ensure_past(orders.iteration)
+        if state is None:
+            entropy = _chance() if self.iterations.entropy is None else self.iterations.entropy
+            return InterleaveCursor(self.input.open(), self, NestedOrders(entropy, self.iterations.draw()))
+        orders = NestedOrders.at(state.get("orders"))
+        cursor = InterleaveCursor(self.input.open(state["source"]), self, orders)
+        cursor.go_to(state)
+        self.iterations.ensure_past(orders.iteration)
+        self.iterations.entropy = orders.entropy
         return cursor
 
+    def _with_orders(self, node: Node, orders: NestedOrders, cached: bool = False) -> Node:
+        """A dataset that the function made, whose orders are the next of these; ``cached``: it is read through a cache."""
+        inputs = [self._with_orders(each, orders, cached or isinstance(node, Cache)) for each in node.inputs]
+        if inputs:
+            node = node.with_inputs(*inputs)
+        if isinstance(node, Cache) and self.alike:
+            return dataclasses.replace(node, strict=True)
+        if isinstance(node, Shuffle):
+            return orders.shuffled(node, cached)
+        if isinstance(node, Interleave):
+            number, entropy = orders.draw(node.label, cached)
+            return dataclasses.replace(node, alike=self.alike, iterations=Iterations(number, entropy))
+        return node
 
-def _taken_from(orders: NestedOrders, node: Node) -> Node:
-    """A dataset that a function made, with orders that all workers draw alike."""
 
-    def numbered(each: Node) -> Node:
-        if isinstance(each, Interleave):
-            number, entropy = orders.draw(each.label)
-            return dataclasses.replace(each, alike=True, entropy=entropy, iterations=Iterations(number))
-        return orders.given_to(each)
-
-    return rewrite(node, numbered)
+def _chance() -> int:
+    """A number that `random.seed` fixes. Nothing is drawn of what the user draws."""
+    chance = random.Random()
+    chance.setstate(random.getstate())
+    return chance.getrandbits(63)
 
 
 class _Slot:
@@ -138,7 +145,7 @@ class _Slot:
 class InterleaveCursor(Through):
     """Goes round the slots; one whose dataset has ended is filled again when its turn comes."""
 
-    def __init__(self, source: Cursor, node: Interleave, orders: NestedOrders | None) -> None:
+    def __init__(self, source: Cursor, node: Interleave, orders: NestedOrders) -> None:
         super().__init__(source)
         self.node, self.orders = node, orders
         self._begin()
@@ -158,8 +165,8 @@ class InterleaveCursor(Through):
                 block = source.pull(1)
                 source.close()
                 assert block is not None, "the input is shorter than it was"
-                again = None if self.orders is None else NestedOrders()  # the positions have the orders
-                cursor = self.node.child(next(block.elements()), again).open(slot["before"])
+                # The position has the orders.
+                cursor = self.node.child(next(block.elements()), NestedOrders()).open(slot["before"])
                 self.slots[i] = _Slot(slot["made_at"], cursor, slot["offset"])
 
     def _advance(self) -> None:
@@ -206,8 +213,7 @@ class InterleaveCursor(Through):
     def reset(self) -> None:
         self._close_slots()
         self.source.reset()
-        if self.orders is not None:
-            self.orders.next_pass()
+        self.orders.next_pass()
         self._begin()
 
     def close(self) -> None:
@@ -220,8 +226,8 @@ class InterleaveCursor(Through):
                 slot.cursor.close()
 
     def state(self) -> State:
-        orders = {} if self.orders is None else {"orders": self.orders.state()}
-        return orders | {
+        return {
+            "orders": self.orders.state(),
             "turn": self.turn,
             "given": self.given,
             "ended": self.source_ended,

@@ -1,7 +1,8 @@
-"""The orders of shuffles inside of the datasets that `interleave` makes of elements, where workers must draw them alike.
+"""The orders of shuffles inside of the datasets that `interleave` makes of elements.
 
-In one process every shuffle numbers its iterations. Over several workers that number would say how often each of them has
-looked at the dataset, so what the functions make is numbered by its place in the pass instead, which all workers share.
+A shuffle of its own numbers its iterations. Inside of a function that number would depend on who has called the function
+before, and a new shuffle has none: such shuffles are numbered by their place in the pass, which a position can hold and
+all workers share.
 """
 
 import dataclasses
@@ -9,8 +10,6 @@ import hashlib
 
 from replicant.errors import DatasetError
 
-from ._cache import Cache
-from ._graph import Node
 from ._shuffle import Iterations, Shuffle
 
 _PASSES = 16  # bits of the number of a pass
@@ -25,7 +24,12 @@ class NestedOrders:
     iteration: int = 0
     pass_: int = 0
     drawn: int = 0
-    known: bool = True  # False: at a position that was reached without them
+    known: bool = True
+
+    @classmethod
+    def at(cls, state: list[int] | None) -> "NestedOrders":
+        """At a position; None: one that says nothing of orders, as those of older versions."""
+        return cls(known=False) if state is None else cls(*state)
 
     def state(self) -> list[int]:
         """The position."""
@@ -35,31 +39,30 @@ class NestedOrders:
         """Another pass of the same iteration begins."""
         self.pass_, self.drawn = self.pass_ + 1, 0
 
-    def draw(self, label: str) -> tuple[int, int]:
-        """The next number, and an entropy that belongs to it.
+    def draw(self, label: str, cached: bool) -> tuple[int, int]:
+        """The next number, and an entropy that belongs to it; always the same ones below a cache, which keeps one pass.
 
         Raises:
             DatasetError: the position says nothing of them.
         """
         if not self.known:
             raise DatasetError(
-                f"The order of {label}, inside of a function of `interleave` or `flat_map`, cannot be agreed on with the other "
-                "workers: this pass continues one that a process read by itself, as a cache that was filled before the dataset "
-                "was distributed. Distribute the dataset before it is read, or delete the file of `cache(filename)`."
+                f"This position does not say in which order {label} was, inside of a function of `interleave` or `flat_map`: an "
+                "older version of Replicant saved it. Begin the pass again, without it."
             )
-        number = ((self.iteration << _PASSES | self.pass_) << _DRAWS) | self.drawn
+        number = 0 if cached else ((self.iteration << _PASSES | self.pass_) << _DRAWS) | self.drawn
         self.drawn += 1
         digest = hashlib.blake2b(f"{self.entropy} {number}".encode(), digest_size=8).digest()
         return number, int.from_bytes(digest, "little") >> 1
 
-    def given_to(self, node: Node) -> Node:
-        """The node, if it shuffles, with the next of these orders."""
-        if isinstance(node, Cache):
-            return dataclasses.replace(node, strict=True)
-        if not isinstance(node, Shuffle):
-            return node
+    def shuffled(self, node: Shuffle, cached: bool) -> Shuffle:
+        """The shuffle with the next order; ``cached``: it is read through a cache.
+
+        Raises:
+            DatasetError: the position says nothing of orders.
+        """
         if node.seed is None:
-            return dataclasses.replace(node, entropy=self.draw(node.label)[1], iterations=Iterations())
-        if node.made_in_function or not node.reshuffle:  # new for every element, or always the same
+            return dataclasses.replace(node, entropy=self.draw(node.label, cached)[1], iterations=Iterations())
+        if node.made_in_function or not node.reshuffle:  # a new one for every element, or always the same order
             return dataclasses.replace(node, iterations=Iterations())
-        return dataclasses.replace(node, iterations=Iterations(self.draw(node.label)[0]))
+        return dataclasses.replace(node, iterations=Iterations(self.draw(node.label, cached)[0]))

@@ -25,9 +25,9 @@ in_function: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_in
 class Iterations:
     """Numbers the iterations over one shuffle, so that each has its own order."""
 
-    def __init__(self, first: int = 0) -> None:
+    def __init__(self, first: int = 0, entropy: int | None = None) -> None:
         self._next = first
-        self.entropy: int | None = None  # of a run that is continued: its order, not one drawn anew, goes on
+        self.entropy = entropy  # of a run that is continued: its order, not one drawn anew, goes on
         self._lock = threading.Lock()
 
     def draw(self) -> int:
