@@ -353,6 +353,11 @@ def test_the_random_order_of_a_tf_dataset_without_a_seed_goes_on(tf):
     assert len(rest) == 22
 
 
+def test_workers_shuffle_a_tf_dataset_without_a_seed_alike(tf, run_workers):
+    workers = steps_of_workers(run_workers, lambda: tf.data.Dataset.range(16).shuffle(16).batch(4))
+    assert sorted(sum((sum(sum(steps, []), []) for steps in workers), [])) == list(range(16))
+
+
 def test_a_damaged_position_of_a_tf_dataset(tf):
     iterator = iter(as_dataset(tf.data.Dataset.range(8).batch(4)))
     next(iterator)
@@ -383,7 +388,7 @@ def test_a_tf_dataset_with_too_few_files_is_refused_at_once(tf, tmp_path, worker
         with pytest.raises(
             DatasetError, match=r"(?s)FILE cannot share this tf.data.Dataset among 3 workers.*DATA.*TensorFlow says"
         ):
-            DistributedDataset(with_tf_policy(tf, dataset, "FILE"), Topology(3, worker, 1), cut, exchange=lambda number: [number])
+            DistributedDataset(with_tf_policy(tf, dataset, "FILE"), Topology(3, worker, 1), cut, exchange=lambda value: [value])
 
 
 def test_a_tf_dataset_of_other_than_dense_tensors(tf):

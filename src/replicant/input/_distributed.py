@@ -234,6 +234,8 @@ class DistributedIterator(ElementIterator):
         def begin() -> tuple[int, State]:
             if self._failure is not None:
                 raise self._failure
+            self._cursor.fix()
+            self._last = self._cursor.state()
             return self._step, self._last
 
         position = agreed_position(self._exchange, self._shares.nodes, begin)

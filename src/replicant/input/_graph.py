@@ -35,6 +35,10 @@ class Cursor(abc.ABC):
     def state(self) -> State:
         """The position; ``Node.open`` continues from it."""
 
+    def fix(self) -> None:
+        """Draw now what a pass draws when it begins, so that ``state()`` has it."""
+        return
+
     def skip(self, count: int) -> int:
         """Move ahead by up to ``count`` elements without making them where possible; returns how many there were."""
         skipped = 0

@@ -75,6 +75,10 @@ class ShareCursor(abc.ABC):
     def state(self) -> State:
         """The position."""
 
+    def fix(self) -> None:
+        """As `Cursor.fix`."""
+        return
+
     @abc.abstractmethod
     def close(self) -> None:
         """Stop what runs in the background."""
@@ -259,6 +263,9 @@ class BatchShareCursor(ShareCursor):
         if not self.left:
             return {"step": 0, "source": self.source.state()}
         return {"step": self.step, "source": self.before}
+
+    def fix(self) -> None:
+        self.source.fix()
 
     def close(self) -> None:
         self.source.close()

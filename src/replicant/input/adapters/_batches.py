@@ -106,16 +106,21 @@ class BatchesCursor(Cursor):
         self.iterator: Iterator[Any] | None = None
 
     def pull(self, limit: int) -> Block | None:
-        if self.iterator is None:
-            self.iterator = self.begin()
-            for _ in range(self.position):
-                next(self.iterator, None)
+        iterator = self.begun()
         try:
-            element = next(self.iterator)
+            element = next(iterator)
         except StopIteration:
             return None
         self.position += 1
         return Block.one(self.node.converted(element))
+
+    def begun(self) -> Iterator[Any]:
+        """The pass, at this position."""
+        if self.iterator is None:
+            self.iterator = self.begin()
+            for _ in range(self.position):
+                next(self.iterator, None)
+        return self.iterator
 
     def begin(self) -> Iterator[Any]:
         """A new pass."""

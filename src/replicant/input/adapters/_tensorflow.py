@@ -92,6 +92,9 @@ class TensorFlowCursor(BatchesCursor):
             _restore(iterator, self.start)
         return iterator
 
+    def fix(self) -> None:
+        self.begun()
+
     def reset(self) -> None:
         super().reset()
         self.start = None
