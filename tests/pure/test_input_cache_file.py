@@ -1,19 +1,23 @@
 """cache(filename): replay, by other processes too; nothing half-written; nothing of another pipeline."""
 
+import functools
 import gc
 import itertools
 import json
+import os
 import subprocess
 import sys
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
-from replicant.data import Dataset
+from replicant.data import Dataset, TextLineDataset
 from replicant.errors import DatasetError
+from replicant.input import _cache_file
 
 
 class Named(NamedTuple):
@@ -152,3 +156,165 @@ def test_files_that_are_no_cache_or_damaged(tmp_path):
 def test_a_folder_that_does_not_exist(tmp_path):
     with pytest.raises(DatasetError, match=r"cache: cannot write '.*no/kept.*tmp': No such file or directory"):
         list(Dataset.range(3).cache(tmp_path / "no" / "kept"))
+
+
+SCALE = 1
+
+
+def scaled(x):
+    return x * SCALE
+
+
+def helped(x, by=None):
+    return x + (by or helper)(x)
+
+
+def helper(x):
+    return x + 1
+
+
+class Adder:
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self, x):
+        return self.sum(x)
+
+    def sum(self, x):
+        return x + self.number
+
+
+def capturing(value):
+    return lambda x: x + value[0]
+
+
+def drawing(rng):
+    return lambda x: x + rng.integers(100)
+
+
+def with_default(value):
+    def fn(x, number=value):
+        return x + number
+
+    return fn
+
+
+def of_code(which):
+    def one():
+        return lambda x: x + 1
+
+    def other():
+        return lambda x: x - 1
+
+    other.__qualname__ = one.__qualname__
+    fn = (other if which else one)()
+    fn.__qualname__ = "fn"
+    return fn
+
+
+OTHERS = {  # of two pipelines with the same labels: what is told to differ
+    "array": (lambda which, folder: Dataset.from_tensor_slices(np.arange(3) + which), "the values of from_tensor_slices("),
+    "one value": (lambda which, folder: Dataset.from_tensor_slices(np.arange(9000) == 5000 + which), "the values of from_tensor_slices("),
+    "text": (lambda which, folder: Dataset.from_tensor_slices(["a", "bc"[which]]), "the values of from_tensor_slices("),
+    "one element": (lambda which, folder: Dataset.from_tensors(np.float32(which)), "the values of from_tensors("),
+    "code": (lambda which, folder: Dataset.range(3).map(of_code(which)), "the function of map(fn): its code, its"),
+    "capture": (lambda which, folder: Dataset.range(3).map(capturing([which])), "the function of map("),
+    "captured array": (lambda which, folder: Dataset.range(3).map(capturing(np.full(3, which))), "the function of map("),
+    "captured random state": (
+        lambda which, folder: Dataset.range(3).map(drawing(np.random.default_rng(which))),
+        "the function of map(",
+    ),
+    "bound method": (lambda which, folder: Dataset.range(3).map(np.full(3, which).__add__), "the function of map("),
+    "default": (lambda which, folder: Dataset.range(3).map(with_default(which)), "the function of map("),
+    "partial": (lambda which, folder: Dataset.range(3).map(functools.partial(np.add, which)), "the function of map("),
+    "object": (lambda which, folder: Dataset.range(3).map(Adder(which)), "the function of map("),
+    "method": (lambda which, folder: Dataset.range(3).map(Adder(which).sum), "the function of map("),
+    "jitted": (lambda which, folder: Dataset.range(3).map(jax.jit(with_default(which))), "the function of map("),
+    "predicate": (lambda which, folder: Dataset.range(3).filter(lambda x: x >= which), "the function of filter("),
+    "generator": (lambda which, folder: Dataset.from_generator(lambda: iter([which, 2])), "the function of from_generator("),
+    "argument": (lambda which, folder: Dataset.from_generator(range, args=(3 + which,)), "the settings of from_generator(range)"),
+    "interleave": (
+        lambda which, folder: Dataset.range(3).interleave(lambda n: Dataset.range(n + which)),
+        "the function of interleave(",
+    ),
+    "padding": (
+        lambda which, folder: Dataset.range(1, 3).map(lambda n: [n] * n).padded_batch(2, padding_values=which),
+        "the settings of padded_batch(2)",
+    ),
+    "file": (lambda which, folder: TextLineDataset(written(folder, "1\n2\n" * (which + 1))), "the files that files(1 files) names, their"),
+    "time": (lambda which, folder: TextLineDataset(written(folder, "1\n2\n", which)), "the files that files(1 files) names, their"),
+}
+
+
+def written(folder, text, second=0):
+    path = folder / "lines.txt"
+    path.write_text(text)
+    os.utime(path, (1e9 + second, 1e9 + second))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_of_other_data_or_functions_is_refused(tmp_path, name):
+    make, what = OTHERS[name]
+    kept = plain(make(0, tmp_path).cache(tmp_path / "kept"))
+    assert plain(make(0, tmp_path).cache(tmp_path / "kept")) == kept
+    with pytest.raises(DatasetError) as error:
+        list(make(1, tmp_path).cache(tmp_path / "kept"))
+    assert f"kept' holds the elements of another pipeline with the same steps: {what}" in str(error.value)
+    assert str(error.value).endswith("differ. Delete the file to fill it again, or use another name.")
+
+
+def test_globals_that_functions_name_belong_to_them(tmp_path, monkeypatch):
+    def kept(fn, name):
+        return plain(Dataset.range(3).map(fn).cache(tmp_path / name))
+
+    assert kept(scaled, "scaled") == kept(scaled, "scaled")
+    assert kept(helped, "helped") == kept(helped, "helped")
+    monkeypatch.setitem(globals(), "SCALE", 3)
+    monkeypatch.setitem(globals(), "helper", lambda x: x + 2)
+    for fn in (scaled, helped):
+        with pytest.raises(DatasetError, match=rf"the function of map\({fn.__name__}\)"):
+            kept(fn, fn.__name__)
+
+
+def test_what_functions_change_while_they_are_called_does_not_count(tmp_path):
+    def make():
+        seen = []
+        rng = np.random.default_rng(1)
+        return Dataset.range(6).map(lambda x: seen.append(x) or x + rng.integers(100)).cache(tmp_path / "kept")
+
+    dataset = make()
+    assert plain(dataset) == plain(dataset) == plain(make())
+
+
+def test_a_keras_layer_is_its_settings_and_weights(tmp_path):
+    def make(number):
+        return Dataset.range(3).map(lambda x: [float(x)]).batch(3).map(keras.layers.Normalization(mean=[number], variance=[1.0]))
+
+    kept = plain(make(1.0).cache(tmp_path / "kept"))
+    assert plain(make(1.0).cache(tmp_path / "kept")) == kept  # another name, the same layer
+    with pytest.raises(DatasetError, match=r"the function of map\(Normalization\)"):
+        list(make(2.0).cache(tmp_path / "kept"))
+
+
+def test_a_file_of_an_older_version_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(_cache_file, "_VERSION", 1)
+    list(Dataset.range(3).cache(tmp_path / "kept"))
+    monkeypatch.undo()
+    with pytest.raises(DatasetError, match=r"kept' was written by another version of Replicant \(format 1, not 2\)\. Delete the file"):
+        list(Dataset.range(3).cache(tmp_path / "kept"))
+
+
+def test_a_pass_in_another_order_replaces_the_kept_one(tmp_path):
+    """As where the chief's file is in another order than this worker's."""
+
+    def make():
+        return Dataset.range(8).shuffle(8).cache(tmp_path / "kept").repeat(2)
+
+    ours = plain(make())
+    state = iter(Dataset.range(8).shuffle(8).cache(tmp_path / "another").repeat(2)).state()
+    theirs = iter(make())
+    theirs.restore({**state, "pipeline": theirs.state()["pipeline"]})
+    order = plain(theirs)
+    assert order[:8] == order[8:] != ours[:8]
+    assert plain(make()) == order

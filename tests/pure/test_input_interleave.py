@@ -2,13 +2,14 @@
 
 import itertools
 import json
+import random
 import threading
 import time
 
 import pytest
 
 from replicant.data import AUTOTUNE, Dataset, TensorSpec
-from replicant.errors import ArgumentError, ArgumentTypeError
+from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
 
 SECONDS = 5.0
 
@@ -163,3 +164,85 @@ def test_what_a_function_raises_is_raised_in_the_loop():
 def test_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+INNER = Dataset.range(3).shuffle(3)
+
+ORDERS_INSIDE = {
+    "new": lambda: Dataset.range(6).interleave(lambda n: Dataset.range(3 * n, 3 * n + 3).shuffle(3), 2),
+    "captured": lambda: Dataset.range(6).interleave(lambda n: INNER.map(lambda x: 3 * n + x), 2),
+    "flat": lambda: Dataset.range(6).flat_map(lambda n: Dataset.range(3 * n, 3 * n + 3).shuffle(3)),
+    "nested": lambda: Dataset.range(3).flat_map(
+        lambda n: Dataset.range(2).interleave(lambda m: INNER.map(lambda x: 6 * n + 3 * m + x), 2)
+    ),
+    "cached": lambda: Dataset.range(6).flat_map(lambda n: INNER.cache().map(lambda x: 3 * n + x)),
+    "on threads": lambda: Dataset.range(6).interleave(
+        lambda n: Dataset.range(3 * n, 3 * n + 3).shuffle(3), 2, num_parallel_calls=2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS_INSIDE)
+def test_orders_inside_of_functions_go_on_where_they_were(name):
+    """A shuffle behind them reads again what it holds: in the order in which it was, though nothing has a seed."""
+
+    def make():
+        return ORDERS_INSIDE[name]().shuffle(7).repeat(2).batch(4)
+
+    for cut in range(10):
+        with iter(make()) as iterator:
+            begun = list(itertools.islice(iterator, cut))
+            state = json.loads(json.dumps(iterator.state()))
+            rest = [batch.tolist() for batch in iterator]
+        again = iter(make())
+        again.restore(state)
+        assert [batch.tolist() for batch in again] == rest
+        assert sorted(x for batch in [*begun, *rest] for x in batch) == sorted([*range(18)] * 2)
+
+
+def test_every_iteration_and_pass_has_other_orders_inside_of_functions():
+    inner = Dataset.range(20).shuffle(20, seed=1)
+    dataset = Dataset.range(2).flat_map(lambda n: inner).batch(20).repeat(2)
+    alone = Dataset.range(20).shuffle(20, seed=1)
+    orders = [tuple(order.tolist()) for _ in range(2) for order in dataset]
+    assert len(set(orders)) == 8
+    assert orders[:2] == [tuple(map(int, alone)) for _ in range(2)]  # as the inner dataset's own first iterations
+    new = Dataset.range(2).flat_map(lambda n: Dataset.range(20).shuffle(20, seed=1)).batch(20)
+    assert {tuple(order.tolist()) for _ in range(2) for order in new} == {orders[0]}
+    fixed = Dataset.range(20).shuffle(20, seed=1, reshuffle_each_iteration=False)
+    assert {tuple(order.tolist()) for order in Dataset.range(3).flat_map(lambda n: fixed).batch(20)} == {orders[0]}
+
+
+def test_a_cache_inside_of_a_function_is_filled_once():
+    calls = []
+    inner = Dataset.range(4).map(lambda x: calls.append(int(x)) or x).shuffle(4).cache()
+    dataset = Dataset.range(3).flat_map(lambda n: inner).batch(4)
+    first, *others = [order.tolist() for _ in range(2) for order in dataset]
+    assert others == [first] * 5
+    assert sorted(calls) == [0, 1, 2, 3]
+
+
+def test_a_position_without_the_orders_inside_of_functions_is_refused():
+    iterator = iter(ORDERS_INSIDE["new"]())
+    state = iterator.state()
+    assert state["position"].pop("orders")[1:] == [0, 0, 0]
+    iterator.restore(state)
+    with pytest.raises(DatasetError, match=r"does not say in which order shuffle\(3\) was, inside of a function of `interleave`.*older"):
+        next(iterator)
+    plain = iter(Dataset.range(3).flat_map(Dataset.range))  # where nothing depends on it
+    old = plain.state()
+    del old["position"]["orders"]
+    plain.restore(old)
+    assert list(map(int, plain)) == [0, 0, 1]
+
+
+def test_pythons_seed_fixes_the_orders_inside_of_functions():
+    def order(seed):
+        random.seed(seed)
+        dataset = ORDERS_INSIDE["captured"]()
+        state = random.getstate()
+        read = list(map(int, dataset))
+        assert random.getstate() == state  # nothing is drawn that is the user's
+        return read
+
+    assert order(1) == order(1) != order(2)

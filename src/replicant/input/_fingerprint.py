@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import operator
 import os
 import random
 import types
@@ -137,27 +138,31 @@ class Fingerprint:
     def _object(self, value: Any, depth: int) -> None:
         kind = value if isinstance(value, type) else type(value)
         module = kind.__module__
-        self.say("object", module, kind.__qualname__)
-        if isinstance(value, type | types.ModuleType | types.BuiltinFunctionType | np.ufunc):
-            self.say(getattr(value, "__name__", ""))
+        self.say("object", module, kind.__qualname__, getattr(value, "__name__", ""))
+        if isinstance(value, type | types.ModuleType | np.ufunc):
+            return
+        if not isinstance(owner := getattr(value, "__self__", None), types.ModuleType | None):  # a method of a built-in class
+            self.add(owner, depth)
         elif isinstance(value, os.PathLike):
             self.plain(os.fspath(value))
         elif (inner := getattr(value, "__wrapped__", None)) is not None:  # of jit, lru_cache
             self.add(inner, depth)
-        elif _is_keras(kind):
-            self._keras(value, depth)
         elif module.partition(".")[0] not in _CLOSED:
             if module.partition(".")[0] in (self._home, "__main__"):
-                for name, method in sorted(_methods(kind)):
-                    self.say(name)
-                    self.add(method, depth)
-            for name, item in sorted(_attributes(value)):
-                self.say(name)
-                self.add(item, depth)
+                self._items(_methods(kind), depth)
+            if _is_layer(value):
+                self._layer(value, depth)
+            else:
+                self._items(_attributes(value), depth)
 
-    def _keras(self, layer: Any, depth: int) -> None:
+    def _items(self, items: Iterator[tuple[str, Any]], depth: int) -> None:
+        for name, item in sorted(items, key=operator.itemgetter(0)):
+            self.say(name)
+            self.add(item, depth)
+
+    def _layer(self, layer: Any, depth: int) -> None:
         """A Keras layer: its settings, without names that are counted and seeds that are drawn, and its weights."""
-        config = layer.get_config() if hasattr(layer, "get_config") else {}
+        config = layer.get_config()
         self.add({key: item for key, item in config.items() if key not in ("name", "seed", "dtype")}, depth)
         for weight in getattr(layer, "variables", ()):
             if "seed" not in getattr(weight, "name", ""):
@@ -251,5 +256,6 @@ def _slots(kind: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(name for name in slots if name not in ("__dict__", "__weakref__"))
 
 
-def _is_keras(kind: type) -> bool:
-    return any(base.__module__.partition(".")[0] == "keras" for base in kind.__mro__)
+def _is_layer(value: Any) -> bool:
+    """Whether it is a Keras layer, known by its class's name: Keras itself is not needed here."""
+    return any(base.__module__.partition(".")[0] == "keras" and base.__name__ == "Layer" for base in type(value).__mro__)
