@@ -178,7 +178,7 @@ def differing(worker: int, folder: Path) -> dict[str, Callable[[], Dataset]]:
         "shards": lambda: Dataset.range(8).shard(2, worker).batch(2),
         "policies": lambda: Dataset.range(8).batch(2).with_options(OFF) if worker else Dataset.range(8).batch(2),
         "generators": lambda: Dataset.from_generator(lambda: iter(rng.permutation(8))).batch(2),
-        "global generators": lambda: Dataset.from_generator(lambda: iter(np.random.permutation(8))).batch(2),
+        "global generators": lambda: Dataset.from_generator(lambda: iter(np.random.permutation(8))).batch(2),  # noqa: NPY002
         "caches": other_cache,
     }
 

@@ -214,7 +214,10 @@ def of_code(which):
 
 OTHERS = {  # of two pipelines with the same labels: what is told to differ
     "array": (lambda which, folder: Dataset.from_tensor_slices(np.arange(3) + which), "the values of from_tensor_slices("),
-    "one value": (lambda which, folder: Dataset.from_tensor_slices(np.arange(9000) == 5000 + which), "the values of from_tensor_slices("),
+    "one value": (
+        lambda which, folder: Dataset.from_tensor_slices(np.arange(9000) == 5000 + which),
+        "the values of from_tensor_slices(",
+    ),
     "text": (lambda which, folder: Dataset.from_tensor_slices(["a", "bc"[which]]), "the values of from_tensor_slices("),
     "one element": (lambda which, folder: Dataset.from_tensors(np.float32(which)), "the values of from_tensors("),
     "code": (lambda which, folder: Dataset.range(3).map(of_code(which)), "the function of map(fn): its code, its"),
@@ -241,7 +244,10 @@ OTHERS = {  # of two pipelines with the same labels: what is told to differ
         lambda which, folder: Dataset.range(1, 3).map(lambda n: [n] * n).padded_batch(2, padding_values=which),
         "the settings of padded_batch(2)",
     ),
-    "file": (lambda which, folder: TextLineDataset(written(folder, "1\n2\n" * (which + 1))), "the files that files(1 files) names, their"),
+    "file": (
+        lambda which, folder: TextLineDataset(written(folder, "1\n2\n" * (which + 1))),
+        "the files that files(1 files) names, their",
+    ),
     "time": (lambda which, folder: TextLineDataset(written(folder, "1\n2\n", which)), "the files that files(1 files) names, their"),
 }
 
@@ -301,7 +307,9 @@ def test_a_file_of_an_older_version_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(_cache_file, "_VERSION", 1)
     list(Dataset.range(3).cache(tmp_path / "kept"))
     monkeypatch.undo()
-    with pytest.raises(DatasetError, match=r"kept' was written by another version of Replicant \(format 1, not 2\)\. Delete the file"):
+    with pytest.raises(
+        DatasetError, match=r"kept' was written by another version of Replicant \(format 1, not 2\)\. Delete the file"
+    ):
         list(Dataset.range(3).cache(tmp_path / "kept"))
 
 

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from replicant.errors import DatasetError
 
+from ._fingerprint import of_random_states
 from ._foreign import Foreign
 from ._generator import Generator
 from ._graph import INFINITE, UNKNOWN, Node, State, known, nodes
-from ._fingerprint import of_random_states
 
 # Gives every worker this worker's value, which JSON can hold, and returns those of all workers in their order. All workers
 # call it equally often, on the thread that asks for the elements.
@@ -62,15 +62,16 @@ def agreed_position(exchange: Exchange, sources: Sequence[Node], begin: Callable
     if len(set(steps)) > 1:
         listing = ", ".join(f"worker {worker} before step {step}" for worker, step in enumerate(steps))
         raise DatasetError(
-            f"The workers stand at different positions in the dataset: {listing}. Restore the same state on all of them, or on none."
+            f"The workers stand at different positions in the dataset: {listing}. Restore the same state on all of them, or on "
+            "none."
         )
     first = answers[0]["random"]
     for worker, answer in enumerate(answers):
         for name, state in answer["random"].items():
             if first.get(name, state) != state:
                 raise DatasetError(
-                    f"{name} draws from a random generator whose state on worker {worker} is not that on worker 0: the workers would "
-                    "read different elements, and some would be seen twice, others never. Make the generator with a seed inside of "
+                    f"{name} draws from a random generator whose state on worker {worker} is not that on worker 0: the workers "
+                    "would read different elements: some twice, others never. Make the generator with a seed inside of "
                     "the function, `rng = np.random.default_rng(seed)`; or make each worker's share in "
                     "`strategy.distribute_datasets_from_function(fn)`."
                 )

@@ -400,8 +400,8 @@ class Dataset:
 
         Without a name they are kept in memory. With one they are kept in that file, which is written beside it and
         renamed when complete; later runs of the same pipeline replay it without calling anything. A file of another
-        pipeline, or a damaged one, is refused when it is read. What functions do inside is not compared: delete the
-        file when you change them.
+        pipeline, of other arrays, files or functions, or a damaged one, is refused when it is read (docs/input.md says
+        what is compared).
 
         >>> calls = []
         >>> dataset = Dataset.range(2).map(lambda x: (calls.append(1), x)[1]).cache().repeat(3)

@@ -23,7 +23,19 @@ _SPREAD_ROWS = 4096
 _DEEPEST = 12
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, np.dtype)
 # Libraries whose objects hold things that change by themselves, or none that decide what a function gives.
-_CLOSED = {"replicant", "logging", "threading", "jax", "jaxlib", "tensorflow", "torch", "io", "_io", "concurrent", "multiprocessing"}
+_CLOSED = {
+    "replicant",
+    "logging",
+    "threading",
+    "jax",
+    "jaxlib",
+    "tensorflow",
+    "torch",
+    "io",
+    "_io",
+    "concurrent",
+    "multiprocessing",
+}
 
 
 def of_value(value: Any) -> str:
@@ -60,7 +72,7 @@ class Fingerprint:
 
     def add(self, value: Any, depth: int = 0) -> "Fingerprint":
         """Take in a value."""
-        if isinstance(value, _PLAIN) or isinstance(value, enum.Enum):
+        if isinstance(value, (*_PLAIN, enum.Enum)):
             self.plain(value)
         elif isinstance(value, np.ndarray | np.generic | jax.Array):
             self.array(value)
@@ -128,7 +140,9 @@ class Fingerprint:
 
     def code(self, code: types.CodeType, depth: int) -> None:
         """Take in what a function does; its place in its file does not matter."""
-        self.say("code", code.co_code.hex(), code.co_names, code.co_freevars, code.co_argcount, code.co_kwonlyargcount, code.co_flags)
+        self.say(
+            "code", code.co_code.hex(), code.co_names, code.co_freevars, code.co_argcount, code.co_kwonlyargcount, code.co_flags
+        )
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self.code(constant, depth)

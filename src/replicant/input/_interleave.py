@@ -111,7 +111,7 @@ class Interleave(OneInput):
 
 def _chance() -> int:
     """A number that `random.seed` fixes. Nothing is drawn of what the user draws."""
-    chance = random.Random()
+    chance = random.Random()  # noqa: S311 - orders, no secrets
     chance.setstate(random.getstate())
     return chance.getrandbits(63)
 

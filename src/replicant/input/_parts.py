@@ -59,7 +59,10 @@ def _of_node(node: Node, reads_files: bool) -> Iterable[tuple[str, str]]:
         for table, leaf in zip(node.tables, flatten(node.spec)[0], strict=True):
             yield f"the values of {node.label}", of_value(table)
             if reads_files and leaf.dtype == STRING and not leaf.shape:
-                yield f"the files that {node.label} names, their sizes or their times", of_value(file_facts(map(os.fsdecode, table)))
+                yield (
+                    f"the files that {node.label} names, their sizes or their times",
+                    of_value(file_facts(map(os.fsdecode, table))),
+                )
     fields = [each.name for each in dataclasses.fields(node) if each.name not in _NOT_COMPARED]
     for name in (name for name in fields if name in _FUNCTIONS):
         yield f"the function of {node.label}: its code, its defaults or what it captures", of_value(getattr(node, name))

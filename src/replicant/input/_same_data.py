@@ -106,8 +106,9 @@ def _raise_for_names(exchange: Exchange, names: list[str]) -> None:
     number = next(i for i in range(size) if len({each["short"][i] if i < len(each["short"]) else None for each in lists}) > 1)
     shown = [repr(each["names"][number]) if number < len(each["names"]) else "nothing" for each in lists]
     raise DatasetError(
-        f"The workers have different lists of files ({_listed([str(each['count']) for each in lists])} names), so some examples would "
-        f"be read twice and others never. The first difference is file number {places.start + number}: {_listed(shown)}. Give all "
+        f"The workers have different lists of files (names: {_listed([str(each['count']) for each in lists])}), so some examples "
+        "would be read twice and others never. "
+        f"The first difference is file number {places.start + number}: {_listed(shown)}. Give all "
         "workers the same names in the same order: sort what you list, as `sorted(glob.glob(pattern))` and `list_files` do, and "
         "see that every worker finds every file."
     )
@@ -131,9 +132,9 @@ def _check_arrays(facts: Facts, told: Sequence[list[tuple[str, str, list[float]]
         for worker, theirs in enumerate(told):
             if theirs[i][1] != exact or not np.allclose(theirs[i][2], near, rtol=_NEAR, atol=0, equal_nan=True):
                 raise DatasetError(
-                    f"The workers hold different data: the values of {what} on worker {worker} are not those on worker 0, though all "
-                    "workers share every batch. Load and shuffle them alike on all workers (a seed for every permutation); or, if "
-                    "each worker loads its own part, set AutoShardPolicy.OFF."
+                    f"The workers hold different data: the values of {what} on worker {worker} are not those on worker 0, though "
+                    "all workers share every batch. Load and shuffle them alike on all workers (a seed for every permutation); or "
+                    "set AutoShardPolicy.OFF if each worker loads its own part."
                 )
 
 
@@ -167,7 +168,7 @@ def _outline(node: Node) -> str:
 
 def _shortened(names: list[str]) -> list[str]:
     """Names below the folder that all of them are in: workers may keep it at different places."""
-    before = os.path.commonprefix(names)
+    before = os.path.commonprefix(names)  # noqa: RUF071 - cut at a folder below; names may be of any kind
     return [name[before.rfind("/") + 1 :] for name in names]
 
 
