@@ -97,7 +97,7 @@ class Interleave(OneInput):
     def _with_orders(self, node: Node, orders: NestedOrders, cached: bool = False) -> Node:
         """A dataset that the function made, whose orders are the next of these; ``cached``: it is read through a cache."""
         inputs = [self._with_orders(each, orders, cached or isinstance(node, Cache)) for each in node.inputs]
-        if inputs:
+        if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
             node = node.with_inputs(*inputs)
         if isinstance(node, Cache) and self.alike:
             return dataclasses.replace(node, strict=True)

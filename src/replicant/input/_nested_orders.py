@@ -29,7 +29,10 @@ class NestedOrders:
     @classmethod
     def at(cls, state: list[int] | None) -> "NestedOrders":
         """At a position; None: one that says nothing of orders, as those of older versions."""
-        return cls(known=False) if state is None else cls(*state)
+        if state is None:
+            return cls(known=False)
+        entropy, iteration, pass_, drawn = state
+        return cls(entropy, iteration, pass_, drawn)
 
     def state(self) -> list[int]:
         """The position."""
