@@ -184,6 +184,18 @@ class Adder:
         return x + self.number
 
 
+class Table:
+    """Looks like an array, as those of pandas do."""
+
+    __slots__ = ("hidden",)
+
+    def __init__(self, number):
+        self.hidden = number
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array([self.hidden], dtype)
+
+
 def capturing(value):
     return lambda x: x + value[0]
 
@@ -228,6 +240,7 @@ OTHERS = {  # of two pipelines with the same labels: what is told to differ
         "the function of map(",
     ),
     "bound method": (lambda which, folder: Dataset.range(3).map(np.full(3, which).__add__), "the function of map("),
+    "captured table": (lambda which, folder: Dataset.range(3).map(capturing([Table(which)])), "the function of map("),
     "default": (lambda which, folder: Dataset.range(3).map(with_default(which)), "the function of map("),
     "partial": (lambda which, folder: Dataset.range(3).map(functools.partial(np.add, which)), "the function of map("),
     "object": (lambda which, folder: Dataset.range(3).map(Adder(which)), "the function of map("),

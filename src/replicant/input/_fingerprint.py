@@ -1,7 +1,8 @@
 """Fingerprints: digests of values and functions that are the same in every process, to find out whether two are the same.
 
-Of a function: its code, its defaults, what it captures, and the globals that it names; functions of the same package and
-methods of the user's own classes count in the same way. Nothing that has an address or a time in it is looked at.
+Of a function: its code, its defaults, what it captures, and the globals that it names; other functions of the user and
+methods of the user's classes count in the same way, those of installed packages by name. Nothing that has an address or a
+time in it is looked at.
 """
 
 import dataclasses
@@ -11,8 +12,11 @@ import hashlib
 import operator
 import os
 import random
+import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +25,7 @@ import numpy as np
 _WHOLE = 256 << 20  # bytes of an array that are read; of larger ones, rows spread over all of it
 _SPREAD_ROWS = 4096
 _DEEPEST = 12
+_NOT_USERS = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]), "<frozen")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, np.dtype)
 # Libraries whose objects hold things that change by themselves, or none that decide what a function gives.
 _CLOSED = {
@@ -60,7 +65,6 @@ class Fingerprint:
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
         self._seen: dict[int, tuple[int, Any]] = {}  # keeps them alive: their addresses must not be given to others
-        self._home: str | None = None  # the package of the first function
 
     def hexdigest(self) -> str:
         """Of all that was added."""
@@ -122,10 +126,8 @@ class Fingerprint:
             self._object(value, depth)
 
     def _function(self, fn: types.FunctionType, depth: int) -> None:
-        home = (fn.__module__ or "").partition(".")[0]
-        self._home = self._home or home
         self.say("function", fn.__qualname__)
-        if home != self._home or home in _CLOSED:
+        if not _is_users(fn.__code__.co_filename):
             self.say(fn.__module__)
         else:
             self.code(fn.__code__, depth)
@@ -161,8 +163,12 @@ class Fingerprint:
             self.plain(os.fspath(value))
         elif (inner := getattr(value, "__wrapped__", None)) is not None:  # of jit, lru_cache
             self.add(inner, depth)
-        elif module.partition(".")[0] not in _CLOSED:
-            if module.partition(".")[0] in (self._home, "__main__"):
+        elif module.partition(".")[0] in _CLOSED:
+            return
+        elif callable(getattr(kind, "__array__", None)):  # a table of pandas, a Keras variable
+            self.array(np.asarray(value))
+        else:
+            if _is_users(getattr(sys.modules.get(module), "__file__", None) or ""):
                 self._items(_methods(kind), depth)
             if _is_layer(value):
                 self._layer(value, depth)
@@ -228,6 +234,12 @@ def of_array(array: np.ndarray) -> tuple[str, tuple[int, ...], str]:
     else:
         digest.update(np.ascontiguousarray(array_rows).reshape(-1).view(np.uint8).data)
     return str(array.dtype), array.shape, digest.hexdigest()
+
+
+@functools.cache
+def _is_users(path: str) -> bool:
+    """Whether a file of Python is the user's, and not of Python, of an installed package or of Replicant."""
+    return not ({"site-packages", "dist-packages"} & {*Path(path).parts}) and not path.startswith(_NOT_USERS)
 
 
 def _random_state(value: Any) -> Any:
