@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..errors import ClusterError, ReplicantError, WorkerMismatchError
 from ._job import JobName, shortened
@@ -78,7 +78,7 @@ class Claim:
         return line
 
 
-def _is_texts(value: Any) -> bool:
+def _is_texts(value: Any) -> TypeGuard[dict[str, str]]:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
