@@ -1,6 +1,5 @@
 """Who listens where, from /proc alone."""
 
-import os
 import re
 import socket
 import struct
@@ -36,7 +35,7 @@ def _inodes(pid: int) -> list[str]:
     found = []
     for path in Path(f"/proc/{pid}/fd").glob("*"):
         try:
-            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(path))
+            match = re.fullmatch(r"socket:\[(\d+)\]", str(path.readlink()))
         except FileNotFoundError:
             continue
         found += [match[1]] if match else []

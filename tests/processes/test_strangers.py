@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from replicant.cluster import _heartbeat
 from replicant.cluster._heartbeat import Heartbeat
 from replicant.coordinator import _wire
@@ -122,8 +123,8 @@ def test_a_job_of_workers_that_were_told_of_each_other(job: Job) -> None:
         job.start([sys.executable, *TRAINING, str(job.folder)], TF_CONFIG=config, REPLICANT_JOB_KEY="k" * 32)
 
     begin(0)
-    job.wait_until(lambda: job.found())
-    assert [places for places in job.found().values()] == [[("127.0.0.1", port)]]
+    job.wait_until(job.found)
+    assert list(job.found().values()) == [[("127.0.0.1", port)]]
     harass(port, MESSAGES, 0)
     begin(1)
     job.wait_in_the_middle()
@@ -135,6 +136,29 @@ def test_a_job_of_workers_that_were_told_of_each_other(job: Job) -> None:
     for places in found.values():
         for _, number in places:
             harass(number, MESSAGES, number)
+    job.end_well()
+
+
+@pytest.mark.parametrize("job", [2], indirect=True)
+def test_a_worker_of_another_job_at_the_same_address(job: Job) -> None:
+    """torchrun names its jobs: process 1 of job B comes first, is told whom it has met, and job A forms without it."""
+    port = str(free_port())
+
+    def environ(rank: int, run: str) -> dict[str, str]:
+        found = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return found | {"TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": "0"}
+
+    command = [sys.executable, *TRAINING, str(job.folder)]
+    job.start(command, **environ(0, "A"))
+    job.wait_until(job.found)
+    job.start(command, **environ(1, "B"))
+    stranger = job.processes.pop()
+    assert stranger.wait(SECONDS) == 1
+    assert (
+        "for one of another job: this worker's job is torchrun: B, process 0's is torchrun: A. If these are two jobs," in job.said()
+    )
+    job.start(command, **environ(1, "A"))
+    job.wait_in_the_middle()
     job.end_well()
 
 
@@ -251,7 +275,7 @@ def test_a_worker_whose_supervisor_is_somebody_else(monkeypatch: pytest.MonkeyPa
         try:
             for _ in range(25):
                 began = time.monotonic()
-                with pytest.raises(ClusterError, match="is not answered as|does not know the key|has turned this worker away"):
+                with pytest.raises(ClusterError, match=r"is not answered as|does not know the key|has turned this worker away"):
                     Heartbeat(address, "key", 0, 0)
                 assert time.monotonic() - began < 5.0
         finally:
@@ -268,9 +292,13 @@ def test_a_broken_wire_is_a_lost_process() -> None:
         other.socket.sendall(draw.choice([message(draw)[:1000], _framed(draw)]))
         other.close()
         with pytest.raises((_wire.Closed, LostProcessError)):
-            while True:
-                one.receive(0.2, "reading nonsense")
+            _receive_all(one)
         one.close()
+
+
+def _receive_all(channel: _wire.Channel) -> None:
+    while True:
+        channel.receive(0.2, "reading nonsense")
 
 
 def _framed(draw: random.Random) -> bytes:

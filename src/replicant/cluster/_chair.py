@@ -191,8 +191,8 @@ class Chair:
         self._turned_away.append(f"  {claim.who}, as process {claim.process_id} of {claim.num_processes}: {why}")
         guest.say(
             {
-                "error": f"Process 0 ({self._own.who}) takes this worker ({claim.who}) for one of another job: {why}. If these are two "
-                f"jobs, give each a coordinator address of its own; if they are one, set {JOB_ID} to the same name on all workers."
+                "error": f"Process 0 ({self._own.who}) takes this worker ({claim.who}) for one of another job: {why}. If these are "
+                f"two jobs, give each a coordinator address of its own; if they are one, set {JOB_ID} to the same name on all."
             }
         )
 
