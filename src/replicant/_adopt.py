@@ -19,7 +19,7 @@ from . import _inflight
 from ._markers import inner_jaxprs
 from ._placement import Placement, is_local
 from ._state import Ref
-from .cluster._rollcall import table_of
+from .cluster._claims import table_of
 from .cluster._world import World
 from .errors import WorkerMismatchError
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ._placement import Placement, on_all
 from ._values import PerReplica, is_array
-from .cluster._rollcall import table_of
+from .cluster._claims import table_of
 from .errors import ArgumentError, ArgumentTypeError, DatasetError
 from .input._contexts import ValueContext
 

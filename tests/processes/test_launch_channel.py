@@ -117,9 +117,10 @@ def test_run_elastic_takes_a_function() -> None:
 
 
 def test_a_wrong_key_and_an_unexpected_rank_are_turned_away(channel: Channel) -> None:
-    with pytest.raises(ClusterError, match="is not answered as a supervisor answers"):
+    message = r"has turned this worker away: its key, or its rank, generation and process number, are not of this job\."
+    with pytest.raises(ClusterError, match=message):
         connected(channel, key="guessed")
-    with pytest.raises(ClusterError, match="is not answered as a supervisor answers"):
+    with pytest.raises(ClusterError, match=message):
         connected(channel, rank=0)
 
 

@@ -105,6 +105,7 @@ spec:
         env:
         - {name: JAX_NUM_PROCESSES, value: "4"}
         - {name: JAX_COORDINATOR_ADDRESS, value: "train-0.train:55527"}
+        - {name: REPLICANT_JOB_ID, value: "train"}
         - {name: PYTHONUNBUFFERED, value: "1"}
         - {name: JAX_NUM_CPU_DEVICES, value: "2"}
         - {name: NPROC, value: "8"}

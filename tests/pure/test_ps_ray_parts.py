@@ -1,5 +1,7 @@
 """What servers that Ray holds tell, keep and lose; without Ray."""
 
+import os
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -195,10 +197,81 @@ def test_without_ray(monkeypatch):
         replicant.ParameterServerStrategy(transport="ray")
 
 
-def test_an_old_ray(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", type("Ray", (), {"__version__": "2.9.1"}))
-    with pytest.raises(ConfigurationError, match=r"Ray 2\.9\.1 is too old: at least 2\.40 is needed\."):
+@pytest.mark.parametrize("version", ["2.9.1", "2.51.1"])
+def test_a_ray_that_ignores_tokens(monkeypatch, version):
+    monkeypatch.setitem(sys.modules, "ray", type("Ray", (), {"__version__": version}))
+    message = rf"Ray {re.escape(version)} is too old: at least 2\.52 is needed, because older versions ignore RAY_AUTH_MODE=token"
+    with pytest.raises(ConfigurationError, match=message):
         cluster_ray.load_ray()
+
+
+class Raylet:
+    """What is asked of Ray's private module: it takes the mode from the environment, as often as it is told to."""
+
+    AuthenticationMode = types.SimpleNamespace(DISABLED=0, TOKEN=1)
+
+    def __init__(self, heeds: bool = True):
+        self.mode = 0
+        self.heeds = heeds
+        self.Config = self
+
+    def initialize(self, _: str) -> None:
+        self.mode = int(self.heeds and os.environ.get("RAY_AUTH_MODE") == "token")
+
+    def get_authentication_mode(self) -> int:
+        return self.mode
+
+
+class StartedRay:
+    """A Ray that notes the environment in which it is started."""
+
+    __version__ = "2.60.0"
+    util = types.SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
+
+    def __init__(self) -> None:
+        self.environments: list[dict[str, str]] = []
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **_: Any) -> None:
+        self.environments.append(dict(os.environ))
+
+    def shutdown(self) -> None:
+        pass
+
+
+def test_a_ray_that_is_started_here_checks_its_token(monkeypatch):
+    ray, raylet = StartedRay(), Raylet()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray._raylet", raylet)
+    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    cluster_ray.join_ray()
+    cluster_ray.leave_ray()
+    (started,) = ray.environments
+    assert (started["RAY_AUTH_MODE"], len(started["RAY_AUTH_TOKEN"]), raylet.mode) == ("token", 64, 1)
+    assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("raylet", "mode", "message"),
+    [
+        (Raylet(), "disabled", r"RAY_AUTH_MODE=disabled: a Ray that is started here would run whatever any user of this machine"),
+        (Raylet(heeds=False), "", r"Ray 2\.60\.0 ignores RAY_AUTH_MODE=token: it would run whatever any user"),
+        (types.SimpleNamespace(), "", r"Ray 2\.60\.0 does not say whether it checks tokens \(.*'Config'"),
+    ],
+)
+def test_a_ray_that_would_be_open_is_not_started(monkeypatch, raylet, mode, message):
+    ray = StartedRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray._raylet", raylet)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with pytest.raises(ConfigurationError, match=message):
+        cluster_ray.join_ray()
+    assert ray.environments == []
 
 
 def test_a_ray_that_listens_elsewhere(monkeypatch):
@@ -220,6 +293,7 @@ def test_a_ray_that_listens_elsewhere(monkeypatch):
             cls.calls.append("shutdown")
 
     monkeypatch.setitem(sys.modules, "ray", Ray)
+    monkeypatch.setitem(sys.modules, "ray._raylet", Raylet())
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ConfigurationError, match=r"Ray 3\.0\.0 would listen at 10\.0\.0\.1, where others can reach it"):
         cluster_ray.join_ray()

@@ -19,9 +19,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import AlreadyStartedError, ClusterError, UnreachableError, WorkerMismatchError
+from ..errors import AlreadyStartedError, ClusterError, UnreachableError
 from . import _heartbeat, _rollcall
 from ._addresses import is_loopback, split_address
+from ._claims import Claim, problem_of
+from ._job import job_key, job_of
 from ._membership import Membership
 from ._program_cache import share_programs
 from ._reach import check_proxies, check_reachable
@@ -83,7 +85,7 @@ def start(
     generation = (number(environ, "REPLICANT_GENERATION") or 0) if generation is None else generation
     check_proxies(environ, str(membership.coordinator_address))
     outside = environ.get("REPLICANT_COORDINATOR", "").strip() == OUTSIDE
-    made = _connect(membership, timeouts, generation, outside=outside)
+    made = _connect(membership, timeouts, generation, outside=outside, environ=environ)
     if not _state["hooked"]:
         _state["hooked"] = True
         atexit.register(_at_exit)
@@ -100,7 +102,7 @@ def restart(membership: Membership, generation: int, *, timeouts: Timeouts | Non
     """
     old = _state["world"]
     leave()
-    return _connect(membership, timeouts or (old.timeouts if old else Timeouts()), generation, outside=True)
+    return _connect(membership, timeouts or (old.timeouts if old else Timeouts()), generation, outside=True, environ=os.environ)
 
 
 def leave() -> None:
@@ -139,13 +141,14 @@ def fingerprint() -> dict[str, str]:
     return facts
 
 
-def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, outside: bool) -> World:
+def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, outside: bool, environ: Environ) -> World:
     address = str(membership.coordinator_address)
     if outside:
         check_reachable(address, timeouts.start)
         who: tuple[str, ...] = ()
     else:
-        who = _rollcall.call_roll(membership, this_process(), fingerprint(), timeouts.start)
+        job, key = job_of(membership, environ), job_key(environ)
+        who = _rollcall.call_roll(membership, this_process(), fingerprint(), timeouts.start, job=job, key=key)
     jax_private = _private()
     if membership.process_id == 0 and not outside:
         _state["service"] = jax_private.service(membership, timeouts)
@@ -167,9 +170,9 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
 def _compared(made: World, timeouts: Timeouts) -> tuple[str, ...]:
     """What the roll call finds out where process 0 has called one: who the workers are, and that their versions are the same."""
     said = [json.loads(text) for text in made.exchange("who", json.dumps([this_process(), fingerprint()]), timeouts.start)]
-    problem = _rollcall.problem_of([_rollcall.Claim(i, made.num_processes, who, facts) for i, (who, facts) in enumerate(said)])
+    problem = problem_of([Claim(i, made.num_processes, who, facts) for i, (who, facts) in enumerate(said)])
     if problem is not None:
-        raise WorkerMismatchError(problem)
+        raise problem
     return tuple(who for who, _ in said)
 
 

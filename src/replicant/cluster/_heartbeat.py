@@ -8,6 +8,7 @@ import atexit
 import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
 import socket
@@ -18,12 +19,14 @@ from typing import Any
 
 from ..errors import ClusterError, WorkersChangedError
 from ._addresses import split_address
+from ._lines import MAX_LINE, MAX_STRANGERS_LINE, parse_message
 from ._variables import Environ, number
 
 ADDRESS, KEY, GENERATION = "REPLICANT_SUPERVISOR", "REPLICANT_SUPERVISOR_KEY", "REPLICANT_GENERATION"
 JOIN = "REPLICANT_JOIN"  # set for a worker that is to join those that are there
-MAX_LINE = 65536
 _CONNECT_SECONDS = 30.0
+_PAUSE_SECONDS = 0.1  # before another try
+_LONGEST_INTERVAL = 60.0
 
 WORKER, SUPERVISOR = "worker", "supervisor"  # whose proof it is, so that one cannot be sent back as the other
 
@@ -92,46 +95,81 @@ class Heartbeat:
         self.say(kind="beat", step=self.step, at=self.at, waited=self.waited, phase=self.phase)
 
     def _connect(self, address: str, key: str) -> socket.socket:
-        host, port = split_address(address, ADDRESS)
-        try:
-            connection = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
-        except OSError as error:
-            raise ClusterError(
-                f"This worker's supervisor cannot be reached at {ADDRESS}={address}: {error}. Is `replicant launch` still running?"
-            ) from error
-        try:
-            answered = self._shake_hands(connection, key)
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            connection.close()
-            raise ClusterError(f"{ADDRESS}={address} is not answered as a supervisor answers: {error!r}.") from error
-        if not answered:
-            connection.close()
-            raise ClusterError(f"{ADDRESS}={address} is answered by something that does not know the key of this job.")
-        connection.settimeout(None)
-        return connection
+        place = split_address(address, ADDRESS)
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        while True:
+            try:
+                connection = socket.create_connection(place, timeout=max(0.1, deadline - time.monotonic()))
+            except OSError as error:
+                raise ClusterError(
+                    f"This worker's supervisor cannot be reached at {ADDRESS}={address}: {error}. Is `replicant launch` still "
+                    "running?"
+                ) from error
+            try:
+                self._shake_hands(connection, key, address, deadline)
+            except ConnectionError as error:  # it has ended; or strangers crowd it, and this worker was taken for one
+                connection.close()
+                self._received = b""
+                if time.monotonic() + _PAUSE_SECONDS > deadline:
+                    raise ClusterError(
+                        f"{ADDRESS}={address} is not answered as a supervisor answers: it closed every connection for "
+                        f"{_CONNECT_SECONDS:g} s."
+                    ) from error
+                time.sleep(_PAUSE_SECONDS)
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                connection.settimeout(None)
+                return connection
 
-    def _shake_hands(self, connection: socket.socket, key: str) -> bool:
-        """Prove who this is; whether the other end has, too."""
-        theirs = str(json.loads(self._read_line(connection)).get("nonce", ""))
-        mine = secrets.token_hex(16)
+    def _shake_hands(self, connection: socket.socket, key: str, address: str, deadline: float) -> None:
+        """Prove who this is, and hear the same of the other end. Raises ClusterError, or ConnectionError if that is gone."""
+        nonce = self._hear_first(connection, address, deadline).get("nonce")
+        theirs, mine = str(nonce), secrets.token_hex(16)
         hello = {
             "kind": "hello",
             "rank": self.rank,
             "generation": self.generation,
             "pid": os.getpid(),
-            "host": socket.gethostname(),
+            "host": socket.gethostname()[:255],
         }
         hello |= {"nonce": mine, "proof": proof(key, WORKER, theirs, mine)}
         connection.sendall(json.dumps(hello).encode() + b"\n")
-        answer = json.loads(self._read_line(connection))
-        self._interval = float(answer.get("interval", 1.0))
-        return hmac.compare_digest(str(answer.get("proof", "")), proof(key, SUPERVISOR, mine, theirs))
+        answer = self._hear_first(connection, address, deadline)
+        if "refused" in answer:
+            raise ClusterError(f"The supervisor at {ADDRESS}={address} has turned this worker away: {answer['refused']}.")
+        if not hmac.compare_digest(str(answer.get("proof")).encode(), proof(key, SUPERVISOR, mine, theirs).encode()):
+            raise ClusterError(f"{ADDRESS}={address} is answered by something that does not know the key of this job.")
+        interval = answer.get("interval")
+        self._interval = _LONGEST_INTERVAL
+        if isinstance(interval, int | float) and math.isfinite(interval):
+            self._interval = min(max(0.01, interval), _LONGEST_INTERVAL)
 
-    def _read_line(self, connection: socket.socket) -> bytes:
-        """The next line; empty once the connection is closed."""
+    def _hear_first(self, connection: socket.socket, address: str, deadline: float) -> dict[str, Any]:
+        """What somebody says who has not proved anything yet."""
+        try:
+            line = self._read_line(connection, MAX_STRANGERS_LINE, deadline)
+        except TimeoutError as error:
+            raise ClusterError(
+                f"{ADDRESS}={address} is not answered as a supervisor answers: nothing whole came within {_CONNECT_SECONDS:g} s."
+            ) from error
+        if not line:
+            raise ConnectionError("closed")
+        message = parse_message(line)
+        if message is None:
+            raise ClusterError(f"{ADDRESS}={address} is not answered as a supervisor answers: {line[:80]!r}.")
+        return message
+
+    def _read_line(self, connection: socket.socket, longest: int = MAX_LINE, deadline: float | None = None) -> bytes:
+        """The next line; what there is of it if it is too long, and nothing once the connection is closed."""
         while b"\n" not in self._received:
+            if len(self._received) > longest:
+                return self._received
+            if deadline is not None:
+                connection.settimeout(max(0.01, deadline - time.monotonic()))
             data = connection.recv(4096)
-            if not data or len(self._received) > MAX_LINE:
+            if not data:
                 return b""
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
@@ -146,10 +184,10 @@ class Heartbeat:
 
     def _listen(self) -> None:
         try:
-            while line := self._read_line(self._socket):
-                self._note(json.loads(line))
-        except (OSError, ValueError):
-            pass  # as if it were closed
+            while (order := parse_message(self._read_line(self._socket))) is not None:  # else it is closed, or as good as
+                self._note(order)
+        except OSError:
+            pass
         self.is_connected = False
         self._socket.close()
         self._note(None)

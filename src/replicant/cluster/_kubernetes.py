@@ -11,6 +11,7 @@ from ._variables import (
     coordinator_port,
     facts,
     first,
+    named_job,
     needed_number,
     number,
     told_bind_address,
@@ -87,6 +88,7 @@ class KubernetesClusterResolver(FoundClusterResolver):
                 "JOB_INDEX",
                 "PROCESSES_IN_JOB",
             ),
+            job_id=named_job(f"{SOURCE} JobSet", first(environ, "JOBSET_NAME")),
         )
 
 

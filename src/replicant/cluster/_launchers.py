@@ -11,6 +11,7 @@ from ._variables import (
     coordinator_port,
     facts,
     first,
+    named_job,
     needed_number,
     number,
     port_of_job,
@@ -67,7 +68,8 @@ def find_torchrun(environ: Environ) -> FoundClusterResolver | None:
         coordinator = join_address("127.0.0.1" if local and local[1] == count else host[1], _port_behind(environ, port))
         split_address(coordinator, f"{TORCHRUN}: MASTER_ADDR={host[1]!r} with MASTER_PORT={port}")
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    return _found(environ, rank, count, coordinator, local=local, because=facts(environ, *names))
+    job_id = named_job(TORCHRUN, first(environ, "TORCHELASTIC_RUN_ID"))
+    return _found(environ, rank, count, coordinator, local=local, because=facts(environ, *names), job_id=job_id)
 
 
 def find_open_mpi(environ: Environ) -> FoundClusterResolver | None:
@@ -98,7 +100,8 @@ def find_open_mpi(environ: Environ) -> FoundClusterResolver | None:
         split_address(coordinator, f"{OPEN_MPI}: the host of mpirun")
     names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
     more = ("PMIX_RANK", "PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")
-    return _found(environ, rank, count, coordinator, local=local, because=facts(environ, *names, *more))
+    job_id = named_job(OPEN_MPI, namespace)
+    return _found(environ, rank, count, coordinator, local=local, because=facts(environ, *names, *more), job_id=job_id)
 
 
 def _mpirun_host(environ: Environ) -> str:
@@ -141,7 +144,9 @@ def _found(
     *,
     local: tuple[int, int] | None = None,
     because: tuple[str, ...],
+    job_id: str | None = None,
 ) -> FoundClusterResolver:
     """Only the coordinator's address is known; the others' are None."""
     addresses = [coordinator, *[None] * (count - 1)]
-    return FoundClusterResolver(addresses, rank, local=local, bind_address=told_bind_address(environ), because=because)
+    bind_address = told_bind_address(environ)
+    return FoundClusterResolver(addresses, rank, local=local, bind_address=bind_address, because=because, job_id=job_id)

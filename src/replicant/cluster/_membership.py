@@ -22,6 +22,8 @@ class Membership:
         bind_address: ``host:port`` where process 0 listens; never all addresses of the machine unless it was given so.
         local_rank: this process among those on its host, from 0; None if unknown.
         num_local_processes: processes on this host; None if unknown.
+        job_id: what the launcher calls the job, the same on all of its processes; None where it has no name. Two memberships that
+            differ in it alone are equal.
 
     >>> Membership(process_id=0, num_processes=1)
     Membership(process 0 of 1)
@@ -33,6 +35,7 @@ class Membership:
     bind_address: str | None = None
     local_rank: int | None = None
     num_local_processes: int | None = None
+    job_id: str | None = dataclasses.field(default=None, compare=False)
 
     @property
     def is_chief(self) -> bool:

@@ -1,7 +1,7 @@
 """Ray: connected to or started, and ended by who has started it. Imported on use only.
 
-A Ray that is started here listens on 127.0.0.1 and takes calls from nobody who does not know its key (from Ray 2.5x on),
-which this process draws.
+A Ray that is started here listens on 127.0.0.1 and takes calls only from those who know its token, which this process draws. Ray
+checks tokens since 2.52 and, up to some later release, only where RAY_AUTH_MODE=token asks for it.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from ..errors import ConfigurationError
 from ._addresses import is_loopback
 
 INSTALL = "pip install 'replicant[ps]'"
-_OLDEST = (2, 40)
+_OLDEST = (2, 52)  # the first that checks tokens; older ones take every call
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "grpc_proxy")
 # Read when Ray is imported, when it starts, and by the processes that it starts.
 _QUIET = {
@@ -27,6 +27,7 @@ _QUIET = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "^A worker died or was killed",  # whoever needs it, is told by us
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # the variable's name notwithstanding: everything on 127.0.0.1
+_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 _KEY = secrets.token_hex(32)  # one for all starts: Ray remembers the first
 _lock = threading.Lock()
 _users = 0
@@ -42,7 +43,10 @@ def load_ray() -> Any:
             raise ConfigurationError(f"This needs Ray, which is not installed: {INSTALL}.") from error
     version = tuple(int(part) for part in ray.__version__.split(".")[:2])
     if version < _OLDEST:
-        raise ConfigurationError(f"Ray {ray.__version__} is too old: at least {_OLDEST[0]}.{_OLDEST[1]} is needed. {INSTALL}.")
+        raise ConfigurationError(
+            f"Ray {ray.__version__} is too old: at least {_OLDEST[0]}.{_OLDEST[1]} is needed, because older versions ignore "
+            f"{_MODE}=token and run whatever anybody sends them. {INSTALL}."
+        )
     return ray
 
 
@@ -94,7 +98,15 @@ def _init(ray: Any, num_cpus: int) -> None:
         with _environment(_QUIET):
             ray.init(log_to_driver=False, logging_level="error")
         return
-    with _environment(_QUIET | _LOOPBACK | {"RAY_AUTH_TOKEN": _KEY}, without=_PROXIES), _on_loopback():
+    mode = os.environ.get(_MODE, "").strip().lower()
+    if mode not in ("", "token"):
+        raise ConfigurationError(
+            f"{_MODE}={mode}: a Ray that is started here would run whatever any user of this machine sends it. Unset {_MODE}, or "
+            "start Ray yourself, as open as you want it, and name it in RAY_ADDRESS."
+        )
+    locked = {_MODE: "token", _TOKEN: _KEY}
+    with _environment(_QUIET | _LOOPBACK | locked, without=_PROXIES), _on_loopback():
+        _check_mode(ray)
         logging.getLogger("ray").setLevel(logging.ERROR)  # else it warns that it wants a key
         cpus = max(num_cpus, os.cpu_count() or 1)
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
@@ -107,9 +119,27 @@ def _init(ray: Any, num_cpus: int) -> None:
         )
 
 
+def _check_mode(ray: Any) -> None:
+    """Have Ray look at RAY_AUTH_MODE: it did so when it was imported, perhaps by somebody else. Private parts of it, as below."""
+    raylet: Any = sys.modules.get("ray._raylet")
+    try:
+        raylet.Config.initialize("")
+        is_checked = raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN
+    except AttributeError as error:
+        raise ConfigurationError(
+            f"Ray {ray.__version__} does not say whether it checks tokens ({error}). Use a version that this release was tested "
+            "with (2.60), or start Ray yourself and name it in RAY_ADDRESS."
+        ) from error
+    if not is_checked:
+        raise ConfigurationError(
+            f"Ray {ray.__version__} ignores {_MODE}=token: it would run whatever any user of this machine sends it. Install "
+            f"another version: {INSTALL}."
+        )
+
+
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Ray has read its variable when it was imported, perhaps by somebody else. Only here a private part of it is used."""
+    """Ray has read its variable when it was imported, perhaps by somebody else."""
     constants: Any = sys.modules.get("ray._private.ray_constants")
     before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
     if before is not None:
@@ -123,13 +153,13 @@ def _on_loopback() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str], without: tuple[str, ...] = ()) -> Iterator[None]:
-    """With these variables, unless they are set already, and afterwards as before."""
+    """With these variables, unless they are set already to something, and afterwards as before."""
     before = dict(os.environ)
     for name in list(os.environ):
         if name.lower() in without:
             del os.environ[name]
     for name, value in values.items():
-        os.environ.setdefault(name, value)
+        os.environ[name] = os.environ.get(name) or value
     try:
         yield
     finally:

@@ -1,6 +1,7 @@
 """ClusterResolver: one way of finding out about the cluster; and the one that is told everything."""
 
 import abc
+import dataclasses
 from collections.abc import Mapping
 
 from ..errors import ArgumentTypeError
@@ -21,6 +22,7 @@ class ClusterResolver(abc.ABC):
     _bind_address: str | None = None
     _local: tuple[int, int] | None = None  # rank on this host, processes on it
     _because: tuple[str, ...] = ()
+    _job_id: str | None = None  # what the launcher calls the job
 
     @abc.abstractmethod
     def cluster_spec(self) -> ClusterSpec:
@@ -89,7 +91,7 @@ class ClusterResolver(abc.ABC):
         Raises:
             ClusterError: a description that breaks a rule; see `Membership`.
         """
-        return find_membership(
+        found = find_membership(
             self.cluster_spec(),
             self.task_type,
             self.task_id,
@@ -97,6 +99,7 @@ class ClusterResolver(abc.ABC):
             coordinator_address=self._coordinator_address,
             bind_address=self._bind_address,
         )
+        return dataclasses.replace(found, job_id=self._job_id)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.cluster_spec()}, task_type={self.task_type!r}, task_id={self.task_id!r})"
@@ -179,6 +182,7 @@ class FoundClusterResolver(ClusterResolver):
         local: tuple[int, int] | None = None,
         bind_address: str | None = None,
         because: tuple[str, ...] = (),
+        job_id: str | None = None,
     ) -> None:
         self._spec = ClusterSpec({"worker": addresses})
         self._task_type = "worker"
@@ -186,6 +190,7 @@ class FoundClusterResolver(ClusterResolver):
         self._local = local
         self._bind_address = bind_address
         self._because = because
+        self._job_id = job_id
 
     def cluster_spec(self) -> ClusterSpec:
         """The cluster; an address that nobody told this process is None."""

@@ -13,6 +13,7 @@ from ._variables import (
     coordinator_port,
     facts,
     first,
+    named_job,
     needed_number,
     number,
     port_of_job,
@@ -23,12 +24,13 @@ from ._variables import (
 SOURCE = "Slurm"
 
 _JOB = ("SLURM_JOB_ID", "SLURM_JOBID")
+_STEP_ID = ("SLURM_STEP_ID", "SLURM_STEPID")
 _COUNT = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _NUM_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 _PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 # Only srun sets these; a batch script has a SLURM_PROCID too, always 0.
-_STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_SRUN_COMM_HOST")
+_STEP = (*_STEP_ID, "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_SRUN_COMM_HOST")
 _ADVICE = "Start the program with srun, which numbers its processes."
 
 
@@ -68,6 +70,7 @@ class SlurmClusterResolver(ClusterResolver):
         environ = os.environ if environ is None else environ
         self._rpc_layer = rpc_layer
         self._bind_address = told_bind_address(environ)
+        self._job_id = named_job(SOURCE, first(environ, *_JOB), first(environ, *_STEP_ID))
         self._because = facts(environ, _JOB[0], "SLURM_PROCID", "SLURM_LOCALID", *_STEP[:1], *_COUNT, *_NODES, *_PER_NODE)
         alone = _is_alone(environ)
         rank = 0 if alone else needed_number(environ, SOURCE, _ADVICE, "SLURM_PROCID")
@@ -220,7 +223,7 @@ def _port_base(environ: Environ, port_base: int | None) -> int:
     if port_base is not None:
         return port_base
     job = first(environ, *_JOB)
-    step = first(environ, "SLURM_STEP_ID", "SLURM_STEPID")
+    step = first(environ, *_STEP_ID)
     return coordinator_port(environ, port_of_job(f"slurm {job and job[1]}.{step and step[1]}"))
 
 

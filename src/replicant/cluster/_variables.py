@@ -91,6 +91,17 @@ def told_bind_address(environ: Environ) -> str | None:
     return None
 
 
+def named_job(launcher: str, *parts: tuple[str, str] | None) -> str | None:
+    """What a launcher calls a job, from variables that it sets alike for all processes of it; None if the first is not set.
+
+    >>> named_job("Slurm", ("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0"))
+    'Slurm: 7.0'
+    """
+    if not parts or parts[0] is None:
+        return None
+    return f"{launcher}: {'.'.join(part[1] for part in parts if part is not None)}"
+
+
 def facts(environ: Environ, *names: str) -> tuple[str, ...]:
     """Those of the variables that are set, as ``NAME=value``."""
     return tuple(f"{name}={environ[name]}" for name in names if environ.get(name, "").strip())

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from ..errors import WorkerLostError, WorkerMismatchError
 from . import _heartbeat
+from ._claims import table_of
 from ._membership import Membership
-from ._rollcall import table_of
 
 _SLICE_SECONDS = 0.5  # between two looks at who has failed
 _BEAT_SECONDS = 1.0

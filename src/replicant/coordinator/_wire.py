@@ -188,9 +188,13 @@ class Channel:
                 end = start + _HEAD.size + length
                 if len(data) < end:
                     break
-                message = pickle.loads(view[start + _HEAD.size : end])  # noqa: S301 - from a process of ours
+                try:
+                    message = pickle.loads(view[start + _HEAD.size : end])  # noqa: S301 - from a process of ours
+                    self._messages.append((message, [self._fds.popleft() for _ in range(num_fds)]))
+                except Exception:  # noqa: BLE001 - whatever nonsense raises: no process of ours, in its right mind, has sent that
+                    self._closed = True
+                    return len(data)
                 start = end
-                self._messages.append((message, [self._fds.popleft() for _ in range(num_fds)]))
         return start
 
 

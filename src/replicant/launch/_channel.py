@@ -1,20 +1,19 @@
 """The supervisor's end of the connections to its workers: who they are is proved, what they say is small and is JSON."""
 
-import contextlib
 import hmac
 import json
 import secrets
 import selectors
 import socket
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from ..cluster._heartbeat import MAX_LINE, SUPERVISOR, WORKER, proof
+from ..cluster._door import Door
+from ..cluster._heartbeat import SUPERVISOR, WORKER, proof
+from ..cluster._lines import MAX_LINE, MAX_STRANGERS_LINE, parse_message
 
-_HANDSHAKE_SECONDS = 30.0
-_MAX_STRANGERS = 64  # connections that have not proved who they are
 _READ = 65536
+_REFUSAL = "its key, or its rank, generation and process number, are not of this job"
 
 Message = dict[str, Any]
 
@@ -25,26 +24,21 @@ class Connection:
     def __init__(self, own: socket.socket):
         self.socket = own
         self.nonce = secrets.token_hex(16)
-        self.since = time.monotonic()
         self.rank: int | None = None
         self._received = b""
 
     def read(self) -> Iterator[Message | None]:
         """The messages that have come; None at the end: closed, or nothing that a worker would say."""
         try:
-            data = self.socket.recv(_READ)
+            data = self.socket.recv(_READ if self.rank is not None else MAX_STRANGERS_LINE + 1)
         except (BlockingIOError, TimeoutError):
             return
         except OSError:
             data = b""
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                message = None
-            yield message if isinstance(message, dict) else None
-        if not data or len(self._received) > MAX_LINE:
+            yield parse_message(line) if len(line) <= self._longest() else None
+        if not data or len(self._received) > self._longest():
             yield None
 
     def send(self, message: Message) -> bool:
@@ -54,6 +48,9 @@ class Connection:
         except OSError:  # also if the other end does not read
             return False
         return True
+
+    def _longest(self) -> int:
+        return MAX_STRANGERS_LINE if self.rank is None else MAX_LINE
 
 
 class Channel:
@@ -69,13 +66,12 @@ class Channel:
         self.is_expected: Callable[[int, int, int], bool] = _nobody  # whether rank, generation and process number are of the job
         self._interval = interval
         self._connections: dict[socket.socket, Connection] = {}
-        self._listener = socket.socket()
-        self._listener.bind((host, 0))
-        self._listener.listen(128)
-        self._listener.setblocking(False)
-        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        listener = socket.socket()
+        listener.bind((host, 0))
+        listener.listen(1024)
+        self.address = f"{host}:{listener.getsockname()[1]}"
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._door = Door(listener, self._selector, self._drop)
 
     def wake_by(self, descriptor: int) -> None:
         """Also end waiting when something can be read there."""
@@ -87,11 +83,11 @@ class Channel:
         A worker's first message has the kind "hello"; "closed" means that its connection has ended.
         """
         for key, _ in self._selector.select(timeout):
-            if key.fileobj is self._listener:
-                self._accept()
+            if self._door.is_at(key.fileobj):
+                self._greet()
             elif (connection := self._connections.get(key.fileobj)) is not None:  # type: ignore[call-overload]
                 yield from self._hear(connection)
-        self._drop_strangers()
+        self._door.tidy()
 
     def send(self, rank: int, message: Message) -> bool:
         """Send to a worker; False if it is not connected."""
@@ -105,24 +101,18 @@ class Channel:
 
     def close(self) -> None:
         """Close everything."""
-        for connection in list(self._connections.values()):
-            self._drop(connection)
+        self._door.close()
+        for own in list(self._connections):
+            self._drop(own)
         self._selector.close()
-        self._listener.close()
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it has left already
-            own, _ = self._listener.accept()
+    def _greet(self) -> None:
+        for own in self._door.let_in():
             own.settimeout(1.0)  # for sending; what is read is there
-            connection = Connection(own)
-            if len(self._connections) - self._num_workers() >= _MAX_STRANGERS or not connection.send({"nonce": connection.nonce}):
-                own.close()
-                return
-            self._connections[own] = connection
+            connection = self._connections[own] = Connection(own)
             self._selector.register(own, selectors.EVENT_READ)
-
-    def _num_workers(self) -> int:
-        return sum(connection.rank is not None for connection in self._connections.values())
+            if not connection.send({"nonce": connection.nonce}):
+                self._drop(own)
 
     def _hear(self, connection: Connection) -> Iterator[tuple[int, Message]]:
         for message in connection.read():
@@ -133,7 +123,9 @@ class Channel:
             else:
                 if connection.rank is not None:
                     yield connection.rank, {"kind": "closed"}
-                self._drop(connection)
+                elif message is not None:  # a worker should not try again
+                    connection.send({"refused": _REFUSAL})
+                self._drop(connection.socket)
                 return
 
     def _admit(self, connection: Connection, hello: Message) -> bool:
@@ -147,18 +139,14 @@ class Channel:
         if not connection.send({"proof": proof(self.key, SUPERVISOR, theirs, connection.nonce), "interval": self._interval}):
             return False
         connection.rank = hello["rank"]
+        self._door.admit(connection.socket)
         return True
 
-    def _drop(self, connection: Connection) -> None:
-        if self._connections.pop(connection.socket, None) is not None:
-            self._selector.unregister(connection.socket)
-        connection.socket.close()
-
-    def _drop_strangers(self) -> None:
-        now = time.monotonic()
-        for connection in list(self._connections.values()):
-            if connection.rank is None and now - connection.since > _HANDSHAKE_SECONDS:
-                self._drop(connection)
+    def _drop(self, own: socket.socket) -> None:
+        if self._connections.pop(own, None) is not None:
+            self._selector.unregister(own)
+        self._door.forget(own)
+        own.close()
 
 
 def _nobody(rank: int, generation: int, pid: int) -> bool:

@@ -144,7 +144,7 @@ def kubernetes_file(job: Job) -> str:
     """An indexed Job, and the headless service that gives its pods names."""
     settings, name = job.settings, job.job_name
     variables = {"JAX_NUM_PROCESSES": str(settings.num_workers), "JAX_COORDINATOR_ADDRESS": f"{name}-0.{name}:{_PORT}"}
-    variables |= job.variables
+    variables |= {"REPLICANT_JOB_ID": name} | job.variables
     env = "\n".join(f"        - {{name: {key}, value: {json.dumps(value)}}}" for key, value in variables.items())
     return _KUBERNETES.format(
         name=name,

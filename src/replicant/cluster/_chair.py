@@ -1,0 +1,254 @@
+"""Process 0 at the roll call: it listens, hears who comes, and tells all of them whether they make one group.
+
+Strangers do no harm: what is no claim, is of another job or lacks the key is shown out, and the others go on.
+"""
+
+import collections
+import json
+import secrets
+import selectors
+import socket
+import time
+import warnings
+from typing import Any, Self
+
+from ..errors import ClusterError, ReplicantError, WorkerMismatchError
+from ._addresses import split_address
+from ._claims import MAGIC, Claim, is_proved, problem_of, proof_of_answer, proof_of_claim, rows_of, table_of
+from ._door import Door
+from ._job import JOB_ID, JOB_KEY
+from ._lines import MAX_STRANGERS_LINE, parse_message
+
+_SLICE_SECONDS = 0.5  # the longest single wait
+_TELL_SECONDS = 5.0  # for all to hear the answer
+_OTHER_VERSION = "Process 0 runs another version of Replicant: install the same on all workers."
+_TURNED_AWAY = 5  # claims that are remembered for the message
+
+
+class _Guest:
+    """A connection, and what came over it."""
+
+    def __init__(self, connection: socket.socket):
+        self.connection = connection
+        self.nonce = secrets.token_hex(16)
+        self.theirs = ""  # the number that the other end has drawn
+        self.received = b""
+        self.claim: Claim | None = None
+
+    def say(self, answer: dict[str, Any], seconds: float = 0.0) -> bool:
+        """Send a line; whether it went away."""
+        try:
+            self.connection.settimeout(seconds)
+            self.connection.sendall(json.dumps(answer).encode() + b"\n")
+            self.connection.setblocking(False)
+        except OSError:
+            return False
+        return True
+
+
+class Chair:
+    """A roll call, seen from process 0. A context manager.
+
+    Args:
+        address: ``host:port`` to listen at.
+        own: this process's claim.
+        key: of the job; empty: it has none.
+
+    Raises:
+        ClusterError: the address cannot be listened at.
+    """
+
+    def __init__(self, address: str, own: Claim, key: str = ""):
+        self._own, self._key = own, key
+        self._guests: dict[socket.socket, _Guest] = {}
+        self._members: dict[int, _Guest] = {}  # by process id; this process is none of them
+        self._turned_away: collections.deque[str] = collections.deque(maxlen=_TURNED_AWAY)
+        self._problem: ReplicantError | None = None
+        self._selector = selectors.DefaultSelector()
+        self._door = Door(_listen(address), self._selector, self._show_out)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._door.close()
+        for connection in list(self._guests):
+            self._show_out(connection)
+        self._selector.close()
+
+    def preside(self, timeout_seconds: float) -> tuple[str, ...]:
+        """Who the workers are, in the order of their process ids, once all are there.
+
+        Raises:
+            ClusterError, WorkerMismatchError: as `call_roll` says.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while self._problem is None and len(self._members) < self._own.num_processes - 1:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._problem = self._missing(timeout_seconds)
+            else:
+                self._hear_all(min(left, _SLICE_SECONDS))
+        if self._problem is not None:
+            self._tell_all({"error": str(self._problem), "mismatch": isinstance(self._problem, WorkerMismatchError)})
+            raise self._problem
+        who = [claim.who for claim in sorted(self._claims(), key=lambda claim: claim.process_id)]
+        self._tell_all({"who": who})
+        self._warn_of_scripts()
+        return tuple(who)
+
+    def _claims(self) -> list[Claim]:
+        return [self._own, *(guest.claim for guest in self._members.values() if guest.claim is not None)]
+
+    def _hear_all(self, seconds: float) -> None:
+        """Wait until somebody comes or says something, and take that in."""
+        for key, _ in self._selector.select(seconds):
+            if self._door.is_at(key.fileobj):
+                self._greet()
+            elif (guest := self._guests.get(key.fileobj)) is not None and not self._hear(guest):  # type: ignore[call-overload]
+                self._show_out(guest.connection)
+        self._door.tidy()
+
+    def _greet(self) -> None:
+        for connection in self._door.let_in():
+            guest = self._guests[connection] = _Guest(connection)
+            self._selector.register(connection, selectors.EVENT_READ)
+            if not guest.say({"magic": MAGIC, "nonce": guest.nonce}):
+                self._show_out(connection)
+
+    def _hear(self, guest: _Guest) -> bool:
+        """Read what came; False if the connection is of no use any more."""
+        try:
+            data = guest.connection.recv(MAX_STRANGERS_LINE + 1)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not data or guest.claim is not None:  # it left; or it says more than a worker would
+            return False
+        guest.received += data
+        line, end, more = guest.received.partition(b"\n")
+        if more or len(line) > MAX_STRANGERS_LINE:
+            return False
+        return not end or self._judge(guest, parse_message(line) or {})
+
+    def _judge(self, guest: _Guest, said: dict[str, Any]) -> bool:
+        """Whether what somebody has said is a claim of this job, as far as anybody can tell; else it is told why."""
+        claim = Claim.parse(said)
+        if claim is None:
+            magic = str(said.get("magic"))
+            if magic.startswith("replicant-roll-call-") and magic != MAGIC:
+                guest.say(
+                    {"error": "Process 0 runs another version of Replicant: install the same on all workers.", "mismatch": True}
+                )
+            return False
+        guest.theirs = str(said.get("nonce"))
+        refusal = self._refusal(guest, claim, said.get("proof"))
+        if refusal is None:
+            refusal = self._seat(guest, claim)
+        if refusal is not None:
+            self._turn_away(guest, claim, refusal)
+        return refusal is None
+
+    def _refusal(self, guest: _Guest, claim: Claim, said: object) -> str | None:
+        """Why somebody is certainly no worker of this job."""
+        if self._key:
+            if said is None:
+                return f"process 0 has a {JOB_KEY} and this worker has none: give all workers the same one"
+            if not is_proved(said, proof_of_claim(self._key, claim, guest.nonce, guest.theirs)):
+                return f"this worker has another {JOB_KEY} than process 0"
+        elif said is not None:
+            return f"this worker has a {JOB_KEY} and process 0 has none: give all workers the same one"
+        if self._own.job.is_other(claim.job):
+            return f"this worker's job is {claim.job}, process 0's is {self._own.job}"
+        return None
+
+    def _seat(self, guest: _Guest, claim: Claim) -> str | None:
+        """Take a claim in. Where claims contradict each other, whoever runs another script than process 0 is the stranger."""
+        rival = self._members.get(claim.process_id)
+        rivals = [self._own] if claim.process_id == 0 else [rival.claim] if rival is not None and rival.claim is not None else []
+        contradicts = bool(rivals) or claim.num_processes != self._own.num_processes or claim.facts != self._own.facts
+        if contradicts and self._is_foreign(claim):
+            return f"{self._scripts(claim)}, and {problem_of([*self._claims(), claim])}"
+        guest.claim = claim
+        self._door.admit(guest.connection)
+        if rival is not None and rival.claim is not None and self._is_foreign(rival.claim):
+            self._turn_away(rival, rival.claim, f"{self._scripts(rival.claim)}, and another worker has its process id")
+            self._show_out(rival.connection)
+            contradicts = claim.num_processes != self._own.num_processes or claim.facts != self._own.facts
+        if contradicts:
+            self._problem = problem_of([*self._claims(), claim])
+        self._members.setdefault(claim.process_id, guest)
+        return None
+
+    def _is_foreign(self, claim: Claim) -> bool:
+        return not self._own.job.told and self._own.job.has_other_script(claim.job)
+
+    def _scripts(self, claim: Claim) -> str:
+        return f"this worker runs {claim.job.script}, process 0 runs {self._own.job.script}"
+
+    def _turn_away(self, guest: _Guest, claim: Claim, why: str) -> None:
+        self._turned_away.append(f"  {claim.who}, as process {claim.process_id} of {claim.num_processes}: {why}")
+        guest.say(
+            {
+                "error": f"Process 0 ({self._own.who}) takes this worker ({claim.who}) for one of another job: {why}. If these are "
+                f"two jobs, give each a coordinator address of its own; if they are one, set {JOB_ID} to the same name on all."
+            }
+        )
+
+    def _show_out(self, connection: socket.socket) -> None:
+        guest = self._guests.pop(connection, None)
+        if guest is not None:
+            self._selector.unregister(connection)
+            if guest.claim is not None and self._members.get(guest.claim.process_id) is guest:
+                del self._members[guest.claim.process_id]
+        self._door.forget(connection)
+        connection.close()
+
+    def _tell_all(self, answer: dict[str, Any]) -> None:
+        until = time.monotonic() + _TELL_SECONDS
+        for guest in [guest for guest in self._guests.values() if guest.claim is not None]:
+            said = dict(answer)
+            if self._key:
+                said["proof"] = proof_of_answer(self._key, answer, guest.nonce, guest.theirs)
+            guest.say(said, max(0.1, until - time.monotonic()))  # if it has left, the others hear it all the same
+
+    def _missing(self, timeout_seconds: float) -> ClusterError:
+        absent = sorted({*range(1, self._own.num_processes)} - self._members.keys())
+        title = (
+            f"Worker(s) {', '.join(map(str, absent))} of {self._own.num_processes} did not come within {timeout_seconds:g} s. Were "
+            "they started, and with the same coordinator address? (REPLICANT_START_TIMEOUT=seconds waits longer.) These came:"
+        )
+        lines = [table_of(title, rows_of(self._claims()))]
+        if self._turned_away:
+            lines += ["These were turned away:", *dict.fromkeys(self._turned_away)]
+        if self._door.has_been_exhausted:
+            lines.append("Process 0 ran out of file descriptors meanwhile: raise the limit with `ulimit -n`.")
+        return ClusterError("\n".join(lines))
+
+    def _warn_of_scripts(self) -> None:
+        others = [claim for claim in self._claims() if self._is_foreign(claim)]
+        if others:
+            warnings.warn(
+                f"Worker {others[0].process_id} ({others[0].who}) runs {others[0].job.script}, and process 0 runs "
+                f"{self._own.job.script}. If they are of one job, set {JOB_ID} to the same name on all workers, which ends this "
+                "warning; if they are not, give each job a coordinator address of its own.",
+                stacklevel=2,
+            )
+
+
+def _listen(address: str) -> socket.socket:
+    host, port = split_address(address, "coordinator address")
+    family, _, _, _, number = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port may rest from the job before
+        listener.bind(number)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise ClusterError(
+            f"Process 0 cannot listen at {address}: {error.strerror}. If another program has the port, choose another one, the "
+            "same on all workers."
+        ) from error
+    return listener
