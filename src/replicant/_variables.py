@@ -143,9 +143,8 @@ class Variable:
                 "per replica, or use aggregation=ONLY_FIRST_REPLICA."
             )
         combined = recorder.combine(ref, operand)
-        new = update(recorder.read(ref), combined).astype(ref.dtype)
-        recorder.write_combined(ref, new)
-        return new
+        recorder.write_combined(ref, update(recorder.read(ref), combined).astype(ref.dtype))
+        return _state.read(ref, assigned=True)  # for a tape this is the variable, and not what the new value was made of
 
     def _assign_cross_replica(self, what: str, value: Any, update: Callable[[Any, Any], Any]) -> jax.Array:
         ref, recorder = self._ref, current_recorder()
@@ -178,11 +177,12 @@ class Variable:
         if recorder is None:
             ref.set_raw(split_value(new, ref.aggregation, raw.shape[0]) if stacked else new, stacked=stacked)
             ref.expose()
-        elif isinstance(recorder, _state.CrossRecorder):
+            return new
+        if isinstance(recorder, _state.CrossRecorder):
             recorder.write(ref, new)
         else:
             recorder.write_combined(ref, new)  # inside merge_call: one value for all replicas, nothing to combine
-        return new
+        return _state.own_value(new) if stacked else _state.read(ref, assigned=True)  # copies may add up to another last bit
 
     def _checked(self, what: str, value: Any) -> jax.Array:
         array = jnp.asarray(value)
@@ -235,9 +235,9 @@ class Variable:
         new = _SCATTER[what](_state.read(ref), rows, values).astype(ref.dtype)
         if recorder is None:
             ref.set_raw(new, stacked=False)
-        else:
-            recorder.write_combined(ref, new)
-        return new
+            return new
+        recorder.write_combined(ref, new)
+        return _state.read(ref, assigned=True)
 
     def _all_rows(self, what: str, rows: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The rows of all replicas, as the aggregation says."""
