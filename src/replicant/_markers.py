@@ -70,8 +70,8 @@ def name_constant(value: Any) -> None:
     """Make a scalar constant of a trace a constant with a variable of its own in the jaxpr, as larger arrays have.
 
     JAX writes scalar constants into the equations that use them, and converts them on the way, so that nothing tells where they
-    came from. There is no public way to change that: if a JAX keeps its tracers in another way, nothing happens here, and ``_slices.py``
-    refuses the constant as a source.
+    came from. There is no public way to change that: if a JAX keeps its tracers in another way, nothing happens here, and
+    ``_slices.py`` refuses the constant as a source.
     """
     if not isinstance(value, Tracer) or not isinstance(getattr(value, "val", None), jex.Literal):
         return

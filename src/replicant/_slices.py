@@ -80,8 +80,8 @@ def _check_sources(sources: Sequence[jex.Var | jex.Literal]) -> None:
         if isinstance(source, jex.Literal):
             raise GradientError(
                 f"A source of tape.gradient is the scalar constant {np.asarray(source.val)}, which was made inside the function "
-                "and which the tape does not watch. Call `tape.watch(x)` before anything is computed from it, or make it an argument "
-                "of the function or a Variable."
+                "and which the tape does not watch. Call `tape.watch(x)` before anything is computed from it, or make it an "
+                "argument of the function or a Variable."
             )
 
 

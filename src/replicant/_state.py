@@ -45,6 +45,7 @@ class Ref:
         self.holder: Any = self if holder is None else holder  # whose attribute `_value` is the stored array
         self._owned: Any = None  # the array that a program made and nobody else has seen: it may be donated
         self._home: Placement | None = None  # where `_owned` lies
+        self.stand_in: Any = None  # another library's variable that shares the storage, where that library tracks its own only
         self._placed: tuple[Any, Placement, jax.Array] | None = None  # the last array that had to be moved, and its new place
 
     def get_raw(self) -> tuple[Any, bool]:
@@ -365,9 +366,14 @@ Listener = Callable[[Ref, Any, Recorder | None, bool], None]
 _EAGER = jex.get_opaque_trace_state(convention="flax")
 
 
+def in_a_trace() -> bool:
+    """Whether JAX is tracing something here and now."""
+    return jex.get_opaque_trace_state(convention="flax") != _EAGER
+
+
 def require_eager(what: str) -> None:
     """Raise inside a function that JAX traces by itself: variables must not take values that exist only in its trace."""
-    if jex.get_opaque_trace_state(convention="flax") != _EAGER:
+    if in_a_trace():
         raise ContextError(
             f"{what!r} was called inside a function under jax.jit or another JAX transformation, from which its variables could "
             "not be updated. Decorate the outer function with replicant.function instead."
