@@ -53,8 +53,7 @@ def _recorded(jaxpr: jex.Jaxpr, tape: int, end: int) -> list[int]:
 def _slice(jaxpr: jex.Jaxpr, position: int) -> Slice:
     mark = jaxpr.eqns[position]
     k = mark.params["num_targets"]
-    targets, cotangents, sources = mark.invars[:k], mark.invars[k : 2 * k], mark.invars[2 * k :]
-    _check_sources(sources)
+    targets, cotangents, sources = mark.invars[:k], mark.invars[k : 2 * k], _named(mark.invars[2 * k :])
     recorded = _recorded(jaxpr, mark.params["tape"], position)
     reached = set(sources)
     forward = []
@@ -74,8 +73,8 @@ def _slice(jaxpr: jex.Jaxpr, position: int) -> Slice:
     return Slice(mark, tuple(reversed(inside)), tuple(targets), tuple(cotangents), tuple(sources), connected)
 
 
-def _check_sources(sources: Sequence[jex.Var | jex.Literal]) -> None:
-    """JAX writes scalar constants into the equations that use them, where none can be told from another of the same value."""
+def _named(sources: Sequence[jex.Var | jex.Literal]) -> list[jex.Var]:
+    """The sources, or an error: JAX writes scalar constants into the equations that use them, where none can be told from another."""
     for source in sources:
         if isinstance(source, jex.Literal):
             raise GradientError(
@@ -83,6 +82,7 @@ def _check_sources(sources: Sequence[jex.Var | jex.Literal]) -> None:
                 "and which the tape does not watch. Call `tape.watch(x)` before anything is computed from it, or make it an "
                 "argument of the function or a Variable."
             )
+    return [source for source in sources if isinstance(source, jex.Var)]
 
 
 Step = jex.JaxprEqn | Slice

@@ -64,7 +64,8 @@ class TrackedVariable(keras.Variable):
 
     def scoped_value(self) -> Any:
         """The value in Keras's functional code, None where it has none."""
-        return _internals.get_stateless_scope().get_current_value(self) if self.in_functional_code() else None
+        scope = _internals.get_stateless_scope() if self.in_functional_code() else None
+        return None if scope is None else scope.get_current_value(self)
 
 
 def _keras_variable(variable: Variable) -> Any:
