@@ -74,7 +74,7 @@ def _slice(jaxpr: jex.Jaxpr, position: int) -> Slice:
 
 
 def _named(sources: Sequence[jex.Var | jex.Literal]) -> list[jex.Var]:
-    """The sources, or an error: JAX writes scalar constants into the equations that use them, where none can be told from another."""
+    """The sources, or an error: JAX writes scalar constants into the equations that use them, and none can be told from others."""
     for source in sources:
         if isinstance(source, jex.Literal):
             raise GradientError(
