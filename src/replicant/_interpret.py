@@ -13,7 +13,7 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 
-from ._markers import exchange_p, gradient_p, has_markers, inner_jaxprs, sync_p
+from ._markers import exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
 from ._slices import Slice, find_slices, plan
 from ._varying import Varying
 from .errors import GradientError, RaggedStepError
@@ -78,6 +78,8 @@ class _Machine:
             values = [self.read(env, v) for v in step.invars]
             if step.primitive is gradient_p:
                 results = self._gradient(step, env)
+            elif step.primitive is own_p:  # no slice goes through it, but a tape around `run` differentiates all of this
+                results = [jax.lax.stop_gradient(values[0])]
             elif step.primitive in (sync_p, exchange_p):
                 results = yield self._exchange(step, values)
             elif step.primitive.name in ("jit", "pjit") and has_markers(step.params["jaxpr"].jaxpr):
@@ -112,7 +114,7 @@ class _Machine:
             for var, value in zip(piece.sources, sources, strict=True):
                 if var in produced:
                     shifts[var] = value
-                elif not isinstance(var, jex.Literal):
+                else:
                     local[var] = value
             for eqn in piece.eqns:
                 local.update(zip(eqn.outvars, self._bind_inside(eqn, local), strict=True))

@@ -7,11 +7,16 @@ leave these marks in it; none of them survives into the program that XLA compile
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.extend.core as jex
-from jax.core import ShapedArray
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray, Tracer
+from jax.interpreters import mlir
 
 # gradient_p: targets, then their cotangents, then sources -> one gradient per source.
-#   tape: id of the tape; call: number of the `gradient` call in this trace; num_targets.
+#   tape: id of the tape; call: number of the `gradient` call in this trace; num_targets; owners: whose value each source is, as a
+#   number among what `gradient` was asked for; absent: those of which there is no value.
 gradient_p = jex.Primitive("replicant_gradient")
 # region_p: nothing -> nothing. tape starts (opens=True) or stops recording here.
 region_p = jex.Primitive("replicant_region")
@@ -21,14 +26,20 @@ sync_p = jex.Primitive("replicant_sync")
 #   joint: all parts -> all answers; label; agrees: whether all replicas get the same answer; out_shapes.
 exchange_p = jex.Primitive("replicant_exchange")
 
+# own_p: what a variable is assigned -> what is read from it from then on. No gradient passes. Alone among the marks it may stay in
+# a program that nobody differentiates, where it means nothing.
+own_p = jex.Primitive("replicant_own")
+
 MARKERS = (gradient_p, region_p, sync_p, exchange_p)
 for _primitive in MARKERS:
     _primitive.multiple_results = True
 
 
 @gradient_p.def_abstract_eval
-def _gradient_shapes(*avals: Any, tape: int, call: int, num_targets: int) -> Sequence[Any]:
-    del tape, call
+def _gradient_shapes(
+    *avals: Any, tape: int, call: int, num_targets: int, owners: Sequence[int], absent: Sequence[int]
+) -> Sequence[Any]:
+    del tape, call, owners, absent
     return list(avals[2 * num_targets :])
 
 
@@ -48,6 +59,31 @@ def _sync_shapes(aval: Any, *, aggregation: Any, rows_only: bool) -> Sequence[An
 def _exchange_shapes(*avals: Any, joint: Any, label: str, agrees: bool, out_shapes: tuple[Any, ...]) -> Sequence[Any]:
     del avals, joint, label, agrees
     return [ShapedArray(shape.shape, shape.dtype) for shape in out_shapes]
+
+
+own_p.def_impl(lambda value: value)
+own_p.def_abstract_eval(lambda aval: aval)
+mlir.register_lowering(own_p, lambda _, value: [value])
+
+
+def name_constant(value: Any) -> None:
+    """Make a scalar constant of a trace a constant with a variable of its own in the jaxpr, as larger arrays have.
+
+    JAX writes scalar constants into the equations that use them, and converts them on the way, so that nothing tells where they
+    came from. There is no public way to change that: if a JAX keeps its tracers in another way, nothing happens here, and
+    ``_slices.py`` refuses the constant as a source.
+    """
+    if not isinstance(value, Tracer) or not isinstance(getattr(value, "val", None), jex.Literal):
+        return
+    constant: Any = value
+    number = np.asarray(constant.val.val)
+    with jax.ensure_compile_time_eval():
+        array = jnp.asarray(number.item() if constant.aval.weak_type else number)
+    user: Any = own_p.bind(array)  # its equation holds what a trace makes of an array that is not written into equations
+    equation = getattr(user, "parent", None)
+    inputs = getattr(equation, "in_tracers", ())
+    if user._trace is constant._trace and len(inputs) == 1:  # a constant of an outer trace has a variable in this one already
+        constant.val, constant.parent = inputs[0].val, equation
 
 
 def has_markers(jaxpr: jex.Jaxpr) -> bool:

@@ -21,7 +21,7 @@ from ._adopt import adopt, check_same_program
 from ._context import get_strategy
 from ._interpret import run_alone
 from ._placement import Placement
-from ._slices import unconnected_sources
+from ._slices import connected_sources
 from ._state import CrossRecorder, Facts, Recorder, Ref, Refs, UnknownState, recording, require_eager, tracing
 from ._values import HostArray, PerReplica, is_array, is_distributed, is_host_array
 from .errors import ArgumentError, ReplicantError
@@ -60,21 +60,26 @@ class _Array:
 _ARRAY = _Array()
 
 
-def learn(facts: Facts, jaxpr: Any) -> bool:
-    """Note which gradients of a finished trace have no path to a source; True if there was one, so the trace must be repeated."""
-    news = unconnected_sources(jaxpr)
-    for call, connected in news.items():
-        known = facts.unconnected.get(call, frozenset())
-        asked = [j for j in range(len(connected) + len(known)) if j not in known]
-        facts.unconnected[call] = known | {j for j, linked in zip(asked, connected, strict=True) if not linked}
-    return bool(news)
+def learn(facts: Facts, jaxprs: Sequence[Any]) -> bool:
+    """Note which gradients have no path to a source in any of the finished traces (one, or those of replicas of different sizes).
+
+    True if there was one that was not known, so that the traces must be repeated.
+    """
+    missing: dict[int, frozenset[int]] = {}
+    for jaxpr in jaxprs:
+        for call, connected in connected_sources(jaxpr).items():
+            mine = frozenset(source for source, linked in connected.items() if not linked)
+            missing[call] = missing.get(call, mine) & mine
+    for call, sources in missing.items():
+        facts.unconnected[call] = facts.unconnected.get(call, frozenset()) | sources
+    return any(missing.values())
 
 
 def trace_until_learned(fn: Callable[..., Any], args: tuple[Any, ...], facts: Facts) -> Any:
     """The jaxpr of ``fn(*args)``, traced again while that teaches something."""
     while True:
         closed = jax.make_jaxpr(partial(fn))(*args)  # partial: a new object each time, because JAX remembers traces
-        if not learn(facts, closed.jaxpr):
+        if not learn(facts, [closed.jaxpr]):
             return closed
 
 

@@ -17,7 +17,7 @@ from ._collectives import ReduceOp, mean_of
 from ._context import as_mirrored
 from ._interpret import Exchange, evaluate
 from ._markers import exchange_p, sync_p
-from ._program import trace_until_learned
+from ._program import learn
 from ._rules import VariableAggregation
 from ._state import Facts
 from ._step import Replica, Step, check_agreement, moves
@@ -171,20 +171,31 @@ class _RaggedReplica(Replica):
             group.begin(replica_id)
             return self._flat(values, group, facts, self._step.inputs.has_rows(self.index), self.index)
 
-        return trace_until_learned(flat, (jnp.asarray(self.index, jnp.int32), inputs), facts)
+        return jax.make_jaxpr(flat)(jnp.asarray(self.index, jnp.int32), inputs)
 
 
 def _trace_together(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Facts) -> list[jex.ClosedJaxpr]:
+    """Trace all replicas, again while that teaches which gradients are None.
+
+    A gradient is None where no replica has a path to its source, so that all replicas exchange the same ones; a replica that alone
+    has no path gets zeros. What an exchange carries depends on it: the answers are worked out anew each time.
+    """
+    facts.several = True
+    while True:
+        facts.answers.clear()
+        jaxprs = _trace_with_answers(replicas, inputs, facts)
+        if not learn(facts, [closed.jaxpr for closed in jaxprs]):
+            return jaxprs
+
+
+def _trace_with_answers(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Facts) -> list[jex.ClosedJaxpr]:
     """Trace all replicas; wherever they meet in an exchange with unknown shapes, work those out and start again knowing them."""
-    own = [Facts() for _ in replicas]
-    for fact in own:
-        fact.answers = facts.answers
     while True:
         jaxprs: list[jex.ClosedJaxpr] = []
         waiting: list[_Suspended] = []
-        for replica, values, fact in zip(replicas, inputs, own, strict=True):
+        for replica, values in zip(replicas, inputs, strict=True):
             try:
-                jaxprs.append(replica.trace_with(values, fact))
+                jaxprs.append(replica.trace_with(values, facts))
             except _Suspended as suspended:
                 waiting.append(suspended)
         if not waiting:

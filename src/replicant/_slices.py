@@ -10,8 +10,10 @@ import heapq
 from collections.abc import Sequence
 
 import jax.extend.core as jex
+import numpy as np
 
-from ._markers import gradient_p, region_p
+from ._markers import gradient_p, own_p, region_p
+from .errors import GradientError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Slice:
     eqns: tuple[jex.JaxprEqn, ...]
     targets: tuple[jex.Var | jex.Literal, ...]
     cotangents: tuple[jex.Var | jex.Literal, ...]
-    sources: tuple[jex.Var | jex.Literal, ...]
+    sources: tuple[jex.Var, ...]
     connected: tuple[bool, ...]  # per source: is there a path to a target
 
     @property
@@ -51,13 +53,13 @@ def _recorded(jaxpr: jex.Jaxpr, tape: int, end: int) -> list[int]:
 def _slice(jaxpr: jex.Jaxpr, position: int) -> Slice:
     mark = jaxpr.eqns[position]
     k = mark.params["num_targets"]
-    targets, cotangents, sources = mark.invars[:k], mark.invars[k : 2 * k], mark.invars[2 * k :]
+    targets, cotangents, sources = mark.invars[:k], mark.invars[k : 2 * k], _named(mark.invars[2 * k :])
     recorded = _recorded(jaxpr, mark.params["tape"], position)
-    reached = {v for v in sources if not isinstance(v, jex.Literal)}
+    reached = set(sources)
     forward = []
     for i in recorded:
         eqn = jaxpr.eqns[i]
-        if any(not isinstance(v, jex.Literal) and v in reached for v in eqn.invars):
+        if eqn.primitive is not own_p and any(not isinstance(v, jex.Literal) and v in reached for v in eqn.invars):
             reached.update(eqn.outvars)
             forward.append(i)
     needed = {v for v in targets if not isinstance(v, jex.Literal)}
@@ -67,8 +69,20 @@ def _slice(jaxpr: jex.Jaxpr, position: int) -> Slice:
         if any(v in needed for v in eqn.outvars):
             needed.update(v for v in eqn.invars if not isinstance(v, jex.Literal))
             inside.append(eqn)
-    connected = tuple(not isinstance(v, jex.Literal) and v in needed for v in sources)
+    connected = tuple(v in needed for v in sources)
     return Slice(mark, tuple(reversed(inside)), tuple(targets), tuple(cotangents), tuple(sources), connected)
+
+
+def _named(sources: Sequence[jex.Var | jex.Literal]) -> list[jex.Var]:
+    """The sources, or an error: JAX writes scalar constants into the equations that use them, and none can be told from others."""
+    for source in sources:
+        if isinstance(source, jex.Literal):
+            raise GradientError(
+                f"A source of tape.gradient is the scalar constant {np.asarray(source.val)}, which was made inside the function "
+                "and which the tape does not watch. Call `tape.watch(x)` before anything is computed from it, or make it an "
+                "argument of the function or a Variable."
+            )
+    return [source for source in sources if isinstance(source, jex.Var)]
 
 
 Step = jex.JaxprEqn | Slice
@@ -136,6 +150,11 @@ def _eqns(step: Step) -> Sequence[jex.JaxprEqn]:
     return step.eqns if isinstance(step, Slice) else (step,)
 
 
-def unconnected_sources(jaxpr: jex.Jaxpr) -> dict[int, tuple[bool, ...]]:
-    """For every gradient call with a source that has no path to its target: which sources have one."""
-    return {piece.call: piece.connected for piece in find_slices(jaxpr).values() if not all(piece.connected)}
+def connected_sources(jaxpr: jex.Jaxpr) -> dict[int, dict[int, bool]]:
+    """For every gradient call: which of the sources that it asks for have a path to its target."""
+    found = {}
+    for piece in find_slices(jaxpr).values():
+        found[piece.call] = linked = dict.fromkeys(piece.mark.params["absent"], False)
+        for owner, connected in zip(piece.mark.params["owners"], piece.connected, strict=True):
+            linked[owner] = linked.get(owner, False) or connected
+    return found

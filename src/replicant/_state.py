@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
-from jax.core import Tracer
 from jax.sharding import Sharding
 
+from ._markers import own_p
 from ._placement import Placement, on_all
 from ._rules import VariableAggregation, aggregate_copies, split_value
 from .errors import ContextError, MixedStrategyError
@@ -45,6 +45,7 @@ class Ref:
         self.holder: Any = self if holder is None else holder  # whose attribute `_value` is the stored array
         self._owned: Any = None  # the array that a program made and nobody else has seen: it may be donated
         self._home: Placement | None = None  # where `_owned` lies
+        self.stand_in: Any = None  # another library's variable that shares the storage, where that library tracks its own only
         self._placed: tuple[Any, Placement, jax.Array] | None = None  # the last array that had to be moved, and its new place
 
     def get_raw(self) -> tuple[Any, bool]:
@@ -161,12 +162,14 @@ class NotTraceable(ContextError):
 class Facts:
     """What tracing a function once has taught about it, for the next trace.
 
-    unconnected: gradients without a path to some source. answers: the shapes in the exchanges of a ragged step.
+    unconnected: for the gradient calls, the numbers of the sources to which no path leads. answers: the shapes in the exchanges of
+    a ragged step. several: whether this is about several traces, of replicas of different sizes.
     """
 
     def __init__(self) -> None:
         self.unconnected: dict[int, frozenset[int]] = {}
         self.answers: dict[int, Any] = {}
+        self.several = False
 
 
 class Recorder:
@@ -350,32 +353,27 @@ class ReplicaRecorder(Recorder):
         self.written[ref] = None
 
 
-@jax.custom_jvp
-def _copy(value: jax.Array) -> jax.Array:
-    return value
-
-
-@_copy.defjvp
-def _copy_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return _copy(*primals), tangents[0]
-
-
 def own_value(value: Any) -> Any:
-    """`value` as a value of the variable's own: a tape must be able to tell it from a constant, and from what it was made of."""
-    # JAX writes scalar constants into the equations, tracers of them too.
-    return value if isinstance(value, Tracer) and value.ndim > 0 and not _active.listeners else _copy(value)
+    """`value` as the variable's own: a tape can tell it from what it was made of, and no gradient passes."""
+    return own_p.bind(jnp.asarray(value))
 
 
-# Told of every read: the variable, the value, and the recorder of the trace in which it happened.
-Listener = Callable[[Ref, Any, Recorder | None], None]
+# Told of every read: the variable, the value, the recorder of the trace in which it happened, and whether it is what an assignment
+# returned.
+Listener = Callable[[Ref, Any, Recorder | None, bool], None]
 
 
 _EAGER = jex.get_opaque_trace_state(convention="flax")
 
 
+def in_a_trace() -> bool:
+    """Whether JAX is tracing something here and now."""
+    return jex.get_opaque_trace_state(convention="flax") != _EAGER
+
+
 def require_eager(what: str) -> None:
     """Raise inside a function that JAX traces by itself: variables must not take values that exist only in its trace."""
-    if jex.get_opaque_trace_state(convention="flax") != _EAGER:
+    if in_a_trace():
         raise ContextError(
             f"{what!r} was called inside a function under jax.jit or another JAX transformation, from which its variables could "
             "not be updated. Decorate the outer function with replicant.function instead."
@@ -421,18 +419,18 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
         _active.recorders.pop()
 
 
-def read(ref: Ref) -> Any:
-    """The variable's value here and now: in a trace, or eagerly."""
+def read(ref: Ref, *, assigned: bool = False) -> Any:
+    """The variable's value here and now: in a trace, or eagerly. `assigned`: only to return what has just been assigned."""
     recorder = current_recorder()
     value = ref.read_eagerly() if recorder is None else recorder.read(ref)
-    tell_listeners(ref, value, recorder)
+    tell_listeners(ref, value, recorder, assigned=assigned)
     return value
 
 
-def tell_listeners(ref: Ref, value: Any, recorder: Recorder | None) -> None:
+def tell_listeners(ref: Ref, value: Any, recorder: Recorder | None, *, assigned: bool = False) -> None:
     """Tell tapes that `value` was read from a variable."""
     for listener in _active.listeners:
-        listener(ref, value, recorder)
+        listener(ref, value, recorder, assigned)
 
 
 def read_copies(ref: Ref) -> tuple[Any, bool]:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from . import _state
 from ._function import function
-from ._markers import gradient_p, region_p
+from ._markers import gradient_p, name_constant, region_p
 from ._state import CrossRecorder, Recorder, Ref, current_recorder
 from ._values import is_array
 from ._variables import is_variable, ref_of
@@ -52,6 +52,7 @@ class GradientTape:
         self._id = next(_ids)
         self._watched: dict[Ref, None] = {}
         self._reads: dict[Ref, list[Any]] = {}
+        self._out_of_sight: set[Ref] = set()  # read inside of a `run` that had assigned them
         self._recorder: Recorder | None = None
         self._recording = False
         self._used = False
@@ -60,7 +61,7 @@ class GradientTape:
         if self._recording:
             raise GradientError("This tape is already recording: a tape cannot be entered twice.")
         self._recorder = _require_trace("GradientTape")
-        self._reads, self._used = {}, False
+        self._reads, self._out_of_sight, self._used = {}, set(), False
         self._start()
         return self
 
@@ -81,12 +82,14 @@ class GradientTape:
         if mark:
             region_p.bind(tape=self._id, opens=False)
 
-    def _note(self, ref: Ref, value: Any, recorder: Recorder | None) -> None:
+    def _note(self, ref: Ref, value: Any, recorder: Recorder | None, assigned: bool) -> None:
         if recorder is not self._recorder:  # read by a replica inside of a tape around `run`: what counts is what went in
             assert self._recorder is not None
             if ref not in self._recorder.values:
                 return
             value = self._recorder.values[ref]
+            if recorder is not None and ref in recorder.written and not assigned:
+                self._out_of_sight.add(ref)
         if (ref.trainable and self._watch_accessed) or ref in self._watched:
             seen = self._reads.setdefault(ref, [])
             if not any(value is other for other in seen):
@@ -95,14 +98,17 @@ class GradientTape:
     def watch(self, tensor: Any) -> None:
         """Watch an array or variable, or a nested structure of them.
 
-        Needed only for variables that are not trainable, or with ``watch_accessed_variables=False``. Raises ArgumentTypeError for
-        Python numbers, which have no gradient.
+        Needed only for variables that are not trainable or with ``watch_accessed_variables=False``, and for scalar constants that
+        are made inside the function, before anything is computed from them. Raises ArgumentTypeError for Python numbers and NumPy
+        arrays, which have no gradient.
         """
         for leaf in jax.tree.leaves(tensor, is_leaf=is_variable):
             if is_variable(leaf):
                 self._watched[ref_of(leaf)] = None
-            elif not is_array(leaf):
-                raise ArgumentTypeError(f"watch takes arrays and variables; got {leaf!r} of type {type(leaf).__name__}.")
+            elif isinstance(leaf, jax.Array):
+                name_constant(leaf)
+            else:
+                raise ArgumentTypeError(f"watch takes JAX arrays and variables; {_not_differentiable(leaf)}")
 
     def watched_variables(self) -> tuple[str, ...]:
         """Names of the variables that were read while the tape recorded."""
@@ -155,39 +161,66 @@ class GradientTape:
         if self._recording and not self._persistent:
             self._stop()
         self._used = True
+        target = jax.tree.map(self._read_target, target, is_leaf=is_variable)
         leaves, tree = jax.tree.flatten(sources, is_leaf=lambda x: x is None or is_variable(x))
         found = self._gradients(*_targets(target, output_gradients), leaves)
         zeros = unconnected_gradients == "zero"
         return jax.tree.unflatten(tree, [_zeros_like(s) if g is None and zeros else g for s, g in zip(leaves, found, strict=True)])
 
+    def _read_target(self, leaf: Any) -> Any:
+        """A variable among the targets is its value."""
+        if not is_variable(leaf):
+            return leaf
+        value = _state.read(ref_of(leaf))
+        self._note(ref_of(leaf), value, self._recorder, assigned=False)
+        return value
+
     def _gradients(self, targets: list[Any], cotangents: list[Any], sources: list[Any]) -> list[Any]:
         """One gradient, or None, per source. A variable counts through every value that was read from it."""
         recorder = self._recorder
         assert recorder is not None
-        arrays, owners = [], []
-        for i, source in enumerate(sources):
-            for value in self._reads.get(ref_of(source), []) if is_variable(source) else [_source_array(source)]:
-                if jnp.issubdtype(value.dtype, jnp.inexact):
-                    arrays.append(value)
-                    owners.append(i)
         call = recorder.num_gradients
         recorder.num_gradients += 1
         cut_off = recorder.facts.unconnected.get(call, frozenset())
-        live = [j for j in range(len(arrays)) if j not in cut_off]
-        found: list[Any] = [None] * len(sources)
-        if not targets or not live:
-            return found
-        if recorder.rehearsing:
-            parts = [jnp.zeros(arrays[j].shape, arrays[j].dtype) for j in live]
-        else:
-            parts = gradient_p.bind(
-                *targets, *cotangents, *[arrays[j] for j in live], tape=self._id, call=call, num_targets=len(targets)
-            )
+        arrays: list[Any] = []
+        owners: list[int] = []  # whose values the arrays are
+        absent: list[int] = []  # sources that were not read here
         for i, source in enumerate(sources):
-            mine = [(arrays[j], part) for j, part in zip(live, parts, strict=True) if owners[j] == i]
-            if mine:
-                found[i] = ref_of(source).gradient(mine) if is_variable(source) else mine[0][1]
+            values = self._values_of(source)
+            if i not in cut_off and jnp.issubdtype(_dtype_of(source), jnp.inexact):
+                arrays += values
+                owners += [i] * len(values)
+                absent += [] if values else [i]
+        found: list[Any] = [None] * len(sources)
+        if recorder.rehearsing:
+            parts = [jnp.zeros(array.shape, array.dtype) for array in arrays]
+        elif arrays or (absent and recorder.facts.several):
+            marks = {"tape": self._id, "call": call, "num_targets": len(targets), "owners": tuple(owners), "absent": tuple(absent)}
+            parts = gradient_p.bind(*targets, *cotangents, *arrays, **marks)
+        else:
+            parts = []
+        for i in {*owners}:
+            mine = [(array, part) for array, part, owner in zip(arrays, parts, owners, strict=True) if owner == i]
+            found[i] = ref_of(sources[i]).gradient(mine) if is_variable(sources[i]) else mine[0][1]
+        if recorder.facts.several:
+            for i in absent:
+                found[i] = _zeros_like(sources[i])
         return found
+
+    def _values_of(self, source: Any) -> list[Any]:
+        """What was read from a variable; an array itself."""
+        if not is_variable(source):
+            return [_source_array(source)]
+        self._check_in_sight(ref_of(source))
+        return self._reads.get(ref_of(source), [])
+
+    def _check_in_sight(self, ref: Ref) -> None:
+        if ref in self._out_of_sight:
+            raise GradientError(
+                f"Variable {ref.name!r} was assigned and then read inside `strategy.run`, in a tape that is outside of it: no "
+                "gradient passes an assignment, and the value that was read has no name outside of `run`. Use the tape inside the "
+                "replica function, or read the variable before it is assigned."
+            )
 
 
 def _require_trace(what: str) -> Recorder:
@@ -222,11 +255,19 @@ def _targets(target: Any, output_gradients: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _source_array(source: Any) -> Any:
-    if not is_array(source):
-        raise ArgumentTypeError(
-            f"A source of a gradient must be a variable or an array; got {source!r} of type {type(source).__name__}."
-        )
+    if not isinstance(source, jax.Array):
+        raise ArgumentTypeError(f"A source of a gradient must be a variable or a JAX array; {_not_differentiable(source)}")
     return source
+
+
+def _not_differentiable(value: Any) -> str:
+    got = f"got {value!r} of type {type(value).__name__}."
+    # What NumPy computes nobody records, and JAX makes a new constant of a NumPy array at each use.
+    return f"{got} Make it one before the tape records: x = jnp.asarray(x)." if is_array(value) else got
+
+
+def _dtype_of(source: Any) -> Any:
+    return ref_of(source).dtype if is_variable(source) else source.dtype
 
 
 def _zeros_like(source: Any) -> Any:

@@ -1,10 +1,12 @@
 """``replicant.Variable``: state that every replica has a copy of."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from . import _state
 from ._collectives import ReduceOp
@@ -57,21 +59,17 @@ class Variable:
             )
         if sync is VariableSynchronization.NONE:
             raise VariableError("synchronization=NONE is not supported: use ON_WRITE (equal copies) or ON_READ (one per replica).")
-        value = initial_value() if callable(initial_value) else initial_value
-        if isinstance(value, DistributedValues):
-            raise ArgumentTypeError(
-                f"The initial value of a variable must be the same on all replicas; got a {type(value).__name__}. Start from one "
-                "value, and assign the replicas' values inside `strategy.run` to a variable with synchronization=ON_READ."
-            )
-        array = jnp.array(value, dtype=dtype, copy=True)
+        _state.connect_libraries()  # a Keras that is in use is to know our variables as weights of its layers
+        array = _initial_array(initial_value, name, dtype)
         if rule is VariableAggregation.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
             raise VariableError(
                 f"aggregation=MEAN needs a float dtype, since a mean of {array.dtype} is none: use SUM, or a float dtype."
             )
-        self._ref = _OwnRef(array, name or "Variable", sync, rule, trainable)
+        self._ref = OwnRef(array, name or "Variable", sync, rule, trainable)
         num_replicas = get_strategy().num_replicas_in_sync
         if self._ref.copies(num_replicas):  # every copy starts with the initial value
-            self._ref.set_raw(jnp.broadcast_to(array, (num_replicas, *array.shape)), stacked=True)
+            with _no_trace():
+                self._ref.set_raw(jnp.broadcast_to(array, (num_replicas, *array.shape)), stacked=True)
 
     @property
     def name(self) -> str:
@@ -105,7 +103,8 @@ class Variable:
 
     def value(self) -> jax.Array:
         """The replica's copy inside ``run``; the (aggregated) value in cross-replica context."""
-        return _state.read(self._ref)
+        stand_in = self._ref.stand_in
+        return _state.read(self._ref) if stand_in is None else stand_in.value
 
     read_value = value
 
@@ -133,6 +132,8 @@ class Variable:
 
     def _assign(self, what: str, value: Any, update: Callable[[Any, Any], Any]) -> jax.Array:
         ref, recorder = self._ref, current_recorder()
+        if ref.stand_in is not None and ref.stand_in.in_functional_code():
+            return ref.stand_in.assign(update(self.value(), self._checked(what, value)).astype(ref.dtype))
         if get_replica_context() is None or recorder is None:
             return self._assign_cross_replica(what, value, update)
         operand = self._checked(what, value)
@@ -143,9 +144,8 @@ class Variable:
                 "per replica, or use aggregation=ONLY_FIRST_REPLICA."
             )
         combined = recorder.combine(ref, operand)
-        new = update(recorder.read(ref), combined).astype(ref.dtype)
-        recorder.write_combined(ref, new)
-        return new
+        recorder.write_combined(ref, update(recorder.read(ref), combined).astype(ref.dtype))
+        return _state.read(ref, assigned=True)  # for a tape this is the variable, and not what the new value was made of
 
     def _assign_cross_replica(self, what: str, value: Any, update: Callable[[Any, Any], Any]) -> jax.Array:
         ref, recorder = self._ref, current_recorder()
@@ -178,11 +178,12 @@ class Variable:
         if recorder is None:
             ref.set_raw(split_value(new, ref.aggregation, raw.shape[0]) if stacked else new, stacked=stacked)
             ref.expose()
-        elif isinstance(recorder, _state.CrossRecorder):
+            return new
+        if isinstance(recorder, _state.CrossRecorder):
             recorder.write(ref, new)
         else:
             recorder.write_combined(ref, new)  # inside merge_call: one value for all replicas, nothing to combine
-        return new
+        return _state.own_value(new) if stacked else _state.read(ref, assigned=True)  # copies may add up to another last bit
 
     def _checked(self, what: str, value: Any) -> jax.Array:
         array = jnp.asarray(value)
@@ -230,14 +231,16 @@ class Variable:
     def _scatter(self, what: str, indices: Any, updates: Any) -> jax.Array:
         ref, context, recorder = self._ref, get_replica_context(), current_recorder()
         rows, values = jnp.asarray(indices), jnp.asarray(updates).astype(ref.dtype)
+        if ref.stand_in is not None and ref.stand_in.in_functional_code():
+            return ref.stand_in.assign(_SCATTER[what](self.value(), rows, values).astype(ref.dtype))
         if context is not None and recorder is not None and context.num_replicas_in_sync > 1 and not ref.on_read:
             rows, values = self._all_rows(what, rows, values)
         new = _SCATTER[what](_state.read(ref), rows, values).astype(ref.dtype)
         if recorder is None:
             ref.set_raw(new, stacked=False)
-        else:
-            recorder.write_combined(ref, new)
-        return new
+            return new
+        recorder.write_combined(ref, new)
+        return _state.read(ref, assigned=True)
 
     def _all_rows(self, what: str, rows: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The rows of all replicas, as the aggregation says."""
@@ -284,6 +287,29 @@ class Variable:
         return -self.value()
 
 
+def _no_trace() -> AbstractContextManager[Any]:
+    """Keras traces `build` of a layer to learn shapes: a variable that is made there is no part of the trace."""
+    return jax.ensure_compile_time_eval() if _state.in_a_trace() else nullcontext()
+
+
+def _initial_array(initial_value: Any, name: str | None, dtype: Any) -> jax.Array:
+    with _no_trace():
+        value = initial_value() if callable(initial_value) else initial_value
+        if isinstance(value, DistributedValues):
+            raise ArgumentTypeError(
+                f"The initial value of a variable must be the same on all replicas; got a {type(value).__name__}. Start from one "
+                "value, and assign the replicas' values inside `strategy.run` to a variable with synchronization=ON_READ."
+            )
+        array = jnp.array(value, dtype=dtype, copy=True)
+    if isinstance(array, Tracer):
+        raise ContextError(
+            f"The initial value of Variable {name or 'Variable'!r} (shape {array.shape}) was computed inside a function that JAX "
+            "traces, so it has no value yet. Pass a function that computes it, Variable(lambda: ...), or a NumPy array; in `build` "
+            "of a Keras layer, self.add_weight(...) does the same."
+        )
+    return array
+
+
 def _operator(name: str) -> Callable[[Variable, Any], Any]:
     def method(self: Variable, other: Any) -> Any:
         return getattr(self.value(), name)(other.value() if isinstance(other, Variable) else other)
@@ -307,7 +333,7 @@ _SCATTER: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-class _OwnRef(Ref):
+class OwnRef(Ref):
     """Storage of a ``replicant.Variable``."""
 
     def __init__(

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
@@ -248,6 +249,76 @@ def test_tape_around_run() -> None:
     assert float(fn(THREE)) == 6.0
 
 
+def test_tape_around_a_run_that_assigns() -> None:
+    """What `run` reads after it assigned has no name outside; before, and where only the assignment is the last word, it has."""
+    v = replicant.Variable(2.0, name="v", aggregation="MEAN")
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+
+    def assign_last(x):
+        y = v * x
+        v.assign(y)
+        return y
+
+    def read_last(x):
+        v.assign(v * x)
+        return v * x
+
+    def gradient(step):
+        @replicant.function
+        def fn(x):
+            v.assign(2.0)
+            with GradientTape() as tape:
+                loss = strategy.reduce("SUM", strategy.run(step, args=(x,)))
+            return tape.gradient(loss, v)
+
+        return fn(THREE)
+
+    assert float(gradient(assign_last)) == 6.0
+    with pytest.raises(
+        GradientError, match=r"Variable 'v' was assigned and then read inside `strategy.run`, in a tape that is outside"
+    ):
+        gradient(read_last)
+
+
+def test_assigned_keras_variables_stop_gradients() -> None:
+    """What TensorFlow 2.21 with Keras 3.15 gave: after assign, after assign_add, and for the statistics of a BatchNormalization."""
+    v, x = keras.Variable(1.0, aggregation="mean"), replicant.Variable(3.0)
+    norm = keras.layers.BatchNormalization(momentum=0.5)
+    rows = jnp.asarray([[1.0], [3.0]])
+    norm.build(rows.shape)
+
+    def fn(_):
+        with GradientTape() as after_assign:
+            v.assign(x * 2.0)
+            y = v * x.value()
+        with GradientTape() as after_add:
+            v.assign_add(x * 2.0)
+            z = v * x.value()
+        with GradientTape() as normalized:
+            norm(rows, training=True)
+            loss = jnp.sum(norm(rows, training=False) ** 2)
+        return (
+            after_assign.gradient(y, [x, v]),
+            after_add.gradient(z, [x, v]),
+            normalized.gradient(loss, [rows, norm.gamma, norm.beta]),
+        )
+
+    def check(found):
+        np.testing.assert_allclose(jnp.stack(found[0]), [6.0, 3.0])
+        np.testing.assert_allclose(jnp.stack(found[1]), [12.0, 3.0])
+        expected = [[0.0], [3.996004343032837]], [7.992008209228516], [3.99800181388855]
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), list(found[2]), list(map(np.asarray, expected)))
+
+    def fresh():
+        for variable, value in ((v, 1.0), (norm.moving_mean, [0.0]), (norm.moving_variance, [1.0])):
+            variable.assign(value)
+
+    check(replicant.function(fn)(THREE))
+    fresh()
+    found = replicant.MirroredStrategy(["cpu:0", "cpu:1"]).run(fn, args=(THREE,))
+    check(jax.tree.map(lambda x: x.values[0], found, is_leaf=lambda x: hasattr(x, "values")))
+
+
 def test_value_and_grad_works_anywhere() -> None:
     v, w = replicant.Variable(2.0), replicant.Variable(1.0)
 
@@ -298,7 +369,7 @@ def target_of(target, **options):
         (again, GradientError, "already recording"),
         (stopped, GradientError, "stop_recording needs a tape that is recording"),
         (lambda x: GradientTape().gradient(x, x), GradientError, "recorded nothing"),
-        (lambda x: GradientTape().watch(1.0), ArgumentTypeError, "watch takes arrays and variables; got 1.0"),
+        (lambda x: GradientTape().watch(1.0), ArgumentTypeError, "watch takes JAX arrays and variables; got 1.0"),
         (target_of(jnp.asarray(1)), ArgumentTypeError, "must be of a float dtype; got int32"),
         (target_of(None, output_gradients=[1.0]), ArgumentError, "output_gradients has the structure"),
         (target_of(None, unconnected_gradients="one"), ArgumentError, "must be 'none' or 'zero'; got 'one'"),
@@ -315,7 +386,7 @@ def test_a_source_must_be_differentiable() -> None:
             y = x * x
         return tape.gradient(y, "x")
 
-    with pytest.raises(ArgumentTypeError, match="must be a variable or an array; got 'x'"):
+    with pytest.raises(ArgumentTypeError, match="must be a variable or a JAX array; got 'x'"):
         replicant.function(fn)(THREE)
 
 

@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from replicant._markers import gradient_p, region_p
-from replicant._slices import Slice, find_slices, plan, unconnected_sources
+from replicant._markers import gradient_p, own_p, region_p
+from replicant._slices import Slice, connected_sources, find_slices, plan
+from replicant.errors import GradientError
 
 
-def gradient(call: int, target, *sources, tape: int = 0):
-    return gradient_p.bind(target, jnp.ones(()), *sources, tape=tape, call=call, num_targets=1)
+def gradient(call: int, target, *sources, tape: int = 0, owners=None, absent=()):
+    owners = tuple(range(len(sources))) if owners is None else owners
+    return gradient_p.bind(target, jnp.ones(()), *sources, tape=tape, call=call, num_targets=1, owners=owners, absent=absent)
 
 
 def names(step) -> list[str]:
@@ -85,11 +87,21 @@ def test_slices_that_feed_each_other() -> None:
 @pytest.mark.parametrize(
     ("fn", "expected"),
     [
-        (lambda x, w: gradient(0, x * 2, x, w), {0: (True, False)}),
-        (lambda x, w: gradient(0, x * w, x, w), {}),
-        (lambda x, w: gradient(3, jnp.ones(()), x, w), {3: (False, False)}),
-        (lambda x, w: gradient(0, x, x), {}),
+        (lambda x, w: gradient(0, x * 2, x, w), {0: {0: True, 1: False}}),
+        (lambda x, w: gradient(0, x * w, x, w), {0: {0: True, 1: True}}),
+        (lambda x, w: gradient(3, jnp.ones(()), x, w), {3: {0: False, 1: False}}),
+        (lambda x, w: gradient(0, x, x), {0: {0: True}}),
+        (lambda x, w: gradient(0, own_p.bind(x) * w, x, w), {0: {0: False, 1: True}}),
+        (lambda x, w: (gradient(0, x, x), gradient(1, w, x, w)), {0: {0: True}, 1: {0: False, 1: True}}),
+        (lambda x, w: gradient(0, x * 2, x, w, owners=(2, 2), absent=(1,)), {0: {1: False, 2: True}}),
     ],
 )
-def test_unconnected_sources(fn, expected) -> None:
-    assert unconnected_sources(jax.make_jaxpr(fn)(1.0, 2.0).jaxpr) == expected
+def test_connected_sources(fn, expected) -> None:
+    assert connected_sources(jax.make_jaxpr(fn)(1.0, 2.0).jaxpr) == expected
+
+
+def test_a_scalar_constant_has_no_name() -> None:
+    jaxpr = jax.make_jaxpr(lambda x: gradient(0, x * 3.0, jnp.float32(3.0)))(1.0).jaxpr
+    message = r"the scalar constant 3\.0, .* the tape does not watch\. Call `tape\.watch\(x\)` before anything is computed from it"
+    with pytest.raises(GradientError, match=message):
+        find_slices(jaxpr)

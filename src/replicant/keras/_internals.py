@@ -53,7 +53,7 @@ try:
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
     from keras.src.trainers.epoch_iterator import EpochIterator
     from keras.src.trainers.trainer import Trainer
-    from keras.src.utils.tracking import TrackedDict, TrackedList, TrackedSet
+    from keras.src.utils.tracking import TrackedDict, TrackedList, TrackedSet, Tracker, is_tracking_enabled
 except ImportError as error:
     raise BackendError(
         f"Keras {keras.__version__} has moved a class that Replicant extends ({error}). Use a Keras version that this release of "
@@ -76,12 +76,14 @@ __all__ = [
     "TrackedDict",
     "TrackedList",
     "TrackedSet",
+    "Tracker",
     "Trainer",
     "class_weight_to_sample_weights",
     "convert_to_sliceable",
     "data_adapters",
     "get_stateless_scope",
     "in_stateless_scope",
+    "is_tracking_enabled",
     "wrap_method",
     "wrap_property",
 ]
@@ -118,6 +120,9 @@ _SEAMS: Mapping[tuple[Any, str], tuple[str, ...] | None] = {
     (ArrayDataAdapter, "_get_iterator"): ("self", "slice_and_convert_fn", "inputs"),
     (keras.callbacks.CallbackList, "on_train_batch_end"): ("self", "batch", "logs"),
     (keras.callbacks.CallbackList, "on_test_batch_end"): ("self", "batch", "logs"),
+    (Tracker, "track"): ("self", "attr"),
+    (Tracker, "untrack"): ("self", "value"),
+    (keras.Layer, "__delattr__"): ("self", "name"),
     (keras.layers.BatchNormalization, "call"): ("self", "inputs", "training", "mask"),
     (data_adapters, "get_data_adapter"): (
         "x",

@@ -27,13 +27,15 @@ from .._rules import VariableAggregation
 from .._state import ReplicaRecorder, current_recorder
 from .._variables import register_variable_type
 from ..errors import LossReductionError
-from . import _batch_ends, _data, _fit, _internals, _resume, _slots, _statistics, _workers
+from . import _batch_ends, _data, _fit, _internals, _resume, _slots, _statistics, _tracked, _workers
 from ._internals import KerasVariable
 from ._refs import ref_of_keras
 
 
 class RecordingScope(keras.StatelessScope):
     """Keras's own scope for functional code, answered by the current recorder."""
+
+    asks_the_recorder = True
 
     def __init__(self) -> None:
         super().__init__(collect_losses=True)
@@ -65,7 +67,7 @@ def _value(original: Any, variable: Any) -> Any:
         scope = _internals.get_stateless_scope()
         known = scope.get_current_value(variable) if scope is not None else None
         if known is None and not isinstance(scope, RecordingScope):  # Keras's own scope inside ours knows some variables only
-            known = recorder.read(ref_of_keras(variable))
+            known = _state.read(ref_of_keras(variable))
         if known is not None:
             return variable._maybe_autocast(known)
     ref = variable.__dict__.get("_replicant_ref")
@@ -214,6 +216,7 @@ def _connect() -> None:
     _batch_ends.connect()
     _resume.connect()
     _statistics.connect()
+    _tracked.connect()
     _workers.connect()
 
 

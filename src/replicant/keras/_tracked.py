@@ -1,0 +1,109 @@
+"""A ``replicant.Variable`` that is set as an attribute of a Keras layer, model, metric or optimizer is one of its weights.
+
+Keras tracks Keras variables only. So it gets one that stands for ours: both have one storage and one Ref, so either may be read,
+assigned, trained, saved and restored. In Keras's own functional code (``fit``, ``stateless_call``) both are what its scope says.
+"""
+
+from typing import Any
+
+import keras
+
+from .._state import read
+from .._variables import OwnRef, Variable
+from ..errors import VariableError
+from . import _internals
+
+
+class TrackedVariable(keras.Variable):
+    """A ``replicant.Variable`` as Keras sees it."""
+
+    def __init__(self, variable: Variable):
+        ref = variable._ref
+        self.__dict__["_replicant_ref"] = ref
+        with _internals.outside_stateless_scope():
+            super().__init__(
+                keras.initializers.Zeros(),  # never called
+                shape=ref.shape,
+                dtype=str(ref.dtype),
+                trainable=ref.trainable,
+                autocast=False,
+                aggregation=ref.aggregation.value,
+                synchronization="on_read" if ref.on_read else "auto",
+                name=ref.name.replace("/", "_"),
+            )
+        ref.stand_in = self
+
+    def _initialize_with_initializer(self, initializer: Any) -> None:
+        """It has a value already."""
+
+    @property
+    def _value(self) -> Any:
+        return self.__dict__["_replicant_ref"]._value
+
+    @_value.setter
+    def _value(self, value: Any) -> None:
+        self.__dict__["_replicant_ref"].set_raw(value, stacked=False)
+
+    @property
+    def _trainable(self) -> bool:
+        return self.__dict__["_replicant_ref"].trainable
+
+    @_trainable.setter
+    def _trainable(self, value: bool) -> None:
+        self.__dict__["_replicant_ref"].trainable = value
+
+    @property
+    def value(self) -> Any:
+        """What Keras's functional scope says, or the value of the variable."""
+        known = self.scoped_value()
+        return read(self.__dict__["_replicant_ref"]) if known is None else known
+
+    def in_functional_code(self) -> bool:
+        """Whether Keras's own functional scope holds the values of variables; that of a replica's trace is ours."""
+        return _internals.in_stateless_scope() and not getattr(_internals.get_stateless_scope(), "asks_the_recorder", False)
+
+    def scoped_value(self) -> Any:
+        """The value in Keras's functional code, None where it has none."""
+        scope = _internals.get_stateless_scope() if self.in_functional_code() else None
+        return None if scope is None else scope.get_current_value(self)
+
+
+def _keras_variable(variable: Variable) -> Any:
+    """The Keras variable that stands for `variable`, always the same one."""
+    if not isinstance(variable._ref, OwnRef):
+        raise VariableError(
+            f"Variable {variable.name!r} was set as an attribute of a Keras object, but lies on parameter servers, where Keras "
+            "cannot use it as a weight. Make it with self.add_weight(...) or keras.Variable(...), which lie on the servers too."
+        )
+    known = variable._ref.stand_in
+    return TrackedVariable(variable) if known is None else known
+
+
+def _track(original: Any, tracker: Any, attr: Any) -> Any:
+    if not isinstance(attr, Variable) or not _internals.is_tracking_enabled():
+        return original(tracker, attr)
+    original(tracker, _keras_variable(attr))
+    return attr
+
+
+def _untrack(original: Any, tracker: Any, value: Any) -> None:
+    tracked = _tracked(value)
+    original(tracker, value if tracked is None else tracked)
+
+
+def _delete(original: Any, layer: Any, name: str) -> None:
+    tracked = _tracked(getattr(layer, name, None))
+    if tracked is not None:
+        layer._untrack_variable(tracked)
+    original(layer, name)
+
+
+def _tracked(value: Any) -> Any:
+    return value._ref.stand_in if isinstance(value, Variable) else None
+
+
+def connect() -> None:
+    """Teach Keras's trackers about our variables."""
+    _internals.wrap_method(_internals.Tracker, "track", _track)
+    _internals.wrap_method(_internals.Tracker, "untrack", _untrack)
+    _internals.wrap_method(keras.Layer, "__delattr__", _delete)
