@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 from jax.sharding import PartitionSpec
 
+from . import _reduction_checks
 from ._collectives import AXIS, Group, MeshAxis, Rehearsal, SingleReplica
 from ._context import ReplicaContext, as_mirrored, entered
 from ._fused import fuse
@@ -61,6 +62,13 @@ class Inputs:
                     "It belongs to another strategy; distribute the data with this one."
                 )
         return cls(tree, [_even(leaf) for leaf in leaves], num_replicas)
+
+    @property
+    def names(self) -> list[str]:
+        """What the user calls each leaf: "args[0]['image']"."""
+        numbered = jax.tree.unflatten(self.tree, range(len(self.leaves)))
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
+        return [("args" if path.startswith("[0]") else "kwargs") + path[3:] for path in paths]
 
     @property
     def ragged(self) -> bool:
@@ -138,12 +146,14 @@ class Step:
         self.inputs = inputs
         self.cross = cross
         self.num_replicas = inputs.num_replicas
+        self.counts: list[tuple[int, int, Any]] = []  # what the last trace noted
         self._fn = fn
 
     def call(self, leaves: Sequence[Any], group: Group, recorder: Recorder, *, has_rows: bool = True) -> Any:
         """The replica function on one replica's leaves."""
         args, kwargs = jax.tree.unflatten(self.inputs.tree, leaves)
         context = ReplicaContext(self.strategy, group, has_rows=has_rows)
+        self.counts = context.counts
         with recording(recorder), entered(self.strategy, context):
             return self._fn(*args, **kwargs)
 
@@ -186,6 +196,7 @@ class Step:
         layouts = [_ROW if s else slices.get(ref) for ref, s in zip(refs, stacked, strict=True)]
         layouts += [_ROW if s else None for s in by_replica]
         closed = traced.trace([*raws, *arrays], layouts, self.facts(), has_rows=self.inputs.has_rows(0))
+        self._check_reductions(closed, refs, [leaves[i] for i in moving], [self.inputs.names[i] for i in moving])
         varying = Varying(closed.jaxpr, [layout is not None for layout in layouts])
         check_agreement(traced.written, varying.outputs[traced.num_results :], n, slices)
         is_out_stacked = varying.outputs[: traced.num_results]
@@ -201,6 +212,14 @@ class Step:
             for x, s in zip(results[: traced.num_results], is_out_stacked, strict=False)
         ]
         return traced.fill(values, leaves)
+
+    def _check_reductions(self, closed: jex.ClosedJaxpr, refs: list[Ref], arguments: list[Any], names: list[str]) -> None:
+        """Warn of gradients that the sum over the replicas counts several times; see ``_reduction_checks.py``."""
+        inputs = [_reduction_checks.Input(ref.copies(self.num_replicas), accumulates=_accumulates(ref)) for ref in refs]
+        inputs += [_reduction_checks.Input(isinstance(x, PerReplica), name) for x, name in zip(arguments, names, strict=True)]
+        counts = [_reduction_checks.Count(*count) for count in self.counts]
+        found = _reduction_checks.find(closed.jaxpr, inputs, counts, self.num_replicas)
+        _reduction_checks.tell(found, self.strategy.told, strict=self.strategy.strict)
 
     def _side_by_side(
         self, closed: jex.ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]
@@ -395,6 +414,12 @@ def check_agreement(written: Sequence[Ref], varies: Sequence[bool], num_replicas
                 "ONLY_FIRST_REPLICA, combine the value first with get_replica_context().all_reduce(...), or keep one value per "
                 "replica with synchronization=ON_READ."
             )
+
+
+def _accumulates(ref: Ref) -> str | None:
+    """The name of a variable that holds what was combined over the replicas when it was assigned."""
+    combined = ref.aggregation in (VariableAggregation.SUM, VariableAggregation.MEAN) and not ref.on_read and not ref.rows_only
+    return ref.name if combined else None
 
 
 def _raw(leaf: Any) -> Any:

@@ -23,6 +23,7 @@ import keras
 from .. import _planning, _state
 from .._collectives import ReduceOp
 from .._context import ReplicaContext, active_replica_context, default_strategy, get_strategy
+from .._reduction_checks import GRADIENTS
 from .._rules import VariableAggregation
 from .._state import ReplicaRecorder, current_recorder
 from .._variables import register_variable_type
@@ -149,7 +150,9 @@ def _summed(context: ReplicaContext, grads: list[Any]) -> list[Any]:
     if narrow is not None:
         sent = [g.astype(narrow) if jnp.issubdtype(g.dtype, jnp.floating) else g for g in sent]
     result = list(grads)
-    for i, total in zip(present, context.all_reduce(ReduceOp.SUM, sent), strict=True):
+    with jax.named_scope(GRADIENTS):
+        totals = context.all_reduce(ReduceOp.SUM, sent)
+    for i, total in zip(present, totals, strict=True):
         result[i] = total.astype(grads[i].dtype)
     return result
 
