@@ -6,7 +6,7 @@ inside the trace of a ``_program.Compiled``, which owns the state.
 """
 
 import dataclasses
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 from jax.sharding import PartitionSpec
 
-from . import _reduction_checks
+from . import _planning, _reduction_checks
 from ._collectives import AXIS, Group, MeshAxis, Rehearsal, SingleReplica
 from ._context import ReplicaContext, as_mirrored, entered
 from ._fused import fuse
@@ -23,11 +23,12 @@ from ._interpret import Exchange, run_alone
 from ._markers import sync_p
 from ._placement import Placement
 from ._program import trace_until_learned
+from ._reduction_causes import Input
 from ._rules import VariableAggregation
 from ._state import CrossRecorder, Facts, Recorder, Ref, ReplicaRecorder, UnknownState, cross_recorder, recording
 from ._values import HostArray, Mirrored, PerReplica, is_array, is_distributed
 from ._varying import Varying
-from .errors import ArgumentError, DivergenceError
+from .errors import ArgumentError, DivergenceError, MixedStrategyError
 
 if TYPE_CHECKING:
     from ._strategy import Strategy
@@ -160,7 +161,12 @@ class Step:
     # One replica: part of the surrounding program.
 
     def alone(self) -> Any:
-        return self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
+        if not self.cross.rehearsing:
+            return self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
+        before = set(self.cross.missing)
+        result = self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
+        self._check_owners([ref for ref in self.cross.missing if ref not in before])
+        return result
 
     # Which variables does it use?
 
@@ -168,6 +174,7 @@ class Step:
         n, cross, group = self.num_replicas, self.cross, Rehearsal(self.num_replicas)
         recorder = ReplicaRecorder(_local_values(cross, n), group, rehearsing=True, facts=Facts())
         result = self.call(self.inputs.of_replica(0), group, recorder)
+        self._check_owners(recorder.missing)
         for ref in recorder.missing:
             cross.read_raw(ref)
         for ref in recorder.written:
@@ -178,6 +185,18 @@ class Step:
             tree,
             [PerReplica.from_stacked(jnp.broadcast_to(x, (n, *x.shape))) if isinstance(x, Tracer) else x for x in leaves],
         )
+
+    def _check_owners(self, refs: Iterable[Ref]) -> None:
+        """Raise for variables that were made under a strategy on other devices."""
+        if _planning.current() is not None or not self.strategy.placement.devices:
+            return
+        for ref in refs:
+            if ref.strategy is not None and ref.strategy.placement != self.strategy.placement:
+                raise MixedStrategyError(
+                    f"Variable {ref.name!r} belongs to {ref.strategy!r} and is used in `run` of {self.strategy!r}. To go on with "
+                    "another strategy, make the model or the variable anew in its scope and assign the old values to it, or save "
+                    "them in a checkpoint and restore it there."
+                )
 
     # Equal replicas: one SPMD program.
 
@@ -215,8 +234,8 @@ class Step:
 
     def _check_reductions(self, closed: jex.ClosedJaxpr, refs: list[Ref], arguments: list[Any], names: list[str]) -> None:
         """Warn of gradients that the sum over the replicas counts several times; see ``_reduction_checks.py``."""
-        inputs = [_reduction_checks.Input(ref.copies(self.num_replicas), accumulates=_accumulates(ref)) for ref in refs]
-        inputs += [_reduction_checks.Input(isinstance(x, PerReplica), name) for x, name in zip(arguments, names, strict=True)]
+        inputs = [Input(ref.copies(self.num_replicas), accumulates=_accumulates(ref)) for ref in refs]
+        inputs += [Input(isinstance(x, PerReplica), name) for x, name in zip(arguments, names, strict=True)]
         counts = [_reduction_checks.Count(*count) for count in self.counts]
         found = _reduction_checks.find(closed.jaxpr, inputs, counts, self.num_replicas)
         _reduction_checks.tell(found, self.strategy.told, strict=self.strategy.strict)
@@ -410,9 +429,11 @@ def check_agreement(written: Sequence[Ref], varies: Sequence[bool], num_replicas
         if differs and not ref.copies(num_replicas) and ref not in slices:
             raise DivergenceError(
                 f"Variable {ref.name!r} (shape {ref.shape}, aggregation=NONE) was assigned a value that differs between the "
-                f"{num_replicas} replicas, so its copies would no longer agree. Create it with aggregation=SUM, MEAN or "
-                "ONLY_FIRST_REPLICA, combine the value first with get_replica_context().all_reduce(...), or keep one value per "
-                "replica with synchronization=ON_READ."
+                f"{num_replicas} replicas, so its copies would no longer agree. Create it with synchronization=ON_READ if each "
+                "replica is to keep its own value, such as gradients that it accumulates over several steps: an optimizer's "
+                "apply_gradients inside `run` sums them by itself. Create it with aggregation=SUM, MEAN or ONLY_FIRST_REPLICA, or "
+                "combine the value first with get_replica_context().all_reduce(...), if all replicas are to have one value; a "
+                "gradient that was combined must not be given to apply_gradients inside `run`, which would sum it again."
             )
 
 

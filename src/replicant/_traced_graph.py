@@ -51,7 +51,7 @@ Operand = Value | Constant
 
 @dataclasses.dataclass(eq=False)
 class Node:
-    """One equation: what it does to which values, whether it belongs to the backward pass of ``jax.grad``, and what it is inside of."""
+    """One equation: what it does to which values, whether ``jax.grad`` made it for a backward pass, and what it is inside of."""
 
     eqn: Any
     inputs: list[Operand]

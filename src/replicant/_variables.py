@@ -69,6 +69,7 @@ class Variable:
                 f"aggregation=MEAN needs a float dtype, since a mean of {array.dtype} is none: use SUM, or a float dtype."
             )
         self._ref = _OwnRef(array, name or "Variable", sync, rule, trainable)
+        self._ref.strategy = get_strategy() if get_strategy().placement.devices else None
         num_replicas = get_strategy().num_replicas_in_sync
         if self._ref.copies(num_replicas):  # every copy starts with the initial value
             self._ref.set_raw(jnp.broadcast_to(array, (num_replicas, *array.shape)), stacked=True)

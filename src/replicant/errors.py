@@ -36,7 +36,7 @@ Each class also inherits the built-in type that tf.distribute programs catch, so
     │   └── CancelledError                   a scheduled function did not run: another one had failed before
     └── UnserializableError (TypeError)      a scheduled function uses something that cannot travel to another process
 
-Its one warning category of its own is ``ReductionWarning`` (a UserWarning): the sum over the replicas counts a gradient several times.
+There is one category of warnings, ``ReductionWarning`` (a UserWarning): the sum over the replicas counts a gradient several times.
 """
 
 
