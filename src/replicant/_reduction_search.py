@@ -17,6 +17,8 @@ from ._traced_graph import Graph, Node, Operand, Value, ancestors
 
 # The name of the part of a program in which an optimizer sums gradients over the replicas.
 GRADIENTS = "replicant_sum_of_gradients"
+# The name of the division in compute_average_loss, whose count is checked by itself.
+AVERAGE = "replicant_average_loss"
 _SUMS = {"psum", "psum_invariant"}
 _AGREEING = {*_SUMS, "pmax", "pmin", "all_gather", "all_gather_invariant"}
 # Through these a factor of what goes in is a factor of what comes out.
@@ -56,11 +58,14 @@ class Search:
         self._sites: dict[int, Mean] = {}
         self._by_origin: dict[Any, Mean] = {}
         self._constant: dict[int, bool] = {}
+        self._global_sizes: set[int] = set()
         self._any_own = any(x.differs and x.argument for x in inputs)
         gradients = {v.shape for node in graph.nodes if node.name in _SUMS for v in self._leaves(node)}
         for value, kind in zip(graph.inputs, inputs, strict=True):
             # Parameters are arguments too, in programs without variables; their gradients have their shapes.
             batch = kind.argument is not None and value.shape != () and (kind.differs or value.shape not in gradients)
+            if batch and (kind.differs or not self._any_own):
+                self._global_sizes.add(value.shape[0] * num_replicas)
             rows = frozenset([kind]) if batch else frozenset()
             self._known[id(value)] = _State(differs=kind.differs, agreed=kind.accumulates is not None, rows=rows)
             self._of[id(value)] = kind
@@ -208,7 +213,10 @@ class Search:
         sizes = [total.inputs[0].shape[axis] for axis in total.eqn.params["axes"]]
         rows, along = total.inputs[0].shape[0], math.prod(sizes)
         size = next((k for k in (along, rows, self._elements(total)) if abs(divisor - k) < 1e-4 * k), 1)
-        return Mean(node, size, whose) if rows > 1 and size > 1 else None
+        # As many as the whole batch has rows: perhaps a mean of n columns, but it may as well be the right count.
+        if rows <= 1 or size <= 1 or size in self._global_sizes or AVERAGE in str(node.eqn.source_info.name_stack):
+            return None
+        return Mean(node, size, whose)
 
     def _row_sum(self, value: Operand) -> Node | None:
         """The sum over rows that `value` is a multiple of."""

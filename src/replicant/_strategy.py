@@ -44,7 +44,7 @@ class Strategy:
         plan = _planning.current()
         self._placement: Placement = placement if plan is None or not placement.devices else plan.adopt(self, placement)
         # Whether a gradient that is counted several times is an error; the lines that have been warned of.
-        self.strict = os.environ.get("REPLICANT_STRICT", "0") == "1" if strict is None else bool(strict)
+        self.strict = os.environ.get("REPLICANT_STRICT", "0") not in ("", "0") if strict is None else bool(strict)
         self.told: set[Any] = set()
         self._eager: collections.OrderedDict[Any, Compiled] = collections.OrderedDict()
 

@@ -59,7 +59,7 @@ WRONG = {
     "sum over the rows' number": lambda losses: jnp.sum(losses) / losses.shape[0],
     "times one over the rows": lambda losses: jnp.sum(losses) * (1.0 / losses.shape[0]),
     "weighted": lambda losses: 0.3 * jnp.mean(losses),
-    "of a matrix": lambda losses: jnp.mean(jnp.stack([losses, losses], axis=1)),
+    "of a matrix": lambda losses: jnp.mean(jnp.stack([losses, losses, losses], axis=1)),
     "of features and of rows": lambda losses: jnp.mean(jnp.mean(jnp.stack([losses, losses, losses], axis=1), axis=1)),
     "of flattened": lambda losses: jnp.mean(jnp.stack([losses, losses, losses], axis=1).reshape(-1)),
     "negative of the negative": lambda losses: -jnp.mean(-losses),
@@ -82,6 +82,9 @@ RIGHT = {
     "over all rows": lambda losses: jnp.sum(losses) / all_reduce("SUM", jnp.asarray(losses.shape[0], jnp.float32)),
     "mean of features": lambda losses: jnp.sum(jnp.mean(jnp.stack([losses] * 5, axis=1), axis=1)) / 8,
     "sum of rows, mean of features": lambda losses: jnp.mean(jnp.sum(jnp.stack([losses] * 4, axis=1), axis=0) / 8),
+    "two columns": lambda losses: replicant.compute_average_loss(jnp.stack([losses, losses], axis=1), global_batch_size=8),
+    "two columns by hand": lambda losses: jnp.sum(jnp.stack([losses, losses], axis=1)) / 8,
+    "two views": lambda losses: replicant.compute_average_loss(jnp.concatenate([losses, losses]), global_batch_size=8),
     "mean of a constant beside": lambda losses: jnp.sum(losses) / 8 + jnp.mean(jnp.ones(4)),
 }
 

@@ -27,7 +27,7 @@ class MirroredStrategy(Strategy):
             replicas, which share one device.
         strict: gradients that the sum over the replicas counts several times (a mean over one replica's rows, a batch that was not
             distributed, a gradient summed twice) raise ReductionError; otherwise they are told as a ReductionWarning. None: False,
-            unless the environment variable REPLICANT_STRICT is 1.
+            unless the environment variable REPLICANT_STRICT is set to anything but 0.
 
     Raises DeviceError for devices that do not exist or are given twice, ArgumentError for options that contradict each other or
     another `gradient_dtype`. Semantics: tf.distribute.MirroredStrategy; sliced state: ZeRO (Rajbhandari et al. 2020).
