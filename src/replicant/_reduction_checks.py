@@ -51,7 +51,8 @@ def tell(findings: Sequence[Finding], told: set[Any], *, strict: bool) -> None:
 
 
 def _wrong_counts(jaxpr: jex.Jaxpr, inputs: Sequence[Input], counts: Sequence[Count], num_replicas: int) -> list[Finding]:
-    rows = {v.aval.shape[0]: x for v, x in zip(jaxpr.invars, inputs, strict=True) if x.argument and len(v.aval.shape) > 0}
+    shapes = [tuple(getattr(v.aval, "shape", ())) for v in jaxpr.invars]
+    rows = {shape[0]: x for shape, x in zip(shapes, inputs, strict=True) if x.argument and shape}
     found = []
     for count in counts:
         total = count.num_rows * num_replicas
