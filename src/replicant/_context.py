@@ -30,6 +30,7 @@ class ReplicaContext:
         self._strategy = strategy
         self._group = group
         self._has_rows = has_rows
+        self.counts: list[tuple[int, int, Any]] = []  # noted by compute_average_loss: rows, the count it was given, and the line
 
     @property
     def strategy(self) -> "Strategy":

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from ._context import active_replica_context, get_replica_context
+from ._reduction_search import AVERAGE
+from ._traced_graph import calling_line
 from ._values import is_distributed
 from .errors import ArgumentError, ArgumentTypeError, ContextError
 
@@ -43,8 +45,12 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
         losses = losses * _matching_weights(jnp.asarray(sample_weight).astype(losses.dtype), losses)
     total = jnp.sum(losses)
     size = _global_batch_size(global_batch_size, losses.shape[0])
+    context = active_replica_context()
+    if context is not None and global_batch_size is not None and isinstance(size, int) and sample_weight is None:
+        context.counts.append((losses.shape[0], size, calling_line()))
     if isinstance(size, int):
-        return total / size if size else jnp.zeros_like(total)
+        with jax.named_scope(AVERAGE):
+            return total / size if size else jnp.zeros_like(total)
     return jnp.where(size == 0, jnp.zeros_like(total), total / jnp.maximum(size, 1).astype(total.dtype))
 
 

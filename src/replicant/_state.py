@@ -29,7 +29,7 @@ class Ref:
 
     name: for messages. shape, dtype: of one copy. on_read: whether each replica keeps its own copy. aggregation: how copies are
     combined. rows_only: replicas without data have no say in its value (batch statistics, metrics). trainable: tapes watch it.
-    slot: optimizer state, which a placement may cut into one slice per replica.
+    slot: optimizer state, which a placement may cut into one slice per replica. strategy: that under which it was made, if any.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Ref:
     rows_only: bool
     trainable: bool
     slot: bool = False
+    strategy: Any = None  # under which it was made, if that has devices of its own
 
     def __init__(self, holder: Any = None) -> None:
         self.holder: Any = self if holder is None else holder  # whose attribute `_value` is the stored array

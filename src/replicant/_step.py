@@ -6,7 +6,7 @@ inside the trace of a ``_program.Compiled``, which owns the state.
 """
 
 import dataclasses
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 from jax.sharding import PartitionSpec
 
+from . import _planning, _reduction_checks
 from ._collectives import AXIS, Group, MeshAxis, Rehearsal, SingleReplica
 from ._context import ReplicaContext, as_mirrored, entered
 from ._fused import fuse
@@ -22,11 +23,12 @@ from ._interpret import Exchange, run_alone
 from ._markers import sync_p
 from ._placement import Placement
 from ._program import trace_until_learned
+from ._reduction_causes import Input
 from ._rules import VariableAggregation
 from ._state import CrossRecorder, Facts, Recorder, Ref, ReplicaRecorder, UnknownState, cross_recorder, recording
 from ._values import HostArray, Mirrored, PerReplica, is_array, is_distributed
 from ._varying import Varying
-from .errors import ArgumentError, DivergenceError
+from .errors import ArgumentError, DivergenceError, MixedStrategyError
 
 if TYPE_CHECKING:
     from ._strategy import Strategy
@@ -61,6 +63,13 @@ class Inputs:
                     "It belongs to another strategy; distribute the data with this one."
                 )
         return cls(tree, [_even(leaf) for leaf in leaves], num_replicas)
+
+    @property
+    def names(self) -> list[str]:
+        """What the user calls each leaf: "args[0]['image']"."""
+        numbered = jax.tree.unflatten(self.tree, range(len(self.leaves)))
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
+        return [("args" if path.startswith("[0]") else "kwargs") + path[3:] for path in paths]
 
     @property
     def ragged(self) -> bool:
@@ -138,19 +147,26 @@ class Step:
         self.inputs = inputs
         self.cross = cross
         self.num_replicas = inputs.num_replicas
+        self.counts: list[tuple[int, int, Any]] = []  # what the last trace noted
         self._fn = fn
 
     def call(self, leaves: Sequence[Any], group: Group, recorder: Recorder, *, has_rows: bool = True) -> Any:
         """The replica function on one replica's leaves."""
         args, kwargs = jax.tree.unflatten(self.inputs.tree, leaves)
         context = ReplicaContext(self.strategy, group, has_rows=has_rows)
+        self.counts = context.counts
         with recording(recorder), entered(self.strategy, context):
             return self._fn(*args, **kwargs)
 
     # One replica: part of the surrounding program.
 
     def alone(self) -> Any:
-        return self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
+        if not self.cross.rehearsing:
+            return self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
+        before = set(self.cross.missing)
+        result = self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
+        self._check_owners([ref for ref in self.cross.missing if ref not in before])
+        return result
 
     # Which variables does it use?
 
@@ -158,6 +174,7 @@ class Step:
         n, cross, group = self.num_replicas, self.cross, Rehearsal(self.num_replicas)
         recorder = ReplicaRecorder(_local_values(cross, n), group, rehearsing=True, facts=Facts())
         result = self.call(self.inputs.of_replica(0), group, recorder)
+        self._check_owners(recorder.missing)
         for ref in recorder.missing:
             cross.read_raw(ref)
         for ref in recorder.written:
@@ -168,6 +185,18 @@ class Step:
             tree,
             [PerReplica.from_stacked(jnp.broadcast_to(x, (n, *x.shape))) if isinstance(x, Tracer) else x for x in leaves],
         )
+
+    def _check_owners(self, refs: Iterable[Ref]) -> None:
+        """Raise for variables that were made under a strategy on other devices."""
+        if _planning.current() is not None or not self.strategy.placement.devices:
+            return
+        for ref in refs:
+            if ref.strategy is not None and ref.strategy.placement != self.strategy.placement:
+                raise MixedStrategyError(
+                    f"Variable {ref.name!r} belongs to {ref.strategy!r} and is used in `run` of {self.strategy!r}. To go on with "
+                    "another strategy, make the model or the variable anew in its scope and assign the old values to it, or save "
+                    "them in a checkpoint and restore it there."
+                )
 
     # Equal replicas: one SPMD program.
 
@@ -186,6 +215,7 @@ class Step:
         layouts = [_ROW if s else slices.get(ref) for ref, s in zip(refs, stacked, strict=True)]
         layouts += [_ROW if s else None for s in by_replica]
         closed = traced.trace([*raws, *arrays], layouts, self.facts(), has_rows=self.inputs.has_rows(0))
+        self._check_reductions(closed, refs, [leaves[i] for i in moving], [self.inputs.names[i] for i in moving])
         varying = Varying(closed.jaxpr, [layout is not None for layout in layouts])
         check_agreement(traced.written, varying.outputs[traced.num_results :], n, slices)
         is_out_stacked = varying.outputs[: traced.num_results]
@@ -201,6 +231,14 @@ class Step:
             for x, s in zip(results[: traced.num_results], is_out_stacked, strict=False)
         ]
         return traced.fill(values, leaves)
+
+    def _check_reductions(self, closed: jex.ClosedJaxpr, refs: list[Ref], arguments: list[Any], names: list[str]) -> None:
+        """Warn of gradients that the sum over the replicas counts several times; see ``_reduction_checks.py``."""
+        inputs = [Input(ref.copies(self.num_replicas), accumulates=_accumulates(ref)) for ref in refs]
+        inputs += [Input(isinstance(x, PerReplica), name) for x, name in zip(arguments, names, strict=True)]
+        counts = [_reduction_checks.Count(*count) for count in self.counts]
+        found = _reduction_checks.find(closed.jaxpr, inputs, counts, self.num_replicas)
+        _reduction_checks.tell(found, self.strategy.told, strict=self.strategy.strict)
 
     def _side_by_side(
         self, closed: jex.ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]
@@ -391,10 +429,18 @@ def check_agreement(written: Sequence[Ref], varies: Sequence[bool], num_replicas
         if differs and not ref.copies(num_replicas) and ref not in slices:
             raise DivergenceError(
                 f"Variable {ref.name!r} (shape {ref.shape}, aggregation=NONE) was assigned a value that differs between the "
-                f"{num_replicas} replicas, so its copies would no longer agree. Create it with aggregation=SUM, MEAN or "
-                "ONLY_FIRST_REPLICA, combine the value first with get_replica_context().all_reduce(...), or keep one value per "
-                "replica with synchronization=ON_READ."
+                f"{num_replicas} replicas, so its copies would no longer agree. Create it with synchronization=ON_READ if each "
+                "replica is to keep its own value, such as gradients that it accumulates over several steps: an optimizer's "
+                "apply_gradients inside `run` sums them by itself. Create it with aggregation=SUM, MEAN or ONLY_FIRST_REPLICA, or "
+                "combine the value first with get_replica_context().all_reduce(...), if all replicas are to have one value; a "
+                "gradient that was combined must not be given to apply_gradients inside `run`, which would sum it again."
             )
+
+
+def _accumulates(ref: Ref) -> str | None:
+    """The name of a variable that holds what was combined over the replicas when it was assigned."""
+    combined = ref.aggregation in (VariableAggregation.SUM, VariableAggregation.MEAN) and not ref.on_read and not ref.rows_only
+    return ref.name if combined else None
 
 
 def _raw(leaf: Any) -> Any:

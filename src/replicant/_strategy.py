@@ -2,6 +2,7 @@
 
 import collections
 import importlib
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,9 +40,12 @@ class Strategy:
     # In which dtype gradients travel between the replicas of a custom loop; None: their own.
     gradient_dtype: Any = None
 
-    def __init__(self, placement: Placement):
+    def __init__(self, placement: Placement, *, strict: bool | None = None):
         plan = _planning.current()
         self._placement: Placement = placement if plan is None or not placement.devices else plan.adopt(self, placement)
+        # Whether a gradient that is counted several times is an error; the lines that have been warned of.
+        self.strict = os.environ.get("REPLICANT_STRICT", "0") not in ("", "0") if strict is None else bool(strict)
+        self.told: set[Any] = set()
         self._eager: collections.OrderedDict[Any, Compiled] = collections.OrderedDict()
 
     @property

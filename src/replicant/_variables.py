@@ -66,6 +66,7 @@ class Variable:
                 f"aggregation=MEAN needs a float dtype, since a mean of {array.dtype} is none: use SUM, or a float dtype."
             )
         self._ref = OwnRef(array, name or "Variable", sync, rule, trainable)
+        self._ref.strategy = get_strategy() if get_strategy().placement.devices else None
         num_replicas = get_strategy().num_replicas_in_sync
         if self._ref.copies(num_replicas):  # every copy starts with the initial value
             with _no_trace():

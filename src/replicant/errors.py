@@ -21,6 +21,7 @@ Each class also inherits the built-in type that tf.distribute programs catch, so
     │   └── DivergenceError                  replicas would stop agreeing
     ├── GradientError (RuntimeError)         a tape used in a way that has no answer
     ├── LossReductionError (ValueError)      a Keras loss whose reduction is wrong inside ``run``
+    ├── ReductionError (ValueError)          under ``strict=True``: what a ReductionWarning says otherwise
     ├── RaggedStepError (ValueError)         something that replicas of different sizes cannot do together
     ├── DatasetError (ValueError)            a dataset that cannot be built or distributed
     │   └── ElementError                     an element that breaks the dataset's structure
@@ -34,6 +35,8 @@ Each class also inherits the built-in type that tf.distribute programs catch, so
     │   ├── LostProcessError                 a process ended, or nobody answered within the deadline
     │   └── CancelledError                   a scheduled function did not run: another one had failed before
     └── UnserializableError (TypeError)      a scheduled function uses something that cannot travel to another process
+
+There is one category of warnings, ``ReductionWarning`` (a UserWarning): the sum over the replicas counts a gradient several times.
 """
 
 
@@ -111,6 +114,14 @@ class GradientError(ReplicantError, RuntimeError):
 
 class LossReductionError(ReplicantError, ValueError):
     """A Keras loss with a mean-type reduction was called inside ``run``."""
+
+
+class ReductionError(ReplicantError, ValueError):
+    """Under a strategy with ``strict=True``: a gradient that the sum over the replicas counts several times."""
+
+
+class ReductionWarning(UserWarning):
+    """A gradient that the sum over the replicas counts several times; the message names the line and what to write."""
 
 
 class RaggedStepError(ReplicantError, ValueError):

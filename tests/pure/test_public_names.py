@@ -132,6 +132,8 @@ GOLDEN = {
         "OutOfRangeError",
         "ParameterServerError",
         "RaggedStepError",
+        "ReductionError",
+        "ReductionWarning",
         "ReplicantError",
         "StepTimeoutError",
         "UnreachableError",

@@ -46,7 +46,7 @@ def _remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: An
     result = original(model, *args, **kwargs)
     strategy = get_strategy()
     if strategy is not default_strategy():
-        _check_only(model, strategy, "was compiled")
+        check_only(model, strategy, "was compiled")
         if keras.distribution.distribution() is not None:
             raise MixedStrategyError(
                 f"A Keras model was made under {strategy!r} while keras.distribution is active too: only one of them can place its "
@@ -56,7 +56,7 @@ def _remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: An
     return result
 
 
-def _check_only(model: Any, strategy: Strategy, what_was_done: str) -> None:
+def check_only(model: Any, strategy: Strategy, what_was_done: str) -> None:
     """One strategy per model, or several on the same devices: its state lies there."""
     own = strategy_of(model)
     if own is not None and own.placement != strategy.placement:
@@ -77,7 +77,7 @@ def _own_strategy(model: Any) -> Strategy | None:
             f"The model {model.name!r} was made and compiled outside of {current!r} and would train on one device. Call "
             "model.compile(...) inside the scope, or leave the scope to train on one device."
         )
-    _check_only(model, current, "is used")
+    check_only(model, current, "is used")
     return own
 
 

@@ -39,6 +39,7 @@ _check()
 
 try:
     from keras.src.backend.common import KerasVariable, global_state
+    from keras.src.backend.common.masking import get_keras_mask as mask_of
     from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
     from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
     from keras.src.losses.loss import Loss
@@ -84,6 +85,7 @@ __all__ = [
     "get_stateless_scope",
     "in_stateless_scope",
     "is_tracking_enabled",
+    "mask_of",
     "wrap_method",
     "wrap_property",
 ]
@@ -93,6 +95,7 @@ _APPLY = ("self", "grads", "trainable_variables")
 
 # What Replicant wraps or calls: the owner, the name, and the parameters that it must have, in this order; None: a property.
 _SEAMS: Mapping[tuple[Any, str], tuple[str, ...] | None] = {
+    (KerasVariable, "__init__"): ("self", "initializer"),
     (KerasVariable, "value"): None,
     (KerasVariable, "_initialize_with_initializer"): ("self", "initializer"),
     (KerasVariable, "assign"): ("self", "value"),
@@ -104,6 +107,7 @@ _SEAMS: Mapping[tuple[Any, str], tuple[str, ...] | None] = {
     (LossScaleOptimizer, "apply"): _APPLY,
     (SeedGenerator, "next"): ("self", "ordered"),
     (Loss, "__call__"): ("self", "y_true", "y_pred", "sample_weight"),
+    (Trainer, "compute_loss"): ("self", "x", "y", "y_pred", "sample_weight"),
     (Trainer, "compile"): ("self", "optimizer", "loss"),
     (JAXTrainer, "__init__"): ("self",),
     (JAXTrainer, "make_train_function"): ("self", "force"),
@@ -123,6 +127,7 @@ _SEAMS: Mapping[tuple[Any, str], tuple[str, ...] | None] = {
     (Tracker, "track"): ("self", "attr"),
     (Tracker, "untrack"): ("self", "value"),
     (keras.Layer, "__delattr__"): ("self", "name"),
+    (keras.layers.Layer, "__call__"): ("self",),
     (keras.layers.BatchNormalization, "call"): ("self", "inputs", "training", "mask"),
     (data_adapters, "get_data_adapter"): (
         "x",

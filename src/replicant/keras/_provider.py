@@ -22,14 +22,15 @@ import keras
 
 from .. import _planning, _state
 from .._collectives import ReduceOp
-from .._context import ReplicaContext, active_replica_context, default_strategy, get_strategy
+from .._context import ReplicaContext, active_replica_context, default_strategy, get_strategy, has_strategy
+from .._reduction_search import GRADIENTS
 from .._rules import VariableAggregation
 from .._state import ReplicaRecorder, current_recorder
 from .._variables import register_variable_type
 from ..errors import LossReductionError
-from . import _batch_ends, _data, _fit, _internals, _resume, _slots, _statistics, _tracked, _workers
+from . import _batch_ends, _data, _fit, _internals, _labels, _resume, _slots, _statistics, _tracked, _workers
 from ._internals import KerasVariable
-from ._refs import ref_of_keras
+from ._refs import MADE_UNDER, ref_of_keras
 
 
 class RecordingScope(keras.StatelessScope):
@@ -77,6 +78,23 @@ def _value(original: Any, variable: Any) -> Any:
         return variable._maybe_autocast(ref.read_eagerly())
     ref.expose()
     return original(variable)
+
+
+def _make(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+    """A variable remembers the strategy under which it was made."""
+    original(variable, *args, **kwargs)
+    strategy = get_strategy()
+    if strategy.placement.devices:
+        variable.__dict__[MADE_UNDER] = strategy
+
+
+def _call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """A model belongs to one strategy, also before it has variables."""
+    if _fit.strategy_of(layer) is not None and active_replica_context() is not None:
+        strategy = get_strategy()
+        if strategy.placement.devices and _planning.current() is None:
+            _fit.check_only(layer, strategy, "is called in `run`")
+    return original(layer, *args, **kwargs)
 
 
 def _initialize(original: Any, variable: Any, initializer: Any) -> Any:
@@ -151,7 +169,9 @@ def _summed(context: ReplicaContext, grads: list[Any]) -> list[Any]:
     if narrow is not None:
         sent = [g.astype(narrow) if jnp.issubdtype(g.dtype, jnp.floating) else g for g in sent]
     result = list(grads)
-    for i, total in zip(present, context.all_reduce(ReduceOp.SUM, sent), strict=True):
+    with jax.named_scope(GRADIENTS):
+        totals = context.all_reduce(ReduceOp.SUM, sent)
+    for i, total in zip(present, totals, strict=True):
         result[i] = total.astype(grads[i].dtype)
     return result
 
@@ -197,11 +217,14 @@ def _call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
             "replicas that is not the mean over the global batch. Create it with reduction='none' (or 'sum') and use "
             "replicant.compute_average_loss(per_example_loss, global_batch_size=...)."
         )
-    return original(loss, *args, **kwargs)
+    result = original(loss, *args, **kwargs)
+    return _labels.marked(loss, result, *args, **kwargs) if has_strategy() or _labels.in_step_of_strategy() else result
 
 
 def _connect() -> None:
     _internals.wrap_property(KerasVariable, "value", _value)
+    _internals.wrap_method(KerasVariable, "__init__", _make)
+    _internals.wrap_method(keras.layers.Layer, "__call__", _call_layer)
     _internals.wrap_method(KerasVariable, "_initialize_with_initializer", _initialize)
     _internals.wrap_method(KerasVariable, "assign", _assign)
     _internals.wrap_method(KerasVariable, "assign_add", partial(_assign_change, sign=1))
@@ -211,6 +234,7 @@ def _connect() -> None:
     _internals.wrap_method(_internals.SeedGenerator, "next", _draw_seed)
     _internals.wrap_method(_internals.Loss, "__call__", _call_loss)
     register_variable_type(KerasVariable, ref_of_keras)
+    _internals.wrap_method(_internals.Trainer, "compute_loss", _labels.compute_loss)
     _fit.connect()
     _data.connect()
     _batch_ends.connect()

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from .._rules import VariableAggregation
 from .._state import Ref
 
+MADE_UNDER = "_replicant_made_under"  # where a variable keeps its strategy
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")
 
 
@@ -28,6 +29,7 @@ class KerasRef(Ref):
         self.aggregation = VariableAggregation(rule)
         self.rows_only = statistics or self.on_read
         self._copies: Any = None
+        self.strategy = variable.__dict__.get(MADE_UNDER)
 
     @property
     def trainable(self) -> bool:  # type: ignore[override]  # Keras lets users freeze a variable at any time

@@ -25,6 +25,9 @@ class MirroredStrategy(Strategy):
         shard_optimizer_state: each device keeps and updates its slice of the optimizer's state (ZeRO stage 1), with the same
             numbers. State is cut along its first axis that the replicas divide; what has none is mirrored. Not for fused
             replicas, which share one device.
+        strict: gradients that the sum over the replicas counts several times (a mean over one replica's rows, a batch that was not
+            distributed, a gradient summed twice) raise ReductionError; otherwise they are told as a ReductionWarning. None: False,
+            unless the environment variable REPLICANT_STRICT is set to anything but 0.
 
     Raises DeviceError for devices that do not exist or are given twice, ArgumentError for options that contradict each other or
     another `gradient_dtype`. Semantics: tf.distribute.MirroredStrategy; sliced state: ZeRO (Rajbhandari et al. 2020).
@@ -42,6 +45,7 @@ class MirroredStrategy(Strategy):
         fuse_replicas: bool | None = None,
         gradient_dtype: str | None = None,
         shard_optimizer_state: bool = False,
+        strict: bool | None = None,
     ):
         if shard_optimizer_state or fuse_replicas is False:
             have_threads()
@@ -52,7 +56,7 @@ class MirroredStrategy(Strategy):
                 "to hold all of the state. Give one of the two."
             )
         fused = _fused(found, False if shard_optimizer_state else fuse_replicas)
-        super().__init__(Placement(found, fused=fused, slices_slots=shard_optimizer_state))
+        super().__init__(Placement(found, fused=fused, slices_slots=shard_optimizer_state), strict=strict)
         self.gradient_dtype = _gradient_dtype(gradient_dtype)
 
 

@@ -28,6 +28,7 @@ class MultiWorkerMirroredStrategy(Strategy):
     Args:
         cluster_resolver: who takes part; by default what `replicant.cluster.detect` finds in the environment.
         communication_options: a `CommunicationOptions`.
+        strict: as for MirroredStrategy.
 
     Raises ClusterError, UnreachableError or WorkerMismatchError if the workers cannot form one group, on every one of them;
     AlreadyStartedError if JAX has started. Semantics: tf.distribute.MultiWorkerMirroredStrategy.
@@ -39,7 +40,11 @@ class MultiWorkerMirroredStrategy(Strategy):
     """
 
     def __init__(
-        self, cluster_resolver: ClusterResolver | None = None, communication_options: CommunicationOptions | None = None
+        self,
+        cluster_resolver: ClusterResolver | None = None,
+        communication_options: CommunicationOptions | None = None,
+        *,
+        strict: bool | None = None,
     ) -> None:
         if cluster_resolver is not None and not isinstance(cluster_resolver, ClusterResolver):
             raise ArgumentTypeError(
@@ -51,7 +56,7 @@ class MultiWorkerMirroredStrategy(Strategy):
                 f"{type(self).__name__}: communication_options must be a CommunicationOptions; got {communication_options!r}."
             )
         self._resolver = cluster_resolver or detect().resolver
-        super().__init__(meet(type(self).__name__, self._resolver.membership(), options))
+        super().__init__(meet(type(self).__name__, self._resolver.membership(), options), strict=strict)
 
     @property
     def cluster_resolver(self) -> ClusterResolver:

@@ -21,6 +21,7 @@ class TPUStrategy(Strategy):
         tpu_cluster_resolver: the slice; by default a `TPUClusterResolver` of the environment.
         devices: names or ``jax.Device`` objects of this process instead, as for MirroredStrategy: ``list_devices("cpu")`` tries a
             TPU program on virtual CPU devices.
+        strict: as for MirroredStrategy.
 
     A step's inputs have static shapes on TPUs as everywhere: a last batch of another size is compiled once more. Use
     ``compile(steps_per_execution=...)`` or several steps in one `replicant.function` to keep the TPU busy.
@@ -33,7 +34,13 @@ class TPUStrategy(Strategy):
     1
     """
 
-    def __init__(self, tpu_cluster_resolver: ClusterResolver | None = None, *, devices: Sequence[Any] | None = None) -> None:
+    def __init__(
+        self,
+        tpu_cluster_resolver: ClusterResolver | None = None,
+        *,
+        devices: Sequence[Any] | None = None,
+        strict: bool | None = None,
+    ) -> None:
         if tpu_cluster_resolver is not None and not isinstance(tpu_cluster_resolver, ClusterResolver):
             raise ArgumentTypeError(
                 f"TPUStrategy: tpu_cluster_resolver must be a replicant.cluster.TPUClusterResolver; got {tpu_cluster_resolver!r}."
@@ -41,13 +48,13 @@ class TPUStrategy(Strategy):
         self._resolver = tpu_cluster_resolver
         if devices is not None:
             have_threads()
-            super().__init__(Placement(resolve_devices(devices)))
+            super().__init__(Placement(resolve_devices(devices)), strict=strict)
             return
         self._resolver = tpu_cluster_resolver or TPUClusterResolver()
         membership = self._resolver.membership()
         if membership.num_processes == 1 and _planning.current() is None:
             _require_tpus()
-        super().__init__(meet("TPUStrategy", membership, CommunicationOptions(), platform="tpu"))
+        super().__init__(meet("TPUStrategy", membership, CommunicationOptions(), platform="tpu"), strict=strict)
 
     @property
     def cluster_resolver(self) -> ClusterResolver | None:

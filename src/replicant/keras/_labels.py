@@ -1,0 +1,68 @@
+"""Labels that no class has: their loss is NaN and not 0.
+
+Keras on JAX makes a row of zeros of a label that is out of range, so that its cross-entropy is 0.0 and nothing is learned from it,
+in silence. TensorFlow raises on CPU and gives NaN on GPUs. A compiled program cannot raise, so under a strategy the loss is NaN,
+which logs show, and which the TerminateOnNaN callback stops at. Examples that do not count, by their weight, a mask or
+`ignore_class`, may have any label.
+"""
+
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from . import _fit, _internals
+
+_SPARSE = keras.losses.sparse_categorical_crossentropy
+
+
+class _Inside(threading.local):
+    depth = 0
+
+
+_inside = _Inside()
+
+
+def compute_loss(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """The loss of a model in ``fit`` and ``evaluate``, which may be called outside of the scope."""
+    if _fit.strategy_of(model) is None:
+        return original(model, *args, **kwargs)
+    _inside.depth += 1
+    try:
+        return original(model, *args, **kwargs)
+    finally:
+        _inside.depth -= 1
+
+
+def in_step_of_strategy() -> bool:
+    """Whether the loss of a model that belongs to a strategy is being computed."""
+    return _inside.depth > 0
+
+
+def marked(loss: Any, result: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    """What a loss has returned, with NaN where a label is out of range."""
+    if getattr(loss, "fn", None) is not _SPARSE or not hasattr(y_pred, "shape") or not hasattr(y_true, "shape"):
+        return result
+    options = loss._fn_kwargs
+    axis, ignored = options.get("axis", -1), options.get("ignore_class")
+    labels, num_classes = jnp.asarray(y_true), y_pred.shape[axis]
+    if labels.ndim == len(y_pred.shape) and labels.shape[axis] == 1:
+        labels = jnp.squeeze(labels, axis)
+    wrong = (labels < 0) | (labels >= num_classes)
+    if ignored is not None:
+        wrong &= labels != ignored
+    for counted in (sample_weight, _internals.mask_of(y_pred)):
+        if counted is not None:
+            wrong &= _aligned(jnp.asarray(counted), wrong) != 0
+    wrong = wrong if wrong.shape == result.shape else jnp.any(wrong)
+    # Added, so that the gradient is that of Keras: nothing is learned from the example, and the weights stay numbers.
+    return result + jax.lax.stop_gradient(jnp.where(wrong, jnp.nan, 0.0).astype(result.dtype))
+
+
+def _aligned(weights: Any, labels: Any) -> Any:
+    """Weights in a shape that broadcasts to that of the labels, as Keras aligns them."""
+    if weights.ndim == labels.ndim + 1 and weights.shape[-1] == 1:
+        weights = weights[..., 0]
+    return weights.reshape(weights.shape + (1,) * (labels.ndim - weights.ndim))
