@@ -62,8 +62,78 @@ def test_the_best_stays(tmp_path: Path) -> None:
             manager.save()
     with manager_of(tmp_path, 2, best_metric="loss") as again:
         assert again.best_checkpoint == f"{tmp_path}/ckpt-2"
-    with manager_of(tmp_path, 2) as without:
+    with (
+        pytest.warns(UserWarning, match=r"were saved with 'loss' \(min\) as best_metric; this manager judges by no metric\. The best"),
+        manager_of(tmp_path, 2) as without,
+    ):
         assert without.best_checkpoint is None
+        for _ in range(3):
+            without.save()
+        assert names(tmp_path) == ["ckpt-2", "ckpt-7", "ckpt-8"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "values", "best"),
+    [
+        ("accuracy", "auto", (0.5, 0.9, 0.7), 2),
+        ("val_loss", "auto", (0.5, 0.1, 0.7), 2),
+        ("score", "max", (0.5, 0.9, 0.7), 2),
+        ("accuracy", "min", (0.5, 0.1, 0.7), 2),
+        ("accuracy", "auto", (0.9, float("nan"), float("nan")), 1),
+        ("loss", "auto", (0.9, float("-inf"), 1.0), 1),
+        ("accuracy", "auto", (0.9, 0.9, 0.7), 2),
+    ],
+)
+def test_the_best_one_is_never_deleted(tmp_path: Path, metric: str, mode: Any, values: Any, best: int) -> None:
+    with manager_of(tmp_path, 1, best_metric=metric, best_mode=mode) as manager:
+        for value in values:
+            manager.save(metrics={metric: value})
+        assert manager.best_checkpoint == f"{tmp_path}/ckpt-{best}"
+        assert names(tmp_path) == [f"ckpt-{best}", "ckpt-3"]
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("loss", "auto"), ("accuracy", "min"), ("score", "max")])
+def test_another_judge_does_not_delete_the_best_of_the_one_before(tmp_path: Path, metric: str, mode: Any) -> None:
+    with manager_of(tmp_path, 1, best_metric="accuracy") as manager:
+        for value in (0.9, 0.5):
+            manager.save(metrics={"accuracy": value})
+    with pytest.warns(UserWarning, match=r"were saved with 'accuracy' \(max\) as best_metric; this manager judges by '"):
+        again = manager_of(tmp_path, 1, best_metric=metric, best_mode=mode)
+    with again:
+        for value in (0.3, 0.2, 0.25):
+            again.save(metrics={metric: value})
+        assert "ckpt-1" in names(tmp_path)
+        assert Path(str(again.best_checkpoint)).name == {"loss": "ckpt-4", "accuracy": "ckpt-4", "score": "ckpt-3"}[metric]
+
+
+def test_the_best_one_is_known_also_when_it_stays_for_ever(tmp_path: Path) -> None:
+    with manager_of(tmp_path, 1, best_metric="accuracy", keep_checkpoint_every_n_hours=0) as manager:
+        for accuracy in (0.9, 0.5, 0.7):
+            manager.save(metrics={"accuracy": accuracy})
+        assert manager.best_checkpoint == f"{tmp_path}/ckpt-1"
+    with manager_of(tmp_path, 1, best_metric="accuracy", keep_checkpoint_every_n_hours=100) as again:
+        assert again.best_checkpoint == f"{tmp_path}/ckpt-1"
+
+
+def test_a_metric_is_a_number(tmp_path: Path) -> None:
+    with (
+        manager_of(tmp_path, 1, best_metric="accuracy") as manager,
+        pytest.raises(ArgumentError, match=r"save: the metric 'accuracy' must be a number\. Received: 'high'\."),
+    ):
+        manager.save(metrics={"accuracy": "high"})  # type: ignore[dict-item]
+
+
+def test_a_preempted_program_saves_without_a_metric_and_keeps_the_best(tmp_path: Path) -> None:
+    with manager_of(tmp_path, 1, best_metric="accuracy") as manager:
+        left: list[bool] = []
+        config = replicant.TerminationConfig(exit_fn=lambda: left.append(True))
+        with replicant.PreemptionCheckpointHandler(manager, termination_config=config) as handler:
+            for accuracy in (0.9, 0.5):
+                manager.save(metrics={"accuracy": accuracy})
+            handler._termination.ask("the test")
+            handler.run(lambda: None)
+        assert left == [True]
+        assert names(tmp_path) == ["ckpt-1", "ckpt-3"]
 
 
 def test_one_per_period_stays_for_ever(tmp_path: Path) -> None:
@@ -102,7 +172,9 @@ def test_numbers_may_be_given(tmp_path: Path) -> None:
     [
         ({"max_to_keep": 0}, r"max_to_keep must be at least 1, or None to keep all checkpoints\. Received: 0"),
         ({"checkpoint_interval": 5}, r"checkpoint_interval=5 counts steps: pass the variable that counts them as step_counter"),
-        ({"best_metric": "loss", "best_mode": "low"}, r"best_mode must be 'min' or 'max'\. Received: 'low'"),
+        ({"best_metric": "loss", "best_mode": "low"}, r"best_mode must be 'auto', 'min' or 'max'\. Received: 'low'"),
+        ({"best_mode": "max"}, r"best_mode='max' says how best_metric is compared: pass best_metric too\."),
+        ({"best_metric": "score"}, r"best_metric='score': whether more or less of it is better cannot be told from the name\."),
     ],
 )
 def test_options_that_cannot_work(tmp_path: Path, options: Any, message: str) -> None:
