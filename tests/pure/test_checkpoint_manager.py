@@ -62,10 +62,9 @@ def test_the_best_stays(tmp_path: Path) -> None:
             manager.save()
     with manager_of(tmp_path, 2, best_metric="loss") as again:
         assert again.best_checkpoint == f"{tmp_path}/ckpt-2"
-    with (
-        pytest.warns(UserWarning, match=r"were saved with 'loss' \(min\) as best_metric; this manager judges by no metric\. The best"),
-        manager_of(tmp_path, 2) as without,
-    ):
+    with pytest.warns(UserWarning, match=r"were saved with 'loss' \(min\) as best_metric; this manager judges by no metric\."):
+        without = manager_of(tmp_path, 2)
+    with without:
         assert without.best_checkpoint is None
         for _ in range(3):
             without.save()
@@ -343,6 +342,66 @@ def test_a_dropped_manager_leaves_the_lock(tmp_path: Path) -> None:
     manager.save()
     del manager
     assert not (tmp_path / ".replicant.lock").exists()
+
+
+def planted_link(lock: Path, target: Path) -> None:
+    lock.symlink_to(target)
+
+
+def planted_name(lock: Path, target: Path) -> None:
+    lock.hardlink_to(target)
+
+
+@pytest.mark.parametrize(("plant", "what"), [(planted_link, "a symbolic link"), (planted_name, "a file that has another name")])
+def test_a_planted_lock_does_not_lead_to_another_file(tmp_path: Path, plant: Any, what: str) -> None:
+    victim = tmp_path / "victim.txt"
+    victim.write_text("precious")
+    (tmp_path / "run").mkdir()
+    plant(tmp_path / "run" / ".replicant.lock", victim)
+    with manager_of(tmp_path / "run") as manager:
+        with pytest.raises(
+            CheckpointError, match=rf"\.replicant\.lock is {what}.*, and nothing that Replicant made: writing to it"
+        ):
+            manager.save()
+        assert names(tmp_path / "run") == []
+    assert victim.read_text() == "precious"
+
+
+def test_a_planted_lock_that_leads_nowhere_makes_no_file(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".replicant.lock").symlink_to(tmp_path / "made")
+    with manager_of(tmp_path / "run") as manager, pytest.raises(CheckpointError, match="is a symbolic link"):
+        manager.save()
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_pipe_in_the_place_of_the_lock_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".replicant.lock")
+    with manager_of(tmp_path) as manager, pytest.raises(CheckpointError, match="is no regular file, and nothing that Replicant"):
+        manager.save()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_lock_file_of_another_user_is_not_overwritten(tmp_path: Path) -> None:
+    lock = tmp_path / ".replicant.lock"
+    lock.write_text("theirs")
+    os.chown(lock, 12345, -1)
+    with (
+        manager_of(tmp_path) as manager,
+        pytest.raises(CheckpointError, match="is a file of user 12345, and neither yours nor the"),
+    ):
+        manager.save()
+    assert lock.read_text() == "theirs"
+
+
+def test_a_directory_behind_a_link_is_locked_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with manager_of(tmp_path / "link") as manager:
+        manager.save()
+        assert (tmp_path / "run" / ".replicant.lock").exists()
+    assert names(tmp_path / "run") == ["ckpt-1"]
+    assert not (tmp_path / "run" / ".replicant.lock").exists()
 
 
 def test_what_dead_writers_left_is_removed_and_what_is_written_now_is_not(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from .._context import active_replica_context
 from .._state import current_recorder
 from ..errors import ArgumentError, ContextError
 from . import _storage
+from ._meta import EXTRA, read_checked
 from ._numbered import next_number
 from ._objects import Inventory, kind_of
 from ._once import chiefs, meet_before_reading, write_once
@@ -20,8 +21,6 @@ from ._options import CheckpointOptions
 from ._restore import Restore, RestoreStatus
 from ._values import decode, encode, fetch, start_fetching
 from ._writer import BackgroundWriter
-
-_EXTRA = ".extra/"  # begins the names of arrays that belong to no object: no object's name begins with a dot
 
 
 class Checkpoint:
@@ -126,8 +125,9 @@ class Checkpoint:
         meet_before_reading(path)
         if path is None:
             return RestoreStatus(None, tuple(Inventory(self._objects).items)), {}, []
-        meta, arrays = _storage.read(Path(path))
-        extra_arrays = [arrays.pop(f"{_EXTRA}{i}") for i in range(meta["num_extra_arrays"])]
+        manifest = read_checked(Path(path))
+        meta, arrays = manifest["meta"], _storage.read_arrays(Path(path), manifest["arrays"])
+        extra_arrays = [arrays.pop(f"{EXTRA}{i}") for i in range(meta["num_extra_arrays"])]
         restore = Restore(os.fspath(path), self._objects, meta["objects"], decode(meta, arrays))
         self._objects = restore.advance()
         self._restore = restore
@@ -151,7 +151,7 @@ class Checkpoint:
         descriptions = {key: kind.describe(item, inventory) for key, item in inventory.objects.items() if (kind := kind_of(item))}
         meta |= {"save_counter": save_counter, "saved_at": time.time(), "objects": descriptions, "extra": extra or {}}
         meta["num_extra_arrays"] = len(extra_arrays)
-        arrays |= {f"{_EXTRA}{i}": array for i, array in enumerate(extra_arrays)}
+        arrays |= {f"{EXTRA}{i}": array for i, array in enumerate(extra_arrays)}
 
         def write() -> None:
             _storage.write(path, meta, arrays)

@@ -7,7 +7,7 @@ from ..errors import ArgumentError
 
 Mode = Literal["min", "max"]
 
-# The names that Keras's metrics and losses have by themselves (and their usual short forms), by the direction that Keras gives them.
+# The names of Keras's metrics and losses and their usual short forms, by the direction that Keras gives them.
 _DOWN = """
     loss error error_rate mean_squared_error mse root_mean_squared_error rmse mean_absolute_error mae
     mean_absolute_percentage_error mape mean_squared_logarithmic_error msle log_cosh logcosh hinge squared_hinge categorical_hinge

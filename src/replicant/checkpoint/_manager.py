@@ -13,11 +13,11 @@ from ._appearing import remove
 from ._checkpoint import Checkpoint
 from ._direction import Mode, direction_of
 from ._lock import DirectoryLock
+from ._meta import read_checked
 from ._numbered import numbered_checkpoints, warn_passed_over
 from ._once import chiefs, is_writer
 from ._options import CheckpointOptions
 from ._retention import Saved, best_of, bests, divided
-from ._storage import read_manifest
 
 
 class CheckpointManager:
@@ -32,10 +32,10 @@ class CheckpointManager:
         step_counter: a number or variable that counts steps; needed for `checkpoint_interval`.
         checkpoint_interval: ``save`` does nothing before so many steps have passed since the last save.
         init_fn: called by ``restore_or_initialize`` where there is nothing to restore.
-        best_metric: which of the metrics given to ``save`` decides what is best. Of equal ones the newest counts; NaN and infinite
-            values never do.
-        best_mode: "max" or "min" says whether the highest or the lowest value is the best; "auto" tells it from the name, as Keras's
-            callbacks do.
+        best_metric: which of the metrics given to ``save`` decides what is best. Of equal ones the newest counts, and NaN and
+            infinite values never do.
+        best_mode: "max" or "min" says whether the highest or the lowest value is the best; "auto" tells it from the name, as
+            Keras's callbacks do.
 
     Raises ArgumentError for values that contradict each other, and for a `best_metric` whose name does not say whether more or less
     is better. Warns if the checkpoints in `directory` were judged by another metric or mode: the best by each of them stays.
@@ -241,14 +241,17 @@ class CheckpointManager:
         saved = []
         for number, path in numbered_checkpoints(self._prefix):
             try:
-                meta = read_manifest(path)["meta"]
+                meta = read_checked(path)["meta"]
             except DamagedCheckpointError:
                 saved.append(Saved(number, path.stat().st_mtime))
                 continue
             extra = meta["extra"]  # empty if a bare Checkpoint wrote it
-            saved_at = extra.get("saved_at", meta["saved_at"])
-            saved.append(Saved(number, saved_at, extra.get("metric"), extra.get("metric_name"), extra.get("mode")))
-            self._last_preserved = extra.get("last_preserved", self._last_preserved)
+            saved_at, preserved = (_number(extra.get(name)) for name in ("saved_at", "last_preserved"))
+            name, mode = extra.get("metric_name"), extra.get("mode")
+            is_judged = isinstance(name, str) and mode in ("min", "max")
+            judge = (name, mode) if is_judged else (None, None)
+            saved.append(Saved(number, meta["saved_at"] if saved_at is None else saved_at, _number(extra.get("metric")), *judge))
+            self._last_preserved = self._last_preserved if preserved is None else preserved
         if self._keep_every is None:
             return saved
         self._preserved = [each for each in saved if each.saved_at <= self._last_preserved]
@@ -262,8 +265,8 @@ class CheckpointManager:
             told = ", ".join(sorted(f"{name or 'a metric without a name'!r} ({mode or 'min or max'})" for name, mode in others))
             judged = f"judges by {mine[0]!r} ({mine[1]})" if mine[0] else "judges by no metric"
             warnings.warn(
-                f"The checkpoints in {self.directory} were saved with {told} as best_metric; this manager {judged}. The best by each "
-                "of them stays; delete those that you do not need.",
+                f"The checkpoints in {self.directory} were saved with {told} as best_metric; this manager {judged}. The best by "
+                "each of them stays; delete those that you do not need.",
                 stacklevel=3,
             )
 
@@ -298,3 +301,8 @@ def _checked_mode(best_metric: str | None, best_mode: str) -> Mode | None:
             raise ArgumentError(f"best_mode={best_mode!r} says how best_metric is compared: pass best_metric too.")
         return None
     return direction_of(best_metric) if best_mode == "auto" else best_mode
+
+
+def _number(value: Any) -> float | None:
+    """A number that a manifest holds; None for anything else."""
+    return float(value) if type(value) in (int, float) else None

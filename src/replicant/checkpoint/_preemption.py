@@ -108,5 +108,7 @@ class _Calls:
         return self._handler._num_calls
 
     def restore(self, state: int) -> None:
-        """Go on counting."""
+        """Go on counting. Raises ArgumentError unless `state` is a number of calls."""
+        if type(state) is not int or state < 0:
+            raise ArgumentError(f"{state!r} is no number of calls.")
         self._handler._num_calls = state

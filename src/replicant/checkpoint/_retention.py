@@ -11,8 +11,8 @@ from ._direction import Mode
 class Saved:
     """A checkpoint.
 
-    number: of its name. saved_at: seconds since the epoch. metric: what it is judged by, None if unknown. name, mode: of the metric,
-    as its manager was told; None if unknown.
+    number: of its name. saved_at: seconds since the epoch. metric: what it is judged by, None if unknown. name, mode: of the
+    metric, as its manager was told; None if unknown.
     """
 
     number: int
