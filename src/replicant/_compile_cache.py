@@ -88,7 +88,7 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def _prepared(folder: Path) -> Path:
     """`folder`, made if it is not there, without the links on the way to it.
 
-    Raises OSError if it cannot be made, PermissionError if others could put something there: what lies in it is run as machine code.
+    Raises OSError if it cannot be made, PermissionError if others could put something there: it is run as machine code.
     """
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)

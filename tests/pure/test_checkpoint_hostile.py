@@ -1,5 +1,6 @@
 """Checkpoints that somebody wrote by hand: a valid checksum, and anything else. They are refused, and nothing else happens."""
 
+import contextlib
 import copy
 import json
 import os
@@ -289,14 +290,10 @@ def look_at(folder: Path) -> None:
             _storage.verify,
             lambda path: replicant.CheckpointManager(checkpoint(), path.parent, 1, best_metric="loss").restore_or_initialize(),
         ):
-            try:
+            with contextlib.suppress(CheckpointError):
                 look(folder)
-            except CheckpointError:
-                pass
-        try:
+        with contextlib.suppress(CheckpointError):
             assert replicant.latest_checkpoint(folder.parent) in (None, str(folder))
-        except CheckpointError:
-            pass
         mine = checkpoint()
         try:
             mine.restore(folder).expect_partial()

@@ -200,7 +200,7 @@ def _check_records(file: Path, manifest: dict[str, Any]) -> int:
 
 def _problem(record: Any, end: int) -> str | None:
     """What is wrong with the description of an array that lies after the first `end` bytes."""
-    if not isinstance(record, dict) or set(record) != _RECORD or not {type(record["key"]), type(record["dtype"])} == {str}:
+    if not isinstance(record, dict) or set(record) != _RECORD or {type(record["key"]), type(record["dtype"])} != {str}:
         return f"it is not described by {', '.join(sorted(_RECORD))}"
     sizes = [record["offset"], record["num_bytes"], record["crc32"]]
     shape = record["shape"]
@@ -271,10 +271,10 @@ def _require_whole(path: Path, record: dict[str, Any], found: int, checksum: int
 def _read_array(path: Path, file: Any, record: dict[str, Any]) -> np.ndarray:
     key = record["key"]
     dtype = _dtype(path, record)
-    if math.prod(record["shape"]) * dtype.itemsize != record["num_bytes"]:
+    num_bytes = math.prod(record["shape"]) * dtype.itemsize
+    if num_bytes != record["num_bytes"]:
         raise DamagedCheckpointError(
-            f"{path}: {key!r} cannot be {dtype}{record['shape']}: that has {math.prod(record['shape']) * dtype.itemsize} bytes, but "
-            f"{record['num_bytes']} are stored."
+            f"{path}: {key!r} cannot be {dtype}{record['shape']}: that has {num_bytes} bytes, but {record['num_bytes']} are stored."
         )
     file.seek(record["offset"])
     try:

@@ -56,12 +56,17 @@ class Randomness:
         """
         try:
             name, position, has_gauss, gauss, version, following = self.rest
-            if type(position) is not int or not 0 <= position <= len(self.numpy):  # NumPy itself would read beyond its memory
-                raise ValueError(f"{position!r} is no position in {len(self.numpy)} numbers")
+            _check_position(position, len(self.numpy))
             np.random.set_state((name, self.numpy, position, has_gauss, float(gauss)))  # noqa: NPY002 - as above
             random.setstate((version, tuple(map(int, self.python)), None if following is None else float(following)))
         except (TypeError, ValueError, OverflowError) as error:
             raise CheckpointError(f"The saved states of the random generators of NumPy and Python are none: {error}.") from error
+
+
+def _check_position(position: Any, size: int) -> None:
+    """NumPy itself would read beyond its memory."""
+    if type(position) is not int or not 0 <= position <= size:
+        raise ValueError(f"{position!r} is no position in {size} numbers")
 
 
 @dataclasses.dataclass

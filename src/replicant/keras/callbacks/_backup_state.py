@@ -1,7 +1,7 @@
 """What other callbacks remember: those of their attributes that have changed since training began.
 
-A backup may be written by somebody else. So it can only change what a callback has already, to a value of the same type, and never
-where a callback reads or writes.
+A backup may be written by somebody else. So it changes only what a callback has, to a value of the same type, and never where a
+callback reads or writes. Of what a callback gets only in training (as Keras's ModelCheckpoint counts epochs), numbers come back.
 """
 
 import re
@@ -32,23 +32,23 @@ class CallbackStates:
     def save(self) -> list[Any]:
         """Class and changed attributes of each, in what ``pack`` can pack."""
         return [
-            [name, self._changed(name, _attributes(callback), old)]
+            [name, self._changed(name, callback, old)]
             for name, callback, old in zip(self._names, self._callbacks, self._before, strict=True)
         ]
 
-    def _changed(self, callback: str, now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    def _changed(self, name: str, callback: Any, before: dict[str, Any]) -> dict[str, Any]:
         """What has changed and can be brought back; the rest is told once."""
         changed = {}
-        for name, value in now.items():
-            if name in before and _equal(value, before[name]):
+        for attribute, value in _attributes(callback).items():
+            if attribute in before and _equal(value, before[attribute]):
                 continue
-            problem = _problem(name, value, before)
+            problem = _problem(callback, attribute, value, before)
             if problem is None:
-                changed[name] = value
-            elif (callback, name) not in self._told:
-                self._told.add((callback, name))
+                changed[attribute] = value
+            elif (name, attribute) not in self._told:
+                self._told.add((name, attribute))
                 warnings.warn(
-                    f"A backup does not hold the attribute {name!r} of the callback {callback!r}: {problem}. After an interruption "
+                    f"A backup does not hold the attribute {attribute!r} of the callback {name!r}: {problem}. After an interruption "
                     "it begins anew.",
                     stacklevel=2,
                 )
@@ -64,12 +64,12 @@ class CallbackStates:
             if is_mute(callback):  # it stands for one that works on the chief
                 continue
             for attribute, value in known.get(name, {}).items():
-                problem = _problem(attribute, value, before)
+                problem = _problem(callback, attribute, value, before)
                 if problem is not None:
                     raise CheckpointError(
-                        f"The backup says that the attribute {attribute!r} of the callback {name!r} is {_shown(value)}, but that is "
-                        f"not brought back: {problem}. Either another program wrote the backup, or this program has changed: delete "
-                        "the backup to begin anew."
+                        f"The backup says that the attribute {attribute!r} of the callback {name!r} is {_shown(value)}, but that "
+                        f"is not brought back: {problem}. Either another program wrote the backup, or this program has changed: "
+                        "delete the backup to begin anew."
                     )
             vars(callback).update(known.get(name, {}))
         new, gone = [sorted(each) for each in (set(self._names) - set(known), set(known) - set(self._names))]
@@ -101,14 +101,16 @@ def _attributes(callback: Any) -> dict[str, Any]:
     return found
 
 
-def _problem(name: str, value: Any, before: dict[str, Any]) -> str | None:
-    """Why `value` is not brought back; None if it is."""
-    if name not in before:
-        return "the callback does not have it when training begins (set it in __init__ or on_train_begin)"
-    old = before[name]
+def _problem(callback: Any, name: str, value: Any, before: dict[str, Any]) -> str | None:
+    """Why `value` is not brought back; None if it is. `before`: the attributes of `callback` when training began."""
     texts = list(_texts(value))
     if texts and (_PLACES.search(name) or not all(map(_PLAIN_TEXT.fullmatch, texts))):
         return "it holds text that may name a file, and only the program says which files are used"
+    if name not in before:
+        if texts or hasattr(type(callback), name) or not name.isidentifier():
+            return "the callback does not have it when training begins (set it in __init__ or on_train_begin)"
+        return None
+    old = before[name]
     if value is not None and old is not None and _kind(value) != _kind(old):
         return f"it is a {_kind(old)} when training begins, and this is a {_kind(value)}"
     return None
