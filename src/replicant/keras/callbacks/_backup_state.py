@@ -48,8 +48,8 @@ class CallbackStates:
             elif (name, attribute) not in self._told:
                 self._told.add((name, attribute))
                 warnings.warn(
-                    f"A backup does not hold the attribute {attribute!r} of the callback {name!r}: {problem}. After an interruption "
-                    "it begins anew.",
+                    f"A backup does not hold the attribute {attribute!r} of the callback {name!r}: {problem}. After an "
+                    "interruption it begins anew.",
                     stacklevel=2,
                 )
         return changed
