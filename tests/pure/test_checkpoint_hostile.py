@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -225,6 +226,58 @@ def test_a_manager_passes_over_what_was_planted(saved: Path, tmp_path: Path, cha
             assert manager.restore_or_initialize() == whole
         with pytest.warns(UserWarning, match=r"Passed over the checkpoint .*ckpt-2"):
             assert replicant.latest_checkpoint(tmp_path) == whole
+
+
+def overcommit() -> bool:
+    """Whether this system promises memory that it does not have."""
+    file = Path("/proc/sys/vm/overcommit_memory")
+    return not file.exists() or file.read_text().strip() == "1"
+
+
+@pytest.mark.skipif(overcommit(), reason="the system would let us have the memory, and then read for hours")
+def test_more_than_the_memory_is_an_error(saved: Path, tmp_path: Path) -> None:
+    size = 1 << 43
+    manifest = manifest_of(saved)
+    manifest["arrays"] = [{"key": "v", "dtype": "uint8", "shape": [size], "offset": 0, "num_bytes": size, "crc32": 0}]
+    manifest["meta"] |= {"copies": {}, "random_keys": {}}
+    folder = plant(saved, tmp_path / "ckpt-1", manifest, b"")
+    os.truncate(folder / "arrays.bin", size)  # without taking a byte of the disk
+    with pytest.raises(CheckpointError, match=rf"there is no memory for 'v', which has {size} bytes"):
+        checkpoint().restore(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "description", "message"),
+    [
+        ("model", {"num_weights": "2", "build_config": None}, r"'model' has '2' weights in the checkpoint, which is no number"),
+        ("optimizer", {"trainable_variables": 3}, r"'optimizer' was saved for the variables 3, which is no list of names"),
+        ("optimizer", {"trainable_variables": [3]}, r"'optimizer' was saved for the variables \[3\], which is no list of names"),
+    ],
+)
+def test_what_is_said_about_kerass_objects_is_checked(tmp_path: Path, kind: str, description: Any, message: str) -> None:
+    def objects() -> dict[str, Any]:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD()
+        optimizer.build(model.trainable_variables)
+        return {"model": model, "optimizer": optimizer}
+
+    whole = Path(replicant.Checkpoint(**objects()).save(tmp_path / "ckpt"))
+    manifest = manifest_of(whole)
+    manifest["meta"]["objects"][kind] = description
+    with pytest.raises(CheckpointError, match=message):
+        replicant.Checkpoint(**objects()).restore(plant(whole, tmp_path / "forged", manifest))
+
+
+def test_the_number_of_calls_is_a_number(tmp_path: Path) -> None:
+    config = replicant.TerminationConfig(exit_fn=lambda: None)
+    with replicant.PreemptionCheckpointHandler(replicant.Checkpoint(x=1), str(tmp_path), config) as handler:
+        path = Path(handler._manager.checkpoint.save(tmp_path / "whole"))
+        manifest = manifest_of(path)
+        manifest["meta"]["states"]["preemption_handler"] = -1
+        with pytest.raises(
+            CheckpointError, match=r"did not take its state from the checkpoint: ArgumentError: -1 is no number of calls"
+        ):
+            handler._manager.checkpoint.restore(plant(path, tmp_path / "forged", manifest))
 
 
 # Anything, anywhere
