@@ -82,7 +82,7 @@ class CheckpointManager:
         self._interval = checkpoint_interval
         self._init_fn = init_fn
         self._best_metric = best_metric
-        self._mode = _checked_mode(best_metric, best_mode)
+        self._mode: Mode | None = _checked_mode(best_metric, best_mode)
         self._lock = DirectoryLock(self._prefix.parent)
         self._last_step: int | None = None
         self._last_preserved = time.time()
@@ -293,7 +293,7 @@ def _less(step: int | None, last_step: int | None, interval: int) -> bool:
     return step is not None and last_step is not None and step < last_step + interval
 
 
-def _checked_mode(best_metric: str | None, best_mode: str) -> Mode | None:
+def _checked_mode(best_metric: str | None, best_mode: Literal["auto", "min", "max"]) -> Mode | None:
     if best_mode not in ("auto", "min", "max"):
         raise ArgumentError(f"best_mode must be 'auto', 'min' or 'max'. Received: {best_mode!r}.")
     if best_metric is None:

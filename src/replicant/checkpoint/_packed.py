@@ -41,13 +41,14 @@ def unpack(packed: Any, arrays: list[np.ndarray]) -> Any:
 def _unpacked(packed: Any, arrays: list[np.ndarray]) -> Any:
     if type(packed) in _PLAIN:
         return packed
-    ((kind, value),) = packed.items() if isinstance(packed, dict) else [("nothing that is known", packed)]
+    items: Any = packed.items() if isinstance(packed, dict) else [("nothing that is known", packed)]
+    ((kind, value),) = items
     match kind:
         case "array" | "scalar" if type(value) is int and value >= 0:
             return arrays[value] if kind == "array" else arrays[value][()]
         case "dict":
             return {_unpacked(key, arrays): _unpacked(item, arrays) for key, item in value}
         case "list" | "tuple":
-            items = [_unpacked(item, arrays) for item in value]
-            return items if kind == "list" else tuple(items)
+            inside = [_unpacked(item, arrays) for item in value]
+            return inside if kind == "list" else tuple(inside)
     raise ValueError(f"{kind!r} is no kind of value")

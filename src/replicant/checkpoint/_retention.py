@@ -40,7 +40,8 @@ def bests(saved: Sequence[Saved], name: str | None, mode: Mode | None) -> dict[i
     found: dict[int, Saved] = {}
     for judge, how in judges:
         alike = [each for each in saved if each.name == judge]
-        for direction in ("min", "max") if how is None else (how,):
+        directions: tuple[Mode, ...] = ("min", "max") if how is None else (how,)
+        for direction in directions:
             best = best_of(alike, direction)
             if best is not None:
                 found[best.number] = best

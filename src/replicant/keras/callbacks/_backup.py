@@ -214,7 +214,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
 
     def _go_on(self, saved: dict[str, Any]) -> None:
         position = Position.of(saved["position"])
-        self._run.check(position, int(self.params.get("epochs", 1)))
+        self._run.check(position, int((self.params or {}).get("epochs", 1)))
         self._run.resume, self._run.logs = position, saved["logs"]
         self._fitted._initial_epoch = position.epoch
         self._epoch, self._num_steps = position.epoch, position.num_steps
