@@ -211,6 +211,11 @@ def test_a_layer_that_is_built_later_does_not_shift_the_others(tmp_path: Path) -
     restored(ROWS)  # without the head: all kernels have one shape, and the stored ones are one more
     status = Checkpoint(model=restored).restore(path)
     assert len(status.deferred) == 6
+    for _ in range(2):  # without values it computes nothing
+        with pytest.raises(
+            CheckpointError, match=r"'model' \(WithHead\) waits for its values .* layers are not built by this call"
+        ):
+            restored(ROWS)
     assert np.asarray(restored(ROWS, with_head=True)).tobytes() == expected.tobytes()
     status.assert_consumed()
 

@@ -214,6 +214,13 @@ class Restore:
             self._used.add(key)
         self._advance(())
         self._watch()
+        if any(_is_in(value, (key,)) for value in self.deferred) and key in self._waiting:
+            raise CheckpointError(
+                f"{key!r} ({type(item).__name__}) waits for its values from the checkpoint {self.path}, of which it has more than "
+                "the object has weights so far: some of its layers are not built by this call, and until they are nobody can tell "
+                "which value belongs to which weight. Call it once in the way that builds all of its layers (for example with "
+                "training=True), or remove the layers that are never used."
+            )
         if not self.deferred:
             self.warn()
 

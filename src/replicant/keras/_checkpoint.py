@@ -68,7 +68,7 @@ def _call(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -
             for resume in waiting:
                 resume()
         except BaseException:
-            layer.__dict__[_WAITING] = waiting
+            layer.__dict__[_WAITING] = waiting  # also if one of them has come again
             raise
     return original(layer, *args, **kwargs)
 
