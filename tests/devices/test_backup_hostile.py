@@ -24,13 +24,14 @@ class Stop(keras.callbacks.Callback):
     """Ends the fit in the second epoch."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self.model.optimizer.iterations == 6:
+        model: Any = self.model
+        if model.optimizer.iterations == 6:
             raise RuntimeError("gone")
 
 
 def fit(folder: Path, *callbacks: Any) -> None:
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    model: Any = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     model.fit(ROWS, np.ones(8), 2, epochs=3, verbose=0, callbacks=[BackupAndRestore(folder, 2), *callbacks])
 

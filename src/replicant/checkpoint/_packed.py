@@ -42,9 +42,11 @@ def _unpacked(packed: Any, arrays: list[np.ndarray]) -> Any:
     if type(packed) in _PLAIN:
         return packed
     items: Any = packed.items() if isinstance(packed, dict) else [("nothing that is known", packed)]
+    kind: str
+    value: Any
     ((kind, value),) = items
     match kind:
-        case "array" | "scalar" if type(value) is int and value >= 0:
+        case "array" | "scalar" if _is_index(value):
             return arrays[value] if kind == "array" else arrays[value][()]
         case "dict":
             return {_unpacked(key, arrays): _unpacked(item, arrays) for key, item in value}
@@ -52,3 +54,7 @@ def _unpacked(packed: Any, arrays: list[np.ndarray]) -> Any:
             inside = [_unpacked(item, arrays) for item in value]
             return inside if kind == "list" else tuple(inside)
     raise ValueError(f"{kind!r} is no kind of value")
+
+
+def _is_index(value: Any) -> bool:
+    return type(value) is int and value >= 0

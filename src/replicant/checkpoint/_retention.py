@@ -34,7 +34,7 @@ def bests(saved: Sequence[Saved], name: str | None, mode: Mode | None) -> dict[i
 
     Where it was not noted how a metric is compared, both the lowest and the highest count.
     """
-    judges = {(each.name, each.mode) for each in saved if each.metric is not None}
+    judges: set[tuple[str | None, Mode | None]] = {(each.name, each.mode) for each in saved if each.metric is not None}
     if name is not None:
         judges.add((name, mode))
     found: dict[int, Saved] = {}
