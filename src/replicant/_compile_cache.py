@@ -6,6 +6,7 @@ killed process wrote half. A cache that the user configured is left alone.
 
 import dataclasses
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ SWITCH = "REPLICANT_COMPILATION_CACHE"
 MAX_BYTES = 1 << 30
 _ENTRY = "-cache"
 _STAMP = "checked"
+_NOBODY = 65534  # stands for users that a container does not know, such as the owner of / outside of it
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
@@ -84,15 +86,34 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def _prepared(folder: Path) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """`folder`, made if it is not there, without the links on the way to it.
+
+    Raises OSError if it cannot be made, PermissionError if others could put something there: it is run as machine code.
+    """
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = folder.resolve()  # what is checked below is what is used, whatever somebody does to a link later
     state = folder.stat()
-    # What lies here is run as machine code.
-    if hasattr(os, "getuid") and (state.st_uid != os.getuid() or state.st_mode & 0o022):
-        raise PermissionError(f"{folder} belongs to user {state.st_uid}, mode {state.st_mode & 0o777:o}: others could write to it")
+    if hasattr(os, "getuid"):
+        if state.st_uid != os.getuid() or state.st_mode & 0o022:
+            raise PermissionError(
+                f"{folder} belongs to user {state.st_uid}, mode {state.st_mode & 0o777:o}: others could write to it"
+            )
+        _require_own_way(folder)
     entries = _entries(folder)
     _drop_broken(folder, entries)
     _drop_oldest(entries)
     return folder
+
+
+def _require_own_way(folder: Path) -> None:
+    """Raise PermissionError if somebody else could put another folder in the place of this one or of one that it lies in."""
+    for parent in folder.parents:
+        state = parent.stat()
+        if state.st_mode & stat.S_IWOTH and not state.st_mode & stat.S_ISVTX:
+            raise PermissionError(f"{parent} has mode {state.st_mode & 0o777:o}: others could replace what lies in it")
+        if state.st_uid not in (0, os.getuid(), _NOBODY):
+            raise PermissionError(f"{parent} belongs to user {state.st_uid}, who could replace what lies in it")
 
 
 def _entries(folder: Path) -> list[tuple[float, int, Path]]:

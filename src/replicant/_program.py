@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _inflight, _planning
+from . import _inflight, _planning, _state
 from ._adopt import adopt, check_same_program
 from ._context import get_strategy
 from ._interpret import run_alone
@@ -231,6 +231,8 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         require_eager(self._name)
+        if _state.before_use:
+            _state.settle(in_step=True)
         leaves, tree = jax.tree.flatten((args, kwargs))
         arrays = [leaf for leaf in leaves if is_array(leaf)]
         on_host: list[Any] = []

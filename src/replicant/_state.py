@@ -420,8 +420,21 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
         _active.recorders.pop()
 
 
+# Called before variables are read or written, with whether a step is about to use them: restores that go on when more variables
+# come into being. Nearly always empty.
+before_use: list[Callable[[bool], None]] = []
+
+
+def settle(*, in_step: bool = False) -> None:
+    """Do what must be done before variables are read or written."""
+    for go_on in tuple(before_use):
+        go_on(in_step)
+
+
 def read(ref: Ref, *, assigned: bool = False) -> Any:
     """The variable's value here and now: in a trace, or eagerly. `assigned`: only to return what has just been assigned."""
+    if before_use:
+        settle()
     recorder = current_recorder()
     value = ref.read_eagerly() if recorder is None else recorder.read(ref)
     tell_listeners(ref, value, recorder, assigned=assigned)
@@ -436,6 +449,8 @@ def tell_listeners(ref: Ref, value: Any, recorder: Recorder | None, *, assigned:
 
 def read_copies(ref: Ref) -> tuple[Any, bool]:
     """What is held here and now: the stack of the replicas' copies, or one value; and whether it is a stack."""
+    if before_use:
+        settle()
     recorder = current_recorder()
     if recorder is None:
         ref.expose()

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ import replicant
 from replicant.data import Dataset
 from replicant.errors import ArgumentError, ConfigurationError
 from replicant.keras.callbacks import TensorBoard
-from replicant.keras.callbacks._event_file import buckets
+from replicant.keras.callbacks._event_file import EventFile, buckets
 from replicant.keras.callbacks._pictures import pictures_of, png
 
 X = np.arange(60, dtype=np.float32).reshape(20, 3) / 60
@@ -452,3 +453,11 @@ def test_without_the_writer(monkeypatch):
 def test_tensorflow_is_not_asked_for(tmp_path):
     fit(make_model(), TensorBoard(tmp_path))
     assert "tensorflow" not in sys.modules
+
+
+def test_nobody_can_guess_the_name_of_an_event_file(tmp_path: Path) -> None:
+    """Whoever could might plant a link there, and what it leads to would be overwritten."""
+    for _ in range(2):
+        EventFile(tmp_path).close()
+    names = [re.fullmatch(r"events\.out\.tfevents\.\d{10}\..+\.\d+\.\d{6}\.([0-9a-f]{16})\.v2", p.name) for p in tmp_path.iterdir()]
+    assert len({name[1] for name in names if name is not None}) == 2

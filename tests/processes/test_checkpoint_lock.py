@@ -1,5 +1,6 @@
 """Two programs and one directory of checkpoints; and what a killed one leaves there."""
 
+import fcntl
 import json
 import os
 import signal
@@ -113,3 +114,16 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) ->
     assert replicant.latest_checkpoint(tmp_path) is None
     replicant.Checkpoint(x=np.ones(3)).save(tmp_path / "ckpt")
     assert [path.name for path in tmp_path.iterdir()] == ["ckpt-1"]
+
+
+@pytest.mark.parametrize("content", ["[" * 4096, '{"since": 1e999}', '{"since": "x", "pid": 1e400}', "\x00\xff", "[1]", ""])
+def test_a_lock_that_says_nonsense_is_held_by_another_program(tmp_path: Path, content: str) -> None:
+    with (tmp_path / ".replicant.lock").open("w+") as file:
+        file.write(content)
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)  # of another opened file, so as good as another program's
+        with (
+            manager(tmp_path) as mine,
+            pytest.raises(CheckpointError, match="is in use by another program: two programs that save"),
+        ):
+            mine.save()

@@ -69,6 +69,29 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*-cache"))
 
 
+def test_a_folder_that_others_can_replace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    refusal = f"[1. 3. 5.] False no folder to keep compiled programs in ({tmp_path / 'open'} has mode 777: others could replace"
+    assert run(tmp_path / "open" / "folder").startswith(refusal)
+    (tmp_path / "open").chmod(0o1777)  # like /tmp: everybody may add to it, and nobody may replace what others added
+    assert run(tmp_path / "open" / "folder") == "[1. 3. 5.] False on"
+
+
+def test_a_link_on_the_way_is_followed_once(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    assert _compile_cache._prepared(tmp_path / "link" / "programs") == tmp_path / "mine" / "programs"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_a_folder_in_somebody_elses_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 12345, -1)
+    with pytest.raises(PermissionError, match=r"theirs belongs to user 12345, who could replace what lies in it"):
+        _compile_cache._prepared(tmp_path / "theirs" / "programs")
+
+
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "no folder to keep compiled programs in ([Errno" in run(tmp_path / "file" / "folder")

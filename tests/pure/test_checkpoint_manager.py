@@ -62,8 +62,77 @@ def test_the_best_stays(tmp_path: Path) -> None:
             manager.save()
     with manager_of(tmp_path, 2, best_metric="loss") as again:
         assert again.best_checkpoint == f"{tmp_path}/ckpt-2"
-    with manager_of(tmp_path, 2) as without:
+    with pytest.warns(UserWarning, match=r"were saved with 'loss' \(min\) as best_metric; this manager judges by no metric\."):
+        without = manager_of(tmp_path, 2)
+    with without:
         assert without.best_checkpoint is None
+        for _ in range(3):
+            without.save()
+        assert names(tmp_path) == ["ckpt-2", "ckpt-7", "ckpt-8"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "values", "best"),
+    [
+        ("accuracy", "auto", (0.5, 0.9, 0.7), 2),
+        ("val_loss", "auto", (0.5, 0.1, 0.7), 2),
+        ("score", "max", (0.5, 0.9, 0.7), 2),
+        ("accuracy", "min", (0.5, 0.1, 0.7), 2),
+        ("accuracy", "auto", (0.9, float("nan"), float("nan")), 1),
+        ("loss", "auto", (0.9, float("-inf"), 1.0), 1),
+        ("accuracy", "auto", (0.9, 0.9, 0.7), 2),
+    ],
+)
+def test_the_best_one_is_never_deleted(tmp_path: Path, metric: str, mode: Any, values: Any, best: int) -> None:
+    with manager_of(tmp_path, 1, best_metric=metric, best_mode=mode) as manager:
+        for value in values:
+            manager.save(metrics={metric: value})
+        assert manager.best_checkpoint == f"{tmp_path}/ckpt-{best}"
+        assert names(tmp_path) == [f"ckpt-{best}", "ckpt-3"]
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("loss", "auto"), ("accuracy", "min"), ("score", "max")])
+def test_another_judge_does_not_delete_the_best_of_the_one_before(tmp_path: Path, metric: str, mode: Any) -> None:
+    with manager_of(tmp_path, 1, best_metric="accuracy") as manager:
+        for value in (0.9, 0.5):
+            manager.save(metrics={"accuracy": value})
+    with pytest.warns(UserWarning, match=r"were saved with 'accuracy' \(max\) as best_metric; this manager judges by '"):
+        again = manager_of(tmp_path, 1, best_metric=metric, best_mode=mode)
+    with again:
+        for value in (0.3, 0.2, 0.25):
+            again.save(metrics={metric: value})
+        assert "ckpt-1" in names(tmp_path)
+        assert Path(str(again.best_checkpoint)).name == {"loss": "ckpt-4", "accuracy": "ckpt-4", "score": "ckpt-3"}[metric]
+
+
+def test_the_best_one_is_known_also_when_it_stays_for_ever(tmp_path: Path) -> None:
+    with manager_of(tmp_path, 1, best_metric="accuracy", keep_checkpoint_every_n_hours=0) as manager:
+        for accuracy in (0.9, 0.5, 0.7):
+            manager.save(metrics={"accuracy": accuracy})
+        assert manager.best_checkpoint == f"{tmp_path}/ckpt-1"
+    with manager_of(tmp_path, 1, best_metric="accuracy", keep_checkpoint_every_n_hours=100) as again:
+        assert again.best_checkpoint == f"{tmp_path}/ckpt-1"
+
+
+def test_a_metric_is_a_number(tmp_path: Path) -> None:
+    with (
+        manager_of(tmp_path, 1, best_metric="accuracy") as manager,
+        pytest.raises(ArgumentError, match=r"save: the metric 'accuracy' must be a number\. Received: 'high'\."),
+    ):
+        manager.save(metrics={"accuracy": "high"})  # type: ignore[dict-item]
+
+
+def test_a_preempted_program_saves_without_a_metric_and_keeps_the_best(tmp_path: Path) -> None:
+    with manager_of(tmp_path, 1, best_metric="accuracy") as manager:
+        left: list[bool] = []
+        config = replicant.TerminationConfig(exit_fn=lambda: left.append(True))
+        with replicant.PreemptionCheckpointHandler(manager, termination_config=config) as handler:
+            for accuracy in (0.9, 0.5):
+                manager.save(metrics={"accuracy": accuracy})
+            handler._termination.ask("the test")
+            handler.run(lambda: None)
+        assert left == [True]
+        assert names(tmp_path) == ["ckpt-1", "ckpt-3"]
 
 
 def test_one_per_period_stays_for_ever(tmp_path: Path) -> None:
@@ -102,7 +171,9 @@ def test_numbers_may_be_given(tmp_path: Path) -> None:
     [
         ({"max_to_keep": 0}, r"max_to_keep must be at least 1, or None to keep all checkpoints\. Received: 0"),
         ({"checkpoint_interval": 5}, r"checkpoint_interval=5 counts steps: pass the variable that counts them as step_counter"),
-        ({"best_metric": "loss", "best_mode": "low"}, r"best_mode must be 'min' or 'max'\. Received: 'low'"),
+        ({"best_metric": "loss", "best_mode": "low"}, r"best_mode must be 'auto', 'min' or 'max'\. Received: 'low'"),
+        ({"best_mode": "max"}, r"best_mode='max' says how best_metric is compared: pass best_metric too\."),
+        ({"best_metric": "score"}, r"best_metric='score': whether more or less of it is better cannot be told from the name\."),
     ],
 )
 def test_options_that_cannot_work(tmp_path: Path, options: Any, message: str) -> None:
@@ -271,6 +342,66 @@ def test_a_dropped_manager_leaves_the_lock(tmp_path: Path) -> None:
     manager.save()
     del manager
     assert not (tmp_path / ".replicant.lock").exists()
+
+
+def planted_link(lock: Path, target: Path) -> None:
+    lock.symlink_to(target)
+
+
+def planted_name(lock: Path, target: Path) -> None:
+    lock.hardlink_to(target)
+
+
+@pytest.mark.parametrize(("plant", "what"), [(planted_link, "a symbolic link"), (planted_name, "a file that has another name")])
+def test_a_planted_lock_does_not_lead_to_another_file(tmp_path: Path, plant: Any, what: str) -> None:
+    victim = tmp_path / "victim.txt"
+    victim.write_text("precious")
+    (tmp_path / "run").mkdir()
+    plant(tmp_path / "run" / ".replicant.lock", victim)
+    with manager_of(tmp_path / "run") as manager:
+        with pytest.raises(
+            CheckpointError, match=rf"\.replicant\.lock is {what}.*, and nothing that Replicant made: writing to it"
+        ):
+            manager.save()
+        assert names(tmp_path / "run") == []
+    assert victim.read_text() == "precious"
+
+
+def test_a_planted_lock_that_leads_nowhere_makes_no_file(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".replicant.lock").symlink_to(tmp_path / "made")
+    with manager_of(tmp_path / "run") as manager, pytest.raises(CheckpointError, match="is a symbolic link"):
+        manager.save()
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_pipe_in_the_place_of_the_lock_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".replicant.lock")
+    with manager_of(tmp_path) as manager, pytest.raises(CheckpointError, match="is no regular file, and nothing that Replicant"):
+        manager.save()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_lock_file_of_another_user_is_not_overwritten(tmp_path: Path) -> None:
+    lock = tmp_path / ".replicant.lock"
+    lock.write_text("theirs")
+    os.chown(lock, 12345, -1)
+    with (
+        manager_of(tmp_path) as manager,
+        pytest.raises(CheckpointError, match="is a file of user 12345, and neither yours nor the"),
+    ):
+        manager.save()
+    assert lock.read_text() == "theirs"
+
+
+def test_a_directory_behind_a_link_is_locked_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with manager_of(tmp_path / "link") as manager:
+        manager.save()
+        assert (tmp_path / "run" / ".replicant.lock").exists()
+    assert names(tmp_path / "run") == ["ckpt-1"]
+    assert not (tmp_path / "run" / ".replicant.lock").exists()
 
 
 def test_what_dead_writers_left_is_removed_and_what_is_written_now_is_not(tmp_path: Path) -> None:

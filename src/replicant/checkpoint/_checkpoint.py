@@ -13,6 +13,7 @@ from .._context import active_replica_context
 from .._state import current_recorder
 from ..errors import ArgumentError, ContextError
 from . import _storage
+from ._meta import EXTRA, read_checked
 from ._numbered import next_number
 from ._objects import Inventory, kind_of
 from ._once import chiefs, meet_before_reading, write_once
@@ -20,8 +21,6 @@ from ._options import CheckpointOptions
 from ._restore import Restore, RestoreStatus
 from ._values import decode, encode, fetch, start_fetching
 from ._writer import BackgroundWriter
-
-_EXTRA = ".extra/"  # begins the names of arrays that belong to no object: no object's name begins with a dot
 
 
 class Checkpoint:
@@ -125,13 +124,16 @@ class Checkpoint:
         self._writer.wait()
         meet_before_reading(path)
         if path is None:
-            return RestoreStatus(None, tuple(Inventory(self._objects).items)), {}, []
-        meta, arrays = _storage.read(Path(path))
-        extra_arrays = [arrays.pop(f"{_EXTRA}{i}") for i in range(meta["num_extra_arrays"])]
+            return RestoreStatus(missing=tuple(Inventory(self._objects).items)), {}, []
+        manifest = read_checked(Path(path))
+        meta, arrays = manifest["meta"], _storage.read_arrays(Path(path), manifest["arrays"])
+        extra_arrays = [arrays.pop(f"{EXTRA}{i}") for i in range(meta["num_extra_arrays"])]
         restore = Restore(os.fspath(path), self._objects, meta["objects"], decode(meta, arrays))
-        self._objects = restore.advance()
+        restore.begin()
+        if self._restore is not None:
+            self._restore.close()
         self._restore = restore
-        return restore.status, meta, extra_arrays
+        return RestoreStatus(restore), meta, extra_arrays
 
     def _write(
         self,
@@ -145,13 +147,18 @@ class Checkpoint:
     ) -> str:
         """`extra` goes into the manifest, `extra_arrays` beside the others; `then` is called once the checkpoint is there."""
         _require_eager("save")
+        if self._restore is not None:
+            self._restore.look().warn()
         inventory = Inventory(self._objects)
         start_fetching(inventory.items.values())
-        meta, arrays = encode({key: fetch(item) for key, item in inventory.items.items()})
+        values = {key: fetch(item) for key, item in inventory.items.items()}
+        waiting, waiting_descriptions = ({}, {}) if self._restore is None else self._restore.waiting()
+        meta, arrays = encode(values | waiting)  # what a model that was never called will get is saved as it was
         descriptions = {key: kind.describe(item, inventory) for key, item in inventory.objects.items() if (kind := kind_of(item))}
+        descriptions |= waiting_descriptions
         meta |= {"save_counter": save_counter, "saved_at": time.time(), "objects": descriptions, "extra": extra or {}}
         meta["num_extra_arrays"] = len(extra_arrays)
-        arrays |= {f"{_EXTRA}{i}": array for i, array in enumerate(extra_arrays)}
+        arrays |= {f"{EXTRA}{i}": array for i, array in enumerate(extra_arrays)}
 
         def write() -> None:
             _storage.write(path, meta, arrays)
@@ -165,12 +172,19 @@ class Checkpoint:
         if name.startswith("_") or hasattr(type(self), name):
             raise ArgumentError(f"Checkpoint: {name!r} cannot be the name of an object, since Checkpoint uses it. Choose another.")
         Inventory({name: item})  # says now, not after the first epoch, what cannot be saved
-        if self._restore is not None and name not in self._objects and self._restore.has(name):
-            item = self._restore.add(name, item)
+        is_new = name not in self._objects
         self._objects[name] = item
+        if self._restore is None or not self._restore.has(name):
+            return
+        if is_new:
+            self._restore.add(name)
+        else:
+            self._restore.look()  # a list or a tuple that has grown, for example
 
     def __getattr__(self, name: str) -> Any:
         objects = self.__dict__.get("_objects", {})
+        if (restore := self.__dict__.get("_restore")) is not None and name in objects:
+            restore.look()
         if name not in objects:
             raise AttributeError(f"this Checkpoint has no object {name!r}; it has: {', '.join(objects) or 'none'}")
         return objects[name]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckpointError
-from ._storage import read_arrays, read_manifest
+from ._meta import read_checked
+from ._storage import read_arrays
 from ._values import COPIES, decode
 
 _MAX_NAMES = 20  # in a message
@@ -24,7 +25,7 @@ def list_variables(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, .
     ...     replicant.list_variables(path)
     [('step', ()), ('weights', (2,))]
     """
-    manifest = read_manifest(Path(path))
+    manifest = read_checked(Path(path))
     shapes = {record["key"]: tuple(record["shape"]) for record in manifest["arrays"] if _is_value(record["key"])}
     return sorted({**shapes, **dict.fromkeys(manifest["meta"]["numbers"], ())}.items())
 
@@ -44,7 +45,7 @@ def load_variable(path: str | os.PathLike[str], name: str) -> Any:
     ...     replicant.load_variable(path, "weights"), replicant.load_variable(path, "step")
     (array([1., 2.], dtype=float32), 7)
     """
-    manifest = read_manifest(Path(path))
+    manifest = read_checked(Path(path))
     meta = manifest["meta"]
     records = [record for record in manifest["arrays"] if record["key"] == name and _is_value(name)]
     if records:

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import time
 import weakref
 from pathlib import Path
@@ -43,7 +44,7 @@ class DirectoryLock:
         self._pid = os.getpid()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            path = self.path.resolve()
+            path = self.path.parent.resolve() / LOCK  # what it is itself, not what a link in its place leads to
             held = _held.get(path)
             if held is None or held.pid != self._pid:
                 held = _held[path] = _Held(_take(path), self._pid)
@@ -83,8 +84,9 @@ def _leave(path: Path, pid: int) -> None:
 
 def _take(path: Path) -> int:
     for _ in range(_MAX_TRIES):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open(path)
         try:
+            _require_lock_file(path, descriptor)
             if _is_ours(path, descriptor) and _is_same_file(path, descriptor):
                 _sign(descriptor)
                 return descriptor
@@ -93,6 +95,35 @@ def _take(path: Path) -> int:
             raise
         os.close(descriptor)
     raise CheckpointError(f"{path} could not be locked: other programs take it and leave it all the time. Try again.")
+
+
+def _open(path: Path) -> int:
+    """Open the lock file, or make it. Never what a link leads to; a pipe in its place does not keep us waiting."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CheckpointError(_stranger(path, "a symbolic link")) from error
+
+
+def _require_lock_file(path: Path, descriptor: int) -> None:
+    """What is opened is about to be truncated, and deleted in the end: somebody may have put something else there."""
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode):
+        raise CheckpointError(_stranger(path, "no regular file"))
+    if state.st_nlink > 1:
+        raise CheckpointError(_stranger(path, "a file that has another name elsewhere, too"))
+    # The directory's owner can put anything there anyway; and on some network file systems nothing is ours, whoever made it.
+    if state.st_uid not in (os.geteuid(), path.parent.stat().st_uid):
+        raise CheckpointError(_stranger(path, f"a file of user {state.st_uid}, and neither yours nor the directory's owner's"))
+
+
+def _stranger(path: Path, what: str) -> str:
+    return (
+        f"{path} is {what}, and nothing that Replicant made: writing to it could destroy what it belongs to. Find out who put it "
+        "there, and delete it, or choose a directory in which nobody else can write."
+    )
 
 
 def _is_ours(path: Path, descriptor: int) -> bool:
@@ -118,7 +149,8 @@ def _is_ours(path: Path, descriptor: int) -> bool:
 def _refusal(path: Path, owner: Owner | None, since: float) -> str:
     who = "another program"
     if owner is not None:
-        who = f"process {owner.pid} on {owner.host}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}"
+        host = "".join(letter for letter in owner.host[:100] if letter.isprintable())
+        who = f"process {owner.pid} on {host}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}"
     return (
         f"{path.parent} is in use by {who}: two programs that save, count and delete in one directory would destroy each other's "
         f"checkpoints. Choose another directory, or end that program. If it runs no more, delete {path}."
@@ -131,8 +163,9 @@ def _read_owner(descriptor: int) -> tuple[Owner | None, float]:
     while time.monotonic() < deadline:
         try:
             fields = json.loads(os.pread(descriptor, 4096, 0))
+            time.localtime(fields["since"])  # raises if that is no time
             return Owner(str(fields["host"]), str(fields["boot"]), int(fields["pid"]), int(fields["started"])), fields["since"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
             time.sleep(0.02)
     return None, 0.0
 

@@ -3,19 +3,21 @@
 import functools
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from ..errors import ArgumentError, DamagedCheckpointError
 from ._appearing import remove
 from ._checkpoint import Checkpoint
+from ._direction import Mode, direction_of
 from ._lock import DirectoryLock
+from ._meta import read_checked
 from ._numbered import numbered_checkpoints, warn_passed_over
 from ._once import chiefs, is_writer
 from ._options import CheckpointOptions
-from ._retention import Mode, Saved, best_of, divided
-from ._storage import read_manifest
+from ._retention import Saved, best_of, bests, divided
 
 
 class CheckpointManager:
@@ -30,10 +32,14 @@ class CheckpointManager:
         step_counter: a number or variable that counts steps; needed for `checkpoint_interval`.
         checkpoint_interval: ``save`` does nothing before so many steps have passed since the last save.
         init_fn: called by ``restore_or_initialize`` where there is nothing to restore.
-        best_metric: which of the metrics given to ``save`` decides what is best.
-        best_mode: "min" or "max".
+        best_metric: which of the metrics given to ``save`` decides what is best. Of equal ones the newest counts, and NaN and
+            infinite values never do.
+        best_mode: "max" or "min" says whether the highest or the lowest value is the best; "auto" tells it from the name, as
+            Keras's callbacks do.
 
-    Raises ArgumentError for values that contradict each other. Semantics: tf.train.CheckpointManager; `best_metric` is new.
+    Raises ArgumentError for values that contradict each other, and for a `best_metric` whose name does not say whether more or less
+    is better. Warns if the checkpoints in `directory` were judged by another metric or mode: the best by each of them stays.
+    Semantics: tf.train.CheckpointManager; `best_metric` is new.
 
     >>> import tempfile, replicant
     >>> step = replicant.Variable(0)
@@ -60,7 +66,7 @@ class CheckpointManager:
         checkpoint_interval: int | None = None,
         init_fn: Callable[[], Any] | None = None,
         best_metric: str | None = None,
-        best_mode: Mode = "min",
+        best_mode: Literal["auto", "min", "max"] = "auto",
     ):
         if max_to_keep is not None and max_to_keep < 1:
             raise ArgumentError(f"max_to_keep must be at least 1, or None to keep all checkpoints. Received: {max_to_keep}.")
@@ -68,8 +74,6 @@ class CheckpointManager:
             raise ArgumentError(
                 f"checkpoint_interval={checkpoint_interval} counts steps: pass the variable that counts them as step_counter."
             )
-        if best_mode not in ("min", "max"):
-            raise ArgumentError(f"best_mode must be 'min' or 'max'. Received: {best_mode!r}.")
         self._checkpoint = checkpoint
         self._prefix = Path(directory) / checkpoint_name
         self._max_to_keep = max_to_keep
@@ -78,11 +82,13 @@ class CheckpointManager:
         self._interval = checkpoint_interval
         self._init_fn = init_fn
         self._best_metric = best_metric
-        self._mode: Mode | None = best_mode if best_metric else None
+        self._mode: Mode | None = _checked_mode(best_metric, best_mode)
         self._lock = DirectoryLock(self._prefix.parent)
         self._last_step: int | None = None
         self._last_preserved = time.time()
+        self._preserved: list[Saved] = []  # those that nothing will delete; the best one may be among them
         self._saved = self._found()
+        self._compare_judges()
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -115,7 +121,8 @@ class CheckpointManager:
     def best_checkpoint(self) -> str | None:
         """The path of the best one by metric, None if there is none or no `best_metric`."""
         self.sync()
-        best = best_of(self._saved, self._mode) if self._mode else None
+        judged = [each for each in (*self._preserved, *self._saved) if each.name == self._best_metric]
+        best = best_of(judged, self._mode) if self._mode else None
         return self._path(best.number) if best else None
 
     def save(
@@ -138,22 +145,33 @@ class CheckpointManager:
         Raises ArgumentError if `best_metric` is not among `metrics`, CheckpointError if the checkpoint cannot be written or if
         another program saves in the directory.
         """
+        return self._save(functools.partial(self._metric, metrics), checkpoint_number, check_interval, options)
+
+    def _save(
+        self,
+        metric: Callable[[], float | None],
+        checkpoint_number: Any = None,
+        check_interval: bool = True,
+        options: CheckpointOptions | None = None,
+    ) -> str | None:
+        """`metric` returns what the checkpoint is judged by, or None where nobody knows."""
         self.sync()
         step = None if self._step_counter is None else int(self._step_counter)
         if check_interval and self._interval and _less(step, self._last_step, self._interval):
             return None
-        metric = self._metric(metrics)
+        judged = metric()
         if is_writer():
             self._lock.acquire()
         number, now = chiefs("checkpoint number", lambda: [self._next_number(), time.time()])
         number = int(checkpoint_number) if checkpoint_number is not None else number
-        stay, preserved, gone = self._plan(Saved(number, now, metric))
+        stay, preserved, gone = self._plan(Saved(number, now, judged, self._best_metric, self._mode))
         last_preserved = preserved[-1].saved_at if preserved else self._last_preserved
-        extra = {"saved_at": now, "metric": metric, "last_preserved": last_preserved}
-        apply = functools.partial(self._apply, stay, gone, last_preserved)
+        extra = {"saved_at": now, "metric": judged, "last_preserved": last_preserved}
+        extra |= {"metric_name": self._best_metric, "mode": self._mode}
+        apply = functools.partial(self._apply, stay, preserved, gone, last_preserved)
         path = self._checkpoint._write(Path(self._path(number)), number, options, extra=extra, then=apply)
         if not is_writer():
-            self._apply(stay, [], last_preserved)
+            self._apply(stay, preserved, [], last_preserved)
         self._checkpoint._save_counter = number
         self._last_step = step
         return path
@@ -205,7 +223,12 @@ class CheckpointManager:
                 f"This manager keeps the checkpoint with the best {self._best_metric!r}, so save needs it: "
                 f"save(metrics={{{self._best_metric!r}: ...}}). Received metrics: {given}."
             )
-        return float(metrics[self._best_metric])
+        try:
+            return float(metrics[self._best_metric])
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"save: the metric {self._best_metric!r} must be a number. Received: {metrics[self._best_metric]!r}."
+            ) from error
 
     def _next_number(self) -> int:
         return max([self._checkpoint.save_counter, *(number for number, _ in numbered_checkpoints(self._prefix))]) + 1
@@ -218,29 +241,49 @@ class CheckpointManager:
         saved = []
         for number, path in numbered_checkpoints(self._prefix):
             try:
-                meta = read_manifest(path)["meta"]
+                meta = read_checked(path)["meta"]
             except DamagedCheckpointError:
                 saved.append(Saved(number, path.stat().st_mtime))
                 continue
             extra = meta["extra"]  # empty if a bare Checkpoint wrote it
-            saved.append(Saved(number, extra.get("saved_at", meta["saved_at"]), extra.get("metric")))
-            self._last_preserved = extra.get("last_preserved", self._last_preserved)
+            saved_at, preserved = (_number(extra.get(name)) for name in ("saved_at", "last_preserved"))
+            name, mode = extra.get("metric_name"), extra.get("mode")
+            is_judged = isinstance(name, str) and mode in ("min", "max")
+            judge = (name, mode) if is_judged else (None, None)
+            saved.append(Saved(number, meta["saved_at"] if saved_at is None else saved_at, _number(extra.get("metric")), *judge))
+            self._last_preserved = self._last_preserved if preserved is None else preserved
         if self._keep_every is None:
             return saved
-        return [each for each in saved if each.saved_at > self._last_preserved]  # the others are preserved
+        self._preserved = [each for each in saved if each.saved_at <= self._last_preserved]
+        return [each for each in saved if each.saved_at > self._last_preserved]
+
+    def _compare_judges(self) -> None:
+        """Warn if what was saved was judged in another way."""
+        mine = (self._best_metric, self._mode)
+        others = {(each.name, each.mode) for each in self._saved if each.metric is not None} - {mine}
+        if others:
+            told = ", ".join(sorted(f"{name or 'a metric without a name'!r} ({mode or 'min or max'})" for name, mode in others))
+            judged = f"judges by {mine[0]!r} ({mine[1]})" if mine[0] else "judges by no metric"
+            warnings.warn(
+                f"The checkpoints in {self.directory} were saved with {told} as best_metric; this manager {judged}. The best by "
+                "each of them stays; delete those that you do not need.",
+                stacklevel=3,
+            )
 
     def _plan(self, new: Saved) -> tuple[list[Saved], list[Saved], list[Saved]]:
         """What stays, is preserved and goes once `new` is whole."""
+        saved = [*self._saved, new]
         return divided(
-            [*self._saved, new],
+            saved,
             max_to_keep=self._max_to_keep,
             keep_every_seconds=self._keep_every,
             last_preserved=self._last_preserved,
-            mode=self._mode,
+            best=bests([*self._preserved, *saved], self._best_metric, self._mode),
         )
 
-    def _apply(self, stay: list[Saved], gone: list[Saved], last_preserved: float) -> None:
+    def _apply(self, stay: list[Saved], preserved: list[Saved], gone: list[Saved], last_preserved: float) -> None:
         self._saved, self._last_preserved = stay, last_preserved
+        self._preserved = [*self._preserved, *preserved]
         for each in gone:
             remove(Path(self._path(each.number)))
 
@@ -248,3 +291,18 @@ class CheckpointManager:
 def _less(step: int | None, last_step: int | None, interval: int) -> bool:
     """Whether fewer than `interval` steps have passed; before the first save all have."""
     return step is not None and last_step is not None and step < last_step + interval
+
+
+def _checked_mode(best_metric: str | None, best_mode: Literal["auto", "min", "max"]) -> Mode | None:
+    if best_mode not in ("auto", "min", "max"):
+        raise ArgumentError(f"best_mode must be 'auto', 'min' or 'max'. Received: {best_mode!r}.")
+    if best_metric is None:
+        if best_mode != "auto":
+            raise ArgumentError(f"best_mode={best_mode!r} says how best_metric is compared: pass best_metric too.")
+        return None
+    return direction_of(best_metric) if best_mode == "auto" else best_mode
+
+
+def _number(value: Any) -> float | None:
+    """A number that a manifest holds; None for anything else."""
+    return float(value) if type(value) in (int, float) else None

@@ -7,9 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 
 from ..errors import CheckpointError, DamagedCheckpointError
-from ._storage import ARRAYS, MANIFEST, is_foreign, verify
+from ._meta import check_meta
+from ._storage import ARRAYS, MANIFEST, is_foreign, verified_manifest
 
-_NUMBERED = re.compile(r"(.+)-(\d+)")
+_NUMBERED = re.compile(r"(.+)-(0|[1-9][0-9]*)")  # no leading zeros: the number must give the name back
 
 
 def next_number(prefix: Path, after: int) -> int:
@@ -53,7 +54,9 @@ def _newest(members: list[tuple[int, Path]]) -> tuple[float, Path] | None:
     """When the complete checkpoint of the highest number was written, and its path."""
     for _, path in sorted(members, reverse=True):
         try:
-            return verify(path)["saved_at"], path
+            manifest = verified_manifest(path)
+            check_meta(path, manifest)
+            return manifest["meta"]["saved_at"], path
         except DamagedCheckpointError as error:
             warn_passed_over(path, error, stacklevel=4)
         except CheckpointError:

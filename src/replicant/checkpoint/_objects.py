@@ -43,6 +43,11 @@ class ObjectKind:
         del item, key, description, inventory
         return True
 
+    def may_grow(self, item: Any) -> bool:
+        """Whether the object has parts that make variables when it is used, and what is there now may be numbered anew then."""
+        del item
+        return False
+
     def when_built(self, item: Any, resume: Callable[[], None]) -> None:
         """Call `resume` once, when an object that ``build`` could not build has its variables and before it computes anything."""
         raise NotImplementedError

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentTypeError, DamagedCheckpointError
 
 _PLAIN = (bool, int, float, str, type(None))  # exactly these, as JSON gives them back
 
@@ -28,17 +28,33 @@ def pack(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def unpack(packed: Any, arrays: list[np.ndarray]) -> Any:
-    """Inverse of pack; JAX arrays come back as NumPy's."""
-    if not isinstance(packed, dict):
+    """Inverse of pack; JAX arrays come back as NumPy's.
+
+    Raises DamagedCheckpointError for anything that pack does not make.
+    """
+    try:
+        return _unpacked(packed, arrays)
+    except (ValueError, TypeError, IndexError, RecursionError) as error:
+        raise DamagedCheckpointError(f"What was packed beside the arrays is damaged ({type(error).__name__}: {error}).") from error
+
+
+def _unpacked(packed: Any, arrays: list[np.ndarray]) -> Any:
+    if type(packed) in _PLAIN:
         return packed
-    ((kind, value),) = packed.items()
+    items: Any = packed.items() if isinstance(packed, dict) else [("nothing that is known", packed)]
+    kind: str
+    value: Any
+    ((kind, value),) = items
     match kind:
-        case "array":
-            return arrays[value]
-        case "scalar":
-            return arrays[value][()]
+        case "array" | "scalar" if _is_index(value):
+            return arrays[value] if kind == "array" else arrays[value][()]
         case "dict":
-            return {unpack(key, arrays): unpack(item, arrays) for key, item in value}
-        case _:
-            items = [unpack(item, arrays) for item in value]
-            return items if kind == "list" else tuple(items)
+            return {_unpacked(key, arrays): _unpacked(item, arrays) for key, item in value}
+        case "list" | "tuple":
+            inside = [_unpacked(item, arrays) for item in value]
+            return inside if kind == "list" else tuple(inside)
+    raise ValueError(f"{kind!r} is no kind of value")
+
+
+def _is_index(value: Any) -> bool:
+    return type(value) is int and value >= 0

@@ -82,7 +82,7 @@ class PreemptionCheckpointHandler:
         Raises SystemExit with the exit code, unless there is an `exit_fn`.
         """
         if self._termination.leaves_now():
-            self._manager.save(check_interval=False)
+            self._manager._save(lambda: None, check_interval=False)  # nobody had the time to measure a metric
             self._manager.close()
             self._termination.leave()
 
@@ -108,5 +108,7 @@ class _Calls:
         return self._handler._num_calls
 
     def restore(self, state: int) -> None:
-        """Go on counting."""
+        """Go on counting. Raises ArgumentError unless `state` is a number of calls."""
+        if type(state) is not int or state < 0:
+            raise ArgumentError(f"{state!r} is no number of calls.")
         self._handler._num_calls = state

@@ -61,9 +61,9 @@ class Stateful:
         pair = _methods(self._leaf)
         assert pair is not None
         value = state.value
-        if isinstance(value, dict) and set(value) == {_BYTES}:
-            value = base64.b64decode(value[_BYTES], validate=True)
         try:
+            if isinstance(value, dict) and set(value) == {_BYTES}:
+                value = base64.b64decode(value[_BYTES], validate=True)
             getattr(self._leaf, pair[1])(value)
         except Exception as error:
             raise CheckpointError(

@@ -2,15 +2,20 @@
 
 ``arrays.bin`` is the arrays' bytes, one after the other, in C order and little-endian. ``manifest.json`` says what they are, and
 carries a checksum of each array and of itself, so damage anywhere, to a single byte, is found before any value is used. There is
-nothing in either file that could be executed.
+nothing in either file that could be executed. The checksums find damage, not forgery: everything that the manifest says is checked
+before it is relied on, and reading needs no more memory than the files have bytes.
 """
 
+import errno
 import json
+import math
+import os
+import stat
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -22,6 +27,9 @@ VERSION = 2
 MANIFEST = "manifest.json"
 ARRAYS = "arrays.bin"
 _PIECE = 1 << 22  # bytes that are read at once where only the checksum matters
+_MAX_MANIFEST = 1 << 30  # bytes; ten thousand variables need two million
+_MAX_RANK = 64  # of an array of NumPy's
+_RECORD = {"key", "dtype", "shape", "offset", "num_bytes", "crc32"}
 
 
 def write(path: Path, meta: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
@@ -46,7 +54,7 @@ def write(path: Path, meta: dict[str, Any], arrays: Mapping[str, np.ndarray]) ->
 def is_foreign(path: Path) -> bool:
     """Whether the folder `path` has a manifest that another program wrote for purposes of its own."""
     try:
-        manifest = _parse(path / MANIFEST, (path / MANIFEST).read_bytes())
+        manifest = _parse(path / MANIFEST, _read_bytes(path / MANIFEST))
     except (OSError, DamagedCheckpointError):
         return False
     return _is_foreign(manifest)
@@ -71,7 +79,7 @@ def read_arrays(path: Path, records: Sequence[dict[str, Any]]) -> dict[str, np.n
     Raises CheckpointError, naming the file, if one of them is damaged.
     """
     try:
-        with (path / ARRAYS).open("rb") as file:
+        with _open(path / ARRAYS) as file:
             return {record["key"]: _read_array(path / ARRAYS, file, record) for record in records}
     except OSError as error:
         raise DamagedCheckpointError(f"{path / ARRAYS} could not be read ({error}).") from error
@@ -82,14 +90,19 @@ def verify(path: Path) -> dict[str, Any]:
 
     Raises CheckpointError, naming the file, if that is not so.
     """
+    return verified_manifest(path)["meta"]
+
+
+def verified_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the folder `path`, and the same certainty."""
     manifest = read_manifest(path)
     try:
-        with (path / ARRAYS).open("rb") as file:
+        with _open(path / ARRAYS) as file:
             for record in manifest["arrays"]:
                 _check_bytes(path / ARRAYS, file, record)
     except OSError as error:
         raise DamagedCheckpointError(f"{path / ARRAYS} could not be read ({error}).") from error
-    return manifest["meta"]
+    return manifest
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -105,31 +118,52 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{file} is not the manifest of a checkpoint: its format is {manifest.get('format')!r}, not {FORMAT!r}."
         )
     expected = manifest.pop("checksum", None)
-    if expected != _checksum(manifest):
-        raise DamagedCheckpointError(f"{file} is damaged: its checksum is {_checksum(manifest)}, but it says {expected!r}.")
-    if text != _dump({**manifest, "checksum": expected}):
+    try:
+        found, as_written = _checksum(manifest), _dump({**manifest, "checksum": expected})
+    except RecursionError as error:  # writing takes more of the stack than parsing
+        raise DamagedCheckpointError(f"{file} is damaged: its values are nested too deeply.") from error
+    if expected != found:
+        raise DamagedCheckpointError(f"{file} is damaged: its checksum is {found}, but it says {expected!r}.")
+    if text != as_written:  # also two values under one name
         raise DamagedCheckpointError(f"{file} is damaged: it says what it should, but is not written as it was.")
     if manifest.get("version") != VERSION:  # every version has this checksum, so the number is what was written
         raise CheckpointError(
             f"{file} has version {manifest.get('version')!r} of the checkpoint format; this Replicant reads version {VERSION}. "
             "Install the Replicant that wrote it, or a newer one."
         )
-    num_bytes = sum(record["num_bytes"] for record in manifest["arrays"])
+    num_bytes = _check_records(file, manifest)
     try:
-        found = (path / ARRAYS).stat().st_size
+        size = (path / ARRAYS).stat().st_size
     except OSError as error:
         raise DamagedCheckpointError(f"{path / ARRAYS} is missing ({error}); it should have {num_bytes} bytes.") from error
-    if found != num_bytes:
-        raise DamagedCheckpointError(f"{path / ARRAYS} is damaged: it has {found} bytes, but should have {num_bytes}.")
+    if size != num_bytes:
+        raise DamagedCheckpointError(f"{path / ARRAYS} is damaged: it has {size} bytes, but should have {num_bytes}.")
     return manifest
 
 
 def _read_text(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return _read_bytes(file)
     except OSError as error:
         kind = DamagedCheckpointError if (file.parent / ARRAYS).exists() else CheckpointError
         raise kind(f"There is no readable checkpoint at {file.parent}: {error}.{_neighbours(file.parent)}") from error
+
+
+def _open(file: Path) -> BinaryIO:
+    """Open a file to be read. A pipe in its place does not keep us waiting, and a device is not touched."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "It is no regular file", str(file))
+    return os.fdopen(descriptor, "rb")
+
+
+def _read_bytes(file: Path) -> bytes:
+    with _open(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > _MAX_MANIFEST:
+            raise DamagedCheckpointError(f"{file} is damaged: it has {size} bytes, and no manifest has more than {_MAX_MANIFEST}.")
+        return stream.read(_MAX_MANIFEST)
 
 
 def _parse(file: Path, text: bytes) -> dict[str, Any]:
@@ -137,9 +171,48 @@ def _parse(file: Path, text: bytes) -> dict[str, Any]:
         manifest = json.loads(text)
     except ValueError as error:  # also what is not UTF-8
         raise DamagedCheckpointError(f"{file} is damaged: it is not JSON ({error}).") from error
+    except RecursionError as error:
+        raise DamagedCheckpointError(f"{file} is damaged: its values are nested too deeply.") from error
     if not isinstance(manifest, dict):
         raise DamagedCheckpointError(f"{file} is damaged: it should be a JSON object, but is a {type(manifest).__name__}.")
     return manifest
+
+
+def _check_records(file: Path, manifest: dict[str, Any]) -> int:
+    """The number of bytes of all arrays.
+
+    Raises DamagedCheckpointError unless the records describe arrays that lie one after the other, as they are written.
+    """
+    records = manifest.get("arrays")
+    if not isinstance(records, list) or "meta" not in manifest:
+        raise DamagedCheckpointError(f"{file} is damaged: it has no list of arrays or no meta.")
+    end, keys = 0, set()
+    for number, record in enumerate(records):
+        problem = _problem(record, end)
+        if problem is None and record["key"] in keys:
+            problem = f"there are two of the name {record['key']!r}"
+        if problem is not None:
+            raise DamagedCheckpointError(f"{file} is damaged: array {number} cannot be: {problem}.")
+        keys.add(record["key"])
+        end += record["num_bytes"]
+    return end
+
+
+def _problem(record: Any, end: int) -> str | None:
+    """What is wrong with the description of an array that lies after the first `end` bytes."""
+    if not isinstance(record, dict) or set(record) != _RECORD or {type(record["key"]), type(record["dtype"])} != {str}:
+        return f"it is not described by {', '.join(sorted(_RECORD))}"
+    sizes = [record["offset"], record["num_bytes"], record["crc32"]]
+    shape = record["shape"]
+    if not isinstance(shape, list) or len(shape) > _MAX_RANK or not all(map(_is_size, [*shape, *sizes])):
+        return f"{record['key']!r} has sizes that are no numbers from 0 on, or more than {_MAX_RANK} dimensions"
+    if record["offset"] != end:
+        return f"{record['key']!r} lies at byte {record['offset']}, but the arrays before it end at {end}"
+    return None
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _neighbours(path: Path) -> str:
@@ -197,18 +270,48 @@ def _require_whole(path: Path, record: dict[str, Any], found: int, checksum: int
 
 def _read_array(path: Path, file: Any, record: dict[str, Any]) -> np.ndarray:
     key = record["key"]
+    dtype = _dtype(path, record)
+    num_bytes = math.prod(record["shape"]) * dtype.itemsize
+    if num_bytes != record["num_bytes"]:
+        raise DamagedCheckpointError(
+            f"{path}: {key!r} cannot be {dtype}{record['shape']}: that has {num_bytes} bytes, but {record['num_bytes']} are stored."
+        )
     file.seek(record["offset"])
-    data = np.empty(record["num_bytes"], np.uint8)
+    try:
+        data = np.empty(record["num_bytes"], np.uint8)
+    except MemoryError as error:
+        raise CheckpointError(f"{path}: there is no memory for {key!r}, which has {record['num_bytes']} bytes.") from error
     found = file.readinto(data)
     _require_whole(path, record, found, zlib.crc32(data.data))
+    if dtype == np.bool_ and data.max(initial=0) > 1:
+        raise DamagedCheckpointError(f"{path} is damaged: {key!r} is of dtype bool, but has a byte that is neither 0 nor 1.")
+    array = data.view(dtype.newbyteorder("<") if sys.byteorder == "big" else dtype)
+    try:
+        return array.astype(dtype, copy=False).reshape(record["shape"])
+    except ValueError as error:  # sizes beside a 0 may be as large as they like, but not for NumPy
+        raise DamagedCheckpointError(f"{path}: {key!r} cannot have the shape {record['shape']} ({error}).") from error
+
+
+def _dtype(path: Path, record: dict[str, Any]) -> np.dtype:
     try:
         dtype = np.dtype(record["dtype"])
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: {key!r} has the dtype {record['dtype']!r}, which this NumPy and JAX do not know; upgrade them."
+            f"{path}: {record['key']!r} has the dtype {record['dtype']!r}, which this NumPy and JAX do not know; upgrade them."
         ) from error
-    array = data.view(dtype.newbyteorder("<") if sys.byteorder == "big" else dtype)
-    return array.astype(dtype, copy=False).reshape(record["shape"])
+    if dtype.name != record["dtype"] or not is_storable(dtype):
+        raise DamagedCheckpointError(
+            f"{path}: {record['key']!r} has the dtype {record['dtype']!r}, which no array in a checkpoint has."
+        )
+    return dtype
+
+
+def is_storable(dtype: np.dtype) -> bool:
+    """Whether the dtype is its bytes and its name, as objects and strings are not."""
+    try:
+        return not dtype.hasobject and dtype.itemsize > 0 and np.dtype(dtype.name) == dtype.newbyteorder("=")
+    except TypeError:
+        return False
 
 
 def _checksum(body: dict[str, Any]) -> int:

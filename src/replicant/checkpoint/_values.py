@@ -16,8 +16,9 @@ from .._placement import on_all
 from .._rules import VariableAggregation
 from .._state import Ref
 from .._values import Mirrored, PerReplica
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentTypeError, DamagedCheckpointError
 from ._states import Stateful, StoredState
+from ._storage import is_storable
 
 COPIES = "/.copies"  # ends the names of the arrays that hold copies
 _NUMBER_TYPES = (bool, int, float)  # exactly these: a subclass (np.float64, IntEnum) would come back as something else
@@ -31,7 +32,7 @@ def check_leaf(key: str, leaf: Any) -> None:
             f"Checkpoint: {key!r} is a PerReplica value, which has no meaning on another number of replicas. "
             "Save strategy.reduce(...) or strategy.gather(...) of it."
         )
-    if isinstance(leaf, np.ndarray | np.generic) and _is_storable(leaf.dtype):
+    if isinstance(leaf, np.ndarray | np.generic) and is_storable(leaf.dtype):
         return
     if isinstance(leaf, jax.Array):
         return
@@ -42,14 +43,6 @@ def check_leaf(key: str, leaf: Any) -> None:
         f"Checkpoint: {key!r} is a {type(leaf).__name__}{dtype}, which cannot be saved. Pass Keras models, optimizers, metrics or "
         "seed generators, variables, or dicts, lists and tuples of numeric arrays and of Python numbers."
     )
-
-
-def _is_storable(dtype: np.dtype) -> bool:
-    """Whether the dtype is its bytes and its name, as objects and strings are not."""
-    try:
-        return not dtype.hasobject and np.dtype(dtype.name) == dtype.newbyteorder("=")
-    except TypeError:
-        return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,13 +112,31 @@ def encode(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndar
     return meta, arrays
 
 
+def is_number_text(kind: Any, text: Any) -> bool:
+    """Whether `text` is what ``encode`` makes of a Python number of this type."""
+    if not isinstance(kind, str) or kind not in _PARSE or not isinstance(text, str):
+        return False
+    try:
+        return repr(_PARSE[kind](text)) == text
+    except ValueError:
+        return False
+
+
 def decode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Inverse of encode."""
+    """Inverse of encode, for what ``check_meta`` has checked.
+
+    Raises DamagedCheckpointError for arrays that are no random keys and are said to be.
+    """
     values: dict[str, Any] = dict(arrays)
     for key, aggregation in meta["copies"].items():
         values[key] = Copies(arrays[key], values.pop(key + COPIES), aggregation)
     for key, impl in meta["random_keys"].items():
-        values[key] = jax.random.wrap_key_data(jnp.array(arrays[key], copy=True), impl=impl)
+        try:
+            values[key] = jax.random.wrap_key_data(jnp.array(arrays[key], copy=True), impl=impl)
+        except (TypeError, ValueError) as error:
+            raise DamagedCheckpointError(
+                f"{key!r} is damaged: {describe(arrays[key])} is no random key of the kind {impl!r} ({error})."
+            ) from error
     for key, number in meta["numbers"].items():
         values[key] = _PARSE[number["type"]](number["value"])
     for key, state in meta["states"].items():

@@ -33,10 +33,16 @@ class _Layers(ObjectKind):
 
     def build(self, item: Any, key: str, description: dict[str, Any], inventory: Inventory) -> bool:
         expected = description.get("num_weights", 0)
-        if item.built or len(item.weights) >= expected:
+        if type(expected) is not int:
+            raise CheckpointError(f"{key!r} has {expected!r} weights in the checkpoint, which is no number.")
+        if len(item.weights) >= expected:
             return True
-        _try_to_build(item, description["build_config"])
-        return bool(item.weights)
+        if not item.built:
+            _try_to_build(item, description.get("build_config"))
+        return len(item.weights) >= expected or (bool(item.weights) and not self.may_grow(item))
+
+    def may_grow(self, item: Any) -> bool:
+        return any(not layer.built for layer in item._flatten_layers())
 
     def when_built(self, item: Any, resume: Callable[[], None]) -> None:
         _install_call_hook()
@@ -62,7 +68,7 @@ def _call(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -
             for resume in waiting:
                 resume()
         except BaseException:
-            layer.__dict__[_WAITING] = waiting
+            layer.__dict__[_WAITING] = waiting  # also if one of them has come again
             raise
     return original(layer, *args, **kwargs)
 
@@ -121,6 +127,8 @@ class _Optimizers(ObjectKind):
         stored = description.get("trainable_variables")
         if stored is None:
             return True
+        if not isinstance(stored, list) or not all(other is None or isinstance(other, str) for other in stored):
+            raise CheckpointError(f"{key!r} was saved for the variables {stored!r}, which is no list of names.")
         if item.built:
             _check_order(key, stored, [inventory.key_of(v) for v in item._trainable_variables])
             return True

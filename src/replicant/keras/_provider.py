@@ -63,6 +63,8 @@ def tracing() -> Iterator[None]:
 
 
 def _value(original: Any, variable: Any) -> Any:
+    if _state.before_use:
+        _state.settle()
     recorder = current_recorder()
     if recorder is not None and _internals.in_stateless_scope():
         scope = _internals.get_stateless_scope()
@@ -121,6 +123,8 @@ def _assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> A
 
 def _assign(original: Any, variable: Any, value: Any) -> Any:
     """While an optimizer works on slices of variables, it assigns slices."""
+    if _state.before_use:
+        _state.settle()
     recorder = current_recorder()
     if isinstance(recorder, ReplicaRecorder) and recorder.writes_slice(ref := ref_of_keras(variable)):
         value = jnp.asarray(value, ref.dtype)

@@ -50,10 +50,23 @@ class Randomness:
         return cls(np.array(keys), np.array(internal, np.uint32), rest)
 
     def bring_back(self) -> None:
-        """Make them what they were."""
-        name, position, has_gauss, gauss, version, following = self.rest
-        np.random.set_state((name, self.numpy, position, has_gauss, float(gauss)))  # noqa: NPY002 - as above
-        random.setstate((version, tuple(map(int, self.python)), None if following is None else float(following)))
+        """Make them what they were.
+
+        Raises CheckpointError if they cannot have been that.
+        """
+        try:
+            name, position, has_gauss, gauss, version, following = self.rest
+            _check_position(position, len(self.numpy))
+            np.random.set_state((name, self.numpy, position, has_gauss, float(gauss)))  # noqa: NPY002 - as above
+            random.setstate((version, tuple(map(int, self.python)), None if following is None else float(following)))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise CheckpointError(f"The saved states of the random generators of NumPy and Python are none: {error}.") from error
+
+
+def _check_position(position: Any, size: int) -> None:
+    """NumPy itself would read beyond its memory."""
+    if type(position) is not int or not 0 <= position <= size:
+        raise ValueError(f"{position!r} is no position in {size} numbers")
 
 
 @dataclasses.dataclass
@@ -76,6 +89,24 @@ class Position:
     state: Any
     size: int | None
     begin: Randomness
+
+    @classmethod
+    def of(cls, saved: Any) -> "Position":
+        """The position of which `saved` has the fields, as ``dataclasses.asdict`` gives them.
+
+        Raises CheckpointError if it is none.
+        """
+        try:
+            found = cls(**{**saved, "begin": Randomness(**saved["begin"])})
+        except (TypeError, KeyError) as error:
+            raise CheckpointError(f"The saved position in the data is none: {type(error).__name__}: {error}.") from error
+        counts = [found.epoch, found.num_steps, found.num_batches, *([] if found.size is None else [found.size])]
+        truths = [found.all_done, found.is_live, *(found.passes if isinstance(found.passes, list) else [None])]
+        if {type(count) for count in [*counts, found.seen]} != {int} or min(counts) < 0 or {type(x) for x in truths} != {bool}:
+            raise CheckpointError(
+                f"The saved position in the data is none: {found.epoch=}, {found.num_steps=}, {found.num_batches=}."
+            )
+        return found
 
 
 class FitRun:
@@ -200,8 +231,9 @@ class FitRun:
         if resume is None:
             yield from steps
             return
-        for _ in range(-(-resume.num_steps // self._epochs.steps_per_execution)):
-            next(steps, None)
+        done = -(-resume.num_steps // self._epochs.steps_per_execution)
+        if sum(1 for _ in itertools.islice(steps, done)) < done:
+            steps = iter(())  # Keras ends an epoch where the data do
         if resume.num_steps:
             self._epochs._steps_seen = resume.seen
         first = None if resume.all_done else next(steps, None)
@@ -244,13 +276,18 @@ class FitRun:
         if getattr(self.model.train_function, "__self__", None) is self:
             self.model.train_function = self._take
 
-    def check(self, resume: Position) -> None:
-        """Raise CheckpointError unless this fit has as many batches as the other one."""
+    def check(self, resume: Position, num_epochs: int) -> None:
+        """Raise CheckpointError unless this fit, of so many epochs, has as many batches as the other one."""
         found = self._epochs.num_batches
         if None not in (found, resume.size) and found != resume.size:
             raise CheckpointError(
                 f"This fit has {found} batches per epoch, the one that was saved had {resume.size}: it cannot go on with other "
                 "data. Train with the same data and batch size, or choose another backup_dir to begin anew."
+            )
+        if resume.size is not None and resume.num_batches > resume.size * (min(resume.epoch, num_epochs) + 1):
+            raise CheckpointError(
+                f"The fit that was saved had read {resume.num_batches} batches in {resume.epoch + 1} epochs of {resume.size}: that "
+                "cannot be. Delete the backup to begin anew."
             )
 
 
@@ -301,8 +338,12 @@ class _Pass:
     def go_to(self, num_batches: int, source: Any, state: Any) -> None:
         """Go on after so many batches: directly where `source` can, else by reading them."""
         if source is None or state is None:
-            for _ in range(num_batches):
-                next(self)
+            num_read = sum(1 for _ in itertools.islice(self, num_batches))
+            if num_read < num_batches:
+                raise CheckpointError(
+                    f"The fit that was saved had read {num_batches} batches of a pass over its data, but this one has only "
+                    f"{num_read}. Train with the same data, or choose another backup_dir to begin anew."
+                )
             return
         if num_batches:
             source.go_to(state, num_batches)

@@ -29,6 +29,7 @@ _COUNTS = (
     "validation_batch_size",
     "validation_freq",
 )
+_MUTE = "replicant_is_mute"
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "RemoteMonitor", "OrbaxCheckpoint")
 
 
@@ -83,10 +84,15 @@ def _without_writers(given: Any) -> Any:
     return [_muted(callback) for callback in (given if isinstance(given, Sequence) else [given])]
 
 
+def is_mute(callback: Any) -> bool:
+    """Whether `callback` stands for one that writes files, which the chief has."""
+    return getattr(type(callback), _MUTE, False)
+
+
 def _muted(callback: Any) -> Any:
     kinds = [kind.__name__ for kind in type(callback).__mro__ if kind.__module__.startswith(("keras.", "replicant."))]
     if any(kind in _WRITERS for kind in kinds):
-        return type(type(callback).__name__, (keras.callbacks.Callback,), {})()
+        return type(type(callback).__name__, (keras.callbacks.Callback,), {_MUTE: True})()
     if isinstance(callback, keras.callbacks.BackupAndRestore):  # it reads on all workers
         callback._save_model = lambda: None
         callback.delete_checkpoint = False

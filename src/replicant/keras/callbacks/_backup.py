@@ -209,12 +209,12 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             status.assert_consumed()
             if "dict" not in meta["extra"]:
                 raise CheckpointError(f"{path} is a checkpoint, but no backup of a fit. Choose another backup_dir.")
-            return path, unpack(meta["extra"], arrays)
+            return path, _checked(path, unpack(meta["extra"], arrays), self._fitted)
         return None, None
 
     def _go_on(self, saved: dict[str, Any]) -> None:
-        position = Position(**{**saved["position"], "begin": Randomness(**saved["position"]["begin"])})
-        self._run.check(position)
+        position = Position.of(saved["position"])
+        self._run.check(position, int((self.params or {}).get("epochs", 1)))
         self._run.resume, self._run.logs = position, saved["logs"]
         self._fitted._initial_epoch = position.epoch
         self._epoch, self._num_steps = position.epoch, position.num_steps
@@ -232,7 +232,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             for variable, value in zip(self._fitted.metrics_variables, self._metrics, strict=True):
                 variable.assign(value)
             self._num_steps = saved["position"]["num_steps"]
-        Randomness(**saved["now"]).bring_back()
+        saved["now"].bring_back()
 
 
 class _Due:
@@ -287,6 +287,30 @@ def _running(model: Any) -> FitRun:
             "callback before the call: backup = BackupAndRestore(...), and then model.fit(..., callbacks=[backup])."
         )
     return run
+
+
+def _checked(path: Path, saved: Any, model: Any) -> dict[str, Any]:
+    """What was saved beside the variables, if it is what ``save`` puts there.
+
+    Raises CheckpointError if it is not.
+    """
+    shapes = [tuple(variable.shape) for variable in model.metrics_variables]
+    try:
+        metrics, logs, callbacks = saved["metrics"], saved["logs"], saved["callbacks"]
+        are_right = (
+            (metrics is None or [each.shape for each in metrics] in ([], shapes))
+            and isinstance(logs, dict)
+            and isinstance(saved["position"], dict)
+            and all(isinstance(name, str) and isinstance(changed, dict) for name, changed in callbacks)
+        )
+        saved = {**saved, "now": Randomness(**saved["now"])}
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} is no backup of a fit ({type(error).__name__}: {error}). Choose another backup_dir."
+        ) from error
+    if not are_right:
+        raise CheckpointError(f"{path} is no backup of this fit. Choose another backup_dir.")
+    return saved
 
 
 def _number(value: Any) -> Any:

@@ -1,14 +1,22 @@
-"""What other callbacks remember: those of their attributes that have changed since training began."""
+"""What other callbacks remember: those of their attributes that have changed since training began.
 
+A backup may be written by somebody else. So it changes only what a callback has, to a value of the same type, and never where a
+callback reads or writes. Of what a callback gets only in training (as Keras's ModelCheckpoint counts epochs), numbers come back.
+"""
+
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...checkpoint._packed import pack, unpack
-from ...errors import ArgumentTypeError
+from ...errors import ArgumentTypeError, CheckpointError
+from .._workers import is_mute
 
+_PLAIN_TEXT = re.compile(r"[\w +-]{0,64}")  # no dots and slashes: it names no file
+_PLACES = re.compile(r"path|file|dir|folder|url|uri", re.IGNORECASE)  # in the names of attributes that say where something is
 _NOT_THEIRS = ("_model", "model", "params", "_params", "validation_data")
 
 
@@ -19,18 +27,50 @@ class CallbackStates:
         self._callbacks = [callback for callback in callbacks if hasattr(callback, "__dict__")]
         self._names = _numbered([type(callback).__name__ for callback in self._callbacks])
         self._before = [_attributes(callback) for callback in self._callbacks]
+        self._told: set[tuple[str, str]] = set()
 
     def save(self) -> list[Any]:
         """Class and changed attributes of each, in what ``pack`` can pack."""
         return [
-            [name, {k: v for k, v in _attributes(callback).items() if k not in old or not _equal(v, old[k])}]
+            [name, self._changed(name, callback, old)]
             for name, callback, old in zip(self._names, self._callbacks, self._before, strict=True)
         ]
 
+    def _changed(self, name: str, callback: Any, before: dict[str, Any]) -> dict[str, Any]:
+        """What has changed and can be brought back; the rest is told once."""
+        changed = {}
+        for attribute, value in _attributes(callback).items():
+            if attribute in before and _equal(value, before[attribute]):
+                continue
+            problem = _problem(callback, attribute, value, before)
+            if problem is None:
+                changed[attribute] = value
+            elif (name, attribute) not in self._told:
+                self._told.add((name, attribute))
+                warnings.warn(
+                    f"A backup does not hold the attribute {attribute!r} of the callback {name!r}: {problem}. After an "
+                    "interruption it begins anew.",
+                    stacklevel=2,
+                )
+        return changed
+
     def restore(self, saved: list[Any]) -> None:
-        """Give the attributes back. Callbacks that only one of the two fits has are told."""
+        """Give the attributes back. Callbacks that only one of the two fits has are told.
+
+        Raises CheckpointError for an attribute that a backup does not hold.
+        """
         known = dict(saved)
-        for name, callback in zip(self._names, self._callbacks, strict=True):
+        for name, callback, before in zip(self._names, self._callbacks, self._before, strict=True):
+            if is_mute(callback):  # it stands for one that works on the chief
+                continue
+            for attribute, value in known.get(name, {}).items():
+                problem = _problem(callback, attribute, value, before)
+                if problem is not None:
+                    raise CheckpointError(
+                        f"The backup says that the attribute {attribute!r} of the callback {name!r} is {_shown(value)}, but that "
+                        f"is not brought back: {problem}. Either another program wrote the backup, or this program has changed: "
+                        "delete the backup to begin anew."
+                    )
             vars(callback).update(known.get(name, {}))
         new, gone = [sorted(each) for each in (set(self._names) - set(known), set(known) - set(self._names))]
         if new or gone:
@@ -59,6 +99,41 @@ def _attributes(callback: Any) -> dict[str, Any]:
             continue  # files, functions, models: what they are for is made anew
         found[name] = unpack(packed, arrays)
     return found
+
+
+def _problem(callback: Any, name: str, value: Any, before: dict[str, Any]) -> str | None:
+    """Why `value` is not brought back; None if it is. `before`: the attributes of `callback` when training began."""
+    texts = list(_texts(value))
+    if texts and (_PLACES.search(name) or not all(map(_PLAIN_TEXT.fullmatch, texts))):
+        return "it holds text that may name a file, and only the program says which files are used"
+    if name not in before:
+        if texts or hasattr(type(callback), name) or not name.isidentifier():
+            return "the callback does not have it when training begins (set it in __init__ or on_train_begin)"
+        return None
+    old = before[name]
+    if value is not None and old is not None and _kind(value) != _kind(old):
+        return f"it is a {_kind(old)} when training begins, and this is a {_kind(value)}"
+    return None
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, bool) and isinstance(value, int | float | np.number | np.ndarray) and np.ndim(value) == 0:
+        return "number"
+    return type(value).__name__
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value, but for the keys of dicts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def _equal(one: Any, other: Any) -> bool:

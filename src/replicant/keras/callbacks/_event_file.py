@@ -4,6 +4,7 @@ import importlib
 import itertools
 import json
 import os
+import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,8 +39,9 @@ class EventFile:
     def __init__(self, folder: Path):
         self._event = import_writer("proto.event_pb2").Event
         folder.mkdir(parents=True, exist_ok=True)
-        # Without the suffix, two fits that begin in the same second would write over each other.
-        suffix = f".{os.getpid()}.{next(_numbers):06}.v2"
+        # Without the suffix, two fits that begin in the same second would write over each other; and nobody may know the name
+        # before, since whatever a link of that name leads to would be overwritten.
+        suffix = f".{os.getpid()}.{next(_numbers):06}.{secrets.token_hex(8)}.v2"
         self._writer = import_writer("event_file_writer").EventsWriter(str(folder / "events"), suffix)
         self._flushed = time.monotonic()
 
