@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import ParameterServerError
+from . import _fence
 from ._ledger import Ledger
 from ._placing import Shard
 from ._push import Change, Operation, Push, num_bytes
@@ -80,6 +81,7 @@ class Applier:
             for operation in operations:
                 update.perform(operation)
             staleness = max(0, ledger.updates - push.seen)
+            _fence.fence()
             ledger.commit(update.flipped, push.name, push.low_water, staleness=staleness, nbytes=num_bytes(operations))
         except BaseException:  # as if the server had been killed here, and another had taken its place
             self.recover()
@@ -163,6 +165,7 @@ class _Update:
             return view.other, view.other
         self.flipped.append(shard)
         self._ledger.started[shard] += 1
+        _fence.fence()
         return view.current, view.other
 
     def _apply_gradients(self, operation: Operation) -> None:
@@ -191,7 +194,9 @@ def write_rows(ledger: Ledger, shard: int, target: np.ndarray, rows: np.ndarray,
     """Change rows where they lie. Whoever reads the shard meanwhile sees that its count in ``in_place`` is odd, or has moved."""
     in_place = ledger.in_place
     in_place[shard] |= 1
+    _fence.fence()
     target[rows] = new
+    _fence.fence()
     in_place[shard] += 1
 
 
