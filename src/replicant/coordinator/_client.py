@@ -95,10 +95,19 @@ class Client:
 
     # Writing
 
-    def change(self, spec: VariableSpec, kind: str, values: np.ndarray, rows: np.ndarray | None = None, **rule: Any) -> None:
+    def change(
+        self,
+        spec: VariableSpec,
+        kind: str,
+        values: np.ndarray,
+        rows: np.ndarray | None = None,
+        *,
+        share: str | None = None,
+        **rule: Any,
+    ) -> None:
         """Note a change of a variable, to be pushed with the next `flush`."""
-        for part in split(spec, values, rows):
-            self._add(part[0], kind, part[1], rule)
+        for server, part in split(spec, values, rows):
+            self._add(server, kind, part if share is None else part._replace(share=share), rule)
 
     def _add(self, server: int, kind: str, change: Change, rule: dict[str, Any]) -> None:
         operations = self._batch[server]

@@ -206,8 +206,9 @@ def change_rows(ref: ServerRef, kind: str, rows: Any, values: Any, *, negative: 
         if part == "values":
             push_rows(ref, kind, taken["rows"], array)
 
-    record_output(ref, ("rows", kind, number), rows, functools.partial(take, "rows"))
-    record_output(ref, ("values", kind, number), values, functools.partial(take, "values"))
+    key = kind, number, rows.shape, rows.dtype  # of both: what one `taken` gets is of one program
+    record_output(ref, ("rows", *key), rows, functools.partial(take, "rows"))
+    record_output(ref, ("values", *key), values, functools.partial(take, "values"))
     notes.pushed[ref] = f"its rows were changed ({kind})"
 
 
