@@ -91,9 +91,7 @@ class _Needs:
 class _Program:
     """One signature of a ``Compiled``, ready to run."""
 
-    def __init__(
-        self, name: str, call: Callable[[Recorder, Sequence[Any]], Any], needs: _Needs, facts: Facts | None = None
-    ):
+    def __init__(self, name: str, call: Callable[[Recorder, Sequence[Any]], Any], needs: _Needs, facts: Facts | None = None):
         self._name = name
         self._call_function = call
         self._uses_tape = needs.uses_tape

@@ -56,7 +56,7 @@ def test_rows_that_are_scattered(strategy):
     coordinator = ClusterCoordinator(strategy)
     with strategy.scope():
         table = replicant.Variable(np.zeros((4, 1), "f4"))
-    add = replicant.function(lambda rows, values: table.scatter_add(rows, values))
+    add = replicant.function(table.scatter_add)
     for size, dtype in [(2, "i4"), (3, "i4"), (2, "i8"), (3, "u1"), (2, "i4")]:
         rows = np.arange(size).astype(dtype)
         coordinator.schedule(add, args=(rows, np.ones((size, 1), "f4"))).fetch()

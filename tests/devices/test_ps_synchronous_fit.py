@@ -21,7 +21,7 @@ class Queue:
     """Batches that both workers, which are threads here, take from; it stays itself when it travels."""
 
     lock = threading.Lock()
-    batches: list = []
+    batches: list = []  # noqa: RUF012 - one queue for all
 
     def __iter__(self):
         while True:

@@ -1,7 +1,8 @@
-"""A worker killed between its pushes to two servers: whoever calls its function again draws another batch, and must not mix both."""
+"""A worker killed between its pushes to two servers: whoever calls its function again draws another batch, and mixes nothing."""
 
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +36,9 @@ def killed_in(moment):
 MOMENTS = [("before", 2), ("noted", 1), ("between", 1), ("sent", 1), ("applied", 1)]  # and whose batch it is then
 
 
-@pytest.mark.parametrize(("moment", "batch"), [m if m[0] == "between" else pytest.param(*m, marks=pytest.mark.slow) for m in MOMENTS])
+@pytest.mark.parametrize(
+    ("moment", "batch"), [m if m[0] == "between" else pytest.param(*m, marks=pytest.mark.slow) for m in MOMENTS]
+)
 def test_the_servers_have_one_batch(tmp_path, moment, batch):
     strategy = replicant.ParameterServerStrategy()
     try:
@@ -50,10 +53,9 @@ def test_the_servers_have_one_batch(tmp_path, moment, batch):
                 variable.assign_add(x)
 
         def step(path):
-            is_first = not os.path.exists(path)
+            is_first = not Path(path).exists()
             if is_first:
-                with open(path, "w"):
-                    pass
+                Path(path).touch()
                 killed_in(moment)
             drawn = 1.0 if is_first else 2.0
             add(np.full(1000, drawn, "f4"))
@@ -83,13 +85,12 @@ def test_changes_in_several_pushes_may_be_of_two_batches_and_are_counted(tmp_pat
             first, second = (replicant.Variable(0.0) for _ in range(2))
 
         def step(path):
-            is_first = not os.path.exists(path)
+            is_first = not Path(path).exists()
             drawn = 1.0 if is_first else 2.0
             first.assign_add(drawn)
             first.numpy()  # what has been changed is pushed before it is read
             if is_first:
-                with open(path, "w"):
-                    pass
+                Path(path).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             second.assign_add(drawn)
 

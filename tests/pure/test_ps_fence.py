@@ -82,7 +82,15 @@ def test_a_reader_keeps_its_copy_apart_from_the_books(memory, monkeypatch):
     copy = np.copyto
     monkeypatch.setattr(_store.np, "copyto", lambda *args, **kwargs: (events.append("copy"), copy(*args, **kwargs)))
     memory.view(SHARD, FLOAT).read_into(np.empty(4))
-    assert [event.removeprefix("load ") for event in events] == ["done", "in_place", "fence", "copy", "fence", "in_place", "started"]
+    assert [event.removeprefix("load ") for event in events] == [
+        "done",
+        "in_place",
+        "fence",
+        "copy",
+        "fence",
+        "in_place",
+        "started",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,5 +107,5 @@ def test_each_machine_has_its_fence_or_none(machine, name):
 
 def test_a_machine_without_order_is_refused(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    with pytest.raises(ConfigurationError, match="processor is 'riscv64'.*safe on x86_64, aarch64, arm64 only.*transport='ray'"):
+    with pytest.raises(ConfigurationError, match=r"processor is 'riscv64'.*safe on x86_64, aarch64, arm64 only.*transport='ray'"):
         Processes().open(1, 1)

@@ -211,15 +211,15 @@ class Client:
                 with contextlib.suppress(Closed):
                     link.send(messages[server])
             answers = [self._answer(server, link, make, doing) for server, link in asked.items()]
-            error = next((answer for answer in answers if isinstance(answer, bytes)), None)
-            if error is not None:
-                raise unpack_error(error)
-            if intent is not None:
-                intent.end()
         except BaseException:
             if intent is not None:
                 intent.drop()
             raise
+        error = next((answer for answer in answers if isinstance(answer, bytes)), None)
+        if intent is not None:
+            (intent.end if error is None else intent.drop)()
+        if error is not None:
+            raise unpack_error(error)
         return answers
 
     def _answer(self, server: int, link: Link, make: Callable[[int, Link], Any], doing: str) -> Any:

@@ -53,7 +53,7 @@ def check_ordered(machine: str) -> None:
     """Raise ConfigurationError on a machine on which processes that share memory could read torn values."""
     if fence_for(machine) is None:
         raise ConfigurationError(
-            f"This machine's processor is {machine!r}, and the parameter servers of transport='local' share memory in a way that is "
-            f"known to be safe on {', '.join((_ORDERED[0], *_FENCED))} only: a worker could read a value of which one half is older "
-            "than the other. Use transport='ray', which sends copies."
+            f"This machine's processor is {machine!r}, and the parameter servers of transport='local' share memory in a way that "
+            f"is known to be safe on {', '.join((_ORDERED[0], *_FENCED))} only: a worker could read a value of which one half is "
+            "older than the other. Use transport='ray', which sends copies."
         )

@@ -33,9 +33,7 @@ class _Member(NamedTuple):
     operation: Operation
 
 
-def _merge_server(
-    parts: Sequence[list[Operation]], totals: Mapping[str, float], rows: Sequence[float] | None
-) -> list[Operation]:
+def _merge_server(parts: Sequence[list[Operation]], totals: Mapping[str, float], rows: Sequence[float] | None) -> list[Operation]:
     groups: dict[Hashable, list[_Member]] = {}
     for function, operations in enumerate(parts):
         seen: dict[Hashable, int] = {}

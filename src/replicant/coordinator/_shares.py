@@ -61,7 +61,9 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def reduced(original: Callable[..., Any], values: Any, sample_weight: Any = None, mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+def reduced(
+    original: Callable[..., Any], values: Any, sample_weight: Any = None, mask: Any = None, *args: Any, **kwargs: Any
+) -> Any:
     """In the place of Keras's function of all losses that weighs and reduces the values of single elements."""
     value = original(values, sample_weight, mask, *args, **kwargs)
     if _here.reductions is None:

@@ -25,7 +25,7 @@ class Stats:
         self._workers: dict[int, _WorkerCost] = {}
         self._num_mixed = 0
 
-    def note(self, worker: int, seconds: float, pulled: int, pushed: int, is_mixed: bool = False) -> None:  # noqa: FBT001, FBT002
+    def note(self, worker: int, seconds: float, pulled: int, pushed: int, is_mixed: bool = False) -> None:
         """A worker ended a closure. is_mixed: some of its changes were made by an earlier call, whose worker was lost."""
         self._num_mixed += is_mixed
         cost = self._workers.setdefault(worker, _WorkerCost())

@@ -44,7 +44,7 @@ def step_of(model: Any, kind: str, make: Callable[[Any], Any]) -> Any:
 
 
 def train_step(model: Any, *, shared: bool) -> Callable[[Any], None]:
-    """Train on an iterator's next batch. shared: together with other functions, whose batches are parts of the same global batch."""
+    """Train on an iterator's next batch. shared: it is one part of a global batch, and other functions have the rest."""
 
     @function
     def train(x: Any, y: Any, weights: Any) -> None:
