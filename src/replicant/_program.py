@@ -96,14 +96,15 @@ class _Needs:
 class _Program:
     """One signature of a ``Compiled``, ready to run."""
 
-    def __init__(self, name: str, call: Callable[[Recorder, Sequence[Any]], Any], needs: _Needs):
+    def __init__(self, name: str, call: Callable[[Recorder, Sequence[Any]], Any], needs: _Needs, facts: Facts | None = None):
         self._name = name
         self._call_function = call
         self._uses_tape = needs.uses_tape
-        self._facts = Facts()
+        self.facts = facts or Facts()
         self._run_facts: list[Facts] = []
         self.written: list[Ref] = [ref for ref in needs.refs if ref in needs.written]
         self.kept: list[Ref] = [ref for ref in needs.refs if ref not in needs.written]
+        self.idle: list[Ref] = []  # of those in `written`, what the last trace did not write
         self.placement = needs.placement
         self._overwritten = Refs(self.written, self.placement)
         self._bounded = self.placement.deadlocks
@@ -129,13 +130,14 @@ class _Program:
         return token, results, state
 
     def _call(self, known: dict[Ref, Any], arrays: list[Any]) -> tuple[Shape, list[Any], list[Any]]:
-        recorder = CrossRecorder(known, self.placement, rehearsing=False, facts=self._facts)
+        recorder = CrossRecorder(known, self.placement, rehearsing=False, facts=self.facts)
         recorder.run_facts = self._run_facts
         with tracing():  # here too, because JAX may trace again by itself
             result = self._call_function(recorder, arrays)
         unknown_writes = [ref for ref in recorder.written if ref not in self.written]
         if recorder.missing or unknown_writes:
             raise UnknownState([*recorder.missing, *unknown_writes])
+        self.idle = [ref for ref in self.written if ref not in recorder.written]
         self._stacked = [isinstance(leaf, PerReplica) and leaf.stacked is not None for leaf in _array_homes(result)]
         shape, results = Shape.of(result)
         return shape, results, [recorder.values[ref] for ref in self.written]
@@ -147,7 +149,7 @@ class _Program:
             self._shape, results, new = self._call(dict(zip(refs, state, strict=True)), inputs)
             return [*results, *new]
 
-        closed = trace_until_learned(flat, (list(known.values()), arrays), self._facts)
+        closed = trace_until_learned(flat, (list(known.values()), arrays), self.facts)
         inputs = [*known.values(), *arrays]
         values = run_alone(closed, inputs, [False] * len(inputs), lambda exchange: exchange.values)
         cut = len(values) - len(self.written)
@@ -259,18 +261,27 @@ class Compiled:
                 return self._fn(*args, **kwargs)
 
         extra: dict[Ref, None] = {}
+        idle: set[Ref] = set()
+        facts: Facts | None = None
         for _ in range(_MAX_TRACES):
             with tracing():
                 needs = _rehearse(call, avals, placement)
             # Variables that were made during the rehearsal have their values now that `tracing` has ended.
             needs.refs.update(extra)
             needs.written.update(extra)
-            program = _Program(self._name, call, needs)
+            for ref in idle:
+                needs.written.pop(ref, None)
+            program = _Program(self._name, call, needs, facts)
             try:
                 with tracing():
                     program.trace(_placed(arrays, program.placement))
             except UnknownState as unknown:
                 extra.update(dict.fromkeys(unknown.refs))
+                idle.difference_update(unknown.refs)
+                continue
+            if program.idle:  # a rehearsal takes every gradient to exist; what it wrote by that must not be stored for ever
+                idle.update(program.idle)
+                facts = program.facts
                 continue
             if _planning.current() is not None and any(ref.trainable for ref in program.written):
                 raise _found(partial(_Program, self._name, call), needs, arrays, tree, static)

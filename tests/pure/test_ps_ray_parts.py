@@ -56,6 +56,23 @@ def test_news_are_the_rows_that_changed_or_all():
     assert state.pull({1: version}).news[1].rows.tolist() == [5]
 
 
+def test_an_older_pull_that_arrives_late_is_not_the_snapshot():
+    """Two are under way at once, and Ray tells their answers in the other order."""
+    kept, state = started()
+    state.ask(push(1, np.ones((1, 2)), [3]))
+    older = state.pull(kept.known(), books=True)
+    state.ask(push(2, np.ones((2, 2)), [3, 7]))
+    state.ask(push(3, np.ones(4)))
+    newer = state.pull(kept.known(), books=True)
+    for pulled in (newer, older):
+        kept.take(0, pulled)
+    assert (kept.updates, kept.is_current, kept.lost_updates) == (3, True, 0)
+    successor = ServerState(0, kept.begin()[1])
+    news = successor.pull({0: None, 1: None}).news
+    assert (news[0].values.tolist(), news[1].values[[3, 7], 0].tolist()) == ([1, 1, 1, 1], [2, 1])
+    assert successor.ask(push(3, np.ones(4), attempt=1)) == (False, 3)  # it knows what was applied
+
+
 def test_a_push_counts_once_and_errors_come_back():
     _, state = started()
     assert state.ask(push(1, np.ones(4))) == (True, 1)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import ParameterServerError
+from . import _fence
 from ._ledger import Ledger
 from ._placing import Shard
 from ._push import Change, Operation, Push, num_bytes
@@ -46,34 +47,55 @@ class Applier:
         self.rules: dict[int, Rule] = {}
         self._low_water = 0  # closures with smaller numbers have ended
         self._repeated: dict[int, int] = {}  # by closure that was applied in a later attempt: its last push
+        self._begun: tuple[int, Push] | None = None  # the push in progress, and the number of updates before it
 
     def add_shard(self, shard: Shard, dtype: np.dtype) -> None:
         """A new shard; its first value is there already."""
         self._shards[shard.index] = self._memory.view(shard, dtype)
 
     def recover(self) -> None:
-        """After a server was killed: bring its memory to the state after some whole number of pushes. All shards must be known."""
-        nbytes = self._ledger.recover()
+        """Bring the memory to the state after some whole number of pushes: after a server was killed, or an update failed.
+
+        All shards must be known.
+        """
+        ledger = self._ledger
+        nbytes = ledger.recover()
         if nbytes:
             for shard, rows, old in _load_rows(self._memory.saved.view(0, nbytes), self._shards):
-                self._shards[shard].current[rows] = old
-        self._ledger.settle_rows()
+                write_rows(ledger, shard, self._shards[shard].current, rows, old)
+        ledger.settle()
+        self._end_push()
 
     def apply(self, push: Push, operations: list[Operation]) -> bool:
-        """Apply a push; False if it was applied before."""
+        """Apply a push; False if it was applied before. Whatever is raised, the push then counts wholly or not at all."""
+        if self._begun is not None:  # what undid the last push was itself interrupted
+            self.recover()
         ledger = self._ledger
         if self._was_applied(push):
             ledger.count_duplicate()
             return False
-        update = _Update(self._shards, self._memory, self.rules)
-        update.save_rows(operations)
-        for operation in operations:
-            update.perform(operation)
-        staleness = max(0, ledger.updates - push.seen)
-        ledger.commit(update.flipped, push.name, push.low_water, staleness=staleness, nbytes=num_bytes(operations))
-        if push.attempt > 0:
-            self._repeated[push.name.closure] = push.name.sequence
+        self._begun = ledger.updates, push
+        try:
+            update = _Update(self._shards, self._memory, self.rules)
+            update.save_rows(operations)
+            for operation in operations:
+                update.perform(operation)
+            staleness = max(0, ledger.updates - push.seen)
+            _fence.fence()
+            ledger.commit(update.flipped, push.name, push.low_water, staleness=staleness, nbytes=num_bytes(operations))
+        except BaseException:  # as if the server had been killed here, and another had taken its place
+            self.recover()
+            raise
+        self._end_push()
         return True
+
+    def _end_push(self) -> None:
+        """The push in progress, if any, counts now or was undone."""
+        if self._begun is not None:
+            before, push = self._begun
+            if push.attempt > 0 and self._ledger.updates > before:
+                self._repeated[push.name.closure] = push.name.sequence
+            self._begun = None
 
     def _was_applied(self, push: Push) -> bool:
         """Whether this push was applied before, by its worker or by another.
@@ -125,7 +147,7 @@ class _Update:
             target = view.other if change.shard in self.flipped else view.current
             old = target[change.rows]
             new = change.values if kind == "assign" else _DENSE[kind](old, change.values)
-            self._write_rows(change.shard, target, change.rows, new)
+            write_rows(self._ledger, change.shard, target, change.rows, new)
             return
         old, new = self._buffers(change.shard)
         if kind == "assign":
@@ -143,13 +165,8 @@ class _Update:
             return view.other, view.other
         self.flipped.append(shard)
         self._ledger.started[shard] += 1
+        _fence.fence()
         return view.current, view.other
-
-    def _write_rows(self, shard: int, target: np.ndarray, rows: np.ndarray, new: np.ndarray) -> None:
-        in_place = self._ledger.in_place
-        in_place[shard] += 1
-        target[rows] = new
-        in_place[shard] += 1
 
     def _apply_gradients(self, operation: Operation) -> None:
         rule = self._rules.get(operation.rule)
@@ -170,7 +187,17 @@ class _Update:
             in_place += list(zip(shards, targets, [change.rows] * len(shards), blocks, strict=True))
         rule.update(operation.step, operation.learning_rate, items, outs)
         for shard, target, rows, block in in_place:
-            self._write_rows(shard, target, rows, block)
+            write_rows(self._ledger, shard, target, rows, block)
+
+
+def write_rows(ledger: Ledger, shard: int, target: np.ndarray, rows: np.ndarray, new: np.ndarray) -> None:
+    """Change rows where they lie. Whoever reads the shard meanwhile sees that its count in ``in_place`` is odd, or has moved."""
+    in_place = ledger.in_place
+    in_place[shard] |= 1
+    _fence.fence()
+    target[rows] = new
+    _fence.fence()
+    in_place[shard] += 1
 
 
 def subtract_scaled(new: np.ndarray, old: np.ndarray, gradient: np.ndarray, factor: float) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import LostProcessError, VariableError
 from . import _store
+from ._intent import Intent, Unfinished
 from ._ledger import PushName
 from ._memory import aligned
 from ._push import Change, Operation, Outbox, Push, num_bytes, pack
@@ -44,12 +45,24 @@ class Link:
 
 @dataclasses.dataclass
 class Work:
-    """Whose pushes these are. closure: its number + 1; the coordinator's own have one that never ends."""
+    """Whose pushes these are. closure: its number + 1; the coordinator's own have one that never ends.
+
+    done: so many pushes are an earlier attempt's, whatever they were of. applied, repeated: whether a push of this attempt was
+    applied, and whether one was left out because an earlier attempt's had been.
+    """
 
     closure: int = NO_CLOSURE
     attempt: int = 0
     low_water: int = 0
     sequence: int = 0
+    done: int = 0
+    applied: bool = False
+    repeated: bool = False
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some changes are of one attempt and some of another."""
+        return self.applied and self.repeated
 
 
 class Client:
@@ -68,6 +81,7 @@ class Client:
         self.holds = False  # changes are not pushed: `end` hands them over
         self.pulled_bytes = 0
         self.pushed_bytes = 0
+        self.intent: Intent | None = None
         self._replaced = replaced
         self._batch: list[list[Operation]] = [[] for _ in memories]
 
@@ -95,10 +109,19 @@ class Client:
 
     # Writing
 
-    def change(self, spec: VariableSpec, kind: str, values: np.ndarray, rows: np.ndarray | None = None, **rule: Any) -> None:
+    def change(
+        self,
+        spec: VariableSpec,
+        kind: str,
+        values: np.ndarray,
+        rows: np.ndarray | None = None,
+        *,
+        share: str | None = None,
+        **rule: Any,
+    ) -> None:
         """Note a change of a variable, to be pushed with the next `flush`."""
-        for part in split(spec, values, rows):
-            self._add(part[0], kind, part[1], rule)
+        for server, part in split(spec, values, rows):
+            self._add(server, kind, part if share is None else part._replace(share=share), rule)
 
     def _add(self, server: int, kind: str, change: Change, rule: dict[str, Any]) -> None:
         operations = self._batch[server]
@@ -138,15 +161,26 @@ class Client:
             self.work.sequence += 1
             work, seen = self.work, self.seen or [memory.ledger.updates for memory in self.memories]
             self.seen = None
-            name = PushName(self.number, work.closure, work.sequence)
+            if work.sequence <= work.done:
+                work.repeated = True
+                return
+            name, is_repeated = PushName(self.number, work.closure, work.sequence), work.attempt > 0
 
-            def send(server: int, link: Link) -> None:
+            def make(server: int, link: Link) -> Push:
                 operations = pack(batch[server], link.outbox)
-                push = Push(name, work.attempt, work.low_water, seen[server], link.outbox.nbytes, operations)
-                link.send(push)
+                return Push(name, work.attempt, work.low_water, seen[server], link.outbox.nbytes, operations)
 
             self.pushed_bytes += sum(map(num_bytes, batch))
-            self._ask([i for i, operations in enumerate(batch) if operations], send, "applying a push")
+            answers = self._ask([i for i, operations in enumerate(batch) if operations], make, "applying a push", is_push=True)
+            work.applied |= any(answers)
+            work.repeated |= is_repeated and not all(answers)
+
+    def finish(self, unfinished: Unfinished) -> None:
+        """Do to its end what an earlier attempt had begun to push; what this one would push in its place is left out."""
+        if unfinished.batch is not None:
+            self.work.sequence = unfinished.sequence - 1
+            self.push([unfinished.batch.get(server, []) for server in range(len(self.memories))])
+        self.work = dataclasses.replace(self.work, sequence=0, done=unfinished.sequence, applied=False, repeated=False)
 
     def drop(self) -> None:
         """Forget what was noted and not pushed."""
@@ -157,21 +191,38 @@ class Client:
         with self.lock:
             self._ask(
                 range(len(self.links)) if servers is None else servers,
-                lambda _, link: link.send(message),
+                lambda *_: message,
                 "taking a message",
             )
 
-    def _ask(self, servers: Sequence[int], send: Callable[[int, Link], None], doing: str) -> None:
+    def _ask(self, servers: Sequence[int], make: Callable[[int, Link], Any], doing: str, *, is_push: bool = False) -> list[Any]:
         asked = {server: self.links[server] for server in servers}  # while one is waited for, others may be replaced
+        messages = {}
         for server, link in asked.items():
             with contextlib.suppress(Closed):  # noticed again below
                 link.settle(doing)
-                send(server, link)
-        errors = [answer for server, link in asked.items() if isinstance(answer := self._answer(server, link, send, doing), bytes)]
-        if errors:
-            raise unpack_error(errors[0])
+            messages[server] = make(server, link)
+        intent = self.intent if is_push else None
+        if intent is not None:
+            pushes = {server: (link.generation, messages[server].operations) for server, link in asked.items()}
+            intent.begin(self.work.closure, self.work.sequence, pushes)
+        try:
+            for server, link in asked.items():
+                with contextlib.suppress(Closed):
+                    link.send(messages[server])
+            answers = [self._answer(server, link, make, doing) for server, link in asked.items()]
+        except BaseException:
+            if intent is not None:
+                intent.drop()
+            raise
+        error = next((answer for answer in answers if isinstance(answer, bytes)), None)
+        if intent is not None:
+            (intent.end if error is None else intent.drop)()
+        if error is not None:
+            raise unpack_error(error)
+        return answers
 
-    def _answer(self, server: int, link: Link, send: Callable[[int, Link], None], doing: str) -> Any:
+    def _answer(self, server: int, link: Link, make: Callable[[int, Link], Any], doing: str) -> Any:
         """A server's answer; after the server was replaced, the new one's to the same message: it knows what was applied."""
         for _ in range(10):
             try:
@@ -181,11 +232,13 @@ class Client:
                 self.work.attempt = max(1, self.work.attempt)  # the server shall look whether it has seen it
                 link = self.links[server]
                 with contextlib.suppress(Closed):
-                    send(server, link)
+                    link.send(make(server, link))
         raise LostProcessError(f"Server {server} was lost 10 times while {doing}.")
 
     def close(self) -> None:
         """Hang up."""
+        if self.intent is not None:
+            self.intent.close()
         for link in self.links:
             link.channel.close()
             link.outbox.memory.close()

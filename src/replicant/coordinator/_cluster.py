@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import LostProcessError
 from ._client import Client, Link
 from ._health import Health
+from ._intent import Intent, Unfinished
 from ._ledger import MAX_SHARDS, NBYTES
 from ._memory import Memory, pages
 from ._placing import RoundRobin, Shard
@@ -35,6 +36,7 @@ class Member:
     """A server or worker.
 
     client: the number its pushes carry. generation: how many there were before it in its place. why: it was ended, in words.
+    intent, outboxes: of a worker that shares memory: what it is about to push, and the arrays of that.
     """
 
     role: str
@@ -46,12 +48,25 @@ class Member:
     ready: bool = False
     failed_starts: int = 0
     why: str = ""
+    intent: Intent | None = None
+    outboxes: dict[tuple[int, int], Memory] = dataclasses.field(default_factory=dict)
     health: Health = dataclasses.field(default_factory=Health)
 
     @property
     def executing(self) -> tuple[int, int] | None:
         """The closure that a worker is calling, or was when it died, and the attempt. Only of one that has a pulse."""
         return self.running.pulse.executing  # type: ignore[attr-defined]
+
+    def unfinished(self, closure: int) -> Unfinished | None:
+        """How far a lost worker had come with the pushes of a closure; None if it had pushed nothing, or nobody can know."""
+        return None if self.intent is None else self.intent.unfinished(closure + 1, self.outboxes)
+
+    def release(self) -> None:
+        """Close what was shared with a worker that is gone."""
+        if self.intent is not None:
+            self.intent.close()
+        for outbox in self.outboxes.values():
+            outbox.close()
 
     @property
     def has_pulse(self) -> bool:
@@ -127,6 +142,11 @@ class Cluster:
         here, there = Channel.pair("the coordinator", f"worker {index}")
         running = self._transport.start("worker", number, there, self.memories)
         worker = Member("worker", index, here, running, client=number, generation=generation)
+        if self.keeps_answers:
+            memory = Memory.create()
+            worker.intent = Intent(memory)
+            with contextlib.suppress(Closed):  # it has ended already: noticed by the watching thread
+                worker.control.post(("intent",), [memory.fd])
         for server in self.servers:
             self._connect(worker, server)
         return worker
@@ -141,7 +161,10 @@ class Cluster:
             worker.control.post(("server", server.index, server.generation), [one.fileno(), outbox.fd])
         one.close()
         other.close()
-        outbox.close()
+        if worker.intent is None:
+            outbox.close()
+        else:
+            worker.outboxes[server.index, server.generation] = outbox
 
     def _link(self, server: Member, generation: int) -> Link:
         """The coordinator's own way to a server."""
@@ -287,6 +310,7 @@ class Cluster:
                 self._replace_server(member, failed)
             else:
                 self.on_lost(member, how)
+                member.release()
                 if self.failure is not None:
                     self._changed.notify_all()
                     return
@@ -382,6 +406,7 @@ class Cluster:
             if not member.running.wait(max(0.1, deadline - time.monotonic())):
                 member.running.kill()
                 member.running.wait(END_SECONDS)
+            member.release()
         self.client.close()
         self._transport.close()
         with self._waking:

@@ -24,7 +24,7 @@ class ClusterCoordinator:
             wait where more would. None: no bound, 0: one function at a time.
         synchronous: whether the changes of several functions, one for each worker, are made together: all have read the same
             values, their gradients are summed, and the optimizer is applied once. So divide each loss by the size of the global
-            batch. Where fewer functions are left, `join` has these applied.
+            batch; ``fit`` divides by the rows that there were. Where fewer functions are left, `join` has these applied.
         backup_workers: how many of the workers may be slower than the others without being waited for. In a synchronous
             coordinator of n workers the first ``n - backup_workers`` gradients make an update; those that come too late are
             left out, and counted in ``stats()["dropped_closures"]``.
@@ -159,7 +159,8 @@ class ClusterCoordinator:
 
         staleness: how often a push met a server that had made 0, 1, 2, ... updates since its values were read.
         closures_per_second_by_worker, bytes_per_closure: since the coordinator was made. dropped_closures: functions of a
-        synchronous coordinator whose changes came too late.
+        synchronous coordinator whose changes came too late. mixed_closures: functions of which some changes were made by a call
+        whose worker was lost, and some by the one that repeated it, which may have drawn another batch.
         """
         return self._dispatcher.stats.summary(self._strategy.cluster)
 

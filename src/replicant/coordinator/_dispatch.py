@@ -15,6 +15,7 @@ from . import _travel
 from ._arguments import Arguments, pack
 from ._cluster import Cluster, Member
 from ._delivered import Delivered
+from ._intent import Unfinished
 from ._merge import merge
 from ._pace import Pace
 from ._pulse import Vigil
@@ -43,6 +44,7 @@ class _Closure:
         self.packed = packed  # the function
         self.args = args
         self.remote = remote
+        self.unfinished: Unfinished | None = None  # what a lost worker had begun to push
 
 
 class _Functions:
@@ -222,7 +224,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - an argument's own value or pickling failed: that is this closure's result
             self._end(task.closure, None, error)
             return None
-        return "run", task, closure.function, args.data
+        return "run", task, closure.function, args.data, closure.unfinished
 
     def _answered(self, worker: Member, message: tuple[Any, ...]) -> None:
         what, number, *rest = message
@@ -299,6 +301,8 @@ class Dispatcher:
                 self._workers.remove(worker)
             held = self._queue.first_held(worker.client)
             executing = worker.executing if worker.has_pulse else held
+            if held is not None and (unfinished := worker.unfinished(held[0])) is not None:
+                self._closures[held[0]].unfinished = unfinished
             for number in self._queue.lose(worker.client, executing[0] if executing else None):
                 text = f"A scheduled function lost {_MAX_ATTEMPTS} workers one after the other; the last, {worker}, {how}."
                 self._end(number, None, LostProcessError(text))

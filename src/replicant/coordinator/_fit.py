@@ -104,8 +104,8 @@ class _Fit:
         """Train. Returns Keras's History."""
         model, callbacks = self._model, self._callbacks
         build(model, self._strategy, next(iter(self._dataset.make())), "fit")
-        share = self._coordinator.functions_per_update
-        step, iterator = step_of(model, "train", lambda model: train_step(model, share)), iter(self._dataset)
+        shared = self._coordinator._mode.synchronous
+        step, iterator = step_of(model, "train", lambda model: train_step(model, shared=shared)), iter(self._dataset)
         model.stop_training = False
         callbacks.on_train_begin()
         logs: dict[str, Any] = {}

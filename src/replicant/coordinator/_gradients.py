@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,19 +13,43 @@ from ._refs import ServerRef, check_rows, record_output, trace_of
 from ._rows import RowsGradient
 
 
-def push_gradients(iterations: ServerRef, step: Any, rate: Any, grads: Sequence[Any], refs: Sequence[ServerRef]) -> None:
-    """Have the optimizer that counts its steps in `iterations` applied.
+class Part(NamedTuple):
+    """Gradients of one part of a loss.
 
-    step, rate: how many steps there were when the gradients were computed, and the learning rate for them. grads: one for each of
-    `refs`, an array or a RowsGradient.
+    grads: for each variable an array, a RowsGradient, or None. share: what the gradients, which are sums, are divided by once those
+    of several functions have been added up; None for nothing. weight: what this function adds to that divisor.
     """
+
+    grads: Sequence[Any]
+    share: str | None = None
+    weight: Any = None
+
+
+class _Known(NamedTuple):
+    """What is known of one gradient before its values are."""
+
+    ref: ServerRef
+    is_rows: bool
+    share: str | None
+
+
+def push_gradients(iterations: ServerRef, step: Any, rate: Any, parts: Sequence[Part], refs: Sequence[ServerRef]) -> None:
+    """Have the optimizer that counts its steps in `iterations` applied, to the sum of the parts' gradients.
+
+    step, rate: how many steps there were when the gradients were computed, and the learning rate for them. refs: the variables.
+    """
+    shares = [part.share for part in parts if part.share is not None]
     outputs = [jnp.asarray(step), jnp.asarray(rate, jnp.float32)]
-    parts: list[tuple[ServerRef, bool]] = []
-    for grad, ref in zip(grads, refs, strict=True):
-        is_rows = isinstance(grad, RowsGradient)
-        parts.append((ref, is_rows))
-        outputs += [grad.rows, grad.values] if is_rows else [jnp.asarray(grad, ref.dtype)]
-    together = _Together(iterations, parts, len(outputs))
+    outputs += [jnp.asarray(part.weight, jnp.float32) for part in parts if part.share is not None]
+    known: list[_Known] = []
+    for part in parts:
+        for grad, ref in zip(part.grads, refs, strict=True):
+            if grad is None:
+                continue
+            is_rows = isinstance(grad, RowsGradient)
+            known.append(_Known(ref, is_rows, part.share))
+            outputs += [grad.rows, grad.values] if is_rows else [jnp.asarray(grad, ref.dtype)]
+    together = _Together(iterations, shares, known, len(outputs))
     recorder = current_recorder()
     if recorder is None:
         for i, output in enumerate(outputs):
@@ -34,7 +58,8 @@ def push_gradients(iterations: ServerRef, step: Any, rate: Any, grads: Sequence[
         return
     notes = trace_of(recorder)
     number, notes.num_outputs = notes.num_outputs, notes.num_outputs + 1
-    names = tuple((ref.spec.number, is_rows) for ref, is_rows in parts)
+    # Shapes too: a program for another number of rows has outputs of its own, and all of these go to one `together`.
+    names = (*shares, *[(ref.spec.number, is_rows, share) for ref, is_rows, share in known], *[(x.shape, x.dtype) for x in outputs])
     for i, output in enumerate(outputs):
         record_output(iterations, ("apply", number, names, i), output, functools.partial(together.take, i))
     recorder.values[iterations] = recorder.read(iterations) + 1
@@ -45,9 +70,10 @@ def push_gradients(iterations: ServerRef, step: Any, rate: Any, grads: Sequence[
 class _Together:
     """Collects what belongs to one application of an optimizer."""
 
-    def __init__(self, iterations: ServerRef, parts: list[tuple[ServerRef, bool]], count: int):
+    def __init__(self, iterations: ServerRef, shares: list[str], known: list[_Known], count: int):
         self._iterations = iterations
-        self._parts = parts
+        self._shares = shares
+        self._known = known
         self._count = count
         self._arrays: dict[int, np.ndarray] = {}
 
@@ -60,11 +86,12 @@ class _Together:
         self._arrays = {}
         client, spec = self._iterations.site.client, self._iterations.spec
         rule = {"rule": spec.number, "step": int(next(values)), "learning_rate": float(next(values))}
-        for ref, is_rows in self._parts:
+        shares = tuple((share, float(next(values))) for share in self._shares)
+        for ref, is_rows, share in self._known:
             if is_rows:
                 rows, gradients = check_rows(ref, next(values).reshape(-1)), next(values).reshape(-1, *ref.shape[1:])
                 rows, gradients = combine_rows(rows, gradients)
-                client.change(ref.spec, "apply", gradients, rows, **rule)
+                client.change(ref.spec, "apply", gradients, rows, share=share, **rule)
             else:
-                client.change(ref.spec, "apply", next(values), **rule)
-        client.change(spec, "add", np.ones((), spec.dtype), rule=spec.number)
+                client.change(ref.spec, "apply", next(values), share=share, **rule)
+        client.change(spec, "add", np.ones((), spec.dtype), rule=spec.number, shares=shares)

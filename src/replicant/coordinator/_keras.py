@@ -19,11 +19,12 @@ from ..errors import ArgumentError
 from ..keras import _internals
 from . import _travel
 from ._cluster import Cluster
-from ._gradients import push_gradients
+from ._gradients import Part, push_gradients
 from ._keras_travel import register
 from ._lookup import embedding_lookup
 from ._refs import ServerRef, change, check_readable
 from ._rows import RowsGradient
+from ._shares import reduced
 from ._site import Site, current_site, in_worker
 from ._store import VariableSpec
 
@@ -197,22 +198,28 @@ def _apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any =
     if not is_server_variable(optimizer.__dict__.get("_iterations", getattr(optimizer, "iterations", None))):
         return original(optimizer, grads, trainable_variables)
     variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
-    pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-    if not pairs:
-        raise ArgumentError(
-            f"{type(optimizer).__name__}.apply: there is no gradient for any of the {len(list(variables))} variables."
-        )
-    check_optimizer(optimizer, [v for _, v in pairs])
+    apply_parts(optimizer, [Part(list(grads))], list(variables))
+    return None
+
+
+def apply_parts(optimizer: Any, parts: list[Part], variables: list[Any]) -> None:
+    """Have the servers apply an optimizer to the sum of the parts' gradients."""
+    used = [any(g is not None for g in found) for found in zip(*[part.grads for part in parts], strict=True)]
+    if len(used) != len(variables) or not any(used):
+        raise ArgumentError(f"{type(optimizer).__name__}.apply: there is no gradient for any of the {len(variables)} variables.")
+    chosen = [v for v, is_used in zip(variables, used, strict=True) if is_used]
+    check_optimizer(optimizer, chosen)
     iterations = _ref(optimizer._iterations)
     number = iterations.spec.number
     if not in_worker() and not optimizer.built:
         _build(optimizer, list(variables))
     iterations.site.prepare_rule(number, [v.__dict__[_SPEC].number for v in variables])
     _check_clipping(optimizer, iterations.site)
-    grads = _clipped(optimizer, [g for g, _ in pairs])
+    kept = [part._replace(grads=[g for g, is_used in zip(part.grads, used, strict=True) if is_used]) for part in parts]
+    if len(kept) == 1:
+        kept = [kept[0]._replace(grads=_clipped(optimizer, list(kept[0].grads)))]
     rate = optimizer._get_current_learning_rate()
-    push_gradients(iterations, optimizer._iterations.value, rate, grads, [_ref(v) for _, v in pairs])
-    return None
+    push_gradients(iterations, optimizer._iterations.value, rate, kept, [_ref(v) for v in chosen])
 
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -295,6 +302,7 @@ def connect() -> None:
     _internals.wrap_method(_internals.BaseOptimizer, "add_variable_from_reference", _add_from_reference)
     _internals.wrap_method(_internals.BaseOptimizer, "apply", _apply)
     _internals.wrap_method(_internals.LossScaleOptimizer, "apply", _apply_scaled)  # it has one of its own
+    _internals.wrap_function(_internals.loss_module, "reduce_weighted_values", reduced)
     register()
     from ._fit import connect as connect_fit
 

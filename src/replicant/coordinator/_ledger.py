@@ -10,7 +10,8 @@ Order of one update, n the number of updates so far:
 2. the list of shards and the push's name go to the journal, then ``journal = n + 1``: from here on the update counts
 3. ``done`` of its shards + 1, the push's name to the table of applied pushes, then ``updates = n + 1``
 
-A successor repeats step 3 if ``journal > updates``, and otherwise puts saved rows back if ``undo > updates``.
+A successor repeats step 3 if ``journal > updates``, and otherwise puts saved rows back if ``undo > updates``. So does the server
+itself when an update raises, whatever it raises: what failed is as if it had never begun.
 """
 
 from collections.abc import Sequence
@@ -149,7 +150,10 @@ class Ledger:
         return int(own[0])
 
     def recover(self) -> int:
-        """Bring the books in order after the server was killed. Returns how many bytes of saved rows must be put back."""
+        """After an update did not come to its end: finish it if it counts. Returns how many bytes of saved rows must be put back.
+
+        Call `settle` once they are.
+        """
         cells, restore = self._cells, 0
         if cells[_JOURNAL] > cells[_UPDATES]:
             self._finish()
@@ -158,8 +162,9 @@ class Ledger:
         self.started[:] = self.done
         return restore
 
-    def settle_rows(self) -> None:
-        """After rows were put back: nobody is writing in place."""
+    def settle(self) -> None:
+        """After rows were put back: what was saved of them counts no more, and nobody is writing in place."""
+        self._cells[_UNDO] = 0  # else, were the server killed while it saves the next rows, those would be put back by halves
         for shard, count in enumerate(self.in_place):
             if count & 1:
                 self.in_place[shard] = count + 1

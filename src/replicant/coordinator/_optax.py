@@ -10,7 +10,7 @@ from .._context import get_strategy
 from .._variables import Variable, is_variable, ref_of
 from ..errors import ArgumentError, ContextError
 from . import _travel
-from ._gradients import push_gradients
+from ._gradients import Part, push_gradients
 from ._optax_rule import OptaxRule, Probe, check_transformation
 from ._refs import ServerRef
 from ._rows import RowsGradient
@@ -85,7 +85,8 @@ class OptaxOptimizer:
         pairs = [(gradient, ref) for gradient, ref in zip(found, refs, strict=True) if gradient is not None]
         if not pairs:
             raise ArgumentError(f"OptaxOptimizer.apply: there is no gradient for any of the {len(refs)} variables.")
-        push_gradients(self._counter(), self.iterations.value(), 0.0, [g for g, _ in pairs], [ref for _, ref in pairs])
+        refs = [ref for _, ref in pairs]
+        push_gradients(self._counter(), self.iterations.value(), 0.0, [Part([g for g, _ in pairs])], refs)
 
     def _counter(self) -> ServerRef:
         return self.iterations._ref  # type: ignore[return-value]

@@ -24,18 +24,24 @@ class Packed(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One shard's part. shard: its index. rows: which rows, no two alike; None for all."""
+    """One shard's part.
+
+    shard: its index. rows: which rows, no two alike; None for all. share: of changes that are made together with those of other
+    functions, the name of what their sum is divided by (see ``_merge``); a server never sees it.
+    """
 
     shard: int
     values: Any
     rows: Any = None
+    share: str | None = None
 
 
 class Operation(NamedTuple):
     """Changes of one kind.
 
     kind: "assign", "add", "multiply", "divide", "max", "min", or "apply" for gradients. rule: of an "apply", the number of the
-    optimizer. step, learning_rate: what the worker saw when it computed the gradients.
+    optimizer. step, learning_rate: what the worker saw when it computed the gradients. shares: what this function contributes to
+    the divisors that its changes name.
     """
 
     kind: str
@@ -43,6 +49,7 @@ class Operation(NamedTuple):
     rule: int = -1
     step: int = 0
     learning_rate: float = 0.0
+    shares: tuple[tuple[str, float], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

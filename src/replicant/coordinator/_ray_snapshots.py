@@ -50,9 +50,9 @@ class Snapshots:
             return {index: news.version for index, news in self._news.items()}
 
     def take(self, generation: int, pulled: Pulled) -> None:
-        """Make the last pull the snapshot, unless its server has been replaced meanwhile."""
+        """Make a pull the snapshot, unless its server has been replaced meanwhile, or a newer one was taken in before it."""
         with self._lock:
-            if generation != len(self._begun) - 1:
+            if generation != len(self._begun) - 1 or pulled.updates < self._updates:
                 return
             for index, news in pulled.news.items():
                 values = np.array(news.values if news.rows is None else self._news[index].values)  # not Ray's memory

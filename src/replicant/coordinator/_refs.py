@@ -4,6 +4,7 @@ A program cannot add to a variable that lies elsewhere. It computes what is to b
 output from the program and makes a push of it.
 """
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -117,7 +118,11 @@ class ChangeRef(Ref):
         return jnp.zeros(self.shape, self.dtype) if spare is None or spare.is_deleted() else spare
 
     def store(self, raw: jax.Array, placement: Placement) -> None:
-        self._take(np.asarray(raw))
+        try:
+            self._take(np.asarray(raw))
+        except BaseException:  # of one run's changes all are pushed or none
+            self._client.drop()
+            raise
         self._spare = raw  # the next run may write over it
 
 
@@ -194,16 +199,16 @@ def change_rows(ref: ServerRef, kind: str, rows: Any, values: Any, *, negative: 
         return
     notes = trace_of(recorder)
     number, notes.num_outputs = notes.num_outputs, notes.num_outputs + 1
-    pair: list[np.ndarray] = []
+    taken: dict[str, np.ndarray] = {}
 
-    def take(array: np.ndarray) -> None:
-        pair.append(array)
-        if len(pair) == 2:
-            push_rows(ref, kind, *pair)
-            pair.clear()
+    def take(part: str, array: np.ndarray) -> None:
+        taken[part] = array
+        if part == "values":
+            push_rows(ref, kind, taken["rows"], array)
 
-    record_output(ref, ("rows", kind, number), rows, take)
-    record_output(ref, ("values", kind, number), values, take)
+    key = kind, number, rows.shape, rows.dtype  # of both: what one `taken` gets is of one program
+    record_output(ref, ("rows", *key), rows, functools.partial(take, "rows"))
+    record_output(ref, ("values", *key), values, functools.partial(take, "values"))
     notes.pushed[ref] = f"its rows were changed ({kind})"
 
 

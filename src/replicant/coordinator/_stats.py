@@ -23,9 +23,11 @@ class Stats:
         self._since = time.monotonic()
         self._rounds = rounds
         self._workers: dict[int, _WorkerCost] = {}
+        self._num_mixed = 0
 
-    def note(self, worker: int, seconds: float, pulled: int, pushed: int) -> None:
-        """A worker ended a closure."""
+    def note(self, worker: int, seconds: float, pulled: int, pushed: int, is_mixed: bool = False) -> None:
+        """A worker ended a closure. is_mixed: some of its changes were made by an earlier call, whose worker was lost."""
+        self._num_mixed += is_mixed
         cost = self._workers.setdefault(worker, _WorkerCost())
         cost.closures += 1
         cost.seconds += seconds
@@ -54,6 +56,7 @@ class Stats:
             "pushed_bytes_per_closure": pushed / total if total else 0.0,
             "synchronous_updates": 0 if self._rounds is None else self._rounds.updates,
             "dropped_closures": 0 if self._rounds is None else self._rounds.dropped,
+            "mixed_closures": self._num_mixed,
             "updates_by_server": [ledger.updates for ledger in ledgers],
             "duplicate_pushes": sum(ledger.duplicates for ledger in ledgers),
             "staleness": histogram[: last + 1],

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LostProcessError
+from . import _fence
 from ._ledger import NBYTES, Ledger
 from ._memory import Memory, pages
 from ._placing import Shard
@@ -70,7 +71,9 @@ class ShardView:
         deadline, tries = 0.0, 0
         while True:
             version = self.version
+            _fence.fence()
             np.copyto(out, self.buffers[version[0] & 1])
+            _fence.fence()
             # The next update goes to the other buffer; the one after it would have changed what was being copied.
             if not version[1] & 1 and ledger.in_place[index] == version[1] and ledger.started[index] <= version[0] + 1:
                 return version

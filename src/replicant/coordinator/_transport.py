@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from ._fence import check_ordered
 from ._memory import Memory
 from ._pulse import NBYTES as PULSE_NBYTES
 from ._pulse import Pulse
@@ -108,6 +110,7 @@ class Processes:
     keeps_answers = True
 
     def open(self, servers: int, workers: int) -> list[ServerMemory]:
+        check_ordered(platform.machine())
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._threads = {"worker": max(1, cores // workers), "server": max(1, cores // servers)}
         return [ServerMemory.create() for _ in range(servers)]

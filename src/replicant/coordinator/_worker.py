@@ -14,6 +14,7 @@ from .._context import entered
 from ..errors import ArgumentTypeError, LostProcessError
 from . import _travel
 from ._client import Client, Link, Work
+from ._intent import Intent, Unfinished
 from ._memory import Memory
 from ._pulse import Pulse
 from ._push import Outbox, num_bytes
@@ -65,6 +66,8 @@ class Worker:
             return False
         if what == "server":
             self._connect(rest[0], rest[1], fds)
+        elif what == "intent":
+            self._client.intent = Intent(Memory(fds[0]))
         elif what == "function":
             self._functions[rest[0]] = rest[1]
         elif what == "parcel":
@@ -84,13 +87,15 @@ class Worker:
 
     # Running
 
-    def _run(self, task: Task, function: int, args: bytes) -> None:
+    def _run(self, task: Task, function: int, args: bytes, unfinished: Unfinished | None = None) -> None:
         start = time.perf_counter()
         self._pulse.begin(task.closure, task.attempt)
         self._client.work = Work(task.closure + 1, task.attempt, task.low_water)
         self._client.seen, self._client.holds = None, task.holds
         before, held = (self._client.pulled_bytes, self._client.pushed_bytes), None
         try:
+            if unfinished is not None:
+                self._client.finish(unfinished)
             result = self._call(function, args)
             held = self._client.end()
             answer = ("done", task.closure, task.attempt, None if result is None else pickle.dumps(result, protocol=5))
@@ -101,7 +106,8 @@ class Worker:
             answer = ("failed", task.closure, task.attempt, pack_error(error, "the worker"))
         after = self._client.pulled_bytes, self._client.pushed_bytes
         pushed = after[1] - before[1] + sum(map(num_bytes, held or ()))
-        self._control.send((*answer, (time.perf_counter() - start, after[0] - before[0], pushed), held))
+        cost = time.perf_counter() - start, after[0] - before[0], pushed, self._client.work.is_mixed
+        self._control.send((*answer, cost, held))
         self._pulse.end()
 
     def _call(self, function: int, args: bytes) -> Any:

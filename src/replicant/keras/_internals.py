@@ -42,6 +42,7 @@ try:
     from keras.src.backend.common.masking import get_keras_mask as mask_of
     from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
     from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
+    from keras.src.losses import loss as loss_module
     from keras.src.losses.loss import Loss
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
@@ -85,7 +86,9 @@ __all__ = [
     "get_stateless_scope",
     "in_stateless_scope",
     "is_tracking_enabled",
+    "loss_module",
     "mask_of",
+    "wrap_function",
     "wrap_method",
     "wrap_property",
 ]
@@ -168,6 +171,17 @@ if _VERSION > NEWEST:
         f"Replicant extends is where it was, but compare results, or run: pip install 'keras=={_dotted(NEWEST)}.*'.",
         stacklevel=2,
     )
+
+
+def wrap_function(module: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace the function ``module.name`` by ``wrapper(original, ...)``."""
+    original = vars(module)[name]
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    setattr(module, name, function)
 
 
 def wrap_method(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
