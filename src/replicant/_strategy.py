@@ -182,7 +182,7 @@ class Strategy:
                 return run_replicas(self, fn, args, kwargs)
 
             call.__qualname__ = getattr(fn, "__qualname__", type(fn).__name__)  # for messages
-            self._eager[key] = Compiled(call)
+            self._eager[key] = Compiled(call, of_run=fn)
             if len(self._eager) > _MAX_EAGER_FUNCTIONS:
                 self._eager.popitem(last=False)
         self._eager.move_to_end(key)
