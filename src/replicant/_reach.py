@@ -25,6 +25,7 @@ _LIBRARIES = {
     "jaxtyping", "keras", "keras_hub", "matplotlib", "ml_dtypes", "numpy", "optax", "orbax", "pandas", "PIL", "pluggy", "pytest",
     "ray", "replicant", "scipy", "sklearn", "tensorflow", "torch", "tqdm", "wandb",
 }  # fmt: skip
+_HEAP_TYPE = 1 << 9  # the flag of classes that Python code has made
 _MAX_OBJECTS = 20_000
 _MAX_ITEMS = 1_000  # of one list or dictionary
 _MAX_BYTES = 1_024  # of a NumPy array that is compared
@@ -149,13 +150,16 @@ def holds_arrays(value: Any) -> bool:
     return not is_plain(value) and any(map(is_array, jax.tree.leaves(value)))
 
 
-def _root_module(name: Any) -> str:
-    return name.partition(".")[0] if isinstance(name, str) else ""
+def _root_module(value: Any) -> str:
+    """The package that a function, class or module is of; "" for code without one, which ``exec`` has run."""
+    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    written = isinstance(value, types.FunctionType) or (isinstance(value, type) and bool(value.__flags__ & _HEAP_TYPE))
+    return "" if not isinstance(name, str) or (name == "builtins" and written) else name.partition(".")[0]
 
 
-def _is_users(module: Any) -> bool:
-    """Whether code of this module is entered."""
-    root = _root_module(module)
+def _is_users(value: Any) -> bool:
+    """Whether the code of a function, class or module is entered."""
+    root = _root_module(value)
     return root not in _LIBRARIES and (root not in sys.stdlib_module_names or root == "__main__")
 
 
@@ -180,7 +184,7 @@ class Reach:
         done = -1
         while done != (done := len(self._loose) + len(self._seen) + len(self.holders)):
             for holder in list(self.holders.values()):
-                of_library = holder.layer and not _is_users(type(holder.target).__module__)
+                of_library = holder.layer and not _is_users(type(holder.target))
                 if not isinstance(holder.target, types.CellType | list | dict) and not of_library:
                     for name in self._loose & holder.content().keys():
                         holder.loose[name] = None
@@ -201,11 +205,8 @@ class Reach:
         self._seen[id(value)] = value
         if isinstance(value, list | tuple | set | frozenset | dict):
             self._visit_items(value, label, sure=sure)
-        elif isinstance(value, type):
-            if _is_users(value.__module__):
-                self._holder(value, label)
-        elif isinstance(value, types.ModuleType):
-            if _is_users(value.__name__):
+        elif isinstance(value, type) or isinstance(value, types.ModuleType):
+            if _is_users(value):
                 self._holder(value, label)
         elif isinstance(value, types.FunctionType | types.MethodType | functools.partial):
             self._visit_callable(value)
@@ -234,14 +235,14 @@ class Reach:
                     self._visit(item, f"{label}.{getattr(item, 'name', type(item).__name__)}")
                 self._visit_methods(value, ("call",), label)
                 return
-        if _root_module(type(value).__module__) not in _LIBRARIES:
+        if _root_module(type(value)) not in _LIBRARIES:
             self._holder(value, label)
             self._visit_methods(value, ("__call__",), label)
 
     def _visit_methods(self, value: Any, names: Iterable[str], label: str) -> None:
         for name in names:
             found = _class_attribute(type(value), name)
-            if isinstance(found, types.FunctionType) and _is_users(found.__module__):
+            if isinstance(found, types.FunctionType) and _is_users(found):
                 self._visit_code(found, _bound(found, (value,), {}), label)
 
     def _visit_callable(self, fn: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
@@ -253,7 +254,7 @@ class Reach:
             self._visit(fn.__self__, "self")
             self._visit_callable(fn.__func__, (fn.__self__, *args), kwargs)
         elif isinstance(fn, types.FunctionType):
-            if _is_users(fn.__module__):
+            if _is_users(fn):
                 self._visit_code(fn, _bound(fn, args, kwargs or {}), "")
             elif hasattr(fn, "__wrapped__"):  # a user's function in a library's wrapper
                 self._visit(getattr(fn, "__wrapped__", None), fn.__name__)
@@ -327,7 +328,7 @@ class Reach:
             if found is _NOTHING:
                 continue
             for function in _functions_in(found):
-                if _is_users(function.__module__):
+                if _is_users(function):
                     bound = () if isinstance(holder.target, type) else (holder.target,)
                     self._visit_code(function, _bound(function, bound, {}), holder.label)
             if not hasattr(type(found), "__get__") and not is_plain_callable(found):
@@ -350,7 +351,7 @@ def is_plain_callable(value: Any) -> bool:
 
 def _class_attribute(cls: type, name: str) -> Any:
     for base in cls.__mro__:
-        if name in base.__dict__ and _root_module(base.__module__) not in _LIBRARIES:
+        if name in base.__dict__ and _root_module(base) not in _LIBRARIES:
             return base.__dict__[name]
     return _NOTHING
 

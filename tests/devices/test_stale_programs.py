@@ -145,6 +145,16 @@ def test_an_object_among_the_arguments(strategy) -> None:
     assert value(strategy.run(fn, args=(config,))) == 3.0
 
 
+def test_code_without_a_module() -> None:
+    """As a notebook or a test of documentation runs it."""
+    names: dict[str, Any] = {"ONE": ONE}
+    exec("class Settings:\n    scale = 2.0\n\ndef fn():\n    return ONE * Settings.scale", names)
+    strategy = replicant.OneDeviceStrategy("cpu:0")
+    assert value(strategy.run(names["fn"])) == 2.0
+    names["Settings"].scale = 3.0
+    assert value(strategy.run(names["fn"])) == 3.0
+
+
 def fine_tuning(strategy: replicant.Strategy, *, compiled: bool) -> tuple[bool, bool]:
     """Whether the base moves while it is frozen, and after that."""
     with strategy.scope():
