@@ -205,7 +205,7 @@ class Reach:
         self._seen[id(value)] = value
         if isinstance(value, list | tuple | set | frozenset | dict):
             self._visit_items(value, label, sure=sure)
-        elif isinstance(value, type) or isinstance(value, types.ModuleType):
+        elif isinstance(value, type | types.ModuleType):
             if _is_users(value):
                 self._holder(value, label)
         elif isinstance(value, types.FunctionType | types.MethodType | functools.partial):

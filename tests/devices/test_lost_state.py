@@ -1,6 +1,5 @@
 """State that a compiled function changes where nobody would see it: errors, not silence."""
 
-import collections
 import dataclasses
 import random
 from typing import Any
@@ -118,7 +117,6 @@ class Holder:
         self.last: Any = None
         self.items: list[Any] = []
         self.by_name: dict[str, Any] = {"old": 1.0}
-        self.queue: Any = collections.deque()
 
 
 @pytest.mark.parametrize(
