@@ -30,7 +30,10 @@ class Function:
 
     @property
     def num_compiled(self) -> int:
-        """How many programs exist: one per structure, shapes, dtypes and Python values of the arguments."""
+        """How many programs exist: one per structure, shapes, dtypes and Python values of the arguments.
+
+        Python numbers that have changed count once, if they could become inputs.
+        """
         return self._compiled.num_programs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -62,14 +65,20 @@ def function(fn: Any = None, *, jit_compile: bool | None = None) -> Any:
 
     Args:
         fn: ordinary code in cross-replica context. Arrays, PerReplica values and pytrees of them among its arguments are inputs;
-            Python numbers, strings and objects are part of the signature, so each new value compiles anew.
+            strings, booleans and objects are part of the signature, so each new value compiles anew. So is the first value of a
+            Python number; with the second the number becomes an input, a weakly typed scalar as in ``jax.jit``, if the code does
+            the same with it then. If not, each value compiles anew, and a warning names the argument.
         jit_compile: accepted for the sake of ported code; everything is compiled by XLA.
 
     Returns: a callable with the same signature. If it reads a dataset or iterator, it runs the Python code as written and only the
     ``run``s and ``reduce``s inside are compiled.
 
     Variables that `fn` uses are found by themselves, and stay on the devices between calls. Python code runs while tracing, at
-    least twice, not at every call. Semantics: tf.function.
+    least twice, not at every call; and again when `trainable` of a variable or layer that it uses has changed. Semantics:
+    tf.function, but for Python numbers, for which tf.function always traces anew.
+
+    Raises LostStateError if `fn` changes one of its arguments in place, or leaves a traced value in an object outside, such as an
+    attribute or a list, where it would be lost.
 
     >>> import replicant, jax.numpy as jnp
     >>> total = replicant.Variable(0.0)

@@ -7,9 +7,10 @@ traces the code abstractly to see which variables it uses and on which devices. 
 import collections
 import dataclasses
 import enum
+import functools
+import sys
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,16 +19,25 @@ import numpy as np
 
 from . import _inflight, _planning, _state
 from ._adopt import adopt, check_same_program
+from ._alike import computes_the_same
 from ._context import get_strategy
 from ._interpret import run_alone
+from ._lost import Arguments, Outside
+from ._numbers import Numbers, dtype_of, name_of
 from ._placement import Placement
+from ._reach import Reach
 from ._slices import connected_sources
 from ._state import CrossRecorder, Facts, Recorder, Ref, Refs, UnknownState, recording, require_eager, tracing
 from ._values import HostArray, PerReplica, is_array, is_distributed, is_host_array
+from ._watch import Watch, watch_code, watch_layers, watch_trainable
 from .errors import ArgumentError, ReplicantError
 
 _MAX_PROGRAMS = 256  # of one function; the oldest are forgotten
+_MAX_ALIKE = 64  # that differ in nothing but Python arguments
+_MAX_STATES = 16  # that differ in nothing but what was watched
 _MANY_PROGRAMS = 16  # that differ in nothing but a Python argument: worth a warning
+_MANY_VALUES = 4  # of a number that can be no input, likewise
+_MANY_STATES = 4  # of what was watched, likewise
 _MAX_TRACES = 16  # of one program; each must learn something new, so this is never reached by code that is deterministic
 
 
@@ -39,17 +49,23 @@ class Shape:
     static: list[Any]  # _ARRAY where the leaf is an array
 
     @classmethod
-    def of(cls, result: Any) -> "tuple[Shape, list[Any]]":
-        """The shape of `result`, and its arrays."""
+    def of(cls, result: Any, numbers: "dict[int, _Number] | None" = None) -> "tuple[Shape, list[Any]]":
+        """The shape of `result`, and its arrays. `numbers`: by id, the inputs that are Python numbers."""
+        numbers = numbers or {}
         leaves, tree = jax.tree.flatten(result)
-        arrays = [jnp.asarray(leaf) for leaf in leaves if is_array(leaf)]
-        return cls(tree, [_ARRAY if is_array(leaf) else leaf for leaf in leaves]), arrays
+        static = [numbers.get(id(leaf), _ARRAY) if is_array(leaf) else leaf for leaf in leaves]
+        return cls(tree, static), [jnp.asarray(leaf) for leaf, kind in zip(leaves, static, strict=True) if kind is _ARRAY]
 
-    def fill(self, arrays: Sequence[Any], on_host: Sequence[Any]) -> Any:
-        """The result with these arrays, and those on the host that were handed through."""
+    def fill(self, arrays: Sequence[Any], on_host: Sequence[Any], inputs: Sequence[Any]) -> Any:
+        """The result with these arrays, and with the numbers and those on the host that were handed through."""
         rest = iter(arrays)
         leaves = [next(rest) if leaf is _ARRAY else leaf for leaf in self.static]
-        return jax.tree.unflatten(self.tree, [on_host[leaf.position] if isinstance(leaf, HostArray) else leaf for leaf in leaves])
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, HostArray):
+                leaves[i] = on_host[leaf.position]
+            elif isinstance(leaf, _Number):
+                leaves[i] = inputs[leaf.position]
+        return jax.tree.unflatten(self.tree, leaves)
 
 
 class _Array:
@@ -58,6 +74,13 @@ class _Array:
 
 
 _ARRAY = _Array()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Number:
+    """Stands in a result for a Python number that was handed through: which of the inputs."""
+
+    position: int
 
 
 def learn(facts: Facts, jaxprs: Sequence[Any]) -> bool:
@@ -78,7 +101,7 @@ def learn(facts: Facts, jaxprs: Sequence[Any]) -> bool:
 def trace_until_learned(fn: Callable[..., Any], args: tuple[Any, ...], facts: Facts) -> Any:
     """The jaxpr of ``fn(*args)``, traced again while that teaches something."""
     while True:
-        closed = jax.make_jaxpr(partial(fn))(*args)  # partial: a new object each time, because JAX remembers traces
+        closed = jax.make_jaxpr(functools.partial(fn))(*args)  # partial: a new object each time, because JAX remembers traces
         if not learn(facts, [closed.jaxpr]):
             return closed
 
@@ -96,8 +119,18 @@ class _Needs:
 class _Program:
     """One signature of a ``Compiled``, ready to run."""
 
-    def __init__(self, name: str, call: Callable[[Recorder, Sequence[Any]], Any], needs: _Needs, facts: Facts | None = None):
+    def __init__(
+        self,
+        name: str,
+        call: Callable[[Recorder, Sequence[Any]], Any],
+        needs: _Needs,
+        numbers: Sequence[int] = (),
+        facts: Facts | None = None,
+    ):
         self._name = name
+        self._numbers = numbers  # the positions of the inputs that are Python numbers
+        self.watch = Watch()  # the program is good while this holds
+        self.older: _Program | None = None  # of the same signature, for other values of what is watched
         self._call_function = call
         self._uses_tape = needs.uses_tape
         self.facts = facts or Facts()
@@ -113,6 +146,13 @@ class _Program:
         # One device needs no constraints inside the program, only to be told which.
         home = self.placement.mirrored if self.placement.on_one_device else None
         self._jitted = jax.jit(self._traced, donate_argnums=0, out_shardings=home)
+
+    def and_older(self) -> "Iterator[_Program]":
+        """All programs of the same signature, the newest first."""
+        program: _Program | None = self
+        while program is not None:
+            yield program
+            program = program.older
 
     def _traced(self, written: list[Any], kept: list[Any], arrays: list[Any]) -> tuple[Any, list[Any], list[Any]]:
         known = dict(zip(self.written, written, strict=True)) | dict(zip(self.kept, kept, strict=True))
@@ -138,8 +178,10 @@ class _Program:
         if recorder.missing or unknown_writes:
             raise UnknownState([*recorder.missing, *unknown_writes])
         self.idle = [ref for ref in self.written if ref not in recorder.written]
-        self._stacked = [isinstance(leaf, PerReplica) and leaf.stacked is not None for leaf in _array_homes(result)]
-        shape, results = Shape.of(result)
+        numbers = {id(arrays[i]): _Number(i) for i in self._numbers}
+        homes = _array_homes(result, numbers)
+        self._stacked = [isinstance(leaf, PerReplica) and leaf.stacked is not None for leaf in homes]
+        shape, results = Shape.of(result, numbers)
         return shape, results, [recorder.values[ref] for ref in self.written]
 
     def _with_tape(self, known: dict[Ref, Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -202,76 +244,146 @@ class _Program:
                         self._overwritten.store(box[0][2])
                         raise
         assert self._shape is not None
-        return self._shape.fill(box[0][1], on_host)
+        return self._shape.fill(box[0][1], on_host, arrays)
 
 
-def _array_homes(result: Any) -> list[Any]:
-    """For every array leaf of `result`, the distributed value that it belongs to, or itself."""
+def _array_homes(result: Any, but: Container[int]) -> list[Any]:
+    """For every array leaf of `result`, except these by id, the distributed value that it belongs to, or itself."""
     homes = []
     for leaf in jax.tree.leaves(result, is_leaf=is_distributed):
         inner = jax.tree.leaves(leaf) if is_distributed(leaf) else [leaf]
-        homes += [leaf for x in inner if is_array(x)]
+        homes += [leaf for x in inner if is_array(x) and id(x) not in but]
     return homes
 
 
 class Compiled:
     """A function of cross-replica code, compiled once per structure, shapes and dtypes of its arguments.
 
-    Arrays are inputs of the compiled program; those that stay on the host (strings) travel beside it, by position. Everything else
-    among the arguments is part of the signature.
+    Arrays are inputs of the compiled program; those that stay on the host (strings) travel beside it, by position. Python numbers
+    are inputs once they have changed, if the code allows that. Everything else among the arguments is part of the signature.
+
+    Args:
+        fn: is traced.
+        of_run: the replica function that `fn` runs, if that is all it does. Then what its code names is watched: in tf.distribute,
+            ``run`` outside of a function is eager.
     """
 
-    def __init__(self, fn: Callable[..., Any]):
+    def __init__(self, fn: Callable[..., Any], of_run: Callable[..., Any] | None = None):
         self._fn = fn
-        self._programs: collections.OrderedDict[Any, _Program] = collections.OrderedDict()
-        self._warned = False
+        self._of_run = of_run
+        self._numbers = Numbers()
+        self._programs: collections.OrderedDict[Any, _Program] = collections.OrderedDict()  # the newest of each signature
+        self._warned: set[str] = set()
 
     @property
     def num_programs(self) -> int:
-        """How many signatures have been compiled."""
-        return len(self._programs)
+        """How many programs are kept."""
+        return sum(sum(1 for _ in newest.and_older()) for newest in self._programs.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         require_eager(self._name)
         if _state.before_use:
             _state.settle(in_step=True)
         leaves, tree = jax.tree.flatten((args, kwargs))
-        arrays = [leaf for leaf in leaves if is_array(leaf)]
-        on_host: list[Any] = []
-        static = tuple(_ARRAY if is_array(leaf) else _Static(_stand_in(leaf, on_host)) for leaf in leaves)
         placement = get_strategy().placement
-        key = (tree, static, tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in arrays), placement)
-        program = self._programs.get(key)
+        numbers = self._numbers.inputs(tree, leaves)
+        signature = _Signature(leaves, tree, numbers, placement)
+        program = self._known(signature)
         if program is None:
-            program = self._compile(key, arrays, placement)
-        return program.run(_placed(arrays, program.placement), on_host)
+            signature, program = self._compile_any(leaves, tree, placement)
+        return program.run(_placed(signature.arrays, program.placement), signature.on_host)
 
     @property
     def _name(self) -> str:
         return getattr(self._fn, "__qualname__", None) or repr(self._fn)
 
-    def _compile(self, key: Any, arrays: list[Any], placement: Placement) -> _Program:
-        tree, static = key[:2]
-        avals = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in arrays]
+    def _known(self, signature: "_Signature") -> _Program | None:
+        """The program for these arguments under which everything that was watched is as it was."""
+        program = self._programs.get(signature.key)
+        while program is not None and not program.watch.holds():
+            program = program.older
+        if program is not None and len(self._programs) > _MANY_PROGRAMS:  # then the least recently used is forgotten first
+            self._programs.move_to_end(signature.key)
+        return program
+
+    def _call(self, signature: "_Signature") -> Callable[[Recorder, Sequence[Any]], Any]:
+        """What is traced: the function on its inputs, with everything else as it is."""
 
         def call(recorder: Recorder, inputs: Sequence[Any]) -> Any:
-            rest = iter(inputs)
-            args, kwargs = jax.tree.unflatten(tree, [next(rest) if s is _ARRAY else s.value for s in static])
+            args, kwargs = signature.arguments(inputs)
+            given = Arguments(args, kwargs)
             with recording(recorder):
-                return self._fn(*args, **kwargs)
+                result = self._fn(*args, **kwargs)
+            given.check(repr(self._name), result, copies_are_theirs=False)
+            return result
 
+        return call
+
+    def _outline(self, signature: "_Signature") -> Any:
+        """The jaxpr of a rehearsal; None if it fails."""
+        try:
+            with tracing():
+                recorder = CrossRecorder({}, signature.placement, rehearsing=True, facts=Facts())
+                call = self._call(signature)
+                return jax.make_jaxpr(lambda inputs: _computed(call(recorder, inputs)))(signature.avals)
+        except Exception:  # noqa: BLE001 - whatever code does with a tracer for a number; its own errors come again, without one
+            return None
+
+    def _learn_numbers(self, leaves: list[Any], tree: Any, placement: Placement) -> None:
+        """Find out which numbers can be inputs."""
+        constant = functools.cache(lambda: self._outline(_Signature(leaves, tree, (), placement)))
+
+        def works(numbers: tuple[int, ...]) -> bool:
+            signature = _Signature(leaves, tree, numbers, placement)
+            outline = self._outline(signature) if numbers else constant()
+            if outline is None or constant() is None:
+                return False
+            given = [np.asarray(x, dtype_of(x)) if i in signature.number_inputs else None for i, x in enumerate(signature.arrays)]
+            return computes_the_same(constant(), outline, given)
+
+        self._numbers.learn(tree, leaves, works)
+
+    def _compile_any(self, leaves: list[Any], tree: Any, placement: Placement) -> "tuple[_Signature, _Program]":
+        """A program for these arguments, with numbers that have changed as inputs if the code allows that."""
+
+        def signature(numbers: tuple[int, ...]) -> _Signature:
+            return _Signature(leaves, tree, numbers, placement)
+
+        if _planning.current() is None:
+            self._learn_numbers(leaves, tree, placement)
+        wanted = signature(self._numbers.inputs(tree, leaves))
+        program = self._known(wanted)
+        if program is not None:
+            return wanted, program
+        try:
+            return wanted, self._compile(wanted)
+        except Exception:  # see `_outline`; some code meets its inputs only in the second trace
+            if not wanted.numbers:
+                raise
+        wanted = signature(())
+        program = self._compile(wanted)
+        self._numbers.refuse(tree)
+        return wanted, program
+
+    def _compile(self, signature: "_Signature") -> _Program:
+        call, placement, arrays = self._call(signature), signature.placement, signature.arrays
+        args, kwargs = signature.arguments(arrays)
+        subject = self._of_run or self._fn
+        reach = Reach(subject, args, kwargs)
+        outside = Outside(reach)
         extra: dict[Ref, None] = {}
         idle: set[Ref] = set()
         facts: Facts | None = None
         for _ in range(_MAX_TRACES):
             with tracing():
-                needs = _rehearse(call, avals, placement)
+                needs = _rehearse(call, signature.avals, placement)
+            outside.check(repr(self._name))
             # Variables that were made during the rehearsal have their values now that `tracing` has ended.
             needs.refs.update(extra)
             needs.written.update(extra)
             for ref in idle:
                 needs.written.pop(ref, None)
-            program = _Program(self._name, call, needs, facts)
+            program = _Program(self._name, call, needs, signature.number_inputs, facts)
             try:
                 with tracing():
                     program.trace(_placed(arrays, program.placement))
@@ -284,27 +396,139 @@ class Compiled:
                 facts = program.facts
                 continue
             if _planning.current() is not None and any(ref.trainable for ref in program.written):
-                raise _found(partial(_Program, self._name, call), needs, arrays, tree, static)
-            self._remember(key, program)
+                raise _found(functools.partial(_Program, self._name, call), needs, arrays, *signature.key[:2])
+            watch_trainable(program.watch, needs.refs)
+            if self._of_run is None:
+                watch_layers(program.watch, reach)
+            else:
+                watch_code(program.watch, Reach(subject, args, kwargs))  # anew, with what the trace has made
+            self._warn_of_effects(outside)
+            self._remember(signature, program)
             return program
         raise ReplicantError(
             f"{self._name!r} used other variables each of the {_MAX_TRACES} times it was traced. Create variables once, outside of "
             "the compiled function."
         )
 
-    def _remember(self, key: Any, program: _Program) -> None:
-        self._programs[key] = program
-        if len(self._programs) > _MAX_PROGRAMS:
-            self._programs.popitem(last=False)
-        alike = [other for other in self._programs if (other[0], other[2], other[3]) == (key[0], key[2], key[3])]
-        if len(alike) >= _MANY_PROGRAMS and not self._warned:
-            self._warned = True
-            changing = next(i for i, s in enumerate(key[1]) if any(other[1][i] != s for other in alike))
-            warnings.warn(
-                f"{self._name!r} has been compiled {len(alike)} times, once for each value of a Python argument (now "
-                f"{key[1][changing].value!r}). Pass it as an array, jnp.asarray(value), to compile once.",
-                stacklevel=4,
+    def _warn_of_effects(self, outside: Outside) -> None:
+        """Say what Python did while the function was traced, and will not do at each step."""
+        for label in outside.frozen_random():
+            self._warn(
+                label,
+                f"{self._name!r} draws random numbers from `{label}`, a generator of Python or NumPy, while it is compiled: "
+                "they are constants of the program, the same in every step. Draw them outside and pass them as arguments, or use "
+                "jax.random or keras.random.",
             )
+        for label in outside.counted() if self._of_run is not None else ():
+            self._warn(
+                label,
+                f"{self._name!r} changes the Python number `{label}`. Its Python code runs when it is compiled, not in every step, "
+                "so the number does not count steps. Hold it in a replicant.Variable, or change it outside of the function.",
+            )
+
+    def _warn(self, about: str, message: str) -> None:
+        """Warn of each thing once, where the user's code made the call."""
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(message, stacklevel=_stack_level())
+
+    def _remember(self, signature: "_Signature", program: _Program) -> None:
+        program.older = self._programs.get(signature.key)
+        self._programs[signature.key] = program
+        states = list(program.and_older())
+        if len(states) >= _MAX_STATES:
+            states[_MAX_STATES - 1].older = None
+        if len(states) >= _MANY_STATES:
+            label = states[1].watch.changed()
+            self._warn(
+                label,
+                f"{self._name!r} has been compiled {len(states)} times for the same arguments, because `{label}` has changed each "
+                "time and its code reads it. Pass it as an argument, as an array if it is a number, or hold it in a "
+                "replicant.Variable.",
+            )
+        self._programs.move_to_end(signature.key)
+        alike = [key for key in self._programs if signature.is_like(key)]
+        self._warn_of_values(signature, alike)
+        if len(alike) > _MAX_ALIKE:
+            del self._programs[alike[0]]
+        elif len(self._programs) > _MAX_PROGRAMS:
+            self._programs.popitem(last=False)
+
+    def _warn_of_values(self, signature: "_Signature", alike: list[Any]) -> None:
+        """Say which argument has had so many values, each with a program of its own."""
+        static: tuple[Any, ...] = signature.key[1]
+        for i, own in enumerate(static):
+            values = len({key[1][i] for key in alike})
+            is_number = own is not _ARRAY and type(own.value) in (int, float)
+            if values < (_MANY_VALUES if is_number else _MANY_PROGRAMS):
+                continue
+            name = name_of(self._of_run or self._fn, signature.tree, i)
+            advice = (
+                "It cannot be an input of one program: the code needs the Python number itself (in an `if`, a `range`, a "
+                "shape), does something else with an array (`x ** k`, `isinstance`), or the number does not fit in 32 bits. If an "
+                "array will do, pass jnp.asarray(value) to compile once."
+                if is_number
+                else "Pass it as an array to compile once, or keep one object for all calls."
+            )
+            self._warn(
+                name,
+                f"{self._name!r} has been compiled {values} times, once for each value of its argument `{name}` (now "
+                f"{own.value!r}). {advice} The programs of the last {_MAX_ALIKE} values are kept.",
+            )
+
+
+def _stack_level() -> int:
+    """The `stacklevel` of the first frame outside of this package, for a warning that is given by the caller."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _root(frame) == _root(sys._getframe(0)):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _root(frame: Any) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+class _Signature:
+    """One call's arguments, and which program they need: arrays (and some numbers) apart from everything else.
+
+    numbers: the positions, among the leaves, of the Python numbers that are inputs.
+    """
+
+    __slots__ = ("arrays", "key", "number_inputs", "numbers", "on_host", "placement", "tree")
+
+    def __init__(self, leaves: Sequence[Any], tree: Any, numbers: tuple[int, ...], placement: Placement):
+        self.tree, self.numbers, self.placement = tree, numbers, placement
+        self.on_host: list[Any] = []
+        self.number_inputs: list[int] = []  # their positions among the arrays
+        on_host = self.on_host
+        if numbers:
+            self.arrays = [x for i, x in enumerate(leaves) if is_array(x) or i in numbers]
+            static = tuple(_ARRAY if is_array(x) or i in numbers else _Static(_stand_in(x, on_host)) for i, x in enumerate(leaves))
+            self.number_inputs = [i for i, x in enumerate(self.arrays) if not is_array(x)]
+            shapes = tuple(
+                ((), dtype_of(x), True) if type(x) in (int, float) else (x.shape, x.dtype, getattr(x, "weak_type", False))
+                for x in self.arrays
+            )
+        else:
+            self.arrays = [leaf for leaf in leaves if is_array(leaf)]
+            static = tuple(_ARRAY if is_array(leaf) else _Static(_stand_in(leaf, on_host)) for leaf in leaves)
+            shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in self.arrays)
+        self.key: Any = (tree, static, shapes, placement)
+
+    @property
+    def avals(self) -> list[jax.ShapeDtypeStruct]:
+        """The inputs' shapes."""
+        return [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in self.key[2]]
+
+    def arguments(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The function's arguments with these inputs."""
+        rest = iter(inputs)
+        return jax.tree.unflatten(self.tree, [next(rest) if s is _ARRAY else s.value for s in self.key[1]])
+
+    def is_like(self, key: Any) -> bool:
+        """Whether another key differs at most in Python objects."""
+        return (key[0], key[2], key[3]) == (self.key[0], self.key[2], self.key[3])
 
 
 def _found(
@@ -352,6 +576,11 @@ def _rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], 
     recorder = CrossRecorder({}, placement, rehearsing=True, facts=Facts())
     jax.eval_shape(lambda inputs: Shape.of(call(recorder, inputs))[1], avals)
     return _Needs(dict(recorder.missing), dict(recorder.written), recorder.placement or placement, recorder.uses_tape)
+
+
+def _computed(result: Any) -> list[Any]:
+    """The arrays and numbers in a result."""
+    return [jnp.asarray(x) for x in jax.tree.leaves(result) if is_array(x) or type(x) in (int, float)]
 
 
 def _placed(arrays: list[Any], placement: Placement) -> list[Any]:

@@ -49,6 +49,10 @@ class Ref:
         self.stand_in: Any = None  # another library's variable that shares the storage, where that library tracks its own only
         self._placed: tuple[Any, Placement, jax.Array] | None = None  # the last array that had to be moved, and its new place
 
+    def switch(self) -> tuple[Any, str]:
+        """An object and the name of its attribute that says whether the variable is trainable."""
+        return self, "trainable"
+
     def get_raw(self) -> tuple[Any, bool]:
         """The stored array, and whether it is the stack of the replicas' copies."""
         raise NotImplementedError

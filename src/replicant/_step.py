@@ -20,6 +20,7 @@ from ._collectives import AXIS, Group, MeshAxis, Rehearsal, SingleReplica
 from ._context import ReplicaContext, as_mirrored, entered
 from ._fused import fuse
 from ._interpret import Exchange, run_alone
+from ._lost import Arguments
 from ._markers import sync_p
 from ._placement import Placement
 from ._program import trace_until_learned
@@ -155,8 +156,17 @@ class Step:
         args, kwargs = jax.tree.unflatten(self.inputs.tree, leaves)
         context = ReplicaContext(self.strategy, group, has_rows=has_rows)
         self.counts = context.counts
+        given = Arguments(args, kwargs, self._rows(leaves))
         with recording(recorder), entered(self.strategy, context):
-            return self._fn(*args, **kwargs)
+            result = self._fn(*args, **kwargs)
+        given.check(f"run: {getattr(self._fn, '__qualname__', self._fn)!r}", result, copies_are_theirs=True)
+        return result
+
+    def _rows(self, leaves: Sequence[Any]) -> list[Any]:
+        """Which of one replica's leaves are its part of the batch. With one replica that may be any of them."""
+        if self.num_replicas == 1:
+            return list(leaves)
+        return [x for x, given in zip(leaves, self.inputs.leaves, strict=True) if isinstance(given, PerReplica)]
 
     # One replica: part of the surrounding program.
 

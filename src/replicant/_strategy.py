@@ -123,7 +123,8 @@ class Strategy:
         """Compute ``fn(*args, **kwargs)`` on every replica.
 
         Args:
-            fn: ordinary Python and JAX or Keras code. It is traced, not called at every step.
+            fn: ordinary Python and JAX or Keras code. It is traced, not called at every step. Outside of a ``function`` it is
+                traced again when something that it names has changed (a global, an attribute, `trainable` of a layer).
             args: positional arguments. PerReplica values, also nested, are taken apart: each replica gets its own. All replicas
                 get the rest.
             kwargs: keyword arguments, likewise.
@@ -131,8 +132,9 @@ class Strategy:
         Returns: the structure that `fn` returns. Arrays that differ by replica come back as PerReplica, those provably equal on
         all replicas as Mirrored, Python objects as they are. With one replica everything comes back bare.
 
-        Raises ArgumentTypeError if args is not a tuple or list, ContextError inside ``run``. Inside a ``replicant.function`` it
-        becomes part of that program; outside it is compiled by itself.
+        Raises ArgumentTypeError if args is not a tuple or list, ContextError inside ``run``, LostStateError if `fn` changes an
+        object in a way that nobody would see (a ``flax.nnx`` module among the arguments, an attribute, a list). Inside a
+        ``replicant.function`` it becomes part of that program; outside it is compiled by itself.
 
         >>> import replicant, jax.numpy as jnp
         >>> strategy = replicant.OneDeviceStrategy("cpu:0")
@@ -186,7 +188,7 @@ class Strategy:
                 return run_replicas(self, fn, args, kwargs)
 
             call.__qualname__ = getattr(fn, "__qualname__", type(fn).__name__)  # for messages
-            self._eager[key] = Compiled(call)
+            self._eager[key] = Compiled(call, of_run=fn)
             if len(self._eager) > _MAX_EAGER_FUNCTIONS:
                 self._eager.popitem(last=False)
         self._eager.move_to_end(key)

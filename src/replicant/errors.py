@@ -15,6 +15,7 @@ Each class also inherits the built-in type that tf.distribute programs catch, so
     │   └── WorkerMismatchError              the workers do not do the same: other program, shapes or versions
     ├── ContextError (RuntimeError)          called in the wrong place (inside or outside ``run``, ``scope``)
     │   └── MixedStrategyError               two strategies in one scope
+    ├── LostStateError (RuntimeError)        a traced function changed something that nobody would see
     ├── ArgumentError (ValueError)           a value that breaks a rule: unknown op, axis out of range, bad shape
     ├── ArgumentTypeError (TypeError)        a value of the wrong type
     ├── VariableError (ValueError)           a variable used against its synchronization or aggregation
@@ -90,6 +91,10 @@ class ContextError(ReplicantError, RuntimeError):
 
 class MixedStrategyError(ContextError):
     """Two strategies were active at once."""
+
+
+class LostStateError(ReplicantError, RuntimeError):
+    """A function that is compiled changed an object in a way that would be lost when it returns."""
 
 
 class ArgumentError(ReplicantError, ValueError):

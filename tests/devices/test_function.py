@@ -205,10 +205,10 @@ def test_one_function_may_serve_several_strategies() -> None:
 
 
 def test_python_arguments_that_keep_changing_are_named_in_one_warning() -> None:
-    fn = replicant.function(lambda x, step: x + step)
-    with pytest.warns(UserWarning, match=r"compiled 16 times, once for each value of a Python argument \(now 15\)"):
-        _ = [fn(jnp.ones(2), step) for step in range(16)]
-    _ = [fn(jnp.ones(2), step) for step in range(20)]  # once is enough: another warning would be an error
+    fn = replicant.function(lambda x, name: x + len(name))
+    with pytest.warns(UserWarning, match=r"compiled 16 times, once for each value of its argument `name` \(now '15'\)"):
+        _ = [fn(jnp.ones(2), str(step)) for step in range(16)]
+    _ = [fn(jnp.ones(2), str(step)) for step in range(20)]  # once is enough: another warning would be an error
 
 
 def test_inside_a_jitted_function_there_is_no_state() -> None:

@@ -127,6 +127,7 @@ GOLDEN = {
         "GradientError",
         "LossReductionError",
         "LostProcessError",
+        "LostStateError",
         "MixedStrategyError",
         "NonFiniteError",
         "OutOfRangeError",

@@ -30,7 +30,10 @@ from .._variables import register_variable_type
 from ..errors import LossReductionError
 from . import _batch_ends, _data, _fit, _internals, _labels, _resume, _slots, _statistics, _tracked, _workers
 from ._internals import KerasVariable
+from ._reached import reached, settings
 from ._refs import MADE_UNDER, ref_of_keras
+
+__all__ = ["reached", "settings", "tracing"]  # what a provider has
 
 
 class RecordingScope(keras.StatelessScope):

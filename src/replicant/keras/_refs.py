@@ -35,6 +35,9 @@ class KerasRef(Ref):
     def trainable(self) -> bool:  # type: ignore[override]  # Keras lets users freeze a variable at any time
         return self.variable.trainable
 
+    def switch(self) -> tuple[Any, str]:
+        return self.variable, "_trainable"
+
     def get_raw(self) -> tuple[Any, bool]:
         value = self.variable._value
         if value is None:  # made during this trace, filled in at its end

@@ -1,0 +1,43 @@
+"""What of Keras's objects decides which program a step becomes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from .._reach import attribute_names
+
+_SETTINGS = ("keras.config.dtype_policy()", "keras.config.floatx()", "keras.config.epsilon()", "keras.config.image_data_format()")
+_PLAIN = (bool, int, float, str, type(None), tuple)
+_PARTS = (
+    keras.optimizers.Optimizer,
+    keras.optimizers.schedules.LearningRateSchedule,
+    keras.losses.Loss,
+    keras.metrics.Metric,
+    keras.regularizers.Regularizer,
+)
+
+
+def reached(value: Any) -> tuple[list[str], list[Any]] | None:
+    """The attributes of a Keras object that its computation depends on, and the objects inside; None if it is no such object."""
+    if isinstance(value, keras.Layer):
+        names = {"_trainable", "_dtype_policy"}
+        code = getattr(type(value).call, "__code__", None)
+        if code is not None:
+            names |= attribute_names(code)
+        return [name for name in vars(value) if name in names], list(value._layers)
+    if isinstance(value, _PARTS):
+        names = [name for name, x in vars(value).items() if isinstance(x, _PLAIN) or name == "_learning_rate"]
+        inner = [x for x in vars(value).values() if isinstance(x, (*_PARTS, keras.Layer))]
+        return names, inner
+    return None
+
+
+def settings() -> tuple[tuple[str, ...], Callable[[], tuple[Any, ...]]]:
+    """Keras's settings that a step may read, and how to read them."""
+    return _SETTINGS, _read
+
+
+def _read() -> tuple[Any, ...]:
+    config = keras.config
+    return config.dtype_policy(), config.floatx(), config.epsilon(), config.image_data_format()

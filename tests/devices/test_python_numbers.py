@@ -1,0 +1,170 @@
+"""Python numbers among the arguments: inputs of one program where the code allows that, else one program for each value."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import replicant
+
+ONES = jnp.ones(3)
+
+
+def compiled(fn: Any, values: Any) -> tuple[int, list[Any]]:
+    """How many programs the calls ``fn(ONES, value)`` need, and what they give."""
+    step = replicant.function(fn)
+    results = [step(ONES, v) for v in values]
+    return step.num_compiled, [jax.tree.map(lambda x: np.asarray(x).tolist(), r) for r in results]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, t: x * t,
+        lambda x, t: x.astype(jnp.bfloat16) * t,
+        lambda x, t: x.astype(jnp.int32) * t,
+        lambda x, t: jax.lax.scan(lambda c, _: (c * t, None), x, None, length=2)[0],
+        lambda x, t: jax.lax.while_loop(lambda c: jnp.sum(c) < 9, lambda c: c + t, x),
+        lambda x, t: jax.nn.softmax(x / t),
+        lambda x, t: jnp.where(x > t, x, t),
+        lambda x, t: jax.jit(lambda y: y * t + 1)(x),
+        lambda x, t: replicant.value_and_grad(lambda y: jnp.sum(y**2 * t))(x)[1],
+        lambda x, t: x * jnp.full((3,), t),
+        lambda x, t: keras.ops.multiply(x, t) * 1,
+        lambda x, t: jnp.clip(x, -t, t) * jnp.minimum(1.0, t / 100),
+    ],
+)
+@pytest.mark.parametrize("values", [(1.0, 2.5, 3.0), (1, 2, 3)])
+def test_two_programs_are_enough(fn, values) -> None:
+    count, results = compiled(fn, values)
+    assert count == 2
+    for v, result in zip(values, results, strict=True):
+        expected = np.asarray(jax.jit(lambda x, v=v: fn(x, v))(ONES))  # with a constant
+        np.testing.assert_allclose(result, expected.astype(np.float64), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, k: x * 2 if k % 2 == 0 else x,
+        lambda x, k: sum((x for _ in range(k)), x),
+        lambda x, k: jnp.zeros(k),
+        lambda x, k: x * float(f"{k}"),
+        lambda x, k: x * {0: 1.0, 1: 2.0}.get(k, 3.0),
+        lambda x, k: x * int(k),
+        lambda x, k: x * np.float32(k),
+        lambda x, k: x * (2 if isinstance(k, int) else 3),
+        lambda x, k: x * len(str(k)),
+        lambda x, k: x**k,
+        lambda x, k: x * (k + 2**40 - 2**40),
+    ],
+)
+def test_code_that_needs_the_number_gets_it(fn) -> None:
+    with pytest.warns(UserWarning, match=r"compiled 4 times, once for each value of its argument `k` \(now 3\).*the Python number"):
+        count, results = compiled(fn, range(4))
+    assert count == 4
+    for k, result in enumerate(results):
+        assert result == np.asarray(fn(ONES, k)).tolist()
+
+
+def test_numbers_that_do_not_fit_stay_constants() -> None:
+    with pytest.warns(UserWarning, match=r"argument `k` \(now 1099511627779\).*does not fit in 32 bits"):
+        count, results = compiled(lambda x, k: x * (k % 7), [2**40 + i for i in range(4)])
+    assert (count, results) == (4, [[float((2**40 + i) % 7)] * 3 for i in range(4)])
+    with pytest.warns(UserWarning, match=r"argument `k`"):
+        count, results = compiled(lambda x, k: x * (k * 1e300), [i * 1e-300 for i in range(1, 5)])
+    assert results[-1] == pytest.approx([4.0] * 3)
+
+
+def test_true_and_false_and_text_are_constants() -> None:
+    count, results = compiled(lambda x, training: x if training else -x, [True, False, True, False])
+    assert (count, results) == (2, [[1.0] * 3, [-1.0] * 3] * 2)
+    assert compiled(lambda x, name: x * len(name), ["a", "bc", "a"])[0] == 2
+
+
+def test_not_a_number() -> None:
+    assert compiled(lambda x, t: x * t, [1.0, float("nan"), float("inf"), float("nan")])[0] == 2
+
+
+def test_a_number_that_is_handed_through_stays_one() -> None:
+    step = replicant.function(lambda x, k: (k, x * k, {"k": k}))
+    for k in range(4):
+        same, _, nested = step(ONES, k)
+        assert (same, type(same), nested) == (k, int, {"k": k})
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+    step = replicant.function(lambda x, k: strategy.run(lambda x, k: (k, x * k), args=(x, k)))
+    assert [step(ONES, k)[0] for k in range(4)] == [0, 1, 2, 3]
+    assert step.num_compiled == 2
+
+
+def test_a_step_count_that_goes_round() -> None:
+    """``TrainState.step`` is a Python int at first: as in jax.jit, what is computed from an input is an array."""
+    step = replicant.function(lambda state: {"w": state["w"] * 2, "step": state["step"] + 1})
+    state: Any = {"w": ONES, "step": 0}
+    kinds = []
+    for _ in range(6):
+        state = step(state)
+        kinds.append(type(state["step"]) is int)
+    assert (int(state["step"]), kinds, step.num_compiled) == (6, [True] + [False] * 5, 2)
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_numbers_in_run(num_replicas) -> None:
+    strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(num_replicas)])
+    (x,) = strategy.experimental_distribute_dataset([np.ones((5, 2), np.float32)])  # rows that the replicas do not divide
+    w = replicant.Variable(jnp.ones(2))
+
+    def step(x, *, temperature):
+        with replicant.GradientTape() as tape:
+            loss = jnp.sum((x @ w.value()) ** 2) * temperature
+        return replicant.get_replica_context().all_reduce("SUM", tape.gradient(loss, w))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for t in (1.0, 2.0, 3.5, 0.5):
+            result = strategy.run(step, args=(x,), kwargs={"temperature": t})
+            np.testing.assert_allclose(getattr(result, "value", result), [20.0 * t] * 2)
+    assert [c.num_programs for c in strategy._eager.values()] == [2]
+
+
+def test_the_argument_is_named() -> None:
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+
+    def step(x, config):
+        return x * int(config["depth"])
+
+    message = r"'.*step' has been compiled 4 times, once for each value of its argument `config\['depth'\]`"
+    with pytest.warns(UserWarning, match=message):
+        _ = [strategy.run(step, args=(ONES, {"depth": depth})) for depth in range(4)]
+
+
+def test_one_number_may_be_an_input_and_another_not() -> None:
+    step = replicant.function(lambda x, k, t: sum((x * t for _ in range(k)), x))
+    for k in (1, 2):
+        for t in (1.0, 2.0, 3.0):
+            assert step(ONES, k, t).tolist() == [1 + k * t] * 3
+    assert step.num_compiled <= 4
+
+
+def test_an_error_of_the_code_itself_comes_out() -> None:
+    def fn(x, k):
+        if k == 2:
+            raise KeyError("mine")
+        return x
+
+    step = replicant.function(fn)
+    step(ONES, 1)
+    with pytest.raises(KeyError, match="mine"):
+        step(ONES, 2)
+    assert step(ONES, 3).tolist() == [1.0] * 3
+
+
+def test_programs_are_bounded() -> None:
+    step = replicant.function(lambda x, k: jnp.zeros(k % 2 + 1))
+    with pytest.warns(UserWarning, match="The programs of the last 64 values are kept"):
+        _ = [step(ONES, k) for k in range(70)]
+    assert step.num_compiled == 64
