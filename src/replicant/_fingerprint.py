@@ -2,7 +2,7 @@
 
 Each equation becomes a line: the operation, what it is applied to, its parameters. Values are numbered in the order in which they
 are made; constants are named by their bytes. What differs between processes that do the same is left out: names, functions,
-addresses, devices, what is printed. A program inside another one (the body of a loop, a branch) counts as a digest of its own lines.
+addresses, devices, what is printed. A program inside another one (the body of a loop, a branch) counts as a digest of its lines.
 """
 
 import contextlib
@@ -197,7 +197,7 @@ def _described(value: Any) -> str:
     if array.ndim == 0:
         return f"{array[()]!s} ({array.dtype})"  # as short as can be, and exact
     first = ", ".join(map(str, array.reshape(-1)[:_VALUES_SHOWN]))
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else b""
+    data: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return f"{array.dtype}{list(array.shape)} [{first}, ...] {hashlib.sha256(data).hexdigest()[:_DIGITS]}"
 
 
@@ -205,7 +205,7 @@ def _on_host(value: Any) -> np.ndarray | None:
     """The numbers of a constant; None if no worker has all of them."""
     if not isinstance(value, jax.Array):
         return np.asarray(value)
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return _on_host(jax.random.key_data(value))
     return np.asarray(value) if value.is_fully_addressable or value.is_fully_replicated else None
 

@@ -87,7 +87,7 @@ def train(n: int, fn: Callable[[jax.Array], jax.Array], sizes: tuple[int, ...], 
     devices = [f"cpu:{i}" for i in range(n)]
     strategy = replicant.MirroredStrategy(devices, shard_optimizer_state=shard) if n else replicant.get_strategy()
     with strategy.scope():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(12), Apply(fn), keras.layers.Dense(1)])
+        model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(12), Apply(fn), keras.layers.Dense(1)])
         model.compile(keras.optimizers.Adam(0.1), "mse", **options)
     history = model.fit(Batches(sizes), shuffle=False, verbose=0).history
     evaluated = model.evaluate(Batches(sizes[:2]), verbose=0)
@@ -136,7 +136,7 @@ def test_a_custom_loop_beside_fit() -> None:
         keras.utils.set_random_seed(1)
         strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)]) if n else replicant.get_strategy()
         with strategy.scope():
-            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(12), Apply(pure_tanh), keras.layers.Dense(1)])
+            model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(12), Apply(pure_tanh), keras.layers.Dense(1)])
             model.compile(keras.optimizers.Adam(0.1), "mse")
 
         def step(inputs: Any) -> Any:
