@@ -97,7 +97,9 @@ def fit(strategy, *layers, loss="mse", rows=6, scale=1, **options):
 L = keras.layers
 ALIKE = {
     "run": lambda s: total(s, everything),
-    "fit": lambda s: fit(s, L.Dense(4), L.BatchNormalization(), L.Dropout(0.5), L.Reshape((2, 2)), L.LSTM(3), rows=7),
+    "fit": lambda s: fit(
+        s, L.Dense(4, use_bias=False), L.BatchNormalization(), L.Dropout(0.5), L.Reshape((2, 2)), L.LSTM(3), rows=7
+    ),
     "callback": lambda s: fit(s, Apply(host_tanh), rows=10, steps_per_execution=2),
     "partitioning": lambda s: fit(s, L.Dense(4), Apply(lambda x: x + own_tanh(jax.lax.stop_gradient(x)))),
     "eager": lambda s: fit(s, L.Dense(3), L.Dropout(0.5), run_eagerly=True),
