@@ -5,18 +5,17 @@ workers compare what they are about to use, and the chief's values go to all. So
 """
 
 import base64
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
 from . import _inflight
-from ._markers import inner_jaxprs
+from ._fingerprint import fingerprint, first_difference
 from ._placement import Placement, is_local
 from ._state import Ref
 from .cluster._claims import table_of
@@ -65,24 +64,24 @@ def chiefs_values(named: Sequence[tuple[str, np.ndarray]], placement: Placement)
 
 
 def check_same_program(name: str, closed: Any, world: World) -> None:
-    """Raise WorkerMismatchError unless all workers have traced the same program. All workers call it."""
-    operations = list(_operations(closed.jaxpr))
-    digest = hashlib.sha256("\n".join(operations).encode()).hexdigest()[:12]
+    """Raise WorkerMismatchError unless all workers have traced the same program, constants included. All workers call it."""
+    mine = fingerprint(closed)
     inputs = ", ".join(v.aval.str_short() for v in closed.jaxpr.invars[-_MAX_NAMED:])
-    world.agree(
-        "program",
-        f"{name}: {len(operations)} operations ({digest}) on {len(closed.jaxpr.invars)} inputs, the last of them {inputs}",
-        "The workers have traced different programs. They must run the same code on arguments of the same shapes and dtypes, with "
-        "the same Python values.",
+    kind = f"{name}: {mine.num_operations} operations ({mine.digest}) on {len(closed.jaxpr.invars)} inputs"
+    texts = world.exchange("program", f"{kind}, the last of them {inputs}")
+    if len(set(texts)) == 1:
+        return
+    lines = first_difference(mine, partial(world.exchange, "operations"))
+    rows = {world.name_of(rank): text for rank, text in enumerate(texts)}
+    first = table_of("", {world.name_of(rank): line for rank, line in enumerate(lines)})
+    raise WorkerMismatchError(
+        table_of(
+            "The workers have traced different programs. They must run the same code on arguments of the same shapes and dtypes, "
+            "with the same Python values and random seeds, and the arrays that the code captures must be equal.",
+            rows,
+        )
+        + (f"\nThe first operation that differs:{first}" if lines else "")
     )
-
-
-def _operations(jaxpr: jex.Jaxpr) -> Iterator[str]:
-    """What a program does, without names and addresses, which differ between processes."""
-    for eqn in jaxpr.eqns:
-        yield f"{eqn.primitive.name} {[v.aval.str_short() for v in (*eqn.invars, *eqn.outvars)]}"
-        for inner in inner_jaxprs(eqn):
-            yield from _operations(inner)
 
 
 def _check_alike(specs_of_workers: list[Any], world: World) -> None:

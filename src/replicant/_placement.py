@@ -26,6 +26,7 @@ class Placement:
     slices_slots: optimizer state is cut into one slice per replica where its shape allows (ZeRO stage 1).
     world: the workers, where devices of several processes take part; worker after worker, as many from each.
     bytes_per_pack: the largest piece in which gradients are sent where they are sent as one flat vector; 0: in one piece.
+    factored: the mesh has an axis for each prime factor of the number of replicas, so that one mesh has every cut of a batch.
     """
 
     devices: tuple[Device, ...] = ()
@@ -33,6 +34,7 @@ class Placement:
     slices_slots: bool = False
     world: World | None = None
     bytes_per_pack: int = 0
+    factored: bool = False
 
     @cached_property
     def num_replicas(self) -> int:
@@ -71,8 +73,10 @@ class Placement:
 
     @cached_property
     def mesh(self) -> Mesh:
-        """The one-axis mesh of all replicas."""
-        return Mesh(np.array(self.devices), (AXIS,))  # Mesh, not make_mesh: its axes would be Explicit
+        """The mesh of all replicas: of one axis unless it is factored."""
+        sizes = prime_factors(self.num_replicas) if self.factored else (self.num_replicas,)
+        names = [AXIS] if len(sizes) < 2 else [f"{AXIS}_{i}" for i in range(len(sizes))]
+        return Mesh(np.array(self.devices).reshape(sizes or (1,)), names)  # Mesh, not make_mesh: its axes would be Explicit
 
     @cached_property
     def mirrored(self) -> Sharding | None:
@@ -88,7 +92,7 @@ class Placement:
         """How an array of shape (replicas, ...) lies: row i on replica i's device."""
         if self.on_one_device:
             return self.mirrored
-        return NamedSharding(self.mesh, PartitionSpec(AXIS))
+        return self.sliced(0)
 
     def slice_axis(self, shape: tuple[int, ...]) -> int | None:
         """The axis along which optimizer state of that shape is cut, a slice for each replica; None: it is mirrored."""
@@ -98,14 +102,23 @@ class Placement:
 
     def sliced(self, axis: int) -> Sharding:
         """How an array lies of which each replica holds a slice along `axis`."""
-        return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, AXIS))
+        return NamedSharding(self.mesh, _along(self.mesh.axis_names, axis))
 
     def cut(self, ways: int, axis: int) -> Sharding | None:
-        """How an array lies that is cut into `ways` parts along `axis`; `ways` divides the number of replicas."""
-        if self.on_one_device:
+        """How an array lies that is cut into `ways` parts along `axis` and repeated on the devices that are left.
+
+        `ways` divides the number of replicas. The placement is factored: a program that meets other shardings of another mesh
+        could not call back to the host, nor partition in its own way (``jax.pure_callback``, ``custom_partitioning``).
+        """
+        if self.on_one_device or ways == 1:
             return self.mirrored
-        mesh = Mesh(np.array(self.devices).reshape(ways, -1), (AXIS, "copy"))
-        return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
+        names, left = [], ways
+        for name, size in self.mesh.shape.items():
+            if left % size == 0:
+                names.append(name)
+                left //= size
+        assert left == 1, "the prime factors of the parts are among those of the replicas"
+        return NamedSharding(self.mesh, _along(names, axis))
 
     def own(self, array: Any, sharding: Sharding | None) -> jax.Array:
         """A fresh copy of `array` that lies as `sharding` says and shares memory with nothing, so that it may be donated."""
@@ -143,6 +156,25 @@ class Placement:
             return array
         home = self.stacked if stacked else self.mirrored if slice_axis is None else self.sliced(slice_axis)
         return jax.lax.with_sharding_constraint(array, home)
+
+
+def _along(names: Sequence[str], axis: int) -> PartitionSpec:
+    return PartitionSpec(*[None] * axis, names[0] if len(names) == 1 else tuple(names))
+
+
+def prime_factors(number: int) -> tuple[int, ...]:
+    """The prime factors of a number from 1 on, the smallest first.
+
+    >>> prime_factors(12)
+    (2, 2, 3)
+    """
+    factors, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor += 1
+    return tuple(factors)
 
 
 def is_local(array: Any) -> bool:

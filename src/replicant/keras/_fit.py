@@ -6,6 +6,7 @@ and batch statistics are those of one device by construction. A batch of b rows 
 n that divides b, and repeated on the rest: a last batch that does not divide costs a compilation, never exactness.
 """
 
+import dataclasses
 import functools
 import math
 import sys
@@ -24,7 +25,7 @@ from .._context import default_strategy, get_strategy
 from .._placement import Placement, is_local, on_all
 from .._strategy import Strategy
 from ..errors import ArgumentError, MixedStrategyError
-from . import _internals, _statistics
+from . import _eager, _internals, _statistics
 from ._rows import Several, several
 
 _STRATEGY = "_replicant_strategy"
@@ -54,6 +55,12 @@ def _remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: An
             )
         model.__dict__[_STRATEGY] = strategy  # not an attribute of the layer: Keras would try to track it
     return result
+
+
+def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    if strategy_of(model) is not None or get_strategy() is not default_strategy():
+        _eager.allow_compilation(model)
+    return _remember(original, model, *args, **kwargs)
 
 
 def check_only(model: Any, strategy: Strategy, what_was_done: str) -> None:
@@ -131,7 +138,8 @@ class _Step:
 
     def __init__(self, step: Callable[..., Any], placement: Placement, state_names: Sequence[str], *, compiled: bool):
         self._step = step
-        self._placement = placement
+        # What runs eagerly is the same on every device: JAX cannot name what XLA would choose for single operations on a cut batch.
+        self._placement = dataclasses.replace(placement, factored=True, slices_slots=placement.slices_slots and compiled)
         self._state_names = state_names
         self._holds_slots = [name == "optimizer_variables" for name in state_names]
         self._agreed: set[Any] = set()  # batches for which the workers have compared their programs
@@ -155,12 +163,7 @@ class _Step:
         if self._placement.world is not None:
             state = self._adopted(state)
         if not self._compiled:
-            state = tuple([self._home(x, slots) for x in part] for part, slots in zip(state, self._holds_slots, strict=True))
-            outputs = []
-            for batch in batches:
-                output, state = self._step(state, self._spread(batch, axis=0))
-                outputs.append(output)
-            return outputs, state
+            return self._eagerly(state, batches)
         state = tuple(
             part if type(part) is _Leaves else _Leaves([self._home(x, slots) for x in part])
             for part, slots in zip(state, self._holds_slots, strict=True)
@@ -176,6 +179,19 @@ class _Step:
         self._check_workers(program, state, data, stacked)
         outputs, state = self._start(program, state, data)
         return [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs) if all_outputs else outputs], state
+
+    def _eagerly(self, state: Any, batches: list[Any]) -> tuple[list[Any], Any]:
+        outputs = []
+        for batch in batches:
+            # Over and over, because operations on what Python made in a step leave it on one device.
+            state = tuple([self._home(x, slots) for x in part] for part, slots in zip(state, self._holds_slots, strict=True))
+            data = self._spread(batch, axis=0)
+            if self._bounded:  # what was spread over the devices is collected: that must not wait for what comes later
+                jax.block_until_ready((state, data))
+            self._check_workers(None, state, data, batch)
+            output, state = self._step(state, data)
+            outputs.append(output)
+        return outputs, state
 
     def _stacked(self, batches: list[Any]) -> Any:
         known = np.asarray if self._placement.world is None else lambda x: np.asarray(on_all(_same, x))
@@ -193,7 +209,7 @@ class _Step:
         return tuple(parts)
 
     def _check_workers(self, program: Any, state: Any, data: Any, batch: Any) -> None:
-        """Before a program is first used: all workers have the same one, and begin with the same batch."""
+        """Before a program is first used: all workers have the same one (None: it runs eagerly), and begin with the same batch."""
         world = self._placement.world
         if world is None:
             return
@@ -202,7 +218,8 @@ class _Step:
             return
         self._agreed.add(signature)
         local: list[Any] = [np.ascontiguousarray(x) for x in jax.tree.leaves(batch) if is_local(x)]
-        check_same_program("fit, evaluate or predict", program.trace(state, data).jaxpr, world)
+        if program is not None:
+            check_same_program("fit, evaluate or predict", program.trace(state, data).jaxpr, world)
         world.agree(
             "batch",
             f"shapes {[x.shape for x in local]}, checksum {functools.reduce(lambda crc, x: zlib.crc32(x, crc), local, 0):08x}",
@@ -320,7 +337,7 @@ class _Step:
 
     def _cut(self, num_rows: int, axis: int) -> Any:
         ways = math.gcd(num_rows, self._placement.num_replicas)
-        if ways == 1:
+        if ways == 1 or not self._compiled:
             return self._placement.mirrored
         if (ways, axis) not in self._cuts:
             self._cuts[ways, axis] = self._placement.cut(ways, axis)
@@ -418,7 +435,10 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
     if strategy is None:
         return original(model, force)
     if getattr(model, name) is None or force:
+        _eager.allow_compilation(model)  # here too, for a model that predicts and was never compiled
         compiled = bool(model.jit_compile) and not model.run_eagerly
+        if not compiled:
+            _eager.warn_if_unasked(model, strategy.placement)
         setattr(model, name, _Loop(_Step(step, strategy.placement, _STATE_NAMES[name], compiled=compiled), model, name))
     return getattr(model, name)
 
@@ -435,7 +455,7 @@ def _finalize(original: Callable[..., Any], optimizer: Any, variables: Any) -> A
 def connect() -> None:
     """Teach Keras's trainer about strategies."""
     _internals.wrap_method(_internals.JAXTrainer, "__init__", _remember)
-    _internals.wrap_method(_internals.Trainer, "compile", _remember)
+    _internals.wrap_method(_internals.Trainer, "compile", _compile)
     _internals.wrap_method(_internals.BaseOptimizer, "finalize_variable_values", _finalize)
     _internals.wrap_method(_internals.JAXTrainer, "make_train_function", _make_train)
     _internals.wrap_method(_internals.JAXTrainer, "make_test_function", _make_test)

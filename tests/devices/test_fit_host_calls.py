@@ -1,0 +1,158 @@
+"""Steps of ``fit`` that call back to the host or partition an operation in their own way, on every remainder of rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.experimental.custom_partitioning import custom_partitioning
+
+import replicant
+
+TOLERANCE = 1e-5
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(64, 4)).astype(np.float32), RNG.normal(size=(64, 1)).astype(np.float32)
+
+
+@jax.custom_jvp
+def pure_tanh(x: jax.Array) -> jax.Array:
+    return jax.pure_callback(np.tanh, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+pure_tanh.defjvp(lambda primals, tangents: ((y := pure_tanh(*primals)), (1 - y**2) * tangents[0]))
+
+
+@jax.custom_jvp
+def io_tanh(x: jax.Array) -> jax.Array:
+    return io_callback(np.tanh, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+io_tanh.defjvp(lambda primals, tangents: ((y := io_tanh(*primals)), (1 - y**2) * tangents[0]))
+
+own_tanh_alone = custom_partitioning(jnp.tanh)
+own_tanh_alone.def_partition(
+    partition=lambda mesh, shapes, result: (mesh, jnp.tanh, result.sharding, (shapes[0].sharding,)),
+    infer_sharding_from_operands=lambda mesh, shapes, result: shapes[0].sharding,
+    sharding_rule="... -> ...",
+)
+
+
+@jax.custom_jvp
+def own_tanh(x: jax.Array) -> jax.Array:
+    return own_tanh_alone(x)
+
+
+own_tanh.defjvp(lambda primals, tangents: ((y := own_tanh(*primals)), (1 - y**2) * tangents[0]))
+
+KINDS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "pure_callback": pure_tanh,
+    "io_callback": io_tanh,
+    "custom_partitioning": own_tanh,
+}
+
+
+class Apply(keras.layers.Layer):
+    def __init__(self, fn: Callable[[jax.Array], jax.Array]):
+        super().__init__()
+        self.fn = fn
+
+    def call(self, x: Any) -> Any:
+        return self.fn(x)
+
+    def compute_output_spec(self, x: Any) -> Any:
+        return keras.KerasTensor(x.shape, x.dtype)
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches of the sizes that are asked for."""
+
+    def __init__(self, sizes: tuple[int, ...]):
+        super().__init__()
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        start = sum(self.sizes[:index])
+        return X[start : start + self.sizes[index]], Y[start : start + self.sizes[index]]
+
+
+def train(n: int, fn: Callable[[jax.Array], jax.Array], sizes: tuple[int, ...], *, shard: bool = False, **options: Any) -> Any:
+    keras.utils.set_random_seed(1)
+    devices = [f"cpu:{i}" for i in range(n)]
+    strategy = replicant.MirroredStrategy(devices, shard_optimizer_state=shard) if n else replicant.get_strategy()
+    with strategy.scope():
+        model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(12), Apply(fn), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.1), "mse", **options)
+    history = model.fit(Batches(sizes), shuffle=False, verbose=0).history
+    evaluated = model.evaluate(Batches(sizes[:2]), verbose=0)
+    return history, evaluated, model.predict(X[: sizes[0]], batch_size=sizes[1], verbose=0), model.get_weights()
+
+
+def assert_equal(actual: Any, expected: Any) -> None:
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE), actual, expected)
+
+
+SLOW = [
+    ("custom_partitioning", 4, (5, 4, 3, 2, 1), {}),
+    ("pure_callback", 6, (3, 2, 6), {}),
+    ("pure_callback", 3, (4, 3, 1), {}),
+    ("pure_callback", 4, (4, 4, 6, 6, 5), {"steps_per_execution": 2}),
+    ("pure_callback", 4, (4, 6, 5), {"shard": True}),
+]
+CASES = [
+    ("pure_callback", 4, (5, 4, 2), {}),
+    ("io_callback", 4, (6, 4), {}),
+    ("custom_partitioning", 6, (4, 9), {}),
+    ("custom_partitioning", 4, (6, 6, 4), {"shard": True, "steps_per_execution": 2}),
+    *[pytest.param(*case, marks=pytest.mark.slow) for case in SLOW],
+]
+
+
+@pytest.mark.parametrize(("kind", "n", "sizes", "options"), CASES, ids=str)
+def test_fit_equals_plain_keras(kind: str, n: int, sizes: tuple[int, ...], options: dict[str, Any]) -> None:
+    plain = {key: value for key, value in options.items() if key != "shard"}
+    assert_equal(train(n, KINDS[kind], sizes, **options), train(0, KINDS[kind], sizes, **plain))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8])
+def test_fit_equals_plain_keras_on_every_remainder(kind: str, n: int) -> None:
+    sizes = tuple(range(n + 1, 0, -1))
+    assert_equal(train(n, KINDS[kind], sizes), train(0, KINDS[kind], sizes))
+
+
+def test_a_custom_loop_beside_fit() -> None:
+    """State that ``fit`` has placed is taken by ``run``, and the other way round."""
+
+    def run(n: int) -> Any:
+        keras.utils.set_random_seed(1)
+        strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)]) if n else replicant.get_strategy()
+        with strategy.scope():
+            model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(12), Apply(pure_tanh), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.Adam(0.1), "mse")
+
+        def step(inputs: Any) -> Any:
+            x, y = inputs
+            with replicant.GradientTape() as tape:
+                loss = replicant.compute_average_loss(keras.ops.sum((model(x) - y) ** 2, axis=-1), global_batch_size=8)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        data = replicant.data.Dataset.from_tensor_slices((X[:8], Y[:8])).batch(8)
+        losses: list[float] = []
+        for _ in range(2):
+            model.fit(X[:6], Y[:6], batch_size=6, verbose=0)
+            batches = strategy.experimental_distribute_dataset(data)
+            losses += [float(strategy.reduce("SUM", strategy.run(step, args=(batch,)), axis=None)) for batch in batches]
+        return losses, model.get_weights()
+
+    assert_equal(run(4), run(0))
