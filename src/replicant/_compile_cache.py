@@ -4,6 +4,7 @@ JAX has the cache; here is where it lies, that nobody else can write to it, and 
 killed process wrote half. A cache that the user configured is left alone.
 """
 
+import contextlib
 import dataclasses
 import os
 import stat
@@ -79,10 +80,17 @@ def _configured(environ: Mapping[str, str]) -> CompileCache:
 def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """A folder of the user's, for these versions and this kind of processor."""
     if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = _home() / "Library" / "Caches"
     else:
-        base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        base = Path(environ.get("XDG_CACHE_HOME") or _home() / ".cache")
     return base / "replicant" / f"jax-{jax.__version__}-jaxlib-{version('jaxlib')}-{processor()}"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # as in many containers: HOME is not set, and the system does not know this user
+        raise FileNotFoundError(f"this user has no home directory: set HOME, or {SWITCH} to a folder") from error
 
 
 def _prepared(folder: Path) -> Path:
@@ -122,8 +130,9 @@ def _entries(folder: Path) -> list[tuple[float, int, Path]]:
     with os.scandir(folder) as items:
         for item in items:
             if item.name.endswith(_ENTRY):
-                state = item.stat()
-                found.append((max(state.st_mtime, state.st_atime), state.st_size, Path(item.path)))
+                with contextlib.suppress(OSError):  # another process has just removed it, or it cannot be read at present
+                    state = item.stat()
+                    found.append((max(state.st_mtime, state.st_atime), state.st_size, Path(item.path)))
     return sorted(found)
 
 
@@ -132,8 +141,9 @@ def _drop_broken(folder: Path, entries: list[tuple[float, int, Path]]) -> None:
     stamp = folder / _STAMP
     last = stamp.stat().st_mtime if stamp.exists() else 0.0
     for _, _, path in entries:
-        if path.stat().st_mtime >= last - 1 and not _whole(path.read_bytes()):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # as above; JAX says so if it cannot read what it needs
+            if path.stat().st_mtime >= last - 1 and not _whole(path.read_bytes()):
+                path.unlink(missing_ok=True)
     stamp.touch()
 
 

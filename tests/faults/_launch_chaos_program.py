@@ -1,8 +1,8 @@
 """A training program for `replicant launch` whose workers may meet any misfortune: ``_launch_chaos_program.py LOOP FOLDER RESULT``.
 
-LOOP: fit, custom or without_dropout (custom, too). Every worker prints "pid NUMBER", then "step SECONDS" after each step; SIGUSR1
-makes it raise ValueError, and at its end it prints "compiled NUMBER", programs that were not on disk. The chief writes weights and
-history to RESULT. CHAOS_SLOW=GENERATION:RANK:SECONDS makes one worker late.
+LOOP: fit, custom or without_dropout (custom, too). Every worker prints "pid NUMBER", "ready SECONDS" before it makes the strategy,
+then "step SECONDS" after each step; SIGUSR1 makes it raise ValueError, and at its end it prints "compiled NUMBER", programs that
+were not on disk. The chief writes weights and history to RESULT. CHAOS_SLOW=GENERATION:RANK:SECONDS makes one worker late.
 """
 
 import collections
@@ -130,4 +130,5 @@ def train(loop: str, folder: str, result: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, fail)
+    print("ready", time.time(), flush=True)
     replicant.run_elastic(lambda: train(*sys.argv[1:]))

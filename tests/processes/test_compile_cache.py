@@ -112,3 +112,22 @@ def test_the_oldest_entries_go_first(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         os.utime(path, (1e9 - age, 1e9 - age))
     _compile_cache._drop_oldest(_compile_cache._entries(tmp_path))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["middle-cache", "young-cache"]
+
+
+def test_a_user_without_a_home_directory_can_import_replicant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # whom the system does not know
+    found = _compile_cache._configured({})
+    assert found.folder is None
+    assert found.reason == (
+        "no folder to keep compiled programs in (this user has no home directory: set HOME, or REPLICANT_COMPILATION_CACHE to a "
+        "folder)"
+    )
+
+
+def test_an_entry_that_cannot_be_looked_at_does_not_turn_the_cache_off(tmp_path: Path) -> None:
+    (tmp_path / "a-cache").symlink_to("a-cache")  # ELOOP for everybody who looks
+    (tmp_path / "b-cache").write_bytes(b"half")
+    (tmp_path / "gone-cache").symlink_to("nowhere")
+    assert _compile_cache._prepared(tmp_path) == tmp_path
+    assert not (tmp_path / "b-cache").exists()  # the others are looked at

@@ -106,8 +106,9 @@ def test_a_worker_whom_nobody_tells_what_to_do() -> None:
     for is_connected, reason in ((True, "the others did not come in time"), (False, "the supervisor is gone")):
         with pytest.raises(WorkerLostError, match=f"This worker was to join others, but {reason}"):
             _obey(_Unanswered(is_connected), None)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="its own"):
-            _obey(_Unanswered(is_connected), ValueError("its own"))  # type: ignore[arg-type]
+        with pytest.raises(WorkerLostError, match=f"This worker was to join others, but {reason}") as raised:
+            _obey(_Unanswered(is_connected), ValueError("old"))  # type: ignore[arg-type]
+        assert str(raised.value.__cause__) == "old"
 
 
 def test_run_elastic_takes_a_function() -> None:

@@ -4,6 +4,7 @@ The temporary name says who writes, so what a killed process left can be told fr
 """
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -18,6 +19,7 @@ from ..errors import CheckpointError
 from ._owner import Owner, is_running
 
 _PARTIAL = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-(\d+)-[0-9a-f]{8}\.partial")
+_CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # what fsync says of a folder where only files can be flushed
 _ABANDONED_SECONDS = 24 * 3600.0  # another computer's process cannot be asked; none takes a day to write
 
 
@@ -25,7 +27,7 @@ _ABANDONED_SECONDS = 24 * 3600.0  # another computer's process cannot be asked; 
 def appearing(path: Path) -> Iterator[Path]:
     """A folder to fill, which becomes `path` at the end; after an error it is gone.
 
-    Raises CheckpointError if `path` exists.
+    Raises CheckpointError if `path` exists, and, with `path` in place, if its name may not be on the disk.
     """
     _require_free(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +43,13 @@ def appearing(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    flush_folder(path.parent)
+    try:
+        flush_folder(path.parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} is written and whole, but the file system did not confirm that its name is on the disk ({error}): after a "
+            "failure of this computer it could be missing."
+        ) from error
 
 
 def _require_free(path: Path) -> None:
@@ -92,9 +100,12 @@ def flush(stream: Any) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Wait until the names in a folder are on the disk, where the file system can wait for that: some FUSE mounts cannot."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_FLUSH:
+            raise
     finally:
         os.close(descriptor)

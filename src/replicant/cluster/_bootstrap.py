@@ -2,13 +2,14 @@
 
 ``start`` meets the other workers (``_rollcall.py``), connects JAX to them and makes the `World` (``_world.py``). Process 0 has the
 coordination service, unless REPLICANT_COORDINATOR=outside says that a supervisor does: then workers may die and come back, and
-``restart`` forms a new world in the same process. ``stop`` is done at the end of the program by itself; a program that ends with an
-error tells the others why and leaves at once, instead of waiting minutes in JAX's own barrier.
+after ``leave`` the same process can ``start`` in a new world. ``stop`` is done at the end of the program by itself; a program that
+ends with an error tells the others why and leaves at once, instead of waiting minutes in JAX's own barrier.
 """
 
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import importlib.metadata
 import json
@@ -16,15 +17,17 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import AlreadyStartedError, ClusterError, UnreachableError
-from . import _heartbeat, _rollcall
+from . import _gloo_sockets, _heartbeat, _rollcall
 from ._addresses import is_loopback, split_address
 from ._claims import Claim, problem_of
 from ._job import job_key, job_of
 from ._membership import Membership
+from ._patience import Patience
 from ._program_cache import share_programs
 from ._reach import check_proxies, check_reachable
 from ._variables import Environ, number
@@ -32,12 +35,14 @@ from ._world import Timeouts, World, describe_error, this_process
 
 OUTSIDE = "outside"
 # What XLA says of an exchange that a peer has broken off; NCCL calls its own failures INTERNAL.
-_STATUS = re.compile("(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): |INTERNAL: .*NCCL", re.DOTALL)
+_STATUS = re.compile("(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): |INTERNAL: .*(NCCL|Gloo)", re.DOTALL)
 _FAILURE_GRACE_SECONDS = 15.0  # that process 0 stays after an error of its own, for the others to read it
 _JAX_HEARTBEAT_SECONDS = 3600  # JAX aborts a worker that was silent and comes back; our own watch names it before
+_CALL_SECONDS = 2.0  # for an answer of the coordination service
+_TRY_SECONDS = 1  # to connect where the workers may form anew meanwhile; JAX takes some seconds more
 _JAX_TIMEOUT_SECONDS = 10  # of JAX's own shutdown barrier, which workers that may come back do not wait in
 
-_state: dict[str, Any] = {"world": None, "service": None, "failure": None, "hooked": False}
+_state: dict[str, Any] = {"world": None, "service": None, "failure": None, "hooked": False, "gloo": None}
 
 
 def world() -> World | None:
@@ -93,26 +98,21 @@ def start(
     return made
 
 
-def restart(membership: Membership, generation: int, *, timeouts: Timeouts | None = None) -> World:
-    """Leave the world that this process was in and join the next generation, whose coordinator runs outside.
-
-    All arrays of the old one are lost, and all compiled programs: keep what matters on the host before.
-
-    Raises as `start` does.
-    """
-    old = _state["world"]
-    leave()
-    return _connect(membership, timeouts or (old.timeouts if old else Timeouts()), generation, outside=True, environ=os.environ)
-
-
 def leave() -> None:
-    """Leave the world that this process was in, with all arrays and compiled programs, and end JAX: it can be started anew."""
+    """Leave the world that this process was in, with all arrays and compiled programs, and end JAX: it can be started anew.
+
+    Peers that are inside of an exchange with this process get an error at once.
+    """
     import jax
     import jax.extend
 
+    gloo, _state["gloo"] = _state["gloo"], None
+    if gloo is not None:  # whoever refers to the old client, its sockets are of no use any more
+        _gloo_sockets.shut_down(*gloo)
     _disconnect()
     jax.clear_caches()
     jax.extend.backend.clear_backends()
+    gc.collect()  # the client is part of cycles; its sockets are closed with it
 
 
 def stop() -> None:
@@ -145,6 +145,7 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
     address = str(membership.coordinator_address)
     if outside:
         check_reachable(address, timeouts.start)
+        _heartbeat.meet(generation, timeouts.start)
         who: tuple[str, ...] = ()
     else:
         job, key = job_of(membership, environ), job_key(environ)
@@ -152,15 +153,20 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
     jax_private = _private()
     if membership.process_id == 0 and not outside:
         _state["service"] = jax_private.service(membership, timeouts)
-    client = jax_private.client(membership, timeouts)
+    client = jax_private.client(membership, timeouts, may_change=_heartbeat.is_elastic())
     store = JaxStore(client)
     made = World(store, membership, who, generation=generation, timeouts=timeouts, supervised=outside)
     jax_private.adopt(client, _state["service"], membership)
     _state["world"] = made
     if outside:
         made.who = _compared(made, timeouts)
+    ports = _gloo_sockets.listening_ports()
     with jax_private.local_gloo(local=is_loopback(split_address(address, "coordinator address")[0])):
         platform = _start_backends()
+    if outside:
+        mine = _gloo_sockets.listening_ports() - ports
+        theirs = [json.loads(text) for text in made.exchange("sockets", json.dumps(sorted(mine)), timeouts.start)]
+        _state["gloo"] = mine, {port for rank, each in enumerate(theirs) if rank != made.process_id for port in each}
     if platform in ("cpu", "gpu"):  # the programs of TPUs know their places
         share_programs()
     made.begin_watch(_leave)
@@ -246,15 +252,19 @@ def _at_exit() -> None:
 
 
 class JaxStore:
-    """The key-value store of JAX's coordination service."""
+    """The key-value store of JAX's coordination service.
+
+    Only asking for one key has a deadline in JAX: where a link is cut, the other calls wait for as long as TCP tries.
+    """
 
     def __init__(self, client: Any):
         self._client = client
+        self._patience = Patience(_CALL_SECONDS, "the coordination service")
 
     def put(self, key: str, text: str, *, overwrite: bool = False) -> None:
         """Store a text."""
         with _translated():
-            self._client.key_value_set(key, text, overwrite)
+            self._patience.call(self._client.key_value_set, key, text, overwrite)
 
     def get(self, key: str, timeout_seconds: float) -> str:
         """The text, as soon as it is there."""
@@ -264,20 +274,15 @@ class JaxStore:
     def list(self, prefix: str) -> dict[str, str]:
         """Everything whose key begins so."""
         with _translated():
-            return dict(self._client.key_value_dir_get(prefix))
+            return dict(self._patience.call(self._client.key_value_dir_get, prefix))
 
     def delete(self, key: str) -> None:
         """Forget a text."""
         with _translated():
-            self._client.key_value_delete(key)
-
-    def barrier(self, name: str, timeout_seconds: float) -> None:
-        """Until all workers are here."""
-        with _translated():
-            self._client.wait_at_barrier(name, int(timeout_seconds * 1000))
+            self._patience.call(self._client.key_value_delete, key)
 
     def close(self) -> None:
-        """Leave the service; what it is told afterwards is a ConnectionError."""
+        """Leave the service; what it is told afterwards is a ConnectionAbortedError."""
         client, self._client = self._client, _Closed()
         with contextlib.suppress(RuntimeError):  # it may be gone already
             client.shutdown()
@@ -288,7 +293,7 @@ class _Closed:
         """Nothing is left to leave."""
 
     def __getattr__(self, name: str) -> Any:
-        raise ConnectionError("this process has left the coordination service")
+        raise ConnectionAbortedError("this process has left the coordination service")
 
 
 @contextlib.contextmanager
@@ -343,25 +348,34 @@ class _Private:
         except RuntimeError as error:
             raise ClusterError(f"Process 0 could not start JAX's coordination service at {address}: {error}.") from error
 
-    def client(self, membership: Membership, timeouts: Timeouts) -> Any:
-        """A connected client."""
-        client = self._jax.get_distributed_runtime_client(
-            str(membership.coordinator_address),
-            membership.process_id,
-            init_timeout=max(10, int(timeouts.start)),
-            shutdown_timeout=_JAX_TIMEOUT_SECONDS,
-            heartbeat_timeout=_JAX_HEARTBEAT_SECONDS,
-            shutdown_on_destruction=False,
-            use_compression=True,
-        )
-        try:
-            client.connect()
-        except RuntimeError as error:
-            raise UnreachableError(
-                f"Process {membership.process_id} could not connect to JAX's coordination service at "
-                f"{membership.coordinator_address}: {str(error).splitlines()[0]}"
-            ) from error
-        return client
+    def client(self, membership: Membership, timeouts: Timeouts, *, may_change: bool) -> Any:
+        """A connected client. `may_change`: whether the workers may be told to form anew meanwhile.
+
+        Connecting waits for all workers and cannot be broken off, so that it is then tried for short times.
+        """
+        deadline = time.monotonic() + timeouts.start
+        while True:
+            _heartbeat.check_order()
+            client = self._jax.get_distributed_runtime_client(
+                str(membership.coordinator_address),
+                membership.process_id,
+                init_timeout=_TRY_SECONDS if may_change else max(10, int(timeouts.start)),
+                shutdown_timeout=_JAX_TIMEOUT_SECONDS,
+                heartbeat_timeout=_JAX_HEARTBEAT_SECONDS,
+                missed_heartbeat_callback=_ignore if may_change else None,  # with one, failing is an error; else it is an abort
+                shutdown_on_destruction=False,
+                use_compression=True,
+            )
+            try:
+                client.connect()
+            except RuntimeError as error:
+                if may_change and time.monotonic() < deadline:
+                    continue
+                raise UnreachableError(
+                    f"Process {membership.process_id} could not connect to JAX's coordination service at "
+                    f"{membership.coordinator_address}: {str(error).splitlines()[0]}"
+                ) from error
+            return client
 
     def adopt(self, client: Any, service: Any, membership: Membership) -> None:
         """What ``jax.distributed.initialize`` notes, so that JAX's backends connect."""
@@ -386,6 +400,10 @@ class _Private:
             yield
         finally:
             self._jax.make_gloo_tcp_collectives = original
+
+
+def _ignore(*_: Any) -> None:
+    """What JAX says of a failure to connect, it says with an error, too."""
 
 
 @functools.cache

@@ -17,13 +17,14 @@ import threading
 import time
 from typing import Any
 
-from ..errors import ClusterError, WorkersChangedError
+from ..errors import ClusterError, WorkerLostError, WorkersChangedError
 from ._addresses import split_address
 from ._lines import MAX_LINE, MAX_STRANGERS_LINE, parse_message
 from ._variables import Environ, number
 
 ADDRESS, KEY, GENERATION = "REPLICANT_SUPERVISOR", "REPLICANT_SUPERVISOR_KEY", "REPLICANT_GENERATION"
 JOIN = "REPLICANT_JOIN"  # set for a worker that is to join those that are there
+SUPERVISOR_FIRST = 60.0  # seconds that a worker waits longer than the supervisor, which then says what comes
 _CONNECT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.1  # before another try
 _LONGEST_INTERVAL = 60.0
@@ -68,8 +69,7 @@ class Heartbeat:
 
     def beat(self, step: int | None) -> None:
         """Note that a step begins, unless the workers are to form anew."""
-        if self.order is not None and self.is_elastic:
-            raise WorkersChangedError("The workers form anew; replicant.run_elastic goes on with those that are there.")
+        self.check_order()
         self.step = self.step + 1 if step is None else step
         self.at = time.monotonic()
         self.phase = "step"
@@ -82,6 +82,26 @@ class Heartbeat:
                 self._socket.sendall(line)
         except OSError:
             self.is_connected = False
+
+    def check_order(self) -> None:
+        """Raise WorkersChangedError if the workers are to form anew."""
+        if self.order is not None and self.is_elastic:
+            raise WorkersChangedError("The workers form anew; replicant.run_elastic goes on with those that are there.")
+
+    def meet(self, generation: int, timeout_seconds: float) -> None:
+        """Wait until all workers are about to connect.
+
+        Raises WorkersChangedError if they are to form anew, and WorkerLostError if the supervisor is gone or says nothing.
+        """
+        self.say(kind="here", generation=generation)
+        with self._came:
+            self._came.wait_for(lambda: self.order is not None or not self.is_connected, timeout_seconds + SUPERVISOR_FIRST)
+            if self.order == {"kind": "connect", "generation": generation}:
+                self.order = None
+                return
+        self.check_order()
+        reason = "the others did not come in time" if self.is_connected else "the supervisor is gone"
+        raise WorkerLostError(f"This worker was to connect to the others, but {reason}.")
 
     def take_order(self, timeout_seconds: float) -> dict[str, Any] | None:
         """The next order of the supervisor; None if there is none in time, or the supervisor is gone."""
@@ -258,6 +278,23 @@ def is_watched() -> bool:
 def is_restarted() -> bool:
     """Whether a supervisor watches this process which starts all workers again when one is lost: it waits for this one to end."""
     return is_watched() and _heartbeat is not None and not _heartbeat.is_elastic
+
+
+def is_elastic() -> bool:
+    """Whether this process takes orders to form anew."""
+    return _heartbeat is not None and _heartbeat.is_elastic
+
+
+def meet(generation: int, timeout_seconds: float) -> None:
+    """Wait until all workers are about to connect, where they may be told to form anew instead; see `Heartbeat.meet`."""
+    if _heartbeat is not None and _heartbeat.is_elastic:
+        _heartbeat.meet(generation, timeout_seconds)
+
+
+def check_order() -> None:
+    """Raise WorkersChangedError if the workers are to form anew."""
+    if _heartbeat is not None:
+        _heartbeat.check_order()
 
 
 def is_ordered() -> bool:

@@ -19,6 +19,7 @@ from . import _heartbeat
 from ._claims import table_of
 from ._membership import Membership
 
+_PAUSE_SECONDS = 0.1  # before a store that has failed is asked again
 _SLICE_SECONDS = 0.5  # between two looks at who has failed
 _BEAT_SECONDS = 1.0
 _GRACE_SECONDS = 3.0  # for this worker's own error, once another has failed
@@ -40,13 +41,15 @@ class Timeouts:
 
 
 class Store(Protocol):
-    """A key-value store that all workers share. Errors are `TimeoutError`, or `ConnectionError` if it is gone."""
+    """A key-value store that all workers share.
+
+    Errors are `TimeoutError`, `ConnectionError` where it cannot be reached, `ConnectionAbortedError` once this process has left it.
+    """
 
     def put(self, key: str, text: str, *, overwrite: bool = False) -> None: ...
     def get(self, key: str, timeout_seconds: float) -> str: ...
     def list(self, prefix: str) -> dict[str, str]: ...
     def delete(self, key: str) -> None: ...
-    def barrier(self, name: str, timeout_seconds: float) -> None: ...
 
 
 class World:
@@ -85,7 +88,7 @@ class World:
         self._watch: threading.Thread | None = None
         self._ended = threading.Event()
         self._silent: dict[int, float] = {}  # seconds without a sign of life
-        self._gone: str | None = None  # why the store cannot be asked any more
+        self._trouble = _Trouble()
         self._leaving = _Leaving()
 
     @property
@@ -146,8 +149,14 @@ class World:
     def _wait(self, key: str, rank: int, deadline: float, label: str, limit: float) -> str:
         while True:
             left = deadline - time.monotonic()
-            with contextlib.suppress(TimeoutError), self.explained(f"waited in {label!r}", (ConnectionError,)):
+            try:
                 return self.store.get(f"{self._prefix}/{key.format(rank)}", max(0.001, min(left, _SLICE_SECONDS)))
+            except TimeoutError:
+                pass  # it is not there so far, or the store does not answer: `_list` below knows
+            except ConnectionError as error:
+                self._bear(error, f"waited in {label!r}")
+            if self._trouble.seconds() > self.timeouts.heartbeat:
+                raise self.lost(f"waited in {label!r}")
             if self.failures() or rank in self._silent or rank in self._ranks("ended") or _heartbeat.is_ordered():
                 raise self.lost(f"waited in {label!r}")
             if left <= 0:
@@ -179,55 +188,66 @@ class World:
                 rows.setdefault(self.name_of(rank), "has ended its program")
         for rank, seconds in self._silent.items():
             rows.setdefault(self.name_of(rank), f"has given no sign of life for {seconds:.0f} s")
-        if self._gone:
-            rows.setdefault(self.name_of(0), f"holds the coordination service, which does not answer: {self._gone}")
+        if self._trouble.text:
+            rows.setdefault(self.name_of(0), f"holds the coordination service, which does not answer: {self._trouble.text}")
         return table_of("", rows) if rows else ""
 
     # What became of the workers.
 
     def report_failure(self, text: str) -> None:
         """Tell the others that this worker fails, and why."""
-        try:
-            self.store.put(f"{self._prefix}/failed/{self.process_id}", text[:_MAX_FAILURE], overwrite=True)
-        except (ConnectionError, TimeoutError) as error:
-            self._gone = str(error)
+        self._try(self.store.put, f"{self._prefix}/failed/{self.process_id}", text[:_MAX_FAILURE], overwrite=True)
 
     def report_end(self, *, well: bool = True) -> None:
         """Tell the others that this worker's program ends: well, or because of another worker."""
         kind = "ended" if well else "left"
-        try:
-            self.store.put(f"{self._prefix}/{kind}/{self.process_id}", "", overwrite=True)
-        except (ConnectionError, TimeoutError) as error:
-            self._gone = str(error)
+        self._try(self.store.put, f"{self._prefix}/{kind}/{self.process_id}", "", overwrite=True)
 
     def failures(self) -> dict[int, str]:
         """What failed workers have said, by rank; without this one."""
         return {int(rank): text for rank, text in self._list("failed/").items() if int(rank) != self.process_id}
 
-    def beats(self) -> dict[int, int]:
-        """How many programs each worker has started, as it said last."""
-        return {int(rank): int(text.split()[1]) for rank, text in self._list("beat/").items()}
-
     def _ranks(self, kind: str) -> list[int]:
         return [int(rank) for rank in self._list(f"{kind}/")]
 
     def _put(self, key: str, text: str) -> None:
-        with self.explained("could not speak to the others", (ConnectionError, TimeoutError)):
-            self.store.put(f"{self._prefix}/{key}", text)
+        """Store a text, which may take as long as this worker may be silent.
+
+        Raises WorkerLostError if it takes longer.
+        """
+        while True:
+            try:
+                self.store.put(f"{self._prefix}/{key}", text, overwrite=True)  # it may be there: an answer can be lost
+            except (ConnectionError, TimeoutError) as error:
+                self._bear(error, "could not speak to the others")
+            else:
+                self._trouble.end()
+                return
+
+    def _bear(self, error: Exception, what: str) -> None:
+        """Wait a little, unless the store has been in trouble for too long. Raises WorkerLostError."""
+        self._trouble.note(error)
+        if isinstance(error, ConnectionAbortedError) or self._trouble.seconds() > self.timeouts.heartbeat:
+            raise self.lost(what, error) from error
+        time.sleep(_PAUSE_SECONDS)
 
     def _delete(self, key: str) -> None:
-        try:
-            self.store.delete(f"{self._prefix}/{key}")
-        except (ConnectionError, TimeoutError) as error:
-            self._gone = str(error)
+        self._try(self.store.delete, f"{self._prefix}/{key}")
 
     def _list(self, folder: str) -> dict[str, str]:
         start = f"{self._prefix}/{folder}"
+        found = self._try(self.store.list, start) or {}
+        return {key.removeprefix(start): text for key, text in found.items()}
+
+    def _try(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a call of the store gives; None, and a note of it, if it fails."""
         try:
-            return {key.removeprefix(start): text for key, text in self.store.list(start).items()}
+            result = call(*args, **kwargs)
         except (ConnectionError, TimeoutError) as error:
-            self._gone = str(error)
-            return {}
+            self._trouble.note(error)
+            return None
+        self._trouble.end()
+        return result
 
     # Leaving together, when one of the workers was asked to.
 
@@ -246,8 +266,7 @@ class World:
             count, known = leaving.num_calls, leaving.known
         if asked and not leaving.told:
             leaving.told = True
-            with self.explained("asked the others to leave", (ConnectionError, TimeoutError)):
-                self.store.put(f"{self._prefix}/leave/{self.process_id}", "", overwrite=True)
+            self._put(f"leave/{self.process_id}", "")
         if known and leaving.last is None:
             limit = self.timeouts.exchange
             deadline = time.monotonic() + limit
@@ -258,15 +277,13 @@ class World:
     def _look_for_leavers(self) -> None:
         """On the watching thread."""
         leaving = self._leaving
-        if leaving.known or not self._ranks("leave"):
-            return
-        with leaving.lock:
-            leaving.known = True
-            count = leaving.num_calls
-        try:
-            self.store.put(f"{self._prefix}/at/{self.process_id}", str(count), overwrite=True)
-        except (ConnectionError, TimeoutError) as error:
-            self._gone = str(error)
+        if not leaving.known and self._ranks("leave"):
+            with leaving.lock:
+                leaving.known, leaving.at = True, leaving.num_calls
+        if leaving.at is not None:
+            self._try(self.store.put, f"{self._prefix}/at/{self.process_id}", str(leaving.at), overwrite=True)
+            if not self._trouble.text:
+                leaving.at = None
 
     # Signs of life.
 
@@ -286,10 +303,7 @@ class World:
         number, troubled_since = 0, None
         while not self._ended.wait(_BEAT_SECONDS):
             number += 1
-            try:
-                self.store.put(f"{self._prefix}/beat/{self.process_id}", f"{number} {self.progress}", overwrite=True)
-            except (ConnectionError, TimeoutError) as error:
-                self._gone = str(error)
+            self._try(self.store.put, f"{self._prefix}/beat/{self.process_id}", f"{number} {self.progress}", overwrite=True)
             self._look_for_leavers()
             now = time.monotonic()
             beats = {int(rank): text for rank, text in self._list("beat/").items()}
@@ -302,7 +316,8 @@ class World:
                 for rank, (_, since) in seen.items()
                 if now - since > self.timeouts.heartbeat and rank not in ended and rank != self.process_id
             }
-            trouble = not self.supervised and bool(self._silent or self.failures() or self._gone)
+            is_cut_off = self._trouble.seconds() > self.timeouts.heartbeat
+            trouble = not self.supervised and bool(self._silent or self.failures() or is_cut_off)
             trouble = trouble and not _heartbeat.is_watched()  # else the supervisor sees to it
             troubled_since = (troubled_since or now) if trouble else None
             if troubled_since is not None and now - troubled_since > _GRACE_SECONDS and not self._ended.is_set():
@@ -320,7 +335,7 @@ class World:
     def wait_for_others(self, timeout_seconds: float) -> None:
         """Until all others have ended or failed, or give no sign of life: process 0 holds what they speak over."""
         deadline = time.monotonic() + timeout_seconds
-        while time.monotonic() < deadline and self._gone is None:
+        while time.monotonic() < deadline and self._trouble.seconds() <= self.timeouts.heartbeat:
             gone = {*self._ranks("ended"), *self._ranks("left"), *self.failures(), *self._silent, self.process_id}
             if len(gone) >= self.num_processes:
                 return
@@ -335,7 +350,30 @@ class _Leaving:
         self.num_calls = 0  # of `leaves_now`
         self.told = False  # that this worker was asked
         self.known = False  # that any was asked
+        self.at: int | None = None  # `num_calls` when it became known, until the others can read it
         self.last: int | None = None  # the call after which all leave
+
+
+class _Trouble:
+    """What keeps this worker from its store, and for how long it has done so without a break."""
+
+    def __init__(self) -> None:
+        self.text = ""  # empty: the last call was answered
+        self._since = 0.0
+
+    def note(self, error: Exception) -> None:
+        """A call has failed."""
+        if not self.text:
+            self._since = time.monotonic()
+        self.text = str(error)
+
+    def end(self) -> None:
+        """A call was answered."""
+        self.text = ""
+
+    def seconds(self) -> float:
+        """Since the first of the calls that have failed in a row."""
+        return time.monotonic() - self._since if self.text else 0.0
 
 
 def this_process() -> str:

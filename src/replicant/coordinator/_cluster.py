@@ -417,6 +417,8 @@ class Cluster:
 
 
 _clusters: set[Cluster] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_clusters.clear)  # they are the parent's: a child that ends must not end them
 
 
 @atexit.register

@@ -71,6 +71,20 @@ class Transport(Protocol):
         ...
 
 
+_lifelines: set[int] = set()  # this process's ends: the other ends are read by those whose life hangs on it
+
+
+def _let_go() -> None:
+    """In a forked child: the lives of servers and workers hang on its parent alone."""
+    for lifeline in _lifelines:
+        os.close(lifeline)
+    _lifelines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
 class _Process:
     def __init__(self, process: "subprocess.Popen[bytes]", lifeline: int, pulse: Pulse):
         self._process = process
@@ -96,6 +110,7 @@ class _Process:
         except subprocess.TimeoutExpired:
             return False
         if self._lifeline >= 0:
+            _lifelines.discard(self._lifeline)
             os.close(self._lifeline)
             self._lifeline = -1
         return True
@@ -120,6 +135,7 @@ class Processes:
 
     def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
         lifeline, held = os.pipe()
+        _lifelines.add(held)
         pulse = Memory.create(PULSE_NBYTES)
         fds = [control.fileno(), lifeline, pulse.fd, *[fd for m in memories for fd in (m.values.fd, m.saved.fd)]]
         job = {
@@ -127,6 +143,7 @@ class Processes:
             "number": number,
             "control": control.fileno(),
             "lifeline": lifeline,
+            "parent": os.getpid(),
             "pulse": pulse.fd,
             "memories": [(m.values.fd, m.saved.fd) for m in memories],
             "path": sys.path,

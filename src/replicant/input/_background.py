@@ -3,6 +3,7 @@
 import atexit
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,8 @@ _JOIN_SECONDS = 5.0  # a thread inside a user's function cannot be stopped, only
 
 END = object()
 
-_live: "weakref.WeakSet[Background]" = weakref.WeakSet()
+# Threads that run, with their queues. Not the `Background`s: one that was dropped has a thread that is still on its way out.
+_running: "dict[threading.Thread, _Channel]" = {}
 
 
 class Background:
@@ -31,7 +33,6 @@ class Background:
         self._thread = threading.Thread(target=_run, args=(produce, release, self._channel), name=name, daemon=True)
         self._process = os.getpid()
         weakref.finalize(self, self._channel.close).atexit = False  # `_close_all` waits as well
-        _live.add(self)
 
     def next(self) -> Any:
         """The next result, or `END`.
@@ -46,8 +47,16 @@ class Background:
             )
         with self._channel.changed:
             if self._thread.ident is None and not self._channel.closed:
-                self._thread.start()
+                self._start()
         return self._channel.get(self._thread)
+
+    def _start(self) -> None:
+        _running[self._thread] = self._channel
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no thread left
+            del _running[self._thread]
+            raise
 
     @property
     def num_ready(self) -> int:
@@ -124,12 +133,24 @@ def _run(produce: Callable[[], Any], release: Callable[[], None], channel: _Chan
             item = None  # a batch that was handed over must not be kept alive here
     except BaseException as raised:  # noqa: BLE001 - nothing is handled here: the consumer raises it
         error = raised
-    channel.end(error)
-    release()
+    try:
+        channel.end(error)
+        release()
+    finally:
+        _running.pop(threading.current_thread(), None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_running.clear)  # a fork does not copy threads, and their queues may be locked
 
 
 @atexit.register
 def _close_all() -> None:
-    """Threads must not be inside JAX while the interpreter goes away."""
-    for background in list(_live):
-        background.close()
+    """Threads must not be inside of JAX while the interpreter goes away: it would end the process with a signal."""
+    running = dict(_running)
+    for channel in running.values():
+        channel.close()
+    deadline = time.monotonic() + _JOIN_SECONDS
+    for thread in running:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))

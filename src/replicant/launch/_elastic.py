@@ -17,6 +17,9 @@ from ._team import Team, Tools
 
 _SETTLE_SECONDS = 0.2  # after a loss, for others at the same time
 _NOBODY_SECONDS = 5.0  # for a loss to show, after a worker has noticed one
+_LEAVE_SECONDS = 15.0  # to leave a step when the others wait for that, and then some more:
+_LEAVE_STEPS = 3.0  # steps of the worker's usual length
+_LONG_PHASES = ("saving", "validation")  # in which a worker may be for as long as --start
 _PAUSE_SECONDS = 1.0  # before the first replacement that follows one which did not live; then twice as long
 
 
@@ -39,6 +42,10 @@ class ElasticTeam(Team):
         self._ready: set[int] = set()  # wait to be taken in
         self._is_forming = False  # until all who were told to have
         self._unformed: set[int] = set()  # those who have not
+        self._ordered_at = 0.0  # when they were told to
+        self._unsent: dict[int, Message] = {}  # orders for workers that have not connected so far
+        self._here: set[int] = set()  # wait for the others to connect to them
+        self._here_by = 0.0  # when the others must be here, too
         self._waiting: dict[int, float] = {}  # workers that have lost somebody, since when
         self._form_at: float | None = None
         self._formed_by = 0.0
@@ -53,7 +60,11 @@ class ElasticTeam(Team):
     def _take(self, rank: int, message: Message) -> None:
         super()._take(rank, message)
         kind, now = message.get("kind"), time.monotonic()
-        if kind == "waiting" and message.get("generation") == self.generation:  # else the order is under way
+        if kind == "hello" and rank in self._unsent:
+            self._tools.channel.send(rank, self._unsent.pop(rank))
+        elif kind == "here" and message.get("generation") == self.generation and rank in self._members:
+            self._meet(rank, now)
+        elif kind == "waiting" and message.get("generation") == self.generation:  # else the order is under way
             self._waiting[rank] = now
         elif kind == "formed" and message.get("generation") == self.generation:
             self._unformed.discard(rank)
@@ -66,6 +77,16 @@ class ElasticTeam(Team):
             self._form_at = self._form_at or now
         elif kind == "ready":  # the training is done
             self._forget(rank)
+
+    def _meet(self, rank: int, now: float) -> None:
+        """A worker is about to connect, which cannot be broken off: it waits until all are."""
+        if not self._here:
+            self._here_by = now + self._settings.start
+        self._here.add(rank)
+        if self._here == self._members:
+            for member in self._members:
+                self._tools.channel.send(member, {"kind": "connect", "generation": self.generation})
+            self._here = set()
 
     def _fail(self, now: float, failure: Failure | None) -> None:
         if failure is None or self._stop_at is not None or failure.rank < 0:
@@ -103,17 +124,36 @@ class ElasticTeam(Team):
         for rank in [rank for rank, when in self._launch_at.items() if now > when]:
             self._replace(rank)
         self._look_at_replacements(now)
-        if self._unformed and now > self._formed_by:
-            seconds = f"{self._settings.start:g} s"
-            for rank in sorted(self._unformed):
-                self._fail(now, Failure(rank, Kind.LATE, DEADLINE_CODE, seconds))
-            self._unformed = set()
+        self._look_at_the_late(now)
         if self._form_at is None and self._waiting and now > min(self._waiting.values()) + _NOBODY_SECONDS:
             for rank in self._waiting:  # nobody is lost: the error is its own
                 self._tools.channel.send(rank, {"kind": "none"})
             self._waiting = {}
         if self._form_at is not None and now > self._form_at:
             self._form(now)
+
+    def _look_at_the_late(self, now: float) -> None:
+        """Some wait for others: who does not come is ended, and those who wait go on."""
+        seconds = f"{self._settings.start:g} s"
+        late = {rank: Failure(rank, Kind.LATE, DEADLINE_CODE, seconds) for rank in self._unformed if now > self._formed_by}
+        if self._unformed < self._members:
+            for rank in self._unformed - late.keys():
+                patience = self._patience(rank)
+                if now > self._ordered_at + patience:
+                    late[rank] = Failure(rank, Kind.HELD, DEADLINE_CODE, f"{patience:.0f} s")
+        if self._here and now > self._here_by:
+            late |= {rank: Failure(rank, Kind.LATE, DEADLINE_CODE, seconds) for rank in self._members - self._here}
+            self._here = set()
+        for rank in sorted(late):
+            self._fail(now, late[rank])
+            self._unformed.discard(rank)
+
+    def _patience(self, rank: int) -> float:
+        """Seconds that a worker may need to leave its step."""
+        progress = self.progress[rank]
+        if progress.phase in _LONG_PHASES:
+            return self._settings.start
+        return _LEAVE_SECONDS + _LEAVE_STEPS / (progress.steps_per_second or float("inf"))
 
     def _look_at_replacements(self, now: float) -> None:
         """They come in time, and are not needed once the others are done."""
@@ -145,15 +185,18 @@ class ElasticTeam(Team):
         )
         order = {"kind": "form", "generation": self.generation, "num_workers": len(members)}
         order["coordinator"] = None if service is None else service.address
+        self._unsent, self._here = {}, set()
         for place, rank in enumerate(members):
-            self._tools.channel.send(rank, {**order, "rank": place})
+            if not self._tools.channel.send(rank, {**order, "rank": place}):
+                self._unsent[rank] = {**order, "rank": place}  # until it says hello
         came = sorted(self._ready & set(members))
         for rank in came:
             self._joined_by.pop(rank, None)
         if not self._is_forming:  # else those before never began
             self._old_members, self._chief = self._members, min(self._members)
         self._is_forming = True
-        self._members, self._unformed, self._formed_by = set(members), set(members), now + self._settings.start
+        self._members, self._unformed = set(members), set(members)
+        self._ordered_at, self._formed_by = now, now + self._settings.start
         self._ready, self._waiting = set(), {}
         self._say(lost, came, members)
         for failure in lost:
@@ -175,6 +218,8 @@ class ElasticTeam(Team):
         self._ready.discard(rank)
         self._waiting.pop(rank, None)
         self._unformed.discard(rank)
+        self._unsent.pop(rank, None)
+        self._here.discard(rank)
         self._joined_by.pop(rank, None)
 
     def _plan_replacement(self, failure: Failure, now: float) -> None:
@@ -190,6 +235,7 @@ class ElasticTeam(Team):
         del self._launch_at[rank]
         self._joined_by[rank] = time.monotonic() + self._settings.start
         self.progress[rank] = Progress()
+        self._ran.pop(rank, None)
         place = Place(rank, self._settings.num_workers, self.generation, None, self._tools.channel.address, self._tools.channel.key)
         self.workers[rank] = self._launch(place, REPLICANT_JOIN="1", REPLICANT_COORDINATOR="outside")
 
@@ -197,7 +243,3 @@ class ElasticTeam(Team):
         if self._unformed or rank not in self._members:  # deadlines of their own
             return None if not self._is_frozen(now, rank) else super()._deadline_missed(now, rank)
         return super()._deadline_missed(now, rank)
-
-    def _is_frozen(self, now: float, rank: int) -> bool:
-        seen = self.progress[rank].seen
-        return seen is not None and now - seen > self._settings.heartbeat

@@ -20,6 +20,7 @@ class Kind(enum.Enum):
     RAISED = "failed: {text}"
     FROZEN = "gave no sign of life for {text}, and was killed"
     LATE = "did not come within {text} after the first worker"
+    HELD = "did not leave its step for {text} when the workers were to form anew, and was ended"
     STUCK = "made no step for {text} after {other} had ended its program"
     STALLED = "made no step for {text}"
     LEFT = "ended its program (exit code 0) while the others went on, which cannot without it"
@@ -28,7 +29,7 @@ class Kind(enum.Enum):
     ASKED = "was asked to end: {text}"
 
 
-_ORDER = (Kind.ASKED, Kind.LEFT, Kind.SIGNAL, Kind.FROZEN, Kind.LATE, Kind.EXIT, Kind.RAISED, Kind.STUCK, Kind.STALLED)
+_ORDER = (Kind.ASKED, Kind.LEFT, Kind.SIGNAL, Kind.FROZEN, Kind.LATE, Kind.HELD, Kind.EXIT, Kind.RAISED, Kind.STUCK, Kind.STALLED)
 _WEIGHT = dict.fromkeys(_ORDER, 0) | {Kind.PREEMPTED: 1, Kind.LOST: 3}
 
 

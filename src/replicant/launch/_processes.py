@@ -125,6 +125,12 @@ class Worker:
                 self._guard.remove(self.pid)
         return self.code is not None
 
+    def is_stopped(self) -> bool:
+        """Whether the system says that it is stopped, as by SIGSTOP; False where it does not say."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return False
+
     def signal(self, number: int) -> None:
         """Send it a signal; SIGKILL goes to all of its group."""
         if self.poll():

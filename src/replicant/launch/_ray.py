@@ -142,6 +142,10 @@ class RayWorker(Worker):
                 self._look = self._actor.look.remote()
         return self.code is not None
 
+    def is_stopped(self) -> bool:
+        """Not known of a process on another machine."""
+        return False
+
     def signal(self, number: int) -> None:
         """Send it a signal."""
         if not self.poll():

@@ -23,6 +23,7 @@ from ._signals import Signals, name_of
 _TICK = 0.1  # seconds between looks at logs and deadlines; whatever else happens wakes the loop
 _AWAY = 5.0  # the supervisor did not look for so long: it was stopped, or its terminal was
 _FAILURE_GRACE = 5.0  # for the others once one has failed: their work since the last backup is lost anyway
+_STOPPED = (Kind.FROZEN, Kind.STUCK, Kind.STALLED, Kind.LATE, Kind.HELD)  # workers that hear no signal
 _STATUS_SECONDS = 1.0
 _STRAGGLER_SECONDS = 60.0  # between two warnings
 
@@ -66,6 +67,7 @@ class Team:
         self._reported: set[int] = set()
         self._noted: list[Worker] = []  # whose ends have been looked at
         self._looked = time.monotonic()
+        self._ran: dict[int, float] = {}  # workers that have not connected, and when the system last said that they run
         self._first_came: float | None = None
         self._first_left: float | None = None
         self._stop_at: float | None = None  # when those that are left are killed
@@ -171,7 +173,7 @@ class Team:
 
     def _stop(self, now: float, number: int, grace: float) -> None:
         self._stop_at = now + grace
-        stopped = {failure.rank for failure in self.failures if failure.kind in (Kind.FROZEN, Kind.STUCK, Kind.STALLED, Kind.LATE)}
+        stopped = {failure.rank for failure in self.failures if failure.kind in _STOPPED}
         for worker in self.workers:
             if worker.rank in stopped:
                 worker.signal(signal.SIGKILL)
@@ -197,6 +199,7 @@ class Team:
         if away > _AWAY:
             for progress in self.progress.values():
                 progress.pause(away)
+            self._ran = {rank: when + away for rank, when in self._ran.items()}
             for name in ("_first_came", "_first_left", "_stop_at"):
                 if getattr(self, name) is not None:
                     setattr(self, name, getattr(self, name) + away)
@@ -210,15 +213,26 @@ class Team:
     def _deadline_missed(self, now: float, rank: int) -> Failure | None:
         settings, progress = self._settings, self.progress[rank]
         if progress.seen is None or progress.moved is None:
+            if self._is_frozen(now, rank):
+                return Failure(rank, Kind.FROZEN, DEADLINE_CODE, f"{settings.heartbeat:g} s")
             if self._first_came is not None and now - self._first_came > settings.start:
                 return Failure(rank, Kind.LATE, DEADLINE_CODE, f"{settings.start:g} s")
             return None
-        if now - progress.seen > settings.heartbeat and progress.phase != "end":  # while Python ends, threads stand still
+        if self._is_frozen(now, rank) and progress.phase != "end":  # while Python ends, threads stand still
             return Failure(rank, Kind.FROZEN, DEADLINE_CODE, f"{settings.heartbeat:g} s")
         if self._first_left is not None and now - max(self._first_left, progress.moved) > settings.finish:
             other = f"rank {self.left[0]}" if self.left else "one of the workers"
             return Failure(rank, Kind.STUCK, DEADLINE_CODE, f"{settings.finish:g} s", other)
         return None
+
+    def _is_frozen(self, now: float, rank: int) -> bool:
+        """Whether a worker has given no sign of life for too long, or was stopped before it could give the first one."""
+        seen = self.progress[rank].seen
+        if seen is None:
+            if not self.workers[rank].is_stopped():
+                self._ran[rank] = now
+            seen = self._ran.setdefault(rank, now)
+        return now - seen > self._settings.heartbeat
 
     def _has_stalled(self, now: float, running: list[Worker]) -> bool:
         moved = [self.progress[worker.rank].moved for worker in running]

@@ -80,12 +80,14 @@ def _obey(heartbeat: _heartbeat.Heartbeat, error: Exception | None) -> None:
     while order is not None and order["kind"] == "form":
         _become(order)
         heartbeat.say(kind="formed", generation=order["generation"])
-        # Connecting cannot be broken off, so nobody begins before all are here.
-        order = heartbeat.take_order(number(os.environ, "REPLICANT_START_TIMEOUT") or _SECONDS)
+        # Nobody begins before all have left the workers' old world.
+        order = heartbeat.take_order((number(os.environ, "REPLICANT_START_TIMEOUT") or _SECONDS) + _heartbeat.SUPERVISOR_FIRST)
         if order is not None and order["kind"] == "go":
             return
+    if order is not None and error is not None:  # nobody is lost: the error is this worker's own
+        raise error
     reason = "the supervisor is gone" if not heartbeat.is_connected else "the others did not come in time"
-    raise error or WorkerLostError(f"This worker was to join others, but {reason}.")
+    raise WorkerLostError(f"This worker was to join others, but {reason}.") from error
 
 
 def _become(order: dict[str, Any]) -> None:

@@ -1,0 +1,49 @@
+"""A program ends with its own exit code, whatever a thread that reads ahead is doing then."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys, threading, time
+import jax, jax.numpy as jnp
+import replicant
+from replicant.data import Dataset
+
+inside = threading.Event()
+
+def traced(value):
+    inside.set()
+    time.sleep(0.02)  # Python code that XLA's C++ has called
+    return value
+
+def slow(x):
+    for _ in range(100 if x else 0):
+        jax.jit(lambda value: traced(value)).lower(jnp.ones(3))
+    return x
+
+replicant.set_virtual_devices(2)
+{iterator}
+next(iterator)
+assert inside.wait(60)
+{last}
+"""
+PIPELINE = "iterator = iter(Dataset.range(100).map(slow).prefetch(4))"
+DISTRIBUTED = """
+strategy = replicant.MirroredStrategy()
+iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(100).map(slow).batch(1)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [("del iterator", 0), ("del iterator; 1 / 0", 1), ("sys.exit(3)", 3)],
+    ids=["dropped", "dropped, error", "kept"],
+)
+@pytest.mark.parametrize("iterator", [PIPELINE, DISTRIBUTED], ids=["pipeline", "distributed"])
+def test_a_thread_that_reads_ahead_is_waited_for_at_exit(iterator: str, last: str, code: int) -> None:
+    program = PROGRAM.format(iterator=iterator, last=last)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, done.stderr[-3000:]
+    assert ("ZeroDivisionError" in done.stderr) == (code == 1)
