@@ -11,7 +11,6 @@ from .._tape import GradientTape
 from .._variables import ref_of
 from ..errors import ArgumentError
 from ._gradients import Part
-from ._keras import apply_parts
 from ._refs import ServerRef
 from ._shares import ROWS, LossPart, loss_parts
 from ._sums import add_share, put, reset, summed, taken
@@ -78,6 +77,8 @@ def train_step(model: Any, *, shared: bool) -> Callable[[Any], None]:
         parts = [Part(tape.gradient(target, variables), part.share, part.weight) for part, target in targets]
         if all(part.share != ROWS for part in parts):  # metrics and moving statistics are means over rows all the same
             parts.append(Part([None] * len(variables), ROWS, losses.num_rows))
+        from ._keras import apply_parts  # here: whoever imports that connects `fit`, which has this file's steps
+
         apply_parts(model.optimizer, parts, variables)
 
     train_on = train_together if shared else train
