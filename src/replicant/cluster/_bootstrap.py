@@ -166,6 +166,7 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
     if outside:
         mine = _gloo_sockets.listening_ports() - ports
         theirs = [json.loads(text) for text in made.exchange("sockets", json.dumps(sorted(mine)), timeouts.start)]
+        _heartbeat.tell_connected(generation)
         _state["gloo"] = mine, {port for rank, each in enumerate(theirs) if rank != made.process_id for port in each}
     if platform in ("cpu", "gpu"):  # the programs of TPUs know their places
         share_programs()

@@ -291,6 +291,12 @@ def meet(generation: int, timeout_seconds: float) -> None:
         _heartbeat.meet(generation, timeout_seconds)
 
 
+def tell_connected(generation: int) -> None:
+    """Tell the supervisor that this worker is connected to the others."""
+    if is_elastic() and _heartbeat is not None:
+        _heartbeat.say(kind="connected", generation=generation)
+
+
 def check_order() -> None:
     """Raise WorkersChangedError if the workers are to form anew."""
     if _heartbeat is not None:

@@ -17,8 +17,9 @@ from ._team import Team, Tools
 
 _SETTLE_SECONDS = 0.2  # after a loss, for others at the same time
 _NOBODY_SECONDS = 5.0  # for a loss to show, after a worker has noticed one
-_LEAVE_SECONDS = 15.0  # to leave a step when the others wait for that, and then some more:
+_LEAVE_SECONDS = 15.0  # to leave a step once one of the others has left it, and then some more:
 _LEAVE_STEPS = 3.0  # steps of the worker's usual length
+_FIRST_STEPS = 2  # are compiled
 _LONG_PHASES = ("saving", "validation")  # in which a worker may be for as long as --start
 _PAUSE_SECONDS = 1.0  # before the first replacement that follows one which did not live; then twice as long
 
@@ -46,6 +47,9 @@ class ElasticTeam(Team):
         self._unsent: dict[int, Message] = {}  # orders for workers that have not connected so far
         self._here: set[int] = set()  # wait for the others to connect to them
         self._here_by = 0.0  # when the others must be here, too
+        self._connecting: set[int] = set()  # all were here, and these have not said since that they are connected
+        self._first_steps: dict[int, int] = {}  # the last step before the current generation
+        self._new: set[int] = set()  # replacements that have not computed with the others so far
         self._waiting: dict[int, float] = {}  # workers that have lost somebody, since when
         self._form_at: float | None = None
         self._formed_by = 0.0
@@ -64,11 +68,16 @@ class ElasticTeam(Team):
             self._tools.channel.send(rank, self._unsent.pop(rank))
         elif kind == "here" and message.get("generation") == self.generation and rank in self._members:
             self._meet(rank, now)
+        elif kind == "connected" and message.get("generation") == self.generation:
+            self._connecting.discard(rank)
         elif kind == "waiting" and message.get("generation") == self.generation:  # else the order is under way
             self._waiting[rank] = now
         elif kind == "formed" and message.get("generation") == self.generation:
             self._unformed.discard(rank)
+            self._connecting.discard(rank)
+            self._first_steps[rank] = self.progress[rank].step
             if not self._unformed:
+                self._new -= self._members
                 self._is_forming = False
                 for member in self._members:
                     self._tools.channel.send(member, {"kind": "go", "generation": self.generation})
@@ -86,7 +95,7 @@ class ElasticTeam(Team):
         if self._here == self._members:
             for member in self._members:
                 self._tools.channel.send(member, {"kind": "connect", "generation": self.generation})
-            self._here = set()
+            self._here, self._connecting = set(), set(self._members)
 
     def _fail(self, now: float, failure: Failure | None) -> None:
         if failure is None or self._stop_at is not None or failure.rank < 0:
@@ -136,11 +145,12 @@ class ElasticTeam(Team):
         """Some wait for others: who does not come is ended, and those who wait go on."""
         seconds = f"{self._settings.start:g} s"
         late = {rank: Failure(rank, Kind.LATE, DEADLINE_CODE, seconds) for rank in self._unformed if now > self._formed_by}
-        if self._unformed < self._members:
-            for rank in self._unformed - late.keys():
-                patience = self._patience(rank)
-                if now > self._ordered_at + patience:
-                    late[rank] = Failure(rank, Kind.HELD, DEADLINE_CODE, f"{patience:.0f} s")
+        held = {rank: patience for rank in self._unformed if now > self._ordered_at + (patience := self._patience(rank))}
+        if (
+            held and not late and self._form_at is None
+        ):  # others may be held by the one that is the furthest behind: they get another chance
+            rank = min(held, key=lambda rank: self.progress[rank].moved or 0.0)
+            late[rank] = Failure(rank, Kind.HELD, DEADLINE_CODE, f"{held[rank]:.0f} s")
         if self._here and now > self._here_by:
             late |= {rank: Failure(rank, Kind.LATE, DEADLINE_CODE, seconds) for rank in self._members - self._here}
             self._here = set()
@@ -149,9 +159,18 @@ class ElasticTeam(Team):
             self._unformed.discard(rank)
 
     def _patience(self, rank: int) -> float:
-        """Seconds that a worker may need to leave its step."""
+        """Seconds that a worker may need to leave its step, which may be one of the first and compile.
+
+        It is short where others were in step with it and have left theirs, or are ahead and wait for it there.
+        """
         progress = self.progress[rank]
-        if progress.phase in _LONG_PHASES:
+        if rank in self._connecting:
+            return _LEAVE_SECONDS
+        if rank in self._new:
+            return self._settings.start
+        steps = {other: self.progress[other].step - self._first_steps.get(other, 0) for other in self._members - self._new}
+        is_waited_for = any(other not in self._unformed or count > steps[rank] for other, count in steps.items())
+        if not is_waited_for or steps[rank] < _FIRST_STEPS or progress.phase in _LONG_PHASES:
             return self._settings.start
         return _LEAVE_SECONDS + _LEAVE_STEPS / (progress.steps_per_second or float("inf"))
 
@@ -220,6 +239,8 @@ class ElasticTeam(Team):
         self._unformed.discard(rank)
         self._unsent.pop(rank, None)
         self._here.discard(rank)
+        self._connecting.discard(rank)
+        self._first_steps.pop(rank, None)
         self._joined_by.pop(rank, None)
 
     def _plan_replacement(self, failure: Failure, now: float) -> None:
@@ -236,6 +257,7 @@ class ElasticTeam(Team):
         self._joined_by[rank] = time.monotonic() + self._settings.start
         self.progress[rank] = Progress()
         self._ran.pop(rank, None)
+        self._new.add(rank)
         place = Place(rank, self._settings.num_workers, self.generation, None, self._tools.channel.address, self._tools.channel.key)
         self.workers[rank] = self._launch(place, REPLICANT_JOIN="1", REPLICANT_COORDINATOR="outside")
 
