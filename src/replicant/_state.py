@@ -181,12 +181,14 @@ class Facts:
     """What tracing a function once has taught about it, for the next trace.
 
     unconnected: for the gradient calls, the numbers of the sources to which no path leads. answers: the shapes in the exchanges of
-    a ragged step. several: whether this is about several traces, of replicas of different sizes.
+    a ragged step. objects: the Python objects that all replicas together bring to these. several: whether this is about several
+    traces, of replicas of different sizes.
     """
 
     def __init__(self) -> None:
         self.unconnected: dict[int, frozenset[int]] = {}
         self.answers: dict[int, Any] = {}
+        self.objects: dict[int, list[Any]] = {}
         self.several = False
 
 
