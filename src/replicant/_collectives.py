@@ -54,7 +54,7 @@ class Group(Protocol):
     def replica_id(self) -> jax.Array: ...
     def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]: ...
     def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array: ...
-    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array]) -> list[jax.Array]: ...
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]: ...
 
 
 def as_leaf(value: Any, what: str) -> jax.Array:
@@ -103,15 +103,20 @@ class SingleReplica:
     def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
         return leaf
 
-    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        return [answer[0] for answer in fn([[x] for x in leaves])]
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
+        return [answer[0] for answer in fn([[x] for x in leaves], objects)]
+
+
+class MayDiffer(Exception):
+    """A rehearsal of one replica met Python objects of which the others may have other ones. Never reaches the user."""
 
 
 class Rehearsal:
-    """Stands in for a group of `num_replicas` when only shapes and state matter."""
+    """Stands in for a group of `num_replicas` when only shapes and state matter. `alike`: whether these are equal on all."""
 
-    def __init__(self, num_replicas: int):
+    def __init__(self, num_replicas: int, *, alike: bool = True):
         self.num_replicas = num_replicas
+        self._alike = alike
 
     def replica_id(self) -> jax.Array:
         return jnp.zeros((), jnp.int32)
@@ -122,8 +127,10 @@ class Rehearsal:
     def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
         return jnp.concatenate([leaf] * self.num_replicas, axis=axis)
 
-    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        return [answer[0] for answer in fn([[x] * self.num_replicas for x in leaves])]
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
+        if not self._alike and any(x is not None for x in objects):
+            raise MayDiffer
+        return [answer[0] for answer in fn([[x] * self.num_replicas for x in leaves], objects)]
 
     def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array:
         return value
@@ -170,10 +177,10 @@ class MeshAxis:
     def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
         return _all_gather(leaf, axis)
 
-    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array]) -> list[jax.Array]:
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
         n, me = self.num_replicas, self.replica_id()
         columns = [[row[i] for i in range(n)] for row in (lax.all_gather(x, AXIS) for x in leaves)]
-        return [lax.dynamic_index_in_dim(jnp.stack(a), me, keepdims=False) if len(a) > 1 else a[0] for a in fn(columns)]
+        return [lax.dynamic_index_in_dim(jnp.stack(a), me, keepdims=False) if len(a) > 1 else a[0] for a in fn(columns, objects)]
 
     def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array:
         match aggregation:

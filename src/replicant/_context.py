@@ -5,7 +5,7 @@ the default strategy's single replica is the context, as in tf.distribute. One s
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,8 @@ class ReplicaContext:
         """Call ``merge_fn(strategy, *args, **kwargs)`` once, in cross-replica context, with the arguments of all replicas.
 
         Args:
-            merge_fn: called with PerReplica values for arrays, and Python objects as they are.
+            merge_fn: called with PerReplica values for arrays, and Python objects as they are; a PerReplica of those that differ,
+                where replicas have different numbers of rows.
             args: this replica's positional arguments.
             kwargs: this replica's keyword arguments.
 
@@ -92,10 +93,11 @@ class ReplicaContext:
             raise ArgumentTypeError(f"merge_call: args must be a tuple or list, got {type(args).__name__}.")
         leaves, tree = jax.tree.flatten((tuple(args), kwargs or {}))
         positions = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
+        objects = [None if is_array(leaf) else leaf for leaf in leaves]
         frame: list[Any] = []
 
-        def joint(columns: list[list[Any]]) -> list[list[Any]]:
-            merged = list(leaves)
+        def joint(columns: list[list[Any]], objects: Sequence[Any]) -> list[list[Any]]:
+            merged = list(objects)
             for position, column in zip(positions, columns, strict=True):
                 merged[position] = PerReplica(column) if len(column) > 1 else column[0]
             all_args, all_kwargs = jax.tree.unflatten(tree, merged)
@@ -110,7 +112,7 @@ class ReplicaContext:
                 if is_array(a) or is_distributed(a)
             ]
 
-        arrays = iter(self._group.merge(joint, [jnp.asarray(leaves[i]) for i in positions]))
+        arrays = iter(self._group.merge(joint, [jnp.asarray(leaves[i]) for i in positions], objects))
         answer_tree, static = frame
         return jax.tree.unflatten(answer_tree, [next(arrays) if a is None else a for a in static])
 

@@ -77,7 +77,7 @@ def fingerprint(closed: jex.ClosedJaxpr) -> Fingerprint:
     >>> traced(0.1).digest == traced(0.1).digest, traced(0.1).digest == traced(0.2).digest
     (True, False)
     """
-    return _Reader().program(closed)
+    return Reader().program(closed)
 
 
 def first_difference(mine: Fingerprint, exchange: Callable[[str], list[str]]) -> list[str]:
@@ -109,7 +109,7 @@ def _first_unlike(exchange: Callable[[str], list[str]], mine: list[str]) -> int:
     return next(i for i, each in enumerate(itertools.zip_longest(*lists)) if len(set(each)) > 1)
 
 
-class _Reader:
+class Reader:
     """Reads a program. What it holds several times (a jitted function that is called often) is read once."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class _Reader:
             numbers[var] = f"%{len(numbers)}"
         lines = [Line(f"inputs {', '.join(v.aval.str_short() for v in jaxpr.invars)}")]
         for var, value in zip(jaxpr.constvars, consts, strict=False):
-            lines.append(Line(f"{numbers[var]} = constant {self._array(value)}"))
+            lines.append(Line(f"{numbers[var]} = constant {self.array(value)}"))
         lines += [self._equation(eqn, numbers) for eqn in jaxpr.eqns]
         lines.append(Line(f"returns {', '.join(self._operand(v, numbers) for v in jaxpr.outvars)}"))
         operations = len(jaxpr.eqns) + sum(inner.num_operations for line in lines for inner in line.inner)
@@ -142,13 +142,23 @@ class _Reader:
         for var in eqn.outvars:
             numbers[var] = f"%{len(numbers)}"
         made = ", ".join(f"{numbers[v]} {v.aval.str_short()}" for v in eqn.outvars)
-        inner: list[Fingerprint] = []
-        keys = [] if name in _PRINTING else sorted(key for key in eqn.params.keys() - _SILENT if eqn.params[key] is not None)
-        params = "".join(f" {key}={self._value(eqn.params[key], inner)}" for key in keys)
+        params, inner = self._params(eqn)
         return Line(f"{made} = {name}({given}){params}", tuple(inner), eqn)
 
+    def operation(self, eqn: jex.JaxprEqn) -> str:
+        """What an equation does, without what it is applied to; a digest stands for each program inside of it."""
+        params, inner = self._params(eqn)
+        return " ".join([f"{eqn.primitive.name}{params}", *[each.digest for each in inner]])
+
+    def _params(self, eqn: jex.JaxprEqn) -> tuple[str, list[Fingerprint]]:
+        """An equation's parameters, and the programs in them."""
+        inner: list[Fingerprint] = []
+        silent = eqn.primitive.name in _PRINTING
+        keys = [] if silent else sorted(key for key in eqn.params.keys() - _SILENT if eqn.params[key] is not None)
+        return "".join(f" {key}={self._value(eqn.params[key], inner)}" for key in keys), inner
+
     def _operand(self, v: Any, numbers: dict[Any, str]) -> str:
-        return f"{self._array(v.val)}" if isinstance(v, jex.Literal) else numbers[v]
+        return f"{self.array(v.val)}" if isinstance(v, jex.Literal) else numbers[v]
 
     def _value(self, value: Any, inner: list[Fingerprint]) -> str:
         """A parameter; the programs in it are added to `inner`."""
@@ -158,7 +168,7 @@ class _Reader:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes | enum.Enum | np.generic | np.dtype):
             return value.name if isinstance(value, enum.Enum) else repr(value)
         if isinstance(value, np.ndarray | jax.Array):
-            return self._array(value)
+            return self.array(value)
         if isinstance(value, Mesh | AbstractMesh | PartitionSpec | NamedSharding):
             return _sharding(value)
         if isinstance(value, tuple | list):
@@ -175,7 +185,7 @@ class _Reader:
             return f"({', '.join([self._value(getattr(value, field), inner) for field in fields])})"
         return f"<{type(value).__name__}>"
 
-    def _array(self, value: Any) -> str:
+    def array(self, value: Any) -> str:
         """A constant: its kind, and its value or a digest of its bytes."""
         known = self._arrays.get(id(value))
         if known is None:

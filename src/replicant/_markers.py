@@ -20,10 +20,11 @@ from jax.interpreters import mlir
 gradient_p = jex.Primitive("replicant_gradient")
 # region_p: nothing -> nothing. tape starts (opens=True) or stops recording here.
 region_p = jex.Primitive("replicant_region")
-# sync_p: a value written to a variable -> the value that all replicas store. aggregation, rows_only.
+# sync_p: a value written to a variable -> the value that all replicas store. aggregation, rows_only; index: which of this trace.
 sync_p = jex.Primitive("replicant_sync")
 # exchange_p: one ragged replica's part of an exchange -> its part of the answer.
-#   joint: all parts -> all answers; label; agrees: whether all replicas get the same answer; out_shapes.
+#   joint: all parts -> all answers; label; rule: of a reduction; index: which of this trace; agrees: whether all replicas get the
+#   same answer; out_shapes.
 exchange_p = jex.Primitive("replicant_exchange")
 
 # own_p: what a variable is assigned -> what is read from it from then on. No gradient passes. Alone among the marks it may stay in
@@ -50,14 +51,14 @@ def _region_shapes(*, tape: int, opens: bool) -> Sequence[Any]:
 
 
 @sync_p.def_abstract_eval
-def _sync_shapes(aval: Any, *, aggregation: Any, rows_only: bool) -> Sequence[Any]:
-    del aggregation, rows_only
+def _sync_shapes(aval: Any, *, aggregation: Any, rows_only: bool, index: int) -> Sequence[Any]:
+    del aggregation, rows_only, index
     return [aval]
 
 
 @exchange_p.def_abstract_eval
-def _exchange_shapes(*avals: Any, joint: Any, label: str, agrees: bool, out_shapes: tuple[Any, ...]) -> Sequence[Any]:
-    del avals, joint, label, agrees
+def _exchange_shapes(*avals: Any, out_shapes: tuple[Any, ...], **params: Any) -> Sequence[Any]:
+    del avals, params
     return [ShapedArray(shape.shape, shape.dtype) for shape in out_shapes]
 
 

@@ -135,7 +135,9 @@ class _Program:
         self._uses_tape = needs.uses_tape
         self.facts = facts or Facts()
         self._run_facts: list[Facts] = []
-        self.written: list[Ref] = [ref for ref in needs.refs if ref in needs.written]
+        written = [ref for ref in needs.refs if ref in needs.written]
+        # What lies here is stored first, so that it is whole even if a change that servers are to make is refused.
+        self.written: list[Ref] = sorted(written, key=lambda ref: ref.elsewhere)
         self.kept: list[Ref] = [ref for ref in needs.refs if ref not in needs.written]
         self.idle: list[Ref] = []  # of those in `written`, what the last trace did not write
         self.placement = needs.placement
@@ -240,7 +242,8 @@ class _Program:
                 if box:
                     try:
                         self._overwritten.store(box[0][2])
-                    except KeyboardInterrupt:  # in the midst of it
+                    except KeyboardInterrupt:  # what has been overwritten is nowhere else: store all, and each change once
+                        self._overwritten.take_back()
                         self._overwritten.store(box[0][2])
                         raise
         assert self._shape is not None

@@ -6,12 +6,14 @@ others; the answers are worked out from the exact values, then all go on. Equal 
 steps; XLA merges what the replicas compute alike (the optimizer's update).
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from ._collectives import ReduceOp, mean_of
 from ._context import as_mirrored
@@ -19,10 +21,10 @@ from ._interpret import Exchange, evaluate
 from ._markers import exchange_p, sync_p
 from ._program import learn
 from ._rules import VariableAggregation
-from ._state import Facts
-from ._step import Replica, Step, check_agreement, moves
-from ._values import HostArray, PerReplica, is_array
-from ._varying import Varying
+from ._same_values import Numbering
+from ._state import Facts, ReplicaRecorder
+from ._step import Marked, Replica, Step, check_agreement, moves
+from ._values import PerReplica, is_array, is_same_object
 from .errors import RaggedStepError
 
 Rows = list[list[Any]]  # one row per replica
@@ -38,11 +40,12 @@ class _Suspended(Exception):
 
 
 class _Question:
-    """One replica's side of an exchange: what it is about, the shapes it brings, and how all sides together give the answers."""
+    """One replica's side of an exchange: what it is about, what it brings, and how all sides together give the answers."""
 
-    def __init__(self, label: str, shapes: list[jax.ShapeDtypeStruct], joint: Callable[[Rows], Rows]):
+    def __init__(self, label: str, shapes: list[jax.ShapeDtypeStruct], objects: Sequence[Any], joint: Callable[[Rows], Rows]):
         self.label = label
         self.shapes = shapes
+        self.objects = objects
         self.joint = joint
 
 
@@ -69,7 +72,7 @@ class Lockstep:
             answer = [mean_of(x, self.num_replicas) for x in sums] if op is ReduceOp.MEAN else sums
             return [answer] * self.num_replicas
 
-        return self._ask("all_reduce", leaves, joint, same_shapes=True)
+        return self._ask("all_reduce", leaves, joint, same_shapes=True, rule=op.name)
 
     def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
         def joint(rows: Rows) -> Rows:
@@ -77,12 +80,14 @@ class Lockstep:
 
         return self._ask("all_gather", [leaf], joint, same_shapes=False, free_axis=axis)[0]
 
-    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array]) -> list[jax.Array]:
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
+        index = self._count
+
         def joint(rows: Rows) -> Rows:
-            columns = fn([list(column) for column in zip(*rows, strict=True)])
+            columns = fn([list(column) for column in zip(*rows, strict=True)], self._facts.objects[index])
             return [list(row) for row in zip(*columns, strict=True)] or [[] for _ in rows]
 
-        return self._ask("merge_call", leaves, joint, same_shapes=False, free_axis=None, check=False)
+        return self._ask("merge_call", leaves, joint, same_shapes=False, free_axis=None, check=False, objects=objects)
 
     def _ask(
         self,
@@ -93,6 +98,8 @@ class Lockstep:
         same_shapes: bool,
         free_axis: int | None = None,
         check: bool = True,
+        rule: str = "",
+        objects: Sequence[Any] = (),
     ) -> list[jax.Array]:
         index, self._count = self._count, self._count + 1
         shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
@@ -103,12 +110,14 @@ class Lockstep:
             return joint(rows)
 
         if index not in self._facts.answers:
-            raise _Suspended(index, _Question(label, shapes, checked))
+            raise _Suspended(index, _Question(label, shapes, objects, checked))
         asked, answers = self._facts.answers[index]
         if label == "merge_call":  # its function also makes the structure of the result
             jax.eval_shape(checked, asked)
         out_shapes = tuple(answers[self.index])
-        return list(exchange_p.bind(*leaves, joint=checked, label=label, agrees=label != "merge_call", out_shapes=out_shapes))
+        agrees = label != "merge_call"
+        answer = exchange_p.bind(*leaves, joint=checked, label=label, rule=rule, index=index, agrees=agrees, out_shapes=out_shapes)
+        return list(answer)
 
 
 def _total(values: Sequence[Any]) -> Any:
@@ -119,6 +128,9 @@ def _total(values: Sequence[Any]) -> Any:
 
 
 def _check_shapes(label: str, rows: Rows, free_axis: int | None) -> None:
+    if len({len(row) for row in rows}) > 1:
+        listing = ", ".join(f"replica {i}: {len(row)}" for i, row in enumerate(rows))
+        raise RaggedStepError(f"{label} needs as many arrays on each replica; got {listing}.")
     for column in zip(*rows, strict=True):
         shapes = [x.shape for x in column]
         fixed = {tuple(d for k, d in enumerate(s) if k != free_axis) for s in shapes}
@@ -147,13 +159,55 @@ def run_ragged(step: Step) -> Any:
     jaxprs = _trace_together(replicas, inputs, step.facts())
 
     varying_inputs = [True, *flags, *[isinstance(leaves[i], PerReplica) for i in moving]]
-    varies = [[v or step.inputs.objects_differ for v in Varying(closed.jaxpr, varying_inputs).outputs] for closed in jaxprs]
-    for replica, flags_out in zip(replicas, varies, strict=True):
-        check_agreement(replica.written, flags_out[replica.num_results :], n)
+    made = _number(step, replicas, jaxprs, varying_inputs)
     has_rows = [step.inputs.has_rows(r) for r in range(n)]
     answers = _compute_together(jaxprs, inputs, varying_inputs, has_rows)
     _write_back(step, replicas, answers)
-    return _regroup(replicas, varies[0], answers, rows)
+    filled = [replica.fill(answers[r][: replica.num_results], rows[r]) for r, replica in enumerate(replicas)]
+    given = [_GIVEN] * len(leaves)
+    kinds = [replica.fill(numbers, given, _GIVEN) for replica, numbers in zip(replicas, made, strict=True)]
+    return _regroup(filled, kinds)
+
+
+_GIVEN = "given"  # the kind of a result that was not computed; that of any other is its number
+
+
+def _number(
+    step: Step, replicas: "Sequence[_RaggedReplica]", jaxprs: Sequence[jex.ClosedJaxpr], varying_inputs: list[bool]
+) -> list[list[int]]:
+    """Numbers of the replicas' results; those with equal numbers are the same. Raise if a variable's copies would differ."""
+    refs, n = list(step.cross.values), step.num_replicas
+    numbering = Numbering(jaxprs)
+    rows = [numbering.results(closed, varying_inputs) for closed in jaxprs]
+    if step.inputs.objects_differ:  # then code that no trace shows may be another one, such as a call of the host
+        rows = [[numbering.fresh() for _ in row] for row in rows]
+    written = [
+        dict(zip(replica.written, row[replica.num_results :], strict=True)) for replica, row in zip(replicas, rows, strict=True)
+    ]
+    all_written = list(dict.fromkeys(ref for stored in written for ref in stored))
+    # A replica that does not write a variable leaves it as it was.
+    stored = [[mine.get(ref, numbering.input(1 + refs.index(ref))) for mine in written] for ref in all_written]
+    check_agreement(all_written, [len(set(numbers)) > 1 for numbers in stored], n)
+    return [row[: replica.num_results] for replica, row in zip(replicas, rows, strict=True)]
+
+
+def rehearse_ragged(step: Step) -> Any:
+    """See which variables the replicas use, each on its own rows. The result has the shapes and Python objects of the step."""
+    n, facts = step.num_replicas, Facts()
+    facts.several = True
+
+    def rehearse(index: int) -> Any:
+        group = Lockstep(n, index, facts)
+        group.begin(jnp.asarray(index, jnp.int32))
+        recorder = ReplicaRecorder(step.local_values(), Marked(group), rehearsing=True, facts=facts)
+        try:
+            return step.call(step.inputs.of_replica(index), group, recorder, has_rows=step.inputs.has_rows(index))
+        finally:
+            step.note_needs(recorder)
+
+    results = _until_answered(rehearse, n, facts)
+    ids = itertools.count()  # nothing is known to be the same
+    return _regroup(results, [jax.tree.map(lambda x: next(ids) if isinstance(x, Tracer) else _GIVEN, each) for each in results])
 
 
 class _RaggedReplica(Replica):
@@ -183,32 +237,45 @@ def _trace_together(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Fac
     facts.several = True
     while True:
         facts.answers.clear()
-        jaxprs = _trace_with_answers(replicas, inputs, facts)
+        jaxprs = _until_answered(lambda r: replicas[r].trace_with(inputs[r], facts), len(replicas), facts)
         if not learn(facts, [closed.jaxpr for closed in jaxprs]):
             return jaxprs
 
 
-def _trace_with_answers(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Facts) -> list[jex.ClosedJaxpr]:
+def _until_answered(trace: Callable[[int], Any], num_replicas: int, facts: Facts) -> list[Any]:
     """Trace all replicas; wherever they meet in an exchange with unknown shapes, work those out and start again knowing them."""
     while True:
-        jaxprs: list[jex.ClosedJaxpr] = []
+        traces: list[Any] = []
         waiting: list[_Suspended] = []
-        for replica, values in zip(replicas, inputs, strict=True):
+        for index in range(num_replicas):
             try:
-                jaxprs.append(replica.trace_with(values, facts))
+                traces.append(trace(index))
             except _Suspended as suspended:
                 waiting.append(suspended)
         if not waiting:
-            return jaxprs
-        if len(waiting) < len(replicas) or len({(w.index, w.question.label) for w in waiting}) > 1:
+            return traces
+        if len(waiting) < num_replicas or len({(w.index, w.question.label) for w in waiting}) > 1:
             listing = ", ".join(w.question.label for w in waiting)
             raise RaggedStepError(
-                f"{len(waiting)} of {len(replicas)} replicas wait in an exchange ({listing}) that the others do not make. All "
+                f"{len(waiting)} of {num_replicas} replicas wait in an exchange ({listing}) that the others do not make. All "
                 "replicas must exchange in the same order: do not let the batch's size decide whether to exchange."
             )
         question = waiting[0].question
         asked = [w.question.shapes for w in waiting]
+        facts.objects[waiting[0].index] = _together([w.question.objects for w in waiting])
         facts.answers[waiting[0].index] = (asked, jax.eval_shape(question.joint, asked))
+
+
+def _together(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """The Python objects that all replicas bring to an exchange, None where they bring arrays."""
+    kinds = [[x is None for x in row] for row in rows]
+    if any(kind != kinds[0] for kind in kinds):
+        listing = ", ".join(f"replica {r}: {list(row)}" for r, row in enumerate(rows))
+        raise RaggedStepError(
+            "merge_call needs arguments of one structure on all replicas, with arrays in the same places; got "
+            f"{listing} (None is an array)."
+        )
+    return [x[0] if all(is_same_object(x[0], other) for other in x) else PerReplica(x) for x in zip(*rows, strict=True)]
 
 
 def _compute_together(jaxprs: Sequence[jex.ClosedJaxpr], inputs: Rows, varying: list[bool], has_rows: list[bool]) -> Rows:
@@ -223,7 +290,7 @@ def _compute_together(jaxprs: Sequence[jex.ClosedJaxpr], inputs: Rows, varying: 
         _advance(machine, None, r, questions, results)
     while questions:
         if len(questions) < len(machines) or len({_kind(q) for q in questions.values()}) > 1:
-            listing = ", ".join(f"replica {r}: {_kind(q)[-1]}" for r, q in questions.items())
+            listing = ", ".join(f"replica {r}: {_kind(q)[1]}" for r, q in questions.items())
             raise RaggedStepError(
                 f"Only some replicas make the exchange ({listing}). All replicas must exchange in the same order: do not let the "
                 "batch's size decide whether to exchange."
@@ -242,10 +309,11 @@ def _advance(machine: Any, answer: Any, r: int, questions: dict[int, Exchange], 
         results[r] = stop.value
 
 
-def _kind(question: Exchange) -> tuple[str, str]:
-    params = question.eqn.params
-    label = params["label"] if question.eqn.primitive is exchange_p else f"assignment with aggregation={params['aggregation'].name}"
-    return question.eqn.primitive.name, label
+def _kind(question: Exchange) -> tuple[str, str, int]:
+    name, params = question.eqn.primitive.name, question.eqn.params
+    if question.eqn.primitive is exchange_p:
+        return name, f"{params['label']}{params['rule'] and ' ' + params['rule']}", params["index"]
+    return name, f"assignment with aggregation={params['aggregation'].name}", params["index"]
 
 
 def _answer(asked: list[Exchange], has_rows: list[bool]) -> Rows:
@@ -285,33 +353,27 @@ def _write_back(step: Step, replicas: Sequence[_RaggedReplica], answers: Rows) -
         cross.write_raw(ref, jnp.stack(copies) if ref.copies(n) else next(c for c in copies if c is not None))
 
 
-def _regroup(replicas: Sequence[_RaggedReplica], varies: list[bool], answers: Rows, rows: Rows) -> Any:
-    """One structure of PerReplica values from the replicas' results."""
-    filled = [replica.fill(answers[r][: replica.num_results], rows[r]) for r, replica in enumerate(replicas)]
-    flat = [jax.tree.flatten(result, is_leaf=lambda x: x is None) for result in filled]
+def _regroup(results: Sequence[Any], kinds: Sequence[Any]) -> Any:
+    """One structure of values of all replicas from each replica's result and the kinds of its leaves."""
+    flat = [jax.tree.flatten(result, is_leaf=lambda x: x is None) for result in results]
     trees = [tree for _, tree in flat]
     if any(tree != trees[0] for tree in trees):
         listing = ", ".join(f"replica {r}: {tree}" for r, tree in enumerate(trees))
         raise RaggedStepError(f"The replicas returned results of different structure: {listing}.")
-    kinds = jax.tree.leaves(_kinds(replicas[0], varies), is_leaf=lambda x: x is None)
-    columns = zip(*[leaves for leaves, _ in flat], strict=True)
-    return jax.tree.unflatten(trees[0], [_column(list(c), kind) for c, kind in zip(columns, kinds, strict=True)])
+    kind_rows = [jax.tree.leaves(kind, is_leaf=lambda x: x is None) for kind in kinds]
+    columns = zip(zip(*[leaves for leaves, _ in flat], strict=True), zip(*kind_rows, strict=True), strict=True)
+    return jax.tree.unflatten(trees[0], [_column(list(values), set(kind)) for values, kind in columns])
 
 
-def _kinds(replica: _RaggedReplica, varies: list[bool]) -> Any:
-    """The structure of the results with, for each leaf, "own" or "same" if it was computed, "given" if it was not."""
-    flags = varies[: replica.num_results]
-    return replica.fill(["own" if differs else "same" for differs in flags], ["given"] * replica.num_arguments, other="given")
-
-
-def _column(values: list[Any], kind: str | None) -> Any:
+def _column(values: list[Any], kinds: set[Any]) -> Any:
+    """One leaf of the result. It was made alike on all replicas if they have one kind, and that is a number."""
     first = values[0]
     if not all(map(is_array, values)):
-        return first if all(v is first or (not isinstance(v, HostArray) and v == first) for v in values) else PerReplica(values)
-    if kind == "given" and all(v is first for v in values):
+        return first if all(is_same_object(v, first) for v in values) else PerReplica(values)
+    if kinds == {_GIVEN} and all(v is first for v in values):
         return first
-    if kind == "same":
+    if len(kinds) == 1 and _GIVEN not in kinds:
         return as_mirrored(first, len(values))
-    if all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
+    if all(v.shape == first.shape and v.dtype == first.dtype for v in values):
         return PerReplica.from_stacked(jnp.stack([jnp.asarray(v) for v in values]))
     return PerReplica(values)

@@ -41,6 +41,7 @@ class Ref:
     trainable: bool
     slot: bool = False
     strategy: Any = None  # under which it was made, if that has devices of its own
+    elsewhere: bool = False  # it lies on a server: storing notes a change, which is pushed later
 
     def __init__(self, holder: Any = None) -> None:
         self.holder: Any = self if holder is None else holder  # whose attribute `_value` is the stored array
@@ -107,6 +108,9 @@ class Ref:
         self.set_raw(raw, stacked=self.copies(placement.num_replicas))
         self._owned, self._home, self._placed = raw, placement, None
 
+    def take_back(self) -> None:
+        """Forget what `store` has noted, to be done elsewhere later. What is stored here is simply stored again."""
+
     def gradient(self, parts: Sequence[tuple[Any, Any]]) -> Any:
         """The variable's gradient from (what was read, the gradient with respect to that) of every read."""
         total = parts[0][1]
@@ -139,14 +143,23 @@ class Refs:
         ]
 
     def store(self, raws: Sequence[jax.Array]) -> None:
-        """``Ref.store`` for each."""
+        """``Ref.store`` for each. If that is interrupted, no change that servers are to make is left noted."""
         placement = self._placement
-        for (ref, holder), raw in zip(self._slots, raws, strict=True):
-            if ref._home is placement and not ref.on_read:
-                holder._value = ref._owned = raw
-                ref._placed = None
-            else:
-                ref.store(raw, placement)
+        try:
+            for (ref, holder), raw in zip(self._slots, raws, strict=True):
+                if ref._home is placement and not ref.on_read:
+                    holder._value = ref._owned = raw
+                    ref._placed = None
+                else:
+                    ref.store(raw, placement)
+        except BaseException:
+            self.take_back()
+            raise
+
+    def take_back(self) -> None:
+        """``Ref.take_back`` for each."""
+        for ref, _ in self._slots:
+            ref.take_back()
 
 
 class UnknownState(Exception):
@@ -168,12 +181,14 @@ class Facts:
     """What tracing a function once has taught about it, for the next trace.
 
     unconnected: for the gradient calls, the numbers of the sources to which no path leads. answers: the shapes in the exchanges of
-    a ragged step. several: whether this is about several traces, of replicas of different sizes.
+    a ragged step. objects: the Python objects that all replicas together bring to these. several: whether this is about several
+    traces, of replicas of different sizes.
     """
 
     def __init__(self) -> None:
         self.unconnected: dict[int, frozenset[int]] = {}
         self.answers: dict[int, Any] = {}
+        self.objects: dict[int, list[Any]] = {}
         self.several = False
 
 

@@ -16,7 +16,7 @@ from jax.core import ShapedArray, Tracer
 from jax.sharding import PartitionSpec
 
 from . import _planning, _reduction_checks
-from ._collectives import AXIS, Group, MeshAxis, Rehearsal, SingleReplica
+from ._collectives import AXIS, Group, MayDiffer, MeshAxis, Rehearsal, SingleReplica
 from ._context import ReplicaContext, as_mirrored, entered
 from ._fused import fuse
 from ._interpret import Exchange, run_alone
@@ -131,13 +131,16 @@ def run_replicas(strategy: "Strategy", fn: Callable[..., Any], args: tuple, kwar
     step = Step(strategy, fn, inputs, cross)
     if n == 1:
         return step.alone()
-    if cross.rehearsing:
-        return step.rehearse()
-    if inputs.ragged:
-        from ._ragged import run_ragged
+    if not inputs.ragged:
+        return step.rehearse() if cross.rehearsing else step.spmd()
+    from ._ragged import rehearse_ragged, run_ragged
 
+    if not cross.rehearsing:
         return run_ragged(step)
-    return step.spmd()
+    try:
+        return step.rehearse()
+    except MayDiffer:
+        return rehearse_ragged(step)
 
 
 class Step:
@@ -181,20 +184,33 @@ class Step:
     # Which variables does it use?
 
     def rehearse(self) -> Any:
-        n, cross, group = self.num_replicas, self.cross, Rehearsal(self.num_replicas)
-        recorder = ReplicaRecorder(_local_values(cross, n), group, rehearsing=True, facts=Facts())
+        """Rehearse replica 0 for all. Raises MayDiffer if the others may get other Python objects than it does."""
+        n, group = self.num_replicas, Rehearsal(self.num_replicas, alike=not self.inputs.ragged)
+        recorder = ReplicaRecorder(self.local_values(), group, rehearsing=True, facts=Facts())
         result = self.call(self.inputs.of_replica(0), group, recorder)
+        self.note_needs(recorder)
+        leaves, tree = jax.tree.flatten(result)
+        if self.inputs.ragged and not all(isinstance(x, Tracer) for x in leaves):
+            raise MayDiffer
+        return jax.tree.unflatten(
+            tree,
+            [PerReplica.from_stacked(jnp.broadcast_to(x, (n, *x.shape))) if isinstance(x, Tracer) else x for x in leaves],
+        )
+
+    def note_needs(self, recorder: ReplicaRecorder) -> None:
+        """Note in the program which variables a replica's rehearsal has read and written."""
+        n, cross = self.num_replicas, self.cross
         self._check_owners(recorder.missing)
         for ref in recorder.missing:
             cross.read_raw(ref)
         for ref in recorder.written:
             value = recorder.values[ref]
             cross.write_raw(ref, jnp.broadcast_to(value, (n, *value.shape)) if ref.copies(n) else value)
-        leaves, tree = jax.tree.flatten(result)
-        return jax.tree.unflatten(
-            tree,
-            [PerReplica.from_stacked(jnp.broadcast_to(x, (n, *x.shape))) if isinstance(x, Tracer) else x for x in leaves],
-        )
+
+    def local_values(self) -> dict[Ref, Any]:
+        """The program's variables as one replica sees them in a rehearsal."""
+        n = self.num_replicas
+        return {ref: raw[0] if ref.copies(n) else raw for ref, raw in self.cross.values.items()}
 
     def _check_owners(self, refs: Iterable[Ref]) -> None:
         """Raise for variables that were made under a strategy on other devices."""
@@ -413,9 +429,11 @@ class Marked:
     def __init__(self, group: Group):
         self._group = group
         self.num_replicas = group.num_replicas
+        self._count = 0
 
     def sync(self, aggregation: VariableAggregation, value: Any, rows_only: bool) -> jax.Array:
-        return sync_p.bind(jnp.asarray(value), aggregation=aggregation, rows_only=rows_only)[0]
+        index, self._count = self._count, self._count + 1
+        return sync_p.bind(jnp.asarray(value), aggregation=aggregation, rows_only=rows_only, index=index)[0]
 
     def replica_id(self) -> jax.Array:
         return self._group.replica_id()
@@ -457,7 +475,3 @@ def _raw(leaf: Any) -> Any:
     if isinstance(leaf, PerReplica):
         return leaf.stacked
     return leaf.value if isinstance(leaf, Mirrored) else jnp.asarray(leaf)
-
-
-def _local_values(cross: CrossRecorder, num_replicas: int) -> dict[Ref, Any]:
-    return {ref: raw[0] if ref.copies(num_replicas) else raw for ref, raw in cross.values.items()}

@@ -208,6 +208,13 @@ def unstack(stacked: Any) -> tuple[Any, ...]:
     return tuple(stacked[i] for i in range(stacked.shape[0]))
 
 
+def is_same_object(a: Any, b: Any) -> bool:
+    """Whether two replicas have the same Python object, or equal ones of one type."""
+    if a is b:
+        return True
+    return type(a) is type(b) and not is_array(a) and not isinstance(a, HostArray | jax.Array) and bool(a == b)
+
+
 def is_distributed(value: Any) -> bool:
     """Whether `value` is a PerReplica or Mirrored (for tree functions' ``is_leaf``)."""
     return isinstance(value, DistributedValues)

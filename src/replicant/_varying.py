@@ -17,6 +17,15 @@ _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpo
           "custom_vjp_call_jaxpr"}  # fmt: skip
 
 
+def body_of_call(eqn: jex.JaxprEqn) -> jex.ClosedJaxpr | jex.Jaxpr | None:
+    """What an equation calls with its operands, if it does just that."""
+    if eqn.primitive.name not in _CALLS:
+        return None
+    bodies = [param for param in eqn.params.values() if isinstance(param, jex.ClosedJaxpr | jex.Jaxpr)]
+    jaxprs = inner_jaxprs(eqn)
+    return bodies[0] if len(bodies) == len(jaxprs) == 1 and len(jaxprs[0].invars) == len(eqn.invars) else None
+
+
 class Varying:
     """The varying variables of one jaxpr, given which of its inputs vary."""
 
@@ -40,9 +49,10 @@ class Varying:
             return [not eqn.params["agrees"]] * len(eqn.outvars)
         if name == "axis_index":
             return [True]
+        called = body_of_call(eqn)
+        if called is not None:
+            return Varying(called.jaxpr if isinstance(called, jex.ClosedJaxpr) else called, inputs).outputs
         bodies = inner_jaxprs(eqn)
-        if name in _CALLS and len(bodies) == 1 and len(bodies[0].invars) == len(inputs):
-            return Varying(bodies[0], inputs).outputs
         if name == "cond":
             _check_branch(eqn, differs=inputs[0])
             return _any_of([Varying(b, inputs[1:]).outputs for b in bodies], always=inputs[0])

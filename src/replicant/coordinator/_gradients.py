@@ -52,9 +52,15 @@ def push_gradients(iterations: ServerRef, step: Any, rate: Any, parts: Sequence[
     together = _Together(iterations, shares, known, len(outputs))
     recorder = current_recorder()
     if recorder is None:
-        for i, output in enumerate(outputs):
-            together.take(i, np.asarray(output))
-        iterations.site.client.flush()
+        client = iterations.site.client
+        client.flush()  # what is noted from here on is of this application
+        try:
+            for i, output in enumerate(outputs):
+                together.take(i, np.asarray(output))
+        except BaseException:
+            client.drop()
+            raise
+        client.flush()
         return
     notes = trace_of(recorder)
     number, notes.num_outputs = notes.num_outputs, notes.num_outputs + 1
@@ -78,9 +84,9 @@ class _Together:
         self._arrays: dict[int, np.ndarray] = {}
 
     def take(self, index: int, array: np.ndarray) -> None:
-        """One of the outputs; with the last, everything is pushed."""
+        """One of the outputs, in their order; with the last, everything is pushed. An interrupted run gives all of them anew."""
         self._arrays[index] = array
-        if len(self._arrays) < self._count:
+        if index < self._count - 1:
             return
         values = iter([self._arrays[i] for i in range(self._count)])
         self._arrays = {}

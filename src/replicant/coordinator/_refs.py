@@ -31,6 +31,8 @@ _REFERENCES = 3  # to a buffer that nothing but its pool holds, seen from inside
 class ServerRef(Ref):
     """A variable on the servers."""
 
+    elsewhere = True
+
     def __init__(self, spec: VariableSpec, site: Site, trainable: Callable[[], bool] | None = None):
         super().__init__()
         self.spec, self.site = spec, site
@@ -74,6 +76,9 @@ class ServerRef(Ref):
     def store(self, raw: jax.Array, placement: Placement) -> None:
         self.site.client.change(self.spec, "assign", np.asarray(raw))
 
+    def take_back(self) -> None:
+        self.site.client.drop()  # `load` has pushed what was noted before
+
     def gradient(self, parts: Sequence[tuple[Any, Any]]) -> Any:
         recorder = current_recorder()
         lookups = [] if recorder is None else trace_of(recorder).lookups
@@ -100,6 +105,8 @@ class ServerRef(Ref):
 class ChangeRef(Ref):
     """An output of a program that becomes a push. take: is given the array after every run of the program."""
 
+    elsewhere = True
+
     def __init__(self, name: str, shape: tuple[int, ...], dtype: Any, take: Callable[[np.ndarray], None], client: Client):
         super().__init__()
         self._client = client
@@ -118,12 +125,11 @@ class ChangeRef(Ref):
         return jnp.zeros(self.shape, self.dtype) if spare is None or spare.is_deleted() else spare
 
     def store(self, raw: jax.Array, placement: Placement) -> None:
-        try:
-            self._take(np.asarray(raw))
-        except BaseException:  # of one run's changes all are pushed or none
-            self._client.drop()
-            raise
+        self._take(np.asarray(raw))
         self._spare = raw  # the next run may write over it
+
+    def take_back(self) -> None:
+        self._client.drop()  # `load` has pushed what was noted before
 
 
 class Trace:
