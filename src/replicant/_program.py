@@ -6,7 +6,6 @@ traces the code abstractly to see which variables it uses and on which devices. 
 
 import collections
 import dataclasses
-import enum
 import functools
 import sys
 import warnings
@@ -26,9 +25,10 @@ from ._lost import Arguments, Outside
 from ._numbers import Numbers, dtype_of, name_of
 from ._placement import Placement
 from ._reach import Reach
+from ._signature import ARRAY, Signature
 from ._slices import connected_sources
 from ._state import CrossRecorder, Facts, Recorder, Ref, Refs, UnknownState, recording, require_eager, tracing
-from ._values import HostArray, PerReplica, is_array, is_distributed, is_host_array
+from ._values import HostArray, PerReplica, is_array, is_distributed
 from ._watch import Watch, watch_code, watch_layers, watch_trainable
 from .errors import ArgumentError, ReplicantError
 
@@ -46,34 +46,26 @@ class Shape:
     """The results of a traced function: their tree, and its leaves that are not arrays."""
 
     tree: Any
-    static: list[Any]  # _ARRAY where the leaf is an array
+    static: list[Any]  # ARRAY where the leaf is an array
 
     @classmethod
     def of(cls, result: Any, numbers: "dict[int, _Number] | None" = None) -> "tuple[Shape, list[Any]]":
         """The shape of `result`, and its arrays. `numbers`: by id, the inputs that are Python numbers."""
         numbers = numbers or {}
         leaves, tree = jax.tree.flatten(result)
-        static = [numbers.get(id(leaf), _ARRAY) if is_array(leaf) else leaf for leaf in leaves]
-        return cls(tree, static), [jnp.asarray(leaf) for leaf, kind in zip(leaves, static, strict=True) if kind is _ARRAY]
+        static = [numbers.get(id(leaf), ARRAY) if is_array(leaf) else leaf for leaf in leaves]
+        return cls(tree, static), [jnp.asarray(leaf) for leaf, kind in zip(leaves, static, strict=True) if kind is ARRAY]
 
     def fill(self, arrays: Sequence[Any], on_host: Sequence[Any], inputs: Sequence[Any]) -> Any:
         """The result with these arrays, and with the numbers and those on the host that were handed through."""
         rest = iter(arrays)
-        leaves = [next(rest) if leaf is _ARRAY else leaf for leaf in self.static]
+        leaves = [next(rest) if leaf is ARRAY else leaf for leaf in self.static]
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, HostArray):
                 leaves[i] = on_host[leaf.position]
             elif isinstance(leaf, _Number):
                 leaves[i] = inputs[leaf.position]
         return jax.tree.unflatten(self.tree, leaves)
-
-
-class _Array:
-    def __repr__(self) -> str:
-        return "<array>"
-
-
-_ARRAY = _Array()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,7 +282,7 @@ class Compiled:
         leaves, tree = jax.tree.flatten((args, kwargs))
         placement = get_strategy().placement
         numbers = self._numbers.inputs(tree, leaves)
-        signature = _Signature(leaves, tree, numbers, placement)
+        signature = Signature(leaves, tree, numbers, placement)
         program = self._known(signature)
         if program is None:
             signature, program = self._compile_any(leaves, tree, placement)
@@ -300,7 +292,7 @@ class Compiled:
     def _name(self) -> str:
         return getattr(self._fn, "__qualname__", None) or repr(self._fn)
 
-    def _known(self, signature: "_Signature") -> _Program | None:
+    def _known(self, signature: Signature) -> _Program | None:
         """The program for these arguments under which everything that was watched is as it was."""
         program = self._programs.get(signature.key)
         while program is not None and not program.watch.holds():
@@ -309,7 +301,7 @@ class Compiled:
             self._programs.move_to_end(signature.key)
         return program
 
-    def _call(self, signature: "_Signature") -> Callable[[Recorder, Sequence[Any]], Any]:
+    def _call(self, signature: Signature) -> Callable[[Recorder, Sequence[Any]], Any]:
         """What is traced: the function on its inputs, with everything else as it is."""
 
         def call(recorder: Recorder, inputs: Sequence[Any]) -> Any:
@@ -322,7 +314,7 @@ class Compiled:
 
         return call
 
-    def _outline(self, signature: "_Signature") -> Any:
+    def _outline(self, signature: Signature) -> Any:
         """The jaxpr of a rehearsal; None if it fails."""
         try:
             with tracing():
@@ -334,10 +326,10 @@ class Compiled:
 
     def _learn_numbers(self, leaves: list[Any], tree: Any, placement: Placement) -> None:
         """Find out which numbers can be inputs."""
-        constant = functools.cache(lambda: self._outline(_Signature(leaves, tree, (), placement)))
+        constant = functools.cache(lambda: self._outline(Signature(leaves, tree, (), placement)))
 
         def works(numbers: tuple[int, ...]) -> bool:
-            signature = _Signature(leaves, tree, numbers, placement)
+            signature = Signature(leaves, tree, numbers, placement)
             outline = self._outline(signature) if numbers else constant()
             if outline is None or constant() is None:
                 return False
@@ -346,11 +338,11 @@ class Compiled:
 
         self._numbers.learn(tree, leaves, works)
 
-    def _compile_any(self, leaves: list[Any], tree: Any, placement: Placement) -> "tuple[_Signature, _Program]":
+    def _compile_any(self, leaves: list[Any], tree: Any, placement: Placement) -> tuple[Signature, _Program]:
         """A program for these arguments, with numbers that have changed as inputs if the code allows that."""
 
-        def signature(numbers: tuple[int, ...]) -> _Signature:
-            return _Signature(leaves, tree, numbers, placement)
+        def signature(numbers: tuple[int, ...]) -> Signature:
+            return Signature(leaves, tree, numbers, placement)
 
         if _planning.current() is None:
             self._learn_numbers(leaves, tree, placement)
@@ -368,7 +360,7 @@ class Compiled:
         self._numbers.refuse(tree)
         return wanted, program
 
-    def _compile(self, signature: "_Signature") -> _Program:
+    def _compile(self, signature: Signature) -> _Program:
         call, placement, arrays = self._call(signature), signature.placement, signature.arrays
         args, kwargs = signature.arguments(arrays)
         subject = self._of_run or self._fn
@@ -435,7 +427,7 @@ class Compiled:
             self._warned.add(about)
             warnings.warn(message, stacklevel=_stack_level())
 
-    def _remember(self, signature: "_Signature", program: _Program) -> None:
+    def _remember(self, signature: Signature, program: _Program) -> None:
         program.older = self._programs.get(signature.key)
         self._programs[signature.key] = program
         states = list(program.and_older())
@@ -457,12 +449,12 @@ class Compiled:
         elif len(self._programs) > _MAX_PROGRAMS:
             self._programs.popitem(last=False)
 
-    def _warn_of_values(self, signature: "_Signature", alike: list[Any]) -> None:
+    def _warn_of_values(self, signature: Signature, alike: list[Any]) -> None:
         """Say which argument has had so many values, each with a program of its own."""
         static: tuple[Any, ...] = signature.key[1]
         for i, own in enumerate(static):
             values = len({key[1][i] for key in alike})
-            is_number = own is not _ARRAY and type(own.value) in (int, float)
+            is_number = own is not ARRAY and type(own.value) in (int, float)
             if values < (_MANY_VALUES if is_number else _MANY_PROGRAMS):
                 continue
             name = name_of(self._of_run or self._fn, signature.tree, i)
@@ -492,54 +484,12 @@ def _root(frame: Any) -> str:
     return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
-class _Signature:
-    """One call's arguments, and which program they need: arrays (and some numbers) apart from everything else.
-
-    numbers: the positions, among the leaves, of the Python numbers that are inputs.
-    """
-
-    __slots__ = ("arrays", "key", "number_inputs", "numbers", "on_host", "placement", "tree")
-
-    def __init__(self, leaves: Sequence[Any], tree: Any, numbers: tuple[int, ...], placement: Placement):
-        self.tree, self.numbers, self.placement = tree, numbers, placement
-        self.on_host: list[Any] = []
-        self.number_inputs: list[int] = []  # their positions among the arrays
-        on_host = self.on_host
-        if numbers:
-            self.arrays = [x for i, x in enumerate(leaves) if is_array(x) or i in numbers]
-            static = tuple(_ARRAY if is_array(x) or i in numbers else _Static(_stand_in(x, on_host)) for i, x in enumerate(leaves))
-            self.number_inputs = [i for i, x in enumerate(self.arrays) if not is_array(x)]
-            shapes = tuple(
-                ((), dtype_of(x), True) if type(x) in (int, float) else (x.shape, x.dtype, getattr(x, "weak_type", False))
-                for x in self.arrays
-            )
-        else:
-            self.arrays = [leaf for leaf in leaves if is_array(leaf)]
-            static = tuple(_ARRAY if is_array(leaf) else _Static(_stand_in(leaf, on_host)) for leaf in leaves)
-            shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in self.arrays)
-        self.key: Any = (tree, static, shapes, placement)
-
-    @property
-    def avals(self) -> list[jax.ShapeDtypeStruct]:
-        """The inputs' shapes."""
-        return [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in self.key[2]]
-
-    def arguments(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The function's arguments with these inputs."""
-        rest = iter(inputs)
-        return jax.tree.unflatten(self.tree, [next(rest) if s is _ARRAY else s.value for s in self.key[1]])
-
-    def is_like(self, key: Any) -> bool:
-        """Whether another key differs at most in Python objects."""
-        return (key[0], key[2], key[3]) == (self.key[0], self.key[2], self.key[3])
-
-
 def _found(
     make: Callable[[_Needs], _Program], needs: _Needs, arrays: list[Any], tree: Any, static: Sequence[Any]
 ) -> _planning.StepFound | ArgumentError:
     """A training step, for whoever plans it."""
     numbers = iter(range(len(arrays)))
-    marked = jax.tree.unflatten(tree, [next(numbers) if s is _ARRAY else None for s in static])
+    marked = jax.tree.unflatten(tree, [next(numbers) if s is ARRAY else None for s in static])
     by_replica = [leaf for leaf in jax.tree.leaves(marked, is_leaf=is_distributed) if isinstance(leaf, PerReplica)]
     n = needs.placement.num_replicas
     if any(leaf.stacked is None and any(v is not None for v in leaf.values) for leaf in by_replica):
@@ -596,33 +546,3 @@ def _placed(arrays: list[Any], placement: Placement) -> list[Any]:
         placement.put(x, home) if isinstance(x, jax.Array) and x.committed and x.sharding.device_set != devices else x
         for x in arrays
     ]
-
-
-_BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)
-
-
-def _stand_in(leaf: Any, on_host: list[Any]) -> Any:
-    """What the signature has instead of an array on the host, which is added to `on_host`; any other leaf as it is."""
-    if not is_host_array(leaf):
-        return leaf
-    on_host.append(leaf)
-    return HostArray(len(on_host) - 1, leaf.shape, leaf.dtype)
-
-
-class _Static:
-    """An argument that is part of the signature: plain Python values compare by value and type, objects by identity."""
-
-    __slots__ = ("_key", "value")
-
-    def __init__(self, value: Any):
-        self.value = value
-        self._key = (
-            type(value),
-            value.key if isinstance(value, HostArray) else value if isinstance(value, _BY_VALUE) else id(value),
-        )
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self._key == other._key
