@@ -21,8 +21,6 @@ def test_all_on_one_host_speak_over_loopback() -> None:
 
 
 def test_a_worker_that_has_nothing_but_loopback_says_so() -> None:
-    message = (
-        rf"^Worker 0 \({HOST}\) speaks to the coordinator at node1:1 from 127\.0\.0\.1, and to the worker at 0\.0\.0\.0"
-    )
+    message = rf"^Worker 0 \({HOST}\) speaks to the coordinator at node1:1 from 127\.0\.0\.1, and to the worker at 0\.0\.0\.0"
     with pytest.raises(UnreachableError, match=message):
         seen_by_others(0, ["127.0.0.1", "0.0.0.0"], "node1:1")
