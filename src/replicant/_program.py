@@ -5,9 +5,11 @@ traces the code abstractly to see which variables it uses and on which devices. 
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
@@ -32,13 +34,15 @@ from ._values import HostArray, PerReplica, is_array, is_distributed
 from ._watch import Watch, watch_code, watch_layers, watch_trainable
 from .errors import ArgumentError, ReplicantError
 
-_MAX_PROGRAMS = 256  # of one function; the oldest are forgotten
+_MAX_PROGRAMS = 256  # of one function; the least recently used are forgotten, here and below
 _MAX_ALIKE = 64  # that differ in nothing but Python arguments
 _MAX_STATES = 16  # that differ in nothing but what was watched
 _MANY_PROGRAMS = 16  # that differ in nothing but a Python argument: worth a warning
 _MANY_VALUES = 4  # of a number that can be no input, likewise
 _MANY_STATES = 4  # of what was watched, likewise
 _MAX_TRACES = 16  # of one program; each must learn something new, so this is never reached by code that is deterministic
+
+_ordering = threading.Lock()  # of programs of one signature; not an attribute, for functions are sent to other processes
 
 
 @dataclasses.dataclass
@@ -142,7 +146,7 @@ class _Program:
         self._jitted = jax.jit(self._traced, donate_argnums=0, out_shardings=home)
 
     def and_older(self) -> "Iterator[_Program]":
-        """All programs of the same signature, the newest first."""
+        """All programs of the same signature, the last used first."""
         program: _Program | None = self
         while program is not None:
             yield program
@@ -267,7 +271,8 @@ class Compiled:
         self._fn = fn
         self._of_run = of_run
         self._numbers = Numbers()
-        self._programs: collections.OrderedDict[Any, _Program] = collections.OrderedDict()  # the newest of each signature
+        self._programs: collections.OrderedDict[Any, _Program] = collections.OrderedDict()  # the last used of each signature
+        self._last: _Program | None = None
         self._warned: set[str] = set()
 
     @property
@@ -294,12 +299,26 @@ class Compiled:
 
     def _known(self, signature: Signature) -> _Program | None:
         """The program for these arguments under which everything that was watched is as it was."""
-        program = self._programs.get(signature.key)
+        newest = program = self._programs.get(signature.key)
+        newer: _Program | None = None
         while program is not None and not program.watch.holds():
-            program = program.older
-        if program is not None and len(self._programs) > _MANY_PROGRAMS:  # then the least recently used is forgotten first
-            self._programs.move_to_end(signature.key)
+            newer, program = program, program.older
+        if program is None:
+            return None
+        if newer is not None:
+            self._put_first(signature.key, newest, newer, program)
+        if program is not self._last:  # mostly it is, and the key need not be hashed once more
+            self._last = program
+            with contextlib.suppress(KeyError):  # another thread has forgotten it meanwhile
+                self._programs.move_to_end(signature.key)
         return program
+
+    def _put_first(self, key: Any, newest: _Program | None, newer: _Program, program: _Program) -> None:
+        """Of the programs of one signature, too, the least recently used is forgotten first."""
+        with _ordering:
+            if self._programs.get(key) is newest and newer.older is program:  # else another thread has changed the order
+                newer.older, program.older = program.older, newest
+                self._programs[key] = program
 
     def _call(self, signature: Signature) -> Callable[[Recorder, Sequence[Any]], Any]:
         """What is traced: the function on its inputs, with everything else as it is."""
@@ -428,11 +447,12 @@ class Compiled:
             warnings.warn(message, stacklevel=_stack_level())
 
     def _remember(self, signature: Signature, program: _Program) -> None:
-        program.older = self._programs.get(signature.key)
-        self._programs[signature.key] = program
-        states = list(program.and_older())
-        if len(states) >= _MAX_STATES:
-            states[_MAX_STATES - 1].older = None
+        with _ordering:
+            program.older = self._programs.get(signature.key)
+            self._programs[signature.key] = program
+            states = list(program.and_older())
+            if len(states) >= _MAX_STATES:
+                states[_MAX_STATES - 1].older = None
         if len(states) >= _MANY_STATES:
             label = states[1].watch.changed()
             self._warn(
@@ -442,10 +462,11 @@ class Compiled:
                 "replicant.Variable.",
             )
         self._programs.move_to_end(signature.key)
-        alike = [key for key in self._programs if signature.is_like(key)]
+        self._last = program
+        alike = [key for key in list(self._programs) if signature.is_like(key)]
         self._warn_of_values(signature, alike)
         if len(alike) > _MAX_ALIKE:
-            del self._programs[alike[0]]
+            self._programs.pop(alike[0], None)
         elif len(self._programs) > _MAX_PROGRAMS:
             self._programs.popitem(last=False)
 

@@ -1,6 +1,7 @@
 """How far functions may overlap: synchronous updates equal one device, slow workers are left out, staleness has a bound."""
 
 import threading
+import time
 
 import jax.numpy as jnp
 import keras
@@ -17,6 +18,16 @@ NUM_WORKERS, SHARE = 3, 8
 FEATURES = RNG.normal(size=(6, NUM_WORKERS * SHARE, 8)).astype("f4")
 IDS = RNG.integers(0, 101, size=(6, NUM_WORKERS * SHARE, 5)).astype("int32")
 LABELS = RNG.integers(0, 3, size=(6, NUM_WORKERS * SHARE))
+
+
+BUILDING = threading.Event()
+
+
+class SlowToBuild(keras.optimizers.SGD):
+    def build(self, variables):
+        BUILDING.set()
+        time.sleep(1.0)
+        super().build(variables)
 
 
 def cluster(num_workers=NUM_WORKERS):
@@ -276,3 +287,16 @@ def test_arguments(strategy, options, message):
     with pytest.raises(ArgumentError, match=message):
         ClusterCoordinator(strategy, **options)
     assert ClusterCoordinator(strategy).functions_per_update == 3
+
+
+def test_close_waits_for_what_the_coordinator_does_in_the_background():
+    strategy = cluster(num_workers=1)
+    coordinator = ClusterCoordinator(strategy, synchronous=True)
+    with strategy.scope():
+        v, sgd = keras.Variable([0.0, 0.0]), SlowToBuild(1.0)
+    coordinator.schedule(lambda: sgd.apply([jnp.ones(2)], [v]))
+    assert BUILDING.wait(60)
+    before = [thread for thread in threading.enumerate() if thread.name in {"replicant-prepare", "replicant-update"}]
+    strategy.close()
+    assert len(before) == 1
+    assert not before[0].is_alive()

@@ -8,12 +8,37 @@ from replicant import CommunicationImplementation, CommunicationOptions
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
 from replicant.errors import AlreadyStartedError, ArgumentError, ArgumentTypeError, ClusterError, DeviceError
 
+HALF_THERE = [
+    (
+        {"WORLD_SIZE": "4", "MASTER_ADDR": "node1"},
+        "WORLD_SIZE=4 and MASTER_ADDR=node1 are set, but RANK and WORLD_SIZE are not both",
+    ),
+    ({"JAX_COORDINATOR_ADDRESS": "node1:1"}, "JAX_COORDINATOR_ADDRESS=node1:1 is set, but JAX_PROCESS_ID is missing"),
+    ({"TF_CONFIG": '{"task": {"type": "worker", "index": 1}}'}, 'TF_CONFIG=.* is set, but a "cluster" in it is missing'),
+    ({"REPLICANT_JOB_ID": "a"}, "REPLICANT_JOB_ID=a is set, but a description of the cluster, such as TF_CONFIG .* is missing"),
+]
 ALONE = SimpleClusterResolver(ClusterSpec({}))
 
 
 def sum_of_ids(strategy):
     ids = strategy.experimental_distribute_values_from_function(lambda context: np.float32(context.replica_id_in_sync_group))
     return float(strategy.reduce("SUM", strategy.run(lambda x: x + 1, args=(ids,))))
+
+
+@pytest.mark.parametrize(("variables", "message"), HALF_THERE)
+def test_a_half_of_a_description_is_told(monkeypatch, variables, message):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.warns(UserWarning, match=f"^MultiWorkerMirroredStrategy: this process trains alone.* several: {message}") as told:
+        assert replicant.MultiWorkerMirroredStrategy().topology.num_workers == 1
+    assert told[0].filename == __file__
+
+
+def test_who_is_one_of_one_is_told_nothing(monkeypatch, recwarn):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    replicant.MultiWorkerMirroredStrategy()
+    assert not recwarn.list
 
 
 def test_alone_it_is_a_mirrored_strategy():

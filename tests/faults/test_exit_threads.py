@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +48,47 @@ def test_a_thread_that_reads_ahead_is_waited_for_at_exit(iterator: str, last: st
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == code, done.stderr[-3000:]
     assert ("ZeroDivisionError" in done.stderr) == (code == 1)
+
+
+BUSY = """
+import sys, threading, time, types
+import jax, jax.numpy as jnp
+import replicant
+
+seen = sys.modules["seen"] = types.ModuleType("seen")  # found by its name by functions that have travelled
+seen.inside = inside = threading.Event()
+
+def traced(value):
+    seen.inside.set()
+    time.sleep(0.02)  # Python code that XLA's C++ has called
+    return value
+
+def busy(*_):
+    for _ in range(100):
+        jax.jit(lambda value: traced(value)).lower(jnp.ones(3))
+"""
+GIVEN_UP = """
+from replicant.cluster._patience import Patience
+try:
+    Patience(1.0, "the service").call(busy)
+except TimeoutError:
+    print("given up")
+"""
+WATCHER = """
+handler = replicant.PreemptionCheckpointHandler(replicant.Checkpoint(x=replicant.Variable(0.0)), sys.argv[1],
+    replicant.TerminationConfig(termination_watcher_fn=busy, poll_interval=0.01))
+handler.run(int)
+"""
+WORKER = """
+from replicant.coordinator import ClusterCoordinator
+strategy = replicant.ParameterServerStrategy(transport="threads")
+result = ClusterCoordinator(strategy).schedule(busy)
+"""
+
+
+@pytest.mark.parametrize("begin", [GIVEN_UP, WATCHER, WORKER], ids=["call", "watcher", "worker"])
+def test_a_thread_inside_of_jax_is_waited_for_at_exit(begin: str, tmp_path: Path) -> None:
+    program = f"{BUSY}{begin}assert inside.wait(60)\n1 / 0"
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, done.stderr[-3000:]
+    assert "ZeroDivisionError" in done.stderr

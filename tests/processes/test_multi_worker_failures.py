@@ -117,6 +117,10 @@ def test_workers_whose_models_or_data_differ_in_fit_get_a_table(tmp_path):
         assert re.search(r"different variables.*\n  worker 0 .*4\].*\n  worker 1 .*5\]", answer["model"]), answer["model"]
         pattern = r"The workers' batches differ\. Give fit.*\n  worker 0 .*checksum \w{8}\n  worker 1 .*checksum \w{8}"
         assert re.search(pattern, answer["data"]), answer["data"]
+        for case, last in (("later", 1), ("many", 255)):
+            rows = rf"\n  worker 0 .*batches 0 to {last} of this loop: sum \w{{16}}\n  worker 1 .*batches 0 to {last} of"
+            pattern = rf"The workers' batches differ\. Give fit.*{rows}"
+            assert re.search(pattern, answer[case]), answer[case]
         pattern = r"different numbers of steps\. Call fit.*\n  worker 0 .*steps_per_epoch=None.*\n  worker 1 .*steps_per_epoch=1,"
         assert re.search(pattern, answer["steps"]), answer["steps"]
         pattern = r"different numbers of steps\. Call fit.*\n  worker 0 .*, 8 rows\)\n  worker 1 .*, 6 rows\)"

@@ -62,7 +62,8 @@ def test_nothing():
         "Cluster: nothing\n"
         "  process       0 of 1\n"
         "  on this host  0 of 1\n"
-        "  because       no variable describes a cluster"
+        "  because       no variable describes a cluster\n"
+        "  because       RANK=3 is set, but RANK and WORLD_SIZE are not both there"
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import re
 import resource
 import socket
 import threading
@@ -88,7 +89,39 @@ def test_a_port_that_is_taken():
         other.bind(("127.0.0.1", 0))
         other.listen()
         (error,) = meet([(0, 2)], port=other.getsockname()[1])
-    with pytest.raises(ClusterError, match=r"Process 0 cannot listen at 127\.0\.0\.1:\d+: .*choose another one"):
+    with pytest.raises(
+        ClusterError, match=r"Process 0 cannot listen at 127\.0\.0\.1:\d+: .*choose another one.*both have the process id 0"
+    ):
+        raise error
+
+
+def call_as_process_0(coordinator, bind, seconds):
+    try:
+        return call_roll(Membership(0, 2, coordinator, bind), "elsewhere pid 9", {"jax": "1"}, seconds)
+    except ClusterError as error:
+        return error
+
+
+def test_two_hosts_with_process_id_0():
+    address, not_here = f"127.0.0.1:{free_port()}", "192.0.2.1:1"  # an address that is kept for documentation
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        rival = pool.submit(call_as_process_0, address, not_here, SECONDS)
+        begun = time.monotonic()
+        first = call_as_process_0(address, address, SECONDS)
+        assert time.monotonic() - begun < SECONDS / 2
+    for error in (first, rival.result()):
+        with pytest.raises(ClusterError, match=r"^Two workers have the process id 0: each needs its own\.\n"):
+            raise error
+
+
+def test_an_address_that_is_not_this_hosts():
+    error = call_as_process_0(f"127.0.0.1:{free_port()}", "192.0.2.1:1", 0.2)
+    host = re.escape(socket.gethostname())
+    message = (
+        rf"^Process 0 cannot listen at 192\.0\.2\.1:1, which is no address of this host \({host}\)\. If the coordinator is another "
+        r"host, this process must not have the process id \(TF_CONFIG's index\) 0: each worker needs its own\."
+    )
+    with pytest.raises(ClusterError, match=message):
         raise error
 
 

@@ -1,12 +1,16 @@
 """A lock on a directory: one program at a time saves, counts and deletes there.
 
 The file ``.replicant.lock`` names its owner, and the operating system holds a lock on it, which ends with the process however that
-ends. Where the file system has no such locks, the owner's number and start time decide.
+ends. Not every file system has such locks, and those of some network file systems hold on one computer only. So the owner also
+touches the file (``_sign_of_life.py``), and an owner on another computer is taken for gone when it has not done that for a while.
+Of one on this computer, its number and start time say whether it runs.
 """
 
+import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import stat
 import time
@@ -15,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from . import _sign_of_life
 from ._owner import Owner
 
 LOCK = ".replicant.lock"
@@ -22,6 +27,8 @@ _HELD_BY_OTHERS = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _UNSUPPORTED = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
 _MAX_TRIES = 20  # only other programs that take and leave the lock at the same time cost one
 _SECONDS_FOR_OWNER = 2.0  # between making the file and writing the owner into it
+_SECONDS_FOR_RIVAL = 0.5  # for another computer that takes over at the same time to write its owner, too
+_logger = logging.getLogger("replicant.checkpoint")
 
 
 class DirectoryLock:
@@ -37,9 +44,13 @@ class DirectoryLock:
     def acquire(self) -> None:
         """Take the lock; nothing happens if it is held already.
 
-        Raises CheckpointError if another program holds it, or if the directory cannot be written.
+        Where an owner on another computer has gone without leaving, this waits until it has been silent for SILENCE_SECONDS.
+
+        Raises CheckpointError if another program holds it, or has taken it over because this one was silent; or if the directory
+        cannot be written.
         """
         if self._finalizer is not None and self._finalizer.alive and os.getpid() == self._pid:
+            _require_kept(self.path.parent.resolve() / LOCK)
             return
         self._pid = os.getpid()
         try:
@@ -66,6 +77,7 @@ class _Held:
 
     def __init__(self, descriptor: int, pid: int):
         self.descriptor, self.pid, self.count = descriptor, pid, 0
+        self.touching = _sign_of_life.Touching(descriptor)
 
 
 _held: dict[Path, _Held] = {}
@@ -78,17 +90,43 @@ def _leave(path: Path, pid: int) -> None:
     held.count -= 1
     if held.count == 0:
         del _held[path]
-        path.unlink(missing_ok=True)  # first: nobody may lock a file that is about to go
+        held.touching.end()
+        if _other_owner(path) is None:
+            path.unlink(missing_ok=True)  # first: nobody may lock a file that is about to go
         os.close(held.descriptor)
+
+
+def _other_owner(path: Path) -> tuple[Owner, float] | None:
+    """Who else has written its name into the file by now; None if nobody has, or if there is no file."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            found = _owner_in(descriptor)
+        finally:
+            os.close(descriptor)
+        if found is not None and found[0] != Owner.current():
+            return found
+    return None
+
+
+def _require_kept(path: Path) -> None:
+    other = _other_owner(path)
+    if other is not None:
+        raise CheckpointError(
+            f"{path.parent} has been taken over by {_name_of(*other)}, because this program had given no sign of life for "
+            f"{_sign_of_life.SILENCE_SECONDS:g} s: it was stopped, or the disk was away. Nothing more is saved here. End this "
+            "program, or choose another directory."
+        )
 
 
 def _take(path: Path) -> int:
     for _ in range(_MAX_TRIES):
-        descriptor = _open(path)
+        descriptor, is_new = _open(path)
         try:
             _require_lock_file(path, descriptor)
-            if _is_ours(path, descriptor) and _is_same_file(path, descriptor):
-                _sign(descriptor)
+            seconds = 0.0 if is_new and _try_lock(descriptor) is not False else _seconds_to_doubt(path, descriptor)
+            if seconds is not None and _is_same_file(path, descriptor):
+                _sign(path, descriptor, seconds)
                 return descriptor
         except BaseException:
             os.close(descriptor)
@@ -97,10 +135,13 @@ def _take(path: Path) -> int:
     raise CheckpointError(f"{path} could not be locked: other programs take it and leave it all the time. Try again.")
 
 
-def _open(path: Path) -> int:
-    """Open the lock file, or make it. Never what a link leads to; a pipe in its place does not keep us waiting."""
+def _open(path: Path) -> tuple[int, bool]:
+    """Open the lock file, or make it; and whether it was made. Never what a link leads to; a pipe does not keep us waiting."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.suppress(FileExistsError):
+        return os.open(path, flags | os.O_EXCL, 0o644), True
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        return os.open(path, flags, 0o644), False
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
@@ -126,48 +167,100 @@ def _stranger(path: Path, what: str) -> str:
     )
 
 
-def _is_ours(path: Path, descriptor: int) -> bool:
-    """Lock the open file. False: try again with a new file.
-
-    Raises CheckpointError if another program has it.
-    """
+def _try_lock(descriptor: int) -> bool | None:
+    """Whether the open file is locked now; None where there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (*_HELD_BY_OTHERS, *_UNSUPPORTED):
             raise
-        owner, since = _read_owner(descriptor)
-        if error.errno in _UNSUPPORTED and owner is None:
-            return True
-        if owner is not None and owner.is_gone:  # a child that it forked may hold the file open still
-            path.unlink(missing_ok=True)
-            return False
-        raise CheckpointError(_refusal(path, owner, since)) from error
+        return None if error.errno in _UNSUPPORTED else False
     return True
 
 
+def _seconds_to_doubt(path: Path, descriptor: int) -> float | None:
+    """For how long somebody else may turn out to have the file that was found; None: try again with a new file.
+
+    Raises CheckpointError if another program has it.
+    """
+    locked = _try_lock(descriptor)
+    owner, since = _read_owner(descriptor)
+    if locked and owner is not None and owner.shares_locks:
+        return 0.0
+    if locked is not True and owner is not None and owner.is_gone:  # a child that it forked may hold the file open still
+        _remove(path, descriptor)
+        return None
+    if locked is False or (owner is not None and owner.is_here):
+        raise CheckpointError(_refusal(path, owner, since))
+    if not _is_silent(path, owner, since):
+        if not _is_same_file(path, descriptor):  # another program has taken it over
+            return None
+        raise CheckpointError(_refusal(path, *(_other_owner(path) or (owner, since))))
+    if locked:
+        return _SECONDS_FOR_RIVAL
+    _remove(path, descriptor)
+    return None
+
+
+def _is_silent(path: Path, owner: Owner | None, since: float) -> bool:
+    _logger.warning(
+        "%s was locked by %s. It is taken over as soon as that has given no sign of life for %g s.",
+        path.parent,
+        _name_of(owner, since),
+        _sign_of_life.SILENCE_SECONDS,
+    )
+    try:
+        return _sign_of_life.is_silent(path)
+    except FileNotFoundError:  # it has left
+        return True
+
+
+def _remove(path: Path, descriptor: int) -> None:
+    """Delete the file that was opened, and no other one that somebody has made since."""
+    turn = path.with_name(f"{path.name}.turn")  # whoever makes it, deletes
+    try:
+        os.close(os.open(turn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        with contextlib.suppress(FileNotFoundError):
+            if _sign_of_life.is_silent(turn):  # its maker was killed
+                turn.unlink()
+        return
+    try:
+        if _is_same_file(path, descriptor):
+            path.unlink()
+    finally:
+        turn.unlink(missing_ok=True)
+
+
 def _refusal(path: Path, owner: Owner | None, since: float) -> str:
-    who = "another program"
-    if owner is not None:
-        host = "".join(letter for letter in owner.host[:100] if letter.isprintable())
-        who = f"process {owner.pid} on {host}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}"
     return (
-        f"{path.parent} is in use by {who}: two programs that save, count and delete in one directory would destroy each other's "
-        f"checkpoints. Choose another directory, or end that program. If it runs no more, delete {path}."
+        f"{path.parent} is in use by {_name_of(owner, since)}: two programs that save, count and delete in one directory would "
+        f"destroy each other's checkpoints. Choose another directory, or end that program. If it runs no more, delete {path}."
     )
 
 
+def _name_of(owner: Owner | None, since: float) -> str:
+    if owner is None:
+        return "another program"
+    host = "".join(letter for letter in owner.host[:100] if letter.isprintable())
+    return f"process {owner.pid} on {host}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}"
+
+
 def _read_owner(descriptor: int) -> tuple[Owner | None, float]:
-    """Who has written its name into the file, and when."""
+    """Who has written its name into the file, and when. It may be about to."""
     deadline = time.monotonic() + _SECONDS_FOR_OWNER
-    while time.monotonic() < deadline:
-        try:
-            fields = json.loads(os.pread(descriptor, 4096, 0))
-            time.localtime(fields["since"])  # raises if that is no time
-            return Owner(str(fields["host"]), str(fields["boot"]), int(fields["pid"]), int(fields["started"])), fields["since"]
-        except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
-            time.sleep(0.02)
-    return None, 0.0
+    while (found := _owner_in(descriptor)) is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found or (None, 0.0)
+
+
+def _owner_in(descriptor: int) -> tuple[Owner, float] | None:
+    try:
+        fields = json.loads(os.pread(descriptor, 4096, 0))
+        time.localtime(fields["since"])  # raises if that is no time
+        return Owner(str(fields["host"]), str(fields["boot"]), int(fields["pid"]), int(fields["started"])), fields["since"]
+    except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
+        return None
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:
@@ -178,8 +271,12 @@ def _is_same_file(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _sign(descriptor: int) -> None:
+def _sign(path: Path, descriptor: int, seconds_to_doubt: float) -> None:
     owner = Owner.current()
     fields = {"host": owner.host, "boot": owner.boot, "pid": owner.pid, "started": owner.started, "since": time.time()}
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(fields).encode(), 0)
+    if seconds_to_doubt:
+        time.sleep(seconds_to_doubt)
+        if (rival := _other_owner(path)) is not None:
+            raise CheckpointError(_refusal(path, *rival))

@@ -38,6 +38,11 @@ class Owner:
         return (self.host, self.boot) == (platform.node(), _boot())
 
     @property
+    def shares_locks(self) -> bool:
+        """Whether it runs, or ran, under this computer's kernel, in whatever container: that knows what either has locked."""
+        return self.is_here or (bool(self.boot) and self.boot.split()[0] == _boot().partition(" ")[0])
+
+    @property
     def is_gone(self) -> bool:
         """Whether it certainly does not run any more; nobody can tell for another computer."""
         return self.is_here and not is_running(self.pid, self.started)

@@ -1,5 +1,6 @@
 """Being asked to leave: SIGTERM, a file, a web address or a function of yours says so; there is a grace period, and then an end."""
 
+import atexit
 import contextlib
 import dataclasses
 import os
@@ -8,6 +9,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -91,6 +93,7 @@ class Termination:
         if asks is not None:
             self._watcher = threading.Thread(target=self._watch, args=(asks,), name="replicant-preemption", daemon=True)
             self._watcher.start()
+            _watching.add(self)
 
     def stop(self) -> None:
         """Stop watching; SIGTERM does again what it did before."""
@@ -103,7 +106,12 @@ class Termination:
             self._signals.close()
         if self._timer is not None:
             self._timer.cancel()
-        if self._watcher is not None:
+        self.end_watcher()
+
+    def end_watcher(self) -> None:
+        """Ask `termination_watcher_fn` no more."""
+        self._stopped.set()
+        if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join(_SECONDS_PER_REQUEST + 1.0)
 
     def leave(self) -> None:
@@ -154,6 +162,16 @@ class Termination:
 
     def _give_up_now(self) -> None:
         os._exit(self._config.exit_code)
+
+
+_watching: "weakref.WeakSet[Termination]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_watchers() -> None:
+    """A function of the user's may be inside of JAX, where no thread must be while the interpreter goes away."""
+    for termination in list(_watching):
+        termination.end_watcher()
 
 
 class _Signals:

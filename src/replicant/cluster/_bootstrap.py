@@ -27,6 +27,7 @@ from ._addresses import is_loopback, split_address
 from ._claims import Claim, problem_of
 from ._job import job_key, job_of
 from ._membership import Membership
+from ._own_address import LOOPBACK, seen_by_others, source_towards
 from ._patience import Patience
 from ._program_cache import share_programs
 from ._reach import check_proxies, check_reachable
@@ -161,7 +162,7 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
     if outside:
         made.who = _compared(made, timeouts)
     ports = _gloo_sockets.listening_ports()
-    with jax_private.local_gloo(local=is_loopback(split_address(address, "coordinator address")[0])):
+    with jax_private.gloo_at(_own_address(made, address)):
         platform = _start_backends()
     if outside:
         mine = _gloo_sockets.listening_ports() - ports
@@ -172,6 +173,14 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
         share_programs()
     made.begin_watch(_leave)
     return made
+
+
+def _own_address(made: World, coordinator: str) -> str:
+    """Where the other workers find this one, whatever its host's name stands for."""
+    if is_loopback(split_address(coordinator, "coordinator address")[0]):
+        return LOOPBACK  # all are on this host
+    mine = source_towards(coordinator)
+    return seen_by_others(made.process_id, made.exchange("addresses", mine, made.timeouts.start), coordinator)
 
 
 def _compared(made: World, timeouts: Timeouts) -> tuple[str, ...]:
@@ -392,11 +401,10 @@ class _Private:
         state.process_id, state.num_processes = 0, 1
 
     @contextlib.contextmanager
-    def local_gloo(self, *, local: bool) -> Iterator[None]:
-        """While backends start: CPU workers of one host speak over loopback, whatever the host's name resolves to."""
+    def gloo_at(self, address: str) -> Iterator[None]:
+        """While backends start: CPU workers listen to each other there. Gloo would ask what the host's own name stands for."""
         original = self._jax.make_gloo_tcp_collectives
-        if local:
-            self._jax.make_gloo_tcp_collectives = functools.partial(original, hostname="127.0.0.1")
+        self._jax.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
         try:
             yield
         finally:

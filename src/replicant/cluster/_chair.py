@@ -4,6 +4,7 @@ Strangers do no harm: what is no claim, is of another job or lacks the key is sh
 """
 
 import collections
+import errno
 import json
 import secrets
 import selectors
@@ -237,6 +238,10 @@ class Chair:
             )
 
 
+class NotHereError(ClusterError):
+    """The address to listen at is another host's."""
+
+
 def _listen(address: str) -> socket.socket:
     host, port = split_address(address, "coordinator address")
     family, _, _, _, number = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -247,8 +252,14 @@ def _listen(address: str) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise NotHereError(
+                f"Process 0 cannot listen at {address}, which is no address of this host ({socket.gethostname()}). If the "
+                "coordinator is another host, this process must not have the process id (TF_CONFIG's index) 0: each worker needs "
+                "its own. If it is this one, which others reach at that address, set JAX_COORDINATOR_BIND_ADDRESS=0.0.0.0:port."
+            ) from error
         raise ClusterError(
             f"Process 0 cannot listen at {address}: {error.strerror}. If another program has the port, choose another one, the "
-            "same on all workers."
+            "same on all workers. If another worker of this job has it, both have the process id 0: each needs its own."
         ) from error
     return listener

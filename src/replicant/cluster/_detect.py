@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..errors import ClusterError
 from . import _kubernetes, _launchers, _slurm, _tf_config, _tpu
 from ._addresses import split_address
+from ._half_there import what_is_missing
 from ._membership import Membership
 from ._resolver import ClusterResolver, SimpleClusterResolver
 from ._spec import ClusterSpec
@@ -37,6 +38,7 @@ class Detection:
         because: the variables that the answer rests on.
         others: sources that are there too and that the first one overrules, each with what it says.
         conflicts: where they say something else.
+        missing: what keeps this process from being one of several, where only a part of a cluster's description is there.
     """
 
     source: str
@@ -45,6 +47,7 @@ class Detection:
     because: tuple[str, ...] = ()
     others: tuple[tuple[str, str], ...] = ()
     conflicts: tuple[str, ...] = ()
+    missing: str | None = None
 
     @property
     def process_id(self) -> int:
@@ -133,7 +136,9 @@ def detect(environ: Environ | None = None) -> Detection:
             conflicts += _conflicts(winner[0], winner[2], source, membership)
     if winner is None:
         resolver = SimpleClusterResolver(ClusterSpec({}))
-        return Detection(NOTHING, resolver, resolver.membership(), ("no variable describes a cluster",))
+        missing = what_is_missing(environ)
+        because = ("no variable describes a cluster", *([missing] if missing else []))
+        return Detection(NOTHING, resolver, resolver.membership(), because, missing=missing)
     source, resolver, membership = winner
     told, used = environ.get("JAX_COORDINATOR_ADDRESS", "").strip(), membership.coordinator_address
     if source == _tf_config.VARIABLE and told and used not in (None, told):

@@ -1,9 +1,15 @@
 """Calls that have no deadline of their own get one: they are made on a thread that is not waited for for ever."""
 
+import atexit
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
+
+_END_SECONDS = 5.0  # that calls which were given up are waited for at exit
+
+_calls: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 
 class Patience:
@@ -39,6 +45,7 @@ class Patience:
             answer: list[Any] = []
             self._since = time.monotonic()
             self._thread = threading.Thread(target=_answer, args=(answer, fn, args), name="replicant-call", daemon=True)
+            _calls.add(self._thread)
             self._thread.start()
             self._thread.join(self._seconds)
             if self._thread.is_alive():
@@ -62,3 +69,12 @@ def _answer(answer: list[Any], fn: Callable[..., Any], args: tuple[Any, ...]) ->
     except BaseException as raised:  # noqa: BLE001 - raised by whoever waits
         error = raised
     answer.extend((value, error))
+
+
+@atexit.register
+def _await_calls() -> None:
+    """Threads must not come back from XLA's C++ while the interpreter goes away: it would end the process with a signal."""
+    deadline = time.monotonic() + _END_SECONDS
+    for thread in list(_calls):
+        if thread.ident is not None:
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -6,6 +6,7 @@ worker sends one line, waits for one line, and then JAX starts, or all raise the
 prove that they know it. Nothing that arrives is run or unpickled.
 """
 
+import contextlib
 import secrets
 import socket
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 from ..errors import ClusterError, UnreachableError, WorkerMismatchError
 from ._addresses import split_address
-from ._chair import Chair
+from ._chair import Chair, NotHereError
 from ._claims import MAGIC, Claim, is_proved, proof_of_answer
 from ._job import JOB_KEY, JobName
 from ._lines import parse_message
@@ -23,6 +24,7 @@ from ._reach import check_reachable
 
 _SLICE_SECONDS = 0.5  # the longest single wait
 _MAX_ANSWER = 1 << 20  # bytes
+_RIVAL_SECONDS = 5.0  # to find another process 0 at an address that is not this host's
 
 
 def call_roll(
@@ -53,7 +55,14 @@ def call_roll(
     """
     claim = Claim(membership.process_id, membership.num_processes, who, facts, job)
     if membership.process_id == 0:
-        with Chair(str(membership.bind_address or membership.coordinator_address), claim, key) as chair:
+        try:
+            chair = Chair(str(membership.bind_address or membership.coordinator_address), claim, key)
+        except NotHereError as error:
+            # If another host is process 0, too, all workers learn from it at once which two have the same number.
+            with contextlib.suppress(UnreachableError):
+                _attend(str(membership.coordinator_address), claim, key, min(timeout_seconds, _RIVAL_SECONDS))
+            raise ClusterError(str(error)) from error.__cause__
+        with chair:
             return chair.preside(timeout_seconds)
     return _attend(str(membership.coordinator_address), claim, key, timeout_seconds)
 

@@ -121,6 +121,8 @@ class Cluster:
             self.workers.append(self._start_worker(i, 0))
         self._members: dict[int, Member] = {}
         self._poller: Any = None
+        self._helpers: list[threading.Thread] = []
+        self._helping = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="replicant-cluster", daemon=True)
         self._thread.start()
         _clusters.add(self)
@@ -203,6 +205,21 @@ class Cluster:
         with self._waking, contextlib.suppress(BlockingIOError):
             if self._wake_out >= 0:
                 os.write(self._wake_out, b"x")
+
+    def help_out(self, name: str, fn: Callable[..., Any], *args: Any) -> None:
+        """Call `fn` on a thread of its own, which `close` waits for: it may be inside of JAX when the program ends."""
+        with self._helping:
+            thread = threading.Thread(target=fn, args=args, name=name, daemon=True)
+            thread.start()
+            self._helpers = [each for each in self._helpers if each.is_alive()] + [thread]
+
+    def _await_helpers(self) -> None:
+        with self._helping:
+            helpers, self._helpers = self._helpers, []
+        deadline = time.monotonic() + END_SECONDS
+        for thread in helpers:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _watch(self) -> None:
         """The watching thread. Without it everybody would wait for ever, so what ends it before its time ends the cluster."""
@@ -407,6 +424,7 @@ class Cluster:
                 member.running.kill()
                 member.running.wait(END_SECONDS)
             member.release()
+        self._await_helpers()  # they wait for no server any more
         self.client.close()
         self._transport.close()
         with self._waking:

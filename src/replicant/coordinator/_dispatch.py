@@ -229,7 +229,7 @@ class Dispatcher:
     def _answered(self, worker: Member, message: tuple[Any, ...]) -> None:
         what, number, *rest = message
         if what == "prepare":
-            threading.Thread(target=self._prepare_for, args=(worker, number, rest[0]), name="replicant-prepare").start()
+            self._cluster.help_out("replicant-prepare", self._prepare_for, worker, number, rest[0])
             return
         attempt, blob, cost, held = rest
         with self._changed:
@@ -275,7 +275,7 @@ class Dispatcher:
         last = self._num_joining > 0 and not self._queue.num_ready
         offers = None if self._rounds is None else self._rounds.close(last=last)
         if offers is not None:
-            threading.Thread(target=self._apply, args=(self._rounds, offers), name="replicant-update", daemon=True).start()
+            self._cluster.help_out("replicant-update", self._apply, self._rounds, offers)
 
     def _apply(self, rounds: Rounds, offers: list[Any]) -> None:
         error = None

@@ -26,6 +26,7 @@ from .._placement import Placement, is_local, on_all
 from .._strategy import Strategy
 from ..errors import ArgumentError, MixedStrategyError
 from . import _eager, _internals, _statistics
+from ._read import PROBLEM, read
 from ._rows import Several, several
 
 _STRATEGY = "_replicant_strategy"
@@ -213,6 +214,8 @@ class _Step:
         world = self._placement.world
         if world is None:
             return
+        if (own := read.get()) is not None:
+            own.note(batch)
         signature = (program is not self._one, str(_signature(data)))
         if signature in self._agreed:
             return
@@ -223,9 +226,7 @@ class _Step:
         world.agree(
             "batch",
             f"shapes {[x.shape for x in local]}, checksum {functools.reduce(lambda crc, x: zlib.crc32(x, crc), local, 0):08x}",
-            "The workers' batches differ. Give fit, evaluate and predict the same data on all workers, in the same order: each "
-            "computes its part of every batch. Data of which each worker has its own part go through "
-            "strategy.experimental_distribute_dataset or distribute_datasets_from_function.",
+            PROBLEM,
         )
 
     def _found(self, state: Any, batch: Any) -> _planning.StepFound:

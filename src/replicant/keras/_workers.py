@@ -15,6 +15,7 @@ import numpy as np
 from ..cluster._world import World
 from . import _internals
 from ._fit import strategy_of
+from ._read import Read, read
 from ._resume import Randomness
 from ._sharing import active
 
@@ -39,16 +40,22 @@ def _loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -
     if world is None:
         return original(model, *args, **kwargs)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
-    if active.get() is None:  # the first loop, and not an evaluation in the midst of it
+    outermost = active.get() is None  # and not an evaluation in the midst of another loop
+    if outermost:
         _count_alike(world, original.__name__, bound)
         _shuffle_alike(world)
     if not world.is_chief and "callbacks" in bound.arguments:
         bound.arguments["callbacks"] = _without_writers(bound.arguments["callbacks"])
-    token = active.set(strategy)
+    own = Read(world) if outermost else read.get() or Read(world)
+    token, read_token = active.set(strategy), read.set(own)
     try:
-        return original(*bound.args, **bound.kwargs)
+        result = original(*bound.args, **bound.kwargs)
+        if outermost:
+            own.compare()
     finally:
         active.reset(token)
+        read.reset(read_token)
+    return result
 
 
 def _count_alike(world: World, name: str, bound: inspect.BoundArguments) -> None:

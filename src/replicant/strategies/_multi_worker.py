@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import warnings
 
 import jax
 
@@ -55,7 +56,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             raise ArgumentTypeError(
                 f"{type(self).__name__}: communication_options must be a CommunicationOptions; got {communication_options!r}."
             )
-        self._resolver = cluster_resolver or detect().resolver
+        self._resolver = cluster_resolver or _detected(type(self).__name__)
         super().__init__(meet(type(self).__name__, self._resolver.membership(), options), strict=strict)
 
     @property
@@ -67,6 +68,19 @@ class MultiWorkerMirroredStrategy(Strategy):
         topology = self.topology
         own = [str(self.placement.devices[i]) for i in self.placement.local_ids]
         return f"{type(self).__name__}(worker {topology.worker_index} of {topology.num_workers}, {own})"
+
+
+def _detected(name: str) -> ClusterResolver:
+    """What the environment says; with a warning where it says only a part, for the others would wait for this worker."""
+    found = detect()
+    if found.missing is not None:
+        warnings.warn(
+            f"{name}: this process trains alone, though it seems to belong to several: {found.missing}. If it does, start it as "
+            "the others, with all variables of their launcher; `replicant doctor` shows what is found. If it does not, pass "
+            "cluster_resolver=SimpleClusterResolver(ClusterSpec({})).",
+            stacklevel=3,
+        )
+    return found.resolver
 
 
 def meet(name: str, membership: Membership, options: CommunicationOptions, platform: str | None = None) -> Placement:

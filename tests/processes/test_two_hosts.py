@@ -1,0 +1,115 @@
+"""Two hosts, each with its own network and /etc/hosts: workers find each other whatever a host's own name stands for."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from _group import clean_environment
+
+PROGRAM = Path(__file__).with_name("_two_hosts.py")
+NUMBERS = ("10.231.7.1", "10.231.7.2")
+PORT = 2222  # each host has all ports for itself
+SECONDS = 120
+
+
+def ip(*args: str) -> None:
+    subprocess.run(["ip", *args], check=True, capture_output=True, timeout=20)
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with a cable between them, and folders for files that they have instead of those in /etc."""
+    if shutil.which("ip") is None:
+        pytest.skip("needs the command ip, to make network namespaces")
+    names = (f"replicant-a-{os.getpid()}", f"replicant-b-{os.getpid()}")
+    try:
+        for name in names:
+            ip("netns", "add", name)
+            Path("/etc/netns", name).mkdir(parents=True)
+    except (subprocess.CalledProcessError, OSError) as error:
+        clean_up(names)
+        pytest.skip(f"needs the right to make network namespaces: {error}")
+    try:
+        ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
+        for name, number in zip(names, NUMBERS, strict=True):
+            ip("-n", name, "address", "add", f"{number}/24", "dev", "cable")
+            for device in ("cable", "lo"):
+                ip("-n", name, "link", "set", device, "up")
+        yield names
+    finally:
+        clean_up(names)
+
+
+def clean_up(names: tuple[str, str]) -> None:
+    for name in names:
+        subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True, timeout=20)
+        shutil.rmtree(Path("/etc/netns", name), ignore_errors=True)
+    if Path("/etc/netns").is_dir() and not any(Path("/etc/netns").iterdir()):
+        Path("/etc/netns").rmdir()
+
+
+def give_names(name: str, lines: list[str]) -> None:
+    """What /etc/hosts says on a host; nobody else is asked."""
+    folder = Path("/etc/netns", name)
+    (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+    (folder / "nsswitch.conf").write_text("hosts: files\n")
+    (folder / "resolv.conf").write_text("")
+
+
+def run_workers(hosts: tuple[str, str], folder: Path, variables: dict[str, str]) -> list[tuple[int, str, object]]:
+    """Exit status, errors and answer of a worker on each host."""
+    workers = []
+    for rank, name in enumerate(hosts):
+        environ = clean_environment() | {
+            "JAX_PROCESS_ID": str(rank),
+            "JAX_NUM_PROCESSES": "2",
+            "KERAS_BACKEND": "jax",
+            "JAX_PLATFORMS": "cpu",
+            "REPLICANT_COMPILATION_CACHE": "0",
+            "REPLICANT_START_TIMEOUT": "60",
+            "ANSWER": str(folder / f"{rank}.json"),
+        }
+        command = ["ip", "netns", "exec", name, sys.executable, str(PROGRAM)]
+        workers.append(subprocess.Popen(command, env=environ | variables, stderr=subprocess.PIPE, text=True))
+    try:
+        errors = [worker.communicate(timeout=SECONDS)[1] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    paths = [folder / f"{rank}.json" for rank in range(2)]
+    answers = [json.loads(path.read_text()) if path.exists() else None for path in paths]
+    return [(worker.returncode, error, answer) for worker, error, answer in zip(workers, errors, answers, strict=True)]
+
+
+OWN = socket.gethostname()
+CASES = {
+    # Debian's installer writes this.
+    "own name is loopback": ([f"127.0.1.1 {OWN}"], [f"127.0.1.1 {OWN}"], {"JAX_COORDINATOR_ADDRESS": f"{NUMBERS[0]}:{PORT}"}),
+    "own name is unknown": ([], [], {"JAX_COORDINATOR_ADDRESS": f"{NUMBERS[0]}:{PORT}"}),
+    "coordinator's name is loopback on its own host": (
+        ["127.0.1.1 first"],
+        [f"{NUMBERS[0]} first"],
+        {"JAX_COORDINATOR_ADDRESS": f"first:{PORT}", "JAX_COORDINATOR_BIND_ADDRESS": f"0.0.0.0:{PORT}"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "variables"), CASES.values(), ids=CASES)
+def test_workers_of_two_hosts_exchange(
+    hosts: tuple[str, str], tmp_path: Path, first: list[str], second: list[str], variables: dict[str, str]
+) -> None:
+    give_names(hosts[0], first)
+    give_names(hosts[1], second)
+    for status, error, answer in run_workers(hosts, tmp_path, variables):
+        assert status == 0, error[-3000:]
+        assert answer == [3.0, 3.0, 3.0]
