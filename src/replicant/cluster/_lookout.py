@@ -1,7 +1,7 @@
 """Who looks after everybody's signs of life: one worker, which tells the others what it has found.
 
-That is the chief. Where nothing has been heard of it for some beats, the worker with the next rank does it meanwhile. So a worker makes
-two requests per beat, and what it reads does not grow with the number of workers. Pure: the time is an argument.
+That is the chief. Where nothing has been heard of it for some beats, the worker with the next rank does it meanwhile. So a worker
+makes two requests per beat, and what it reads does not grow with the number of workers. Pure: the time is an argument.
 """
 
 import dataclasses
