@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -176,6 +177,9 @@ class Played(SimpleNamespace):
 class Watched(Team):
     """A team of such workers."""
 
+    anybody: int  # a process to look at
+    until: float
+
     def _start(self, stack):
         del stack
         self.workers = [
@@ -223,7 +227,7 @@ def supervisor(count):
         process.start()
         logs = Logs(Path(folder), count)
         signals = SimpleNamespace(take=list)
-        tools = SimpleNamespace(
+        tools: Any = SimpleNamespace(
             settings=settings, console=Console(nowhere, nowhere), logs=logs, signals=signals, channel=channel, guard=None
         )
         Watched.anybody = process.pid

@@ -4,11 +4,14 @@ import concurrent.futures
 import random
 import time
 
+import numpy as np
 import pytest
 
+from replicant._topology import Topology
 from replicant.cluster import Membership
 from replicant.cluster._lookout import Lookout, News
 from replicant.cluster._world import Timeouts, World
+from replicant.data import Dataset, DistributedDataset
 from replicant.errors import WorkerLostError
 
 from ._counting_store import CountingStore
@@ -35,6 +38,32 @@ def test_an_exchange_is_three_requests_of_each_worker_however_many_there_are(cou
     assert all(store.num_requests(rank) <= 3 * 3 + 2 * 3 for rank in range(count))  # who comes last gathers for all
     assert sum(store.requests.values()) == 3 * (2 * count + (count - 1) + 2) + 2
     assert len(store.texts) == count + 2  # of the last exchange
+
+
+def test_a_step_with_data_of_its_own_is_two_requests_of_a_worker_at_most():
+    """Where the input is faster than the training, and nobody knows where the data end."""
+    num_workers, num_steps = 8, 64
+    store = CountingStore()
+    worlds = worlds_of(store, num_workers)
+
+    def train(world):
+        def dataset_fn(_):
+            return Dataset.from_generator(lambda: iter(np.zeros((num_steps - world.process_id, 4), np.float32)))
+
+        topology = Topology(num_workers, world.process_id, 1)
+        dataset = DistributedDataset.from_function(dataset_fn, topology, lambda x: x, exchange=world.values("dataset"))
+        count = 0
+        with iter(dataset) as iterator:
+            for _ in iterator:
+                count += 1
+                deadline = time.monotonic() + 5
+                while not iterator._background.is_ready and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                time.sleep(0.002)  # the step
+        return count
+
+    assert on_all(worlds, train) == [num_steps] * num_workers
+    assert sum(store.requests.values()) <= 2 * num_workers * num_steps
 
 
 def test_long_texts_are_told_in_full_and_those_alike_are_read_once():

@@ -51,7 +51,7 @@ class Lookout:
     def __init__(self, rank: int, num_workers: int, silence: float, now: float | None = None):
         self._rank, self._silence = rank, silence
         now = time.monotonic() if now is None else now
-        self._seen = dict.fromkeys(range(num_workers), ("", now))
+        self._seen: dict[int, tuple[str, float]] = dict.fromkeys(range(num_workers), ("", now))
         self._number = 0
         self._heard: str | None = None  # the news that was read last
         self._unchanged = 0  # how often in a row
