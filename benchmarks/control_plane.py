@@ -138,7 +138,7 @@ def steps(count):
             exchange=worlds[rank].values("dataset"),
         )
         for _ in dataset:
-            time.sleep(0.002 * max(1, count / 16))  # the step, in which the input goes on
+            time.sleep(0.002 * max(1, count / 4))  # the step, in which the input goes on
 
     on_all(count, train)
     return store.num_requests / count / (_STEPS + min(2, count - 1))
@@ -158,10 +158,16 @@ def beats(count):
     return store.num_requests / num_beats
 
 
-class Played(SimpleNamespace):
+class Played:
     """A worker that is no process of this one; looking at it is the system call that looking at a process is."""
 
-    __hash__ = object.__hash__
+    def __init__(self, rank, anybody):
+        self.rank = self.pid = rank
+        self.anybody, self.log = anybody, ""
+        self.code, self.signals = None, set()
+
+    def kill(self):
+        """Nothing to end."""
 
     def poll(self):
         """Whether it has ended."""
@@ -177,15 +183,13 @@ class Played(SimpleNamespace):
 class Watched(Team):
     """A team of such workers."""
 
-    anybody: int  # a process to look at
+    anybody: Any  # the number of a process to look at
     until: float
 
     def _start(self, stack):
         del stack
-        self.workers = [
-            Played(rank=rank, pid=rank, code=None, signals=set(), anybody=self.anybody, log="", kill=lambda: None)
-            for rank in range(self._settings.num_workers)
-        ]
+        workers: list[Any] = [Played(rank, self.anybody) for rank in range(self._settings.num_workers)]
+        self.workers = workers
 
     def _each_round(self, now):
         if now > self.until:
@@ -261,6 +265,7 @@ def main():
     print("| workers | requests per exchange | per step, own data | per sign of life | supervisor, of a core | roll call |")
     print("|---|---|---|---|---|---|")
     for count in counts:
+        print(f"{count} ...", end="", file=sys.stderr, flush=True)
         per_exchange, seconds = exchanges(count)
         cells = [
             f"{count}",
