@@ -66,14 +66,19 @@ class WorkersPlaces:
             return PerReplica.from_stacked(placement.stack_local([parts[i] for i in placement.local_ids]))
         return PerReplica([placement.put(part, placement.mirrored) for part in parts])
 
-    def together(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+    def form(self, columns: Sequence[Sequence[Any]]) -> list[list[list[Any]]]:
+        """Dtype and shape of each part, for the other workers."""
+        return [[[str(part.dtype), list(part.shape)] for part in map(_on_host, column)] for column in columns]
+
+    def together(self, columns: Sequence[Sequence[Any]], forms: Sequence[Any] | None = None) -> list[Any]:
         """Components of which each worker has the parts of its own replicas. All workers call it, step by step.
+
+        forms: of all workers' parts, as `form` gives them; they tell each other if nobody has so far.
 
         Raises DatasetError if the workers' parts do not belong together.
         """
         local = [[_on_host(part) for part in column] for column in columns]
-        mine = json.dumps([[[str(part.dtype), part.shape] for part in column] for column in local])
-        answers = [json.loads(text) for text in self._world.exchange("input", mine)]
+        answers = forms or [json.loads(text) for text in self._world.exchange("input", json.dumps(self.form(columns)))]
         if len({len(answer) for answer in answers}) > 1:
             rows = {self._world.name_of(rank): f"{len(answer)} component(s)" for rank, answer in enumerate(answers)}
             raise DatasetError(table_of("The workers' datasets yield different structures:", rows))

@@ -59,7 +59,7 @@ def test_exchanges(worlds):
     assert on_all(worlds, lambda world: world.values("n")([world.process_id, "é"])) == [[[0, "é"], [1, "é"], [2, "é"]]] * 3
     assert on_all(worlds, lambda world: world.agree("same", "x", "They differ:")) == [None] * 3
     kept = worlds[0].store.list("replicant/0/x/")
-    assert len(kept) == 3  # those of the last exchange: what all have read is deleted
+    assert sorted(kept) == [f"replicant/0/x/7/{name}" for name in ("all", "count", "of/0", "of/1", "of/2")]  # of the last one only
 
 
 def test_workers_that_do_something_else(worlds):

@@ -1,5 +1,6 @@
 """What the coordinator does with workers that are lost, that stand still, and that do something else than it believes."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -270,3 +271,48 @@ def test_a_process_that_has_ended_has_said_everything_when_nothing_more_comes():
     health, running = Health(), SimpleNamespace(pid=None, pulse=Pulse.alone(), ended=lambda: "was killed")
     assert [health.has_ended(running, received, 1.0) for received in (1, 1, 2, 2, 2)] == [False] * 4 + [True]
     assert [Health().has_ended(SimpleNamespace(ended=lambda: "was lost"), 0, 9.0) for _ in range(9)] == [False] * 9  # Ray's says so
+
+
+def test_many_workers_all_have_something_to_do():
+    """Nobody waits for functions of which there could be more: as many are held as the workers need."""
+    play = Play(300)
+    scheduled = []
+
+    def schedule():
+        with contextlib.suppress(LostProcessError):  # at the end of the test
+            scheduled.extend(play.dispatcher.schedule(print, (), {}) for _ in range(900))
+
+    thread = threading.Thread(target=schedule)
+    thread.start()
+    thread.join(20)
+    held = [len(play.sent(worker)) for worker in play.workers]
+    play.failure = LostProcessError("the test is over")
+    with play.dispatcher._changed:
+        play.dispatcher._changed.notify_all()
+    thread.join()
+    play.close()
+    assert len(scheduled) == 900
+    assert min(held) == 2
+
+
+def test_who_waits_for_room_goes_on_when_half_of_it_is_free(play):
+    done = []
+
+    def schedule():
+        for number in range(600):
+            play.dispatcher.schedule(print, (), {})
+            done.append(number)
+
+    thread = threading.Thread(target=schedule)
+    thread.start()
+    worker = play.workers[0]
+    ended = 0
+    while ended < 600:
+        for closure, attempt in play.sent(worker):
+            if ended == 0:
+                time.sleep(0.2)
+                assert len(done) == 512  # and no more, while none has ended
+            ended += 1
+            play.answer(worker, closure, attempt)
+    thread.join()
+    assert len(done) == 600

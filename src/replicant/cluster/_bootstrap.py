@@ -286,8 +286,13 @@ class JaxStore:
         with _translated():
             return dict(self._patience.call(self._client.key_value_dir_get, prefix))
 
+    def increment(self, key: str) -> int:
+        """Count one more, at once for all who do; how many there are then."""
+        with _translated():
+            return self._patience.call(self._client.key_value_increment, key, 1)
+
     def delete(self, key: str) -> None:
-        """Forget a text."""
+        """Forget a text, and all whose keys begin with this one and a slash."""
         with _translated():
             self._patience.call(self._client.key_value_delete, key)
 

@@ -17,11 +17,15 @@ from typing import Any, Protocol
 from ..errors import WorkerLostError, WorkerMismatchError
 from . import _heartbeat
 from ._claims import table_of
+from ._gathered import digest_of, is_digest, pack_parts, unpack_parts
+from ._lookout import Lookout, News
 from ._membership import Membership
 
 _PAUSE_SECONDS = 0.1  # before a store that has failed is asked again
 _SLICE_SECONDS = 0.5  # between two looks at who has failed
 _BEAT_SECONDS = 1.0
+_URGENT_SECONDS = 0.25  # between beats while something is wrong
+_MANY = 512  # workers, from which on looks and beats are rarer, so that all of them together are not
 _GRACE_SECONDS = 3.0  # for this worker's own error, once another has failed
 _MAX_FAILURE = 4000  # characters
 
@@ -49,7 +53,8 @@ class Store(Protocol):
     def put(self, key: str, text: str, *, overwrite: bool = False) -> None: ...
     def get(self, key: str, timeout_seconds: float) -> str: ...
     def list(self, prefix: str) -> dict[str, str]: ...
-    def delete(self, key: str) -> None: ...
+    def delete(self, key: str) -> None: ...  # with everything below it
+    def increment(self, key: str) -> int: ...  # by one; what it is then
 
 
 class World:
@@ -87,6 +92,8 @@ class World:
         self._prefix = f"replicant/{generation}"
         self._watch: threading.Thread | None = None
         self._ended = threading.Event()
+        self._many = max(1.0, self.num_processes / _MANY)
+        self._uncounted: set[str] = set()  # folders where this worker looks by itself whether all parts are there
         self._silent: dict[int, float] = {}  # seconds without a sign of life
         self._trouble = _Trouble()
         self._leaving = _Leaving()
@@ -119,11 +126,18 @@ class World:
         with self._lock:
             number, self._count = self._count, self._count + 1
             deadline = time.monotonic() + limit
-            self._put(f"x/{number}/{self.process_id}", json.dumps([label, text]))
-            answers = [self._wait(f"x/{number}/{{}}", rank, deadline, label, limit) for rank in range(self.num_processes)]
-            if number:  # all have set theirs, so all have read those before
-                self._delete(f"x/{number - 1}/{self.process_id}")
-        said = [json.loads(answer) for answer in answers]
+            folder, mine = f"x/{number}", json.dumps([label, text])
+            short = digest_of(mine)
+            if short is not None:
+                self._put(f"{folder}/long/{short}", mine)
+            self._put(f"{folder}/of/{self.process_id}", short or mine)
+            parts = self._count_in(folder) or self._wait(folder, deadline, label, limit)
+            whole = {short: mine}
+            for part in filter(is_digest, parts):
+                if part not in whole:
+                    whole[part] = self._read(f"{folder}/long/{part}", label)
+        known = {part: json.loads(whole.get(part, part)) for part in set(parts)}  # mostly all say the same
+        said = [known[part] for part in parts]
         if any(theirs != label for theirs, _ in said):
             rows = {self.name_of(rank): theirs for rank, (theirs, _) in enumerate(said)}
             raise WorkerMismatchError(
@@ -144,30 +158,92 @@ class World:
 
     def values(self, label: str) -> "Callable[[Any], list[Any]]":
         """An exchange of values that JSON can hold."""
-        return lambda value: [json.loads(text) for text in self.exchange(label, json.dumps(value))]
 
-    def _wait(self, key: str, rank: int, deadline: float, label: str, limit: float) -> str:
+        def exchange(value: Any) -> list[Any]:
+            texts = self.exchange(label, json.dumps(value))
+            known = {text: json.loads(text) for text in set(texts)}
+            return [known[text] for text in texts]
+
+        return exchange
+
+    def _count_in(self, folder: str) -> list[str] | None:
+        """Note that this worker's part is in a folder. Whoever is the last one gathers all; returns them then."""
+        try:
+            count = self.store.increment(f"{self._prefix}/{folder}/count")
+        except (ConnectionError, TimeoutError) as error:
+            self._trouble.note(error)
+            self._uncounted.add(folder)  # it may have been counted, and must not be twice: this worker looks what is there
+            return None
+        self._trouble.end()
+        if count < self.num_processes:
+            return None
+        self._uncounted.add(folder)  # unless it succeeds now
+        return self._gather(folder)[0]
+
+    def _gather(self, folder: str) -> tuple[list[str] | None, list[int]]:
+        """Look for all parts in a folder, and put them under one key if they are there: the parts, and who is missing.
+
+        Several workers may do so at once: all put the same.
+        """
+        found = self._listed(f"{folder}/of/")
+        if found is None:
+            return None, []
+        missing = [rank for rank in range(self.num_processes) if str(rank) not in found]
+        if missing:
+            return None, missing
+        parts = [found[str(rank)] for rank in range(self.num_processes)]
+        if not self._succeeds(self.store.put, f"{self._prefix}/{folder}/all", pack_parts(parts), overwrite=True):
+            return None, []  # the others must read it, too
+        self._uncounted.discard(folder)
+        kind, _, number = folder.partition("/")
+        if number and int(number):  # all have brought theirs, so all have read those before
+            self._delete(f"{kind}/{int(number) - 1}")
+        return parts, []
+
+    def _wait(self, folder: str, deadline: float, label: str, limit: float) -> list[str]:
+        """The parts of all, once somebody has gathered them."""
         while True:
             left = deadline - time.monotonic()
             try:
-                return self.store.get(f"{self._prefix}/{key.format(rank)}", max(0.001, min(left, _SLICE_SECONDS)))
+                return unpack_parts(self.store.get(f"{self._prefix}/{folder}/all", self._slice(left)))
             except TimeoutError:
-                pass  # it is not there so far, or the store does not answer: `_list` below knows
+                pass  # it is not there so far, or the store does not answer: `_fates` below knows
             except ConnectionError as error:
                 self._bear(error, f"waited in {label!r}")
-            if self._trouble.seconds() > self.timeouts.heartbeat:
+            fates = self._fates()
+            if self._trouble.seconds() > self.timeouts.heartbeat or self._others_failed(fates) or _heartbeat.is_ordered():
                 raise self.lost(f"waited in {label!r}")
-            if self.failures() or rank in self._silent or rank in self._ranks("ended") or _heartbeat.is_ordered():
-                raise self.lost(f"waited in {label!r}")
-            if left <= 0:
-                have = self._list(key.format(""))
-                missing = [r for r in range(self.num_processes) if str(r) not in have]
-                raise WorkerLostError(
-                    f"Worker {self.process_id} waited {limit:g} s in {label!r} for "
-                    f"{', '.join(map(self.name_of, missing or [rank]))}, which did not come. "
-                    "All workers must do the same, in the same order: no `if is_chief:` around what the "
-                    f"strategy does, and as many steps everywhere.{self._known()}"
-                )
+            gone = {*self._silent, *fates["ended"]}
+            if folder in self._uncounted or gone or left <= 0:
+                parts, missing = self._gather(folder)
+                if parts is not None:
+                    return parts
+                if gone.intersection(missing):
+                    raise self.lost(f"waited in {label!r}")
+                if left <= 0:
+                    raise self._late(label, limit, missing)
+
+    def _slice(self, left: float) -> float:
+        """For how long to wait for a key before the next look at who has failed."""
+        first = _PAUSE_SECONDS if self._uncounted else _SLICE_SECONDS * self._many
+        return max(0.001, min(left, first))
+
+    def _late(self, label: str, limit: float, missing: Sequence[int]) -> WorkerLostError:
+        missing = missing or [rank for rank in range(self.num_processes) if rank != self.process_id]
+        return WorkerLostError(
+            f"Worker {self.process_id} waited {limit:g} s in {label!r} for "
+            f"{', '.join(map(self.name_of, missing))}, which did not come. "
+            "All workers must do the same, in the same order: no `if is_chief:` around what the "
+            f"strategy does, and as many steps everywhere.{self._known()}"
+        )
+
+    def _read(self, key: str, label: str) -> str:
+        """A text that is there."""
+        while True:
+            try:
+                return self.store.get(f"{self._prefix}/{key}", _SLICE_SECONDS)
+            except (ConnectionError, TimeoutError) as error:
+                self._bear(error, f"waited in {label!r}")
 
     def lost(self, what: str, error: BaseException | None = None) -> WorkerLostError:
         """The error to raise when something that workers do together has failed: it says what is known of the others."""
@@ -182,8 +258,9 @@ class World:
 
     def _known(self) -> str:
         """What is known of the other workers, as rows."""
-        rows = {self.name_of(rank): f"failed: {text}" for rank, text in self.failures().items()}
-        for rank in self._ranks("ended"):
+        fates = self._fates()
+        rows = {self.name_of(rank): f"failed: {text}" for rank, text in self._others_failed(fates).items()}
+        for rank in fates["ended"]:
             if rank != self.process_id:
                 rows.setdefault(self.name_of(rank), "has ended its program")
         for rank, seconds in self._silent.items():
@@ -196,19 +273,27 @@ class World:
 
     def report_failure(self, text: str) -> None:
         """Tell the others that this worker fails, and why."""
-        self._try(self.store.put, f"{self._prefix}/failed/{self.process_id}", text[:_MAX_FAILURE], overwrite=True)
+        self._try(self.store.put, f"{self._prefix}/fate/failed/{self.process_id}", text[:_MAX_FAILURE], overwrite=True)
 
     def report_end(self, *, well: bool = True) -> None:
         """Tell the others that this worker's program ends: well, or because of another worker."""
         kind = "ended" if well else "left"
-        self._try(self.store.put, f"{self._prefix}/{kind}/{self.process_id}", "", overwrite=True)
+        self._try(self.store.put, f"{self._prefix}/fate/{kind}/{self.process_id}", "", overwrite=True)
 
     def failures(self) -> dict[int, str]:
         """What failed workers have said, by rank; without this one."""
-        return {int(rank): text for rank, text in self._list("failed/").items() if int(rank) != self.process_id}
+        return self._others_failed(self._fates())
 
-    def _ranks(self, kind: str) -> list[int]:
-        return [int(rank) for rank in self._list(f"{kind}/")]
+    def _others_failed(self, fates: dict[str, dict[int, str]]) -> dict[int, str]:
+        return {rank: text for rank, text in fates["failed"].items() if rank != self.process_id}
+
+    def _fates(self) -> dict[str, dict[int, str]]:
+        """What workers have told of themselves, by kind and rank: "failed", "ended" well, "left" because of others, "leave"."""
+        fates: dict[str, dict[int, str]] = {"failed": {}, "ended": {}, "left": {}, "leave": {}}
+        for key, text in (self._listed("fate/") or {}).items():
+            kind, _, rank = key.partition("/")
+            fates[kind][int(rank)] = text
+        return fates
 
     def _put(self, key: str, text: str) -> None:
         """Store a text, which may take as long as this worker may be silent.
@@ -234,20 +319,31 @@ class World:
     def _delete(self, key: str) -> None:
         self._try(self.store.delete, f"{self._prefix}/{key}")
 
-    def _list(self, folder: str) -> dict[str, str]:
+    def _listed(self, folder: str) -> dict[str, str] | None:
+        """What is in a folder; None if the store does not say."""
         start = f"{self._prefix}/{folder}"
-        found = self._try(self.store.list, start) or {}
-        return {key.removeprefix(start): text for key, text in found.items()}
+        found = self._try(self.store.list, start)
+        return None if found is None else {key.removeprefix(start): text for key, text in found.items()}
 
     def _try(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What a call of the store gives; None, and a note of it, if it fails."""
+        began = time.monotonic()
         try:
             result = call(*args, **kwargs)
         except (ConnectionError, TimeoutError) as error:
-            self._trouble.note(error)
+            self._trouble.note(error, began)
             return None
         self._trouble.end()
         return result
+
+    def _succeeds(self, call: Callable[..., None], *args: Any, **kwargs: Any) -> bool:
+        """Whether a call of the store that gives nothing does not fail."""
+
+        def called() -> bool:
+            call(*args, **kwargs)
+            return True
+
+        return bool(self._try(called))
 
     # Leaving together, when one of the workers was asked to.
 
@@ -266,24 +362,25 @@ class World:
             count, known = leaving.num_calls, leaving.known
         if asked and not leaving.told:
             leaving.told = True
-            self._put(f"leave/{self.process_id}", "")
+            self._put(f"fate/leave/{self.process_id}", "")
         if known and leaving.last is None:
             limit = self.timeouts.exchange
-            deadline = time.monotonic() + limit
-            calls = [self._wait("at/{}", rank, deadline, "leaving", limit) for rank in range(self.num_processes)]
+            calls = self._wait("at", time.monotonic() + limit, "leaving", limit)
             leaving.last = 1 + max(map(int, calls))
         return leaving.last is not None and count >= leaving.last
 
-    def _look_for_leavers(self) -> None:
-        """On the watching thread."""
+    def _tell_where(self) -> None:
+        """On the watching thread, once it is known that somebody is to leave: tell how many calls were made, until that is told."""
         leaving = self._leaving
-        if not leaving.known and self._ranks("leave"):
+        if not leaving.known:
             with leaving.lock:
                 leaving.known, leaving.at = True, leaving.num_calls
         if leaving.at is not None:
-            self._try(self.store.put, f"{self._prefix}/at/{self.process_id}", str(leaving.at), overwrite=True)
-            if not self._trouble.text:
+            if self._succeeds(self.store.put, f"{self._prefix}/at/of/{self.process_id}", str(leaving.at), overwrite=True):
                 leaving.at = None
+                self._count_in("at")
+        elif "at" in self._uncounted:
+            self._gather("at")
 
     # Signs of life.
 
@@ -299,30 +396,43 @@ class World:
             self._watch.join(timeout=2 * _BEAT_SECONDS)
 
     def _run_watch(self, leave: Callable[[str], None]) -> None:
-        seen = {rank: ("", time.monotonic()) for rank in range(self.num_processes)}
+        lookout = Lookout(self.process_id, self.num_processes, self.timeouts.heartbeat)
         number, troubled_since = 0, None
-        while not self._ended.wait(_BEAT_SECONDS):
+        beat = min(_BEAT_SECONDS * self._many, self.timeouts.heartbeat)
+        while not self._ended.wait(_URGENT_SECONDS if troubled_since or self._trouble.text else beat):
             number += 1
             self._try(self.store.put, f"{self._prefix}/beat/{self.process_id}", f"{number} {self.progress}", overwrite=True)
-            self._look_for_leavers()
+            news = self._look_after(lookout)
+            if news.leave:
+                self._tell_where()
+            self._silent = {rank: seconds for rank, seconds in news.silent.items() if rank != self.process_id}
+            failed = any(rank != self.process_id for rank in news.failed)
+            longest = max(self._trouble.seconds(), *self._silent.values(), 0.0)
+            trouble = failed or bool(self._silent) or longest > self.timeouts.heartbeat
+            if not trouble or self.supervised or _heartbeat.is_watched():  # else the supervisor sees to it
+                troubled_since = None
+                continue
             now = time.monotonic()
-            beats = {int(rank): text for rank, text in self._list("beat/").items()}
-            ended = set(self._ranks("ended"))
-            for rank, text in beats.items():
-                if seen[rank][0] != text:
-                    seen[rank] = (text, now)
-            self._silent = {
-                rank: now - since
-                for rank, (_, since) in seen.items()
-                if now - since > self.timeouts.heartbeat and rank not in ended and rank != self.process_id
-            }
-            is_cut_off = self._trouble.seconds() > self.timeouts.heartbeat
-            trouble = not self.supervised and bool(self._silent or self.failures() or is_cut_off)
-            trouble = trouble and not _heartbeat.is_watched()  # else the supervisor sees to it
-            troubled_since = (troubled_since or now) if trouble else None
-            if troubled_since is not None and now - troubled_since > _GRACE_SECONDS and not self._ended.is_set():
+            troubled_since = troubled_since or now - max(0.0, longest - self.timeouts.heartbeat)  # since it could be known
+            if now - troubled_since > _GRACE_SECONDS and not self._ended.is_set():
                 leave(f"Worker {self.process_id} of {self.num_processes} ends, because it cannot go on alone.{self._known()}")
                 return
+
+    def _look_after(self, lookout: Lookout) -> News:
+        """What is known of all: this worker finds it out and tells the others, or hears it."""
+        if self.process_id:
+            told = self._listed("news/")
+            if told is None:
+                return lookout.news
+            lookout.hear(told.get("now"))
+        if lookout.looks:
+            beats, fates = self._listed("beat/"), self._fates()
+            if beats is None or self._trouble.text:
+                return lookout.news  # nobody is silent because this worker cannot hear
+            ranks = {int(rank): text for rank, text in beats.items()}
+            news = lookout.look(ranks, fates["ended"], fates["failed"], bool(fates["leave"]), time.monotonic())
+            self._try(self.store.put, f"{self._prefix}/news/now", news.text(), overwrite=True)
+        return lookout.news
 
     @contextlib.contextmanager
     def explained(self, what: str, errors: "tuple[type[BaseException], ...]") -> Iterator[None]:
@@ -336,7 +446,8 @@ class World:
         """Until all others have ended or failed, or give no sign of life: process 0 holds what they speak over."""
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline and self._trouble.seconds() <= self.timeouts.heartbeat:
-            gone = {*self._ranks("ended"), *self._ranks("left"), *self.failures(), *self._silent, self.process_id}
+            fates = self._fates()
+            gone = {*fates["ended"], *fates["left"], *fates["failed"], *self._silent, self.process_id}
             if len(gone) >= self.num_processes:
                 return
             time.sleep(0.05)
@@ -361,10 +472,10 @@ class _Trouble:
         self.text = ""  # empty: the last call was answered
         self._since = 0.0
 
-    def note(self, error: Exception) -> None:
-        """A call has failed."""
+    def note(self, error: Exception, began: float | None = None) -> None:
+        """A call has failed, which began then."""
         if not self.text:
-            self._since = time.monotonic()
+            self._since = time.monotonic() if began is None else began
         self.text = str(error)
 
     def end(self) -> None:
@@ -372,7 +483,7 @@ class _Trouble:
         self.text = ""
 
     def seconds(self) -> float:
-        """Since the first of the calls that have failed in a row."""
+        """Since the first of the calls that have failed in a row, or since it began."""
         return time.monotonic() - self._since if self.text else 0.0
 
 

@@ -27,7 +27,8 @@ from ._told import pack_error, unpack_error
 from ._travel import Packed
 from ._wire import Closed
 
-_MAX_QUEUED = 512  # then `schedule` waits until there are half as many
+_MAX_QUEUED = 512  # then `schedule` waits until there are half as many; where there are many workers,
+_MAX_QUEUED_EACH = 8  # for each: half of these are as many as two rounds of all take
 _MAX_FUNCTIONS = 128  # that workers keep; the least recently scheduled are forgotten
 _MAX_ATTEMPTS = 5
 _MAX_IDLE_DEATHS = 20  # of workers one after the other that had been given functions and had not begun one
@@ -87,6 +88,7 @@ class Dispatcher:
         self._changed = threading.Condition()
         self._rounds = rounds
         self._num_joining = 0
+        self._num_scheduling = 0  # threads that wait for room
         depth = {} if rounds is None and cluster.keeps_answers else {"depth": 1}  # else what waits may begin before its time
         self._queue = ClosureQueue(max_staleness=max_staleness, max_attempts=_MAX_ATTEMPTS, **depth)
         self._closures: dict[int, _Closure] = {}
@@ -114,7 +116,7 @@ class Dispatcher:
         packed = pack((args, kwargs))
         with self._changed:
             self._raise_error()
-            self._changed.wait_for(lambda: len(self._queue) < _MAX_QUEUED or self._broken())
+            self._wait_for_room()
             self._raise_error()
         function, sent = self._functions.pack(fn)
         with self._changed:
@@ -127,6 +129,18 @@ class Dispatcher:
         if starved:
             self._cluster.wake()
         return remote
+
+    def _wait_for_room(self) -> None:
+        if len(self._queue) < self._max_queued():
+            return
+        self._num_scheduling += 1
+        try:
+            self._changed.wait_for(lambda: len(self._queue) <= self._max_queued() // 2 or self._broken() or self._error is not None)
+        finally:
+            self._num_scheduling -= 1
+
+    def _max_queued(self) -> int:
+        return max(_MAX_QUEUED, _MAX_QUEUED_EACH * len(self._workers))
 
     def join(self, timeout: float | None) -> None:
         """Wait until everything has ended."""
@@ -260,7 +274,8 @@ class Dispatcher:
         closure.remote._end(value, error)
         if error is not None:
             self._cancel(error)
-        if error is not None or len(self._queue) in (0, _MAX_QUEUED // 2):
+        has_room = self._num_scheduling and len(self._queue) <= self._max_queued() // 2
+        if error is not None or has_room or not len(self._queue):
             self._changed.notify_all()
 
     def _cancel(self, error: Exception) -> None:

@@ -102,19 +102,19 @@ def agreed_steps(steps_of_workers: Sequence[int]) -> int:
     return UNKNOWN if UNKNOWN in steps_of_workers else max(steps_of_workers)
 
 
-_FAILED = -1
-
-
 class End:
     """Here: where a worker ends, all do."""
+
+    is_open = False  # whether the workers must ask each other on the way
+
+    def is_at(self, step: int) -> bool:
+        """Whether it is known that the pass is over before this step."""
+        del step
+        return False
 
     def reached(self, step: int, has_rows: bool) -> bool:
         """Whether the pass is over before this step, for which this worker has rows or not."""
         return not has_rows
-
-    def fail(self) -> None:
-        """This worker cannot read its input. Let the others know, where they ask."""
-        return
 
 
 class KnownEnd(End):
@@ -122,6 +122,9 @@ class KnownEnd(End):
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
+
+    def is_at(self, step: int) -> bool:
+        return step >= self.num_steps
 
     def reached(self, step: int, has_rows: bool) -> bool:
         if has_rows and step >= self.num_steps:
@@ -132,23 +135,10 @@ class KnownEnd(End):
         return step >= self.num_steps
 
 
-class AskedEnd(End):
-    """When all workers say that they have no more: one exchange per step."""
+class OpenEnd(End):
+    """When all workers say that they have no more; see `AgreedSteps`."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-
-    def reached(self, step: int, has_rows: bool) -> bool:
-        answers = self.exchange(int(has_rows))
-        if _FAILED in answers:
-            raise DatasetError(
-                f"Worker {list(answers).index(_FAILED)} could not read its input at step {step}, so this worker cannot go on "
-                "either. That worker's own message says why."
-            )
-        return not any(answers)
-
-    def fail(self) -> None:
-        self.exchange(_FAILED)
+    is_open = True
 
 
 def agree_on_end(num_steps: int, exchange: Exchange) -> End:
@@ -157,4 +147,4 @@ def agree_on_end(num_steps: int, exchange: Exchange) -> End:
     if all(steps == INFINITE for steps in steps_of_workers):
         return End()
     total = agreed_steps(steps_of_workers)
-    return KnownEnd(total) if known(total) else AskedEnd(exchange)
+    return KnownEnd(total) if known(total) else OpenEnd()

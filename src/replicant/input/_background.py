@@ -63,6 +63,17 @@ class Background:
         """Results that wait for the consumer."""
         return len(self._channel.items)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `next` would not wait."""
+        return bool(self._channel.items) or self._channel.ended or self._channel.closed
+
+    def keep(self, ahead: int) -> None:
+        """Keep so many results ready from now on."""
+        with self._channel.changed:
+            self._channel.ahead = ahead
+            self._channel.changed.notify_all()
+
     def close(self, seconds: float | None = _JOIN_SECONDS) -> None:
         """End the thread and wait for it; None: until the user's function that it is in returns. May be repeated."""
         self._channel.close()

@@ -6,12 +6,13 @@ The strategy gives a `Topology` and functions that place, and is itself unknown 
 import functools
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from replicant._topology import Topology
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
 
+from ._agreed_steps import MOST_STEPS, AgreedSteps
 from ._agreement import End, Exchange, agree_on_end, agreed_position
 from ._autoshard import Sharding, autoshard, files_of, unseeded_shuffle
 from ._background import END, Background
@@ -26,6 +27,7 @@ from ._stats import InputStats, Meter
 from .adapters import as_dataset
 
 _MIN_AHEAD = 2
+_SMALL_BYTES = 2 << 20  # of a batch of which so many may wait as a block has steps
 
 _logger = logging.getLogger("replicant.data")
 
@@ -167,6 +169,7 @@ class DistributedIterator(ElementIterator):
     def _go_to(self, position: State | None) -> None:
         self._step = position["step"] if position else 0
         self._end: End | None = None
+        self._agreed: AgreedSteps | None = None
         self._ended = False
         self._meter = Meter()
         self._failure: Exception | None = None
@@ -196,23 +199,51 @@ class DistributedIterator(ElementIterator):
         if self._ended:
             return END
         self._meter.ask()
-        self._end = self._end or self._agreed_end()
-        try:
-            item = self._background.next()
-        except Exception:
-            self._end.fail()
-            raise
-        if self._end.reached(self._step, item is not END):
+        if self._end is None:
+            self._end = self._agreed_end()
+            if self._end.is_open or self._shares.asks_others:
+                self._agreed = self._made_steps()
+        item, forms = self._next(self._end)
+        if item is None:
             self._ended = True
             return END
         self._step += 1
         if item is END:
             self._meter.answer(0)
-            return self._shares.nothing().placed()
+            return self._shares.nothing().placed(forms)
         element, num_examples, self._last = item
-        element = element if self._fetch else element.placed()
+        element = element if self._fetch else element.placed(forms)
         self._meter.answer(num_examples)
         return element
+
+    def _next(self, end: End) -> tuple[Any, Sequence[Any] | None]:
+        """What this worker has for the next step, `END` if it has nothing, or None after the last step; and all workers' forms."""
+        if self._agreed is not None and not end.is_at(self._step):
+            return self._agreed.next(self._step) or (None, None)
+        item = self._background.next() if self._agreed is None else self._agreed.own()
+        return (None if end.reached(self._step, item is not END) else item), None
+
+    def _made_steps(self) -> AgreedSteps:
+        assert self._exchange is not None, "checked when the dataset was made"
+        background, shares, fetch = self._background, self._shares, self._fetch
+
+        def size_of(item: Any) -> int:
+            return 0 if fetch else item[0].num_bytes
+
+        def take() -> Any:
+            item = background.next()
+            if item is not END and not fetch and size_of(item) < _SMALL_BYTES:
+                background.keep(max(self._ahead, MOST_STEPS))
+            return item
+
+        return AgreedSteps(
+            take,
+            lambda: background.is_ready,
+            form_of=lambda item: None if fetch else item[0].form(),
+            form_of_nothing=lambda: shares.nothing().form(),
+            size_of=size_of,
+            exchange=self._exchange,
+        )
 
     def _agreed_end(self) -> End:
         if self._agrees:
@@ -266,6 +297,7 @@ class DistributedIterator(ElementIterator):
 
     def close(self) -> None:
         self._ended = True
+        self._agreed = None
         if self._failure is None:
             self._background.close()
 

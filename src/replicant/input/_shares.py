@@ -35,8 +35,12 @@ class WorkersPlace(Protocol):
         """One component of a batch that all workers have; `sizes[r]` rows for replica r."""
         ...
 
-    def together(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """Components of which each worker has the parts of its own replicas; all workers call it in the same step."""
+    def form(self, columns: Sequence[Sequence[Any]]) -> Any:
+        """What the other workers have to know of components of which each has the parts of its own replicas."""
+        ...
+
+    def together(self, columns: Sequence[Sequence[Any]], forms: Sequence[Any] | None = None) -> list[Any]:
+        """Such components; all workers call it in the same step. `forms`: of all workers, which else tell each other theirs."""
         ...
 
     def states(self, state: State) -> list[State]:
@@ -55,13 +59,26 @@ class Share:
     parts: list[tuple[Any, ...]]
     place: Callable[..., Any]
     num_examples: int
-    together: Callable[[list[Any]], list[Any]] | None = None  # places all components at once, instead of `place`
+    workers: WorkersPlace | None = None  # places all components at once, instead of `place`
 
-    def placed(self) -> Any:
-        """What the user sees."""
-        if self.together is not None:
-            return jax.tree_util.tree_unflatten(self.structure, self.together([column for (column,) in self.parts]))
+    def placed(self, forms: Sequence[Any] | None = None) -> Any:
+        """What the user sees. `forms`: of this step on all workers, where they are known."""
+        if self.workers is not None:
+            return jax.tree_util.tree_unflatten(self.structure, self.workers.together(self._columns(), forms))
         return jax.tree_util.tree_unflatten(self.structure, [self.place(*part) for part in self.parts])
+
+    def form(self) -> Any:
+        """What other workers have to know of this step; None: nothing."""
+        return None if self.workers is None else self.workers.form(self._columns())
+
+    @property
+    def num_bytes(self) -> int:
+        """How much memory its rows take on the host."""
+        columns = [column if isinstance(column, list) else [column] for column, *_ in self.parts]
+        return sum(getattr(part, "nbytes", 0) for column in columns for part in column)
+
+    def _columns(self) -> list[Any]:
+        return [column for (column,) in self.parts]
 
 
 class ShareCursor(abc.ABC):
@@ -208,7 +225,7 @@ class BatchShares(Shares):
             rows = sum(cuts[0][1])
             return [Share(structure, [(array, sizes) for array in arrays], self.workers.whole, rows)]
         return [
-            Share(structure, [(_rows(array, start, sizes),) for array in arrays], self.place, sum(sizes), self.workers.together)
+            Share(structure, [(_rows(array, start, sizes),) for array in arrays], self.place, sum(sizes), self.workers)
             for start, sizes in cuts
         ]
 
@@ -226,7 +243,7 @@ class BatchShares(Shares):
         leaves, structure = _known(self.whole.spec)
         sizes = (0,) * self.topology.replicas_per_worker
         if self.workers is not None:
-            return Share(structure, [([_no_rows(leaf) for _ in sizes],) for leaf in leaves], self.place, 0, self.workers.together)
+            return Share(structure, [([_no_rows(leaf) for _ in sizes],) for leaf in leaves], self.place, 0, self.workers)
         return Share(structure, [(_no_rows(leaf), sizes) for leaf in leaves], self.place, 0)
 
 
@@ -291,10 +308,6 @@ class ElementShares(Shares):
         return self.workers is not None
 
     @property
-    def _together(self) -> Callable[[list[Any]], list[Any]] | None:
-        return None if self.workers is None else self.workers.together
-
-    @property
     def nodes(self) -> tuple[Node, ...]:
         return self.sources
 
@@ -339,12 +352,12 @@ class ElementShares(Shares):
         rows = [nothing if element is MISSING else next(rest) for element in elements]
         num_examples = sum(np.shape(leaves[0])[0] if np.ndim(leaves[0]) else 1 for leaves, _ in flat if leaves)
         columns = [(list(column),) for column in zip(*rows, strict=True)]
-        return Share(structure, columns, self.place, num_examples, self._together)
+        return Share(structure, columns, self.place, num_examples, self.workers)
 
     def nothing(self) -> Share:
         leaves, structure = _known(self.element_spec)
         count = self.topology.replicas_per_worker
-        return Share(structure, [([_no_rows(leaf)] * count,) for leaf in leaves], self.place, 0, self._together)
+        return Share(structure, [([_no_rows(leaf)] * count,) for leaf in leaves], self.place, 0, self.workers)
 
 
 class ElementShareCursor(ShareCursor):

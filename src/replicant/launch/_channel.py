@@ -66,6 +66,7 @@ class Channel:
         self.is_expected: Callable[[int, int, int], bool] = _nobody  # whether rank, generation and process number are of the job
         self._interval = interval
         self._connections: dict[socket.socket, Connection] = {}
+        self._of_rank: dict[int, list[Connection]] = {}  # those that have proved who they are, the oldest first
         listener = socket.socket()
         listener.bind((host, 0))
         listener.listen(1024)
@@ -91,7 +92,7 @@ class Channel:
 
     def send(self, rank: int, message: Message) -> bool:
         """Send to a worker; False if it is not connected."""
-        return any(c.send(message) for c in list(self._connections.values()) if c.rank == rank)
+        return any(connection.send(message) for connection in list(self._of_rank.get(rank, ())))
 
     def __enter__(self) -> Self:
         return self
@@ -139,12 +140,16 @@ class Channel:
         if not connection.send({"proof": proof(self.key, SUPERVISOR, theirs, connection.nonce), "interval": self._interval}):
             return False
         connection.rank = hello["rank"]
+        self._of_rank.setdefault(hello["rank"], []).append(connection)
         self._door.admit(connection.socket)
         return True
 
     def _drop(self, own: socket.socket) -> None:
-        if self._connections.pop(own, None) is not None:
+        connection = self._connections.pop(own, None)
+        if connection is not None:
             self._selector.unregister(own)
+            if connection.rank is not None:
+                self._of_rank[connection.rank].remove(connection)
         self._door.forget(own)
         own.close()
 

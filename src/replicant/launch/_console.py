@@ -27,13 +27,17 @@ class LogTail:
 
     def skip(self) -> None:
         """Leave out what is there."""
-        self._file.seek(0, os.SEEK_END)
+        self._at = self._file.seek(0, os.SEEK_END)
 
     def lines(self) -> Iterator[bytes]:
         """New whole lines, without their ends, of one chunk."""
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # somebody has cut it
+        size = os.fstat(self._file.fileno()).st_size
+        if size == self._at:  # as mostly: one system call
+            return
+        if size < self._at:  # somebody has cut it
             self._file.seek(0)
         *whole, self._rest = (self._rest + self._file.read(_CHUNK)).split(b"\n")
+        self._at = self._file.tell()
         yield from whole
         while len(self._rest) > _MAX_LINE:
             yield self._rest[:_MAX_LINE]

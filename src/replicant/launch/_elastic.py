@@ -232,7 +232,7 @@ class ElasticTeam(Team):
         """End what is left of a worker; nothing that it does counts any more."""
         worker = self.workers[rank]
         worker.kill()
-        self._noted.append(worker)
+        self._noted.add(worker)
         self._reported.discard(rank)
         self._ready.discard(rank)
         self._waiting.pop(rank, None)

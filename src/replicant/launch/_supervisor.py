@@ -21,6 +21,7 @@ from ._team import Team, Tools
 
 _TICK = 0.1
 _LONGEST_BEAT = 0.25  # seconds between signs of life
+_BEATS_PER_SECOND = 256  # of all workers together, where there are many
 _BEATS_PER_DEADLINE = 5
 
 
@@ -70,7 +71,7 @@ class Supervisor:
                 logs=logs,
                 signals=stack.enter_context(Signals()),
                 guard=stack.enter_context(Guard()),
-                channel=stack.enter_context(Channel(min(_LONGEST_BEAT, settings.heartbeat / _BEATS_PER_DEADLINE), host)),
+                channel=stack.enter_context(Channel(_beat_seconds(settings), host)),
                 host=host,
                 nodes=self._nodes,
             )
@@ -143,3 +144,8 @@ class Supervisor:
             if asked := tools.signals.take():
                 return 128 + asked[0]
         return None
+
+
+def _beat_seconds(settings: Settings) -> float:
+    """Between two signs of life of a worker."""
+    return min(max(_LONGEST_BEAT, settings.num_workers / _BEATS_PER_SECOND), settings.heartbeat / _BEATS_PER_DEADLINE)

@@ -21,6 +21,7 @@ from ._settings import Settings
 from ._signals import Signals, name_of
 
 _TICK = 0.1  # seconds between looks at logs and deadlines; whatever else happens wakes the loop
+_REST = 0.02  # between two looks in any case
 _AWAY = 5.0  # the supervisor did not look for so long: it was stopped, or its terminal was
 _FAILURE_GRACE = 5.0  # for the others once one has failed: their work since the last backup is lost anyway
 _STOPPED = (Kind.FROZEN, Kind.STUCK, Kind.STALLED, Kind.LATE, Kind.HELD)  # workers that hear no signal
@@ -65,7 +66,7 @@ class Team:
         self.workers: list[Worker] = []  # by rank
         self.progress = {rank: Progress() for rank in range(self._settings.num_workers)}
         self._reported: set[int] = set()
-        self._noted: list[Worker] = []  # whose ends have been looked at
+        self._noted: set[Worker] = set()  # whose ends have been looked at
         self._looked = time.monotonic()
         self._ran: dict[int, float] = {}  # workers that have not connected, and when the system last said that they run
         self._first_came: float | None = None
@@ -101,7 +102,7 @@ class Team:
 
     def _is_expected(self, rank: int, generation: int, pid: int) -> bool:
         del generation  # who knows the process number, is of this one
-        return any((worker.rank, worker.pid) == (rank, pid) for worker in self.workers)
+        return 0 <= rank < len(self.workers) and self.workers[rank].pid == pid
 
     # The loop.
 
@@ -109,8 +110,7 @@ class Team:
         """Until all workers have ended."""
         running = list(self.workers)
         while running:
-            for rank, message in self._tools.channel.poll(_TICK):
-                self._take(rank, message)
+            self._listen()
             now = time.monotonic()
             self._forgive(now)
             self._obey(now)
@@ -123,6 +123,18 @@ class Team:
                     worker.signal(signal.SIGKILL)
             self._tools.logs.show(self._console)
             self._show(now)
+
+    def _listen(self) -> None:
+        """Take in what comes until the next look at everything, which is due at once when it is more than a sign of life."""
+        until = max(self._looked + _TICK, time.monotonic() + _REST)
+        while True:
+            left = until - time.monotonic()
+            kinds = set()
+            for rank, message in self._tools.channel.poll(max(0.0, left)):
+                self._take(rank, message)
+                kinds.add(message.get("kind"))
+            if left <= 0 or kinds != {"beat"}:  # nothing: the time is over, or a signal or the end of a worker has woken it
+                return
 
     def _each_round(self, now: float) -> None:
         """What else there is to do."""
@@ -147,7 +159,7 @@ class Team:
         if not worker.poll():
             return False
         if worker not in self._noted:
-            self._noted.append(worker)
+            self._noted.add(worker)
             if worker.code is not None and worker.rank not in self._reported:  # else it has said why
                 self._note_end(worker.rank, worker.code, worker.signals, now)
         return True

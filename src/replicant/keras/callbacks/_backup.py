@@ -22,6 +22,7 @@ from ._backup_state import CallbackStates
 
 _NAME = "backup"
 _KEPT = 2  # the newest, and one more in case it is damaged
+_ASK_SECONDS = 1.0  # between two questions whether it is time, which all workers ask together
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -240,6 +241,8 @@ class _Due:
 
     def __init__(self, kind: str, amount: float):
         self._kind, self._amount = kind, amount
+        self._until = 0  # steps before the chief is asked again whether it is time
+        self._stride, self._asked = 1, time.monotonic()  # the chief's: how many these were, and since when
         self.saved()
 
     def saved(self) -> None:
@@ -250,8 +253,21 @@ class _Due:
         """So many steps were made; whether it is time."""
         self._num_steps += count
         if self._kind == "seconds":
-            return chiefs("backup due", lambda: time.monotonic() - self._time >= self._amount)
+            self._until -= count
+            if self._until > 0:
+                return False
+            is_due, self._until = chiefs("backup due", self._look_at_the_clock)
+            return is_due
         return self._kind == "steps" and self._num_steps >= self._amount
+
+    def _look_at_the_clock(self) -> tuple[bool, int]:
+        """Whether it is time; and for how many steps nobody has to ask: about a second's, fewer where it is soon time."""
+        now = time.monotonic()
+        seconds = max(1e-6, (now - self._asked) / self._stride)  # per step
+        left = self._amount - (now - self._time)
+        pause = min(_ASK_SECONDS, left if left > 0 else self._amount)
+        self._stride, self._asked = max(1, min(2 * self._stride, int(pause / seconds))), now
+        return left <= 0, self._stride
 
     def epoch(self, count: int) -> bool:
         """An epoch has ended with so many steps; whether it is time."""
