@@ -366,11 +366,11 @@ class _Private:
     def client(self, membership: Membership, timeouts: Timeouts, *, may_change: bool) -> Any:
         """A connected client. `may_change`: whether the workers may be told to form anew meanwhile.
 
-        Connecting waits for all workers and cannot be broken off, so that it is then tried for short times.
+        Connecting waits for all workers and cannot be broken off, so that it is then tried for short times. Who has been told
+        that all are about to connect does so once in any case: the others wait for it.
         """
         deadline = time.monotonic() + timeouts.start
         while True:
-            _heartbeat.check_order()
             client = self._jax.get_distributed_runtime_client(
                 str(membership.coordinator_address),
                 membership.process_id,
@@ -384,6 +384,7 @@ class _Private:
             try:
                 client.connect()
             except RuntimeError as error:
+                _heartbeat.check_order()
                 if may_change and time.monotonic() < deadline:
                     continue
                 raise UnreachableError(

@@ -48,6 +48,7 @@ class ElasticTeam(Team):
         self._here: set[int] = set()  # wait for the others to connect to them
         self._here_by = 0.0  # when the others must be here, too
         self._connecting: set[int] = set()  # all were here, and these have not said since that they are connected
+        self._connect_at = 0.0  # since when
         self._first_steps: dict[int, int] = {}  # the last step before the current generation
         self._new: set[int] = set()  # replacements that have not computed with the others so far
         self._waiting: dict[int, float] = {}  # workers that have lost somebody, since when
@@ -95,7 +96,7 @@ class ElasticTeam(Team):
         if self._here == self._members:
             for member in self._members:
                 self._tools.channel.send(member, {"kind": "connect", "generation": self.generation})
-            self._here, self._connecting = set(), set(self._members)
+            self._here, self._connecting, self._connect_at = set(), set(self._members), now
 
     def _fail(self, now: float, failure: Failure | None) -> None:
         if failure is None or self._stop_at is not None or failure.rank < 0:
@@ -138,8 +139,13 @@ class ElasticTeam(Team):
             for rank in self._waiting:  # nobody is lost: the error is its own
                 self._tools.channel.send(rank, {"kind": "none"})
             self._waiting = {}
-        if self._form_at is not None and now > self._form_at:
+        if self._form_at is not None and now > self._form_at and not self._is_connecting(now):
             self._form(now)
+
+    def _is_connecting(self, now: float) -> bool:
+        """Whether whoever has come must wait for the others to be connected: that takes a moment, and cannot be broken off."""
+        is_undisturbed = not self._lost and not self._waiting
+        return bool(self._connecting) and is_undisturbed and now < self._connect_at + _LEAVE_SECONDS
 
     def _look_at_the_late(self, now: float) -> None:
         """Some wait for others: who does not come is ended, and those who wait go on."""
