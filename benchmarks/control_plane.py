@@ -4,6 +4,7 @@ Workers are threads of this process (their conversations are real, their store i
 watches connections that a second process keeps. ``python benchmarks/control_plane.py [workers ...]`` prints a table.
 """
 
+import argparse
 import collections
 import contextlib
 import itertools
@@ -260,7 +261,9 @@ def roll_call(count):
 
 def main():
     """Measure, print."""
-    counts = [int(word) for word in sys.argv[1:]] or [64, 256, 1024]
+    parser = argparse.ArgumentParser(description="What the control plane costs with many workers, simulated on this machine.")
+    parser.add_argument("workers", nargs="*", type=int, default=[64, 256, 1024], help="how many; else 64, 256 and 1024")
+    counts = parser.parse_args().workers
     threading.stack_size(1 << 18)
     print("| workers | requests per exchange | per step, own data | per sign of life | supervisor, of a core | roll call |")
     print("|---|---|---|---|---|---|")
