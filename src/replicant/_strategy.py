@@ -24,9 +24,9 @@ from ._values import is_distributed, map_replicas
 from ._variables import value_of
 from .errors import ArgumentTypeError
 from .input._contexts import InputContext, ValueContext
-from .input._distributed import DistributedDataset
 from .input._shapes_only import planned
 from .input.adapters import as_dataset
+from .input.distributed._distributed import DistributedDataset
 
 _MAX_EAGER_FUNCTIONS = 128  # of one strategy; the least recently used are forgotten, so fresh lambdas do not pile up
 

@@ -14,8 +14,8 @@ import pytest
 from replicant._topology import Topology
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options
 from replicant.errors import ArgumentTypeError, DatasetError
-from replicant.input._structure import TensorSpec
 from replicant.input.adapters import as_dataset
+from replicant.input.graph._structure import TensorSpec
 
 Named = collections.namedtuple("Named", "a b")
 

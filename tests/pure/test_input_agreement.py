@@ -11,8 +11,8 @@ import pytest
 from replicant._topology import Topology
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, TextLineDataset
 from replicant.errors import DatasetError
-from replicant.input._alike import AlikeDataset
-from replicant.input._fingerprint import of_random_states
+from replicant.input.distributed._same_order import AlikeDataset
+from replicant.input.graph._fingerprint import of_random_states
 
 
 def cut(rows, sizes):

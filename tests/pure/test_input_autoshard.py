@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from replicant._topology import Topology
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, TextLineDataset
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
-from replicant.input import _distributed
-from replicant.input._autoshard import autoshard
-from replicant.input._graph import describe
-from replicant.input._rebatch import own_steps
+from replicant.input.distributed import _distributed
+from replicant.input.graph._graph import describe
+from replicant.input.sharding._autoshard import autoshard
+from replicant.input.sharding._rebatch import own_steps
 
 AUTO, FILE, DATA, OFF, HINT = (AutoShardPolicy[name] for name in ("AUTO", "FILE", "DATA", "OFF", "HINT"))
 

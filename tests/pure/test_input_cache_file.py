@@ -17,7 +17,7 @@ import pytest
 
 from replicant.data import Dataset, TextLineDataset
 from replicant.errors import DatasetError
-from replicant.input import _cache_file
+from replicant.input.transforms import _cache_file
 
 
 class Named(NamedTuple):

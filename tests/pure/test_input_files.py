@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from replicant.data import AUTOTUNE, Dataset, TextLineDataset, TFRecordDataset, TFRecordWriter
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
-from replicant.input import _records, _stream
+from replicant.input.files import _records, _stream
 
 COMPRESSIONS = ["", "GZIP", "ZLIB"]
 RECORDS = [b"", b"a", b"two", bytes(300), b"last"]

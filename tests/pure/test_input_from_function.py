@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from replicant._topology import Topology
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, InputContext, InputOptions, InputReplicationMode, Options
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
-from replicant.input._agreement import KnownEnd, agreed_steps
-from replicant.input._stats import InputStats
-from replicant.input._structure import PerReplicaSpec, TensorSpec
+from replicant.input.distributed._agreement import KnownEnd, agreed_steps
+from replicant.input.distributed._stats import InputStats
+from replicant.input.graph._structure import PerReplicaSpec, TensorSpec
 
 PER_REPLICA = InputOptions(experimental_replication_mode=InputReplicationMode.PER_REPLICA)
 

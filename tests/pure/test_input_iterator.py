@@ -15,8 +15,8 @@ import pytest
 from replicant._topology import Topology
 from replicant.data import Dataset, DistributedDataset, InputOptions, Optional
 from replicant.errors import DatasetError, OutOfRangeError
-from replicant.input import _background
-from replicant.input._background import END, Background
+from replicant.input.graph import _background
+from replicant.input.graph._background import END, Background
 
 SECONDS = 5.0
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from replicant._topology import Topology
 from replicant.errors import ArgumentError
-from replicant.input._rebatch import chunk_sizes, static_chunk_size, worker_chunk
+from replicant.input.sharding._rebatch import chunk_sizes, static_chunk_size, worker_chunk
 
 
 @pytest.mark.parametrize(

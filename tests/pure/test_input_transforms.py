@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from replicant.data import AutoShardPolicy, Dataset, Options
-from replicant.input._structure import TensorSpec
+from replicant.input.graph._structure import TensorSpec
 
 
 def values(dataset):

@@ -10,24 +10,24 @@ from typing import Any
 from replicant.errors import ArgumentError, ArgumentTypeError
 
 from ._arguments import calls_in_parallel, function, whole
-from ._batch import Batch, Unbatch
-from ._cache import Cache
-from ._cache_file import FileStore
-from ._combine import Concatenate, Zip
-from ._files import matching_files
-from ._generator import generator
-from ._graph import INFINITE, UNKNOWN, Node, describe
-from ._index import Enumerate, Repeat, Shard, Skip, Take
-from ._interleave import Interleave
 from ._iterator import DatasetIterator
-from ._map import Filter, Map
 from ._options import AutoShardPolicy, Options
-from ._padded import PaddedBatch, checked_shapes
-from ._plan import InputPlan, input_plan
-from ._prefetch import Prefetch
-from ._shuffle import Shuffle
-from ._sources import integers, tensor_slices, tensors
-from ._structure import flatten
+from .files._files import matching_files
+from .graph._graph import INFINITE, UNKNOWN, Node, describe
+from .graph._structure import flatten
+from .sharding._plan import InputPlan, input_plan
+from .sources._generator import generator
+from .sources._sources import integers, tensor_slices, tensors
+from .transforms._batch import Batch, Unbatch
+from .transforms._cache import Cache
+from .transforms._cache_file import FileStore
+from .transforms._combine import Concatenate, Zip
+from .transforms._index import Enumerate, Repeat, Shard, Skip, Take
+from .transforms._interleave import Interleave
+from .transforms._map import Filter, Map
+from .transforms._padded import PaddedBatch, checked_shapes
+from .transforms._prefetch import Prefetch
+from .transforms._shuffle import Shuffle
 
 AUTOTUNE = -1  # as a number of parallel calls or a buffer size: chosen for you
 

@@ -7,8 +7,8 @@ from typing import Any, Self
 from replicant._state import NotTraceable, current_recorder
 from replicant.errors import DatasetError, OutOfRangeError
 
-from ._background import END
-from ._graph import Node, State, describe
+from .graph._background import END
+from .graph._graph import Node, State, describe
 
 _STATE_VERSION = 1
 

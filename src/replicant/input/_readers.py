@@ -5,12 +5,12 @@ from typing import Any
 
 from ._arguments import calls_in_parallel
 from ._dataset import AUTOTUNE, Dataset
-from ._files import FileFormat, ReadFiles, file_names
-from ._interleave import Interleave
-from ._lines import Lines
-from ._records import Records
-from ._sources import tensors
-from ._stream import checked_compression
+from .files._files import FileFormat, ReadFiles, file_names
+from .files._lines import Lines
+from .files._records import Records
+from .files._stream import checked_compression
+from .sources._sources import tensors
+from .transforms._interleave import Interleave
 
 _DEFAULT_READS = 4  # AUTOTUNE: the order must not depend on the machine
 

@@ -6,12 +6,12 @@ import sys
 from typing import Any
 
 from .. import _planning
-from ._blocks import Column, Dense
 from ._dataset import Dataset
-from ._graph import known
-from ._plan import batch_sizes
-from ._sources import Counted
-from ._structure import STRING, TensorSpec, flatten, map_leaves
+from .graph._blocks import Column, Dense
+from .graph._graph import known
+from .graph._structure import STRING, TensorSpec, flatten, map_leaves
+from .sharding._plan import batch_sizes
+from .sources._sources import Counted
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,9 +6,9 @@ from typing import Any, Self
 
 from ..errors import ArgumentError, DatasetError
 from ..input._dataset import Dataset
-from ..input._distributed import DistributedDataset
-from ..input._graph import Node
 from ..input._shapes_only import planned
+from ..input.distributed._distributed import DistributedDataset
+from ..input.graph._graph import Node
 from . import _internals
 from ._batches import Batches
 from ._rows import rows_of, several

@@ -20,9 +20,9 @@ import keras
 import numpy as np
 
 from ..errors import CheckpointError
-from ..input._foreign import Foreign
-from ..input._generator import Generator
-from ..input._graph import Node
+from ..input.graph._graph import Node
+from ..input.sources._foreign import Foreign
+from ..input.sources._generator import Generator
 from . import _internals
 from ._batches import wants_states
 from ._data import DatasetAdapter

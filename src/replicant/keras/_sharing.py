@@ -4,9 +4,9 @@ import contextvars
 from typing import Any
 
 from .._strategy import Strategy
-from ..input._alike import AlikeDataset
 from ..input._dataset import Dataset
 from ..input._options import AutoShardPolicy
+from ..input.distributed._same_order import AlikeDataset
 
 # The strategy over several workers whose model is in its loop.
 active: contextvars.ContextVar[Strategy | None] = contextvars.ContextVar("replicant_workers", default=None)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import keras
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..input._rebatch import chunk_sizes
+from ..input.sharding._rebatch import chunk_sizes
 from . import _internals
 
 _ASKED = "_replicant_replica_statistics"

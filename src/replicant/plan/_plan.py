@@ -11,7 +11,7 @@ import numpy as np
 from .._planning import Held, zeros
 from .._values import PerReplica, is_array, map_replicas
 from ..errors import DatasetError
-from ..input._plan import InputPlan
+from ..input.sharding._plan import InputPlan
 from . import _tell
 from ._chips import Chip, Target, parse_target
 from ._compile import Compiled, Step, compile_step, find_step

@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .._display import table
-from ..input._plan import InputPlan
+from ..input.sharding._plan import InputPlan
 from ._estimate import ASSUMPTIONS
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import numpy as np
 from replicant.errors import ArgumentTypeError
 
 from .._dataset import Dataset
-from .._graph import Node
 from .._options import AutoShardPolicy, Options
-from .._sources import tensors
+from ..graph._graph import Node
+from ..sources._sources import tensors
 from ._batches import Batches
 from ._grain import GrainIterable, GrainMap
 from ._keras import PyDatasetBatches

@@ -10,10 +10,10 @@ import jax
 
 from replicant.errors import DatasetError
 
-from .._blocks import Block
-from .._foreign import Foreign
-from .._graph import Cursor, State
-from .._structure import TensorSpec, as_leaf, component_names, flatten, map_leaves, spec_of
+from ..graph._blocks import Block
+from ..graph._graph import Cursor, State
+from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, map_leaves, spec_of
+from ..sources._foreign import Foreign
 
 
 class Passes:

@@ -8,9 +8,9 @@ from typing import Any
 
 from replicant.errors import DatasetError
 
-from .._blocks import Block
-from .._foreign import Foreign
-from .._graph import INFINITE, UNKNOWN, Cursor, State
+from ..graph._blocks import Block
+from ..graph._graph import INFINITE, UNKNOWN, Cursor, State
+from ..sources._foreign import Foreign
 from ._batches import as_batch, batch_spec
 
 

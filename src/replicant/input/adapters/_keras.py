@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from .._graph import INFINITE
+from ..graph._graph import INFINITE
 from ._batches import Batches, Passes
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from replicant.errors import DatasetError
 
-from .._graph import Cursor, State
-from .._structure import STRING, TensorSpec
+from ..graph._graph import Cursor, State
+from ..graph._structure import STRING, TensorSpec
 from ._batches import Batches, BatchesCursor, Passes
 
 _FILE = 1  # tf.data.experimental.AutoShardPolicy.FILE

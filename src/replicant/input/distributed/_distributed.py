@@ -1,0 +1,367 @@
+"""Distributed datasets: each step's share of every replica, placed on their devices ahead of time.
+
+The strategy gives a `Topology` and functions that place, and is itself unknown here.
+"""
+
+import functools
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from replicant._topology import Topology
+from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
+
+from .._contexts import InputContext
+from .._iterator import ElementIterator
+from .._options import AutoShardPolicy, InputOptions, InputReplicationMode
+from ..adapters import as_dataset
+from ..graph._background import END, Background
+from ..graph._graph import Node, State, describe
+from ..sharding._autoshard import Sharding, autoshard, files_of, unseeded_shuffle
+from ..sharding._plan import InputPlan, input_plan
+from ._agreed_steps import MOST_STEPS, AgreedSteps
+from ._agreement import End, Exchange, agree_on_end, agreed_position
+from ._same_data import check_same, facts_of
+from ._shares import BatchShares, ElementShares, Place, PlaceEach, ShareCursor, Shares, WorkersPlace
+from ._stats import InputStats, Meter
+
+_MIN_AHEAD = 2
+_SMALL_BYTES = 2 << 20  # of a batch of which so many may wait as a block has steps
+
+_logger = logging.getLogger("replicant.data")
+
+
+class DistributedDataset:
+    """A dataset whose elements, global batches, are split over the replicas.
+
+    Args:
+        dataset: yields global batches; every component has the batch as its leading dimension. A `Dataset`, or what
+            another library yields batches with (see docs/input.md).
+        topology: workers and replicas.
+        place: makes what the user sees from the rows of this worker's replicas.
+        options: of the distribution.
+        exchange: gives every worker this worker's value and returns those of all. With it the workers compare their
+            datasets, begin every pass at the chief's position, and agree on the last step.
+        workers: places instead of `place` where devices of several workers take part.
+
+    Raises:
+        ArgumentTypeError: nothing that yields batches.
+        ArgumentError: an option that only works for input functions.
+        DatasetError: a scalar component, with more than one replica; data that the workers cannot share as asked.
+        ElementError: components with different batch sizes.
+
+    >>> from replicant.data import Dataset
+    >>> def place(rows, sizes):
+    ...     return [rows[sum(sizes[:i]) : sum(sizes[: i + 1])].tolist() for i in range(len(sizes))]
+    >>> list(DistributedDataset(Dataset.range(7).batch(4), Topology(replicas_per_worker=2), place))
+    [[[0, 1], [2, 3]], [[4, 5], [6]]]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        topology: Topology,
+        place: Place,
+        options: InputOptions | None = None,
+        exchange: Exchange | None = None,
+        *,
+        workers: WorkersPlace | None = None,
+    ) -> None:
+        options = options or InputOptions()
+        if options.experimental_replication_mode is not InputReplicationMode.PER_WORKER:
+            raise ArgumentError(
+                "InputReplicationMode.PER_REPLICA only works with `distribute_datasets_from_function`. "
+                "Leave experimental_replication_mode at PER_WORKER."
+            )
+        if isinstance(dataset, DistributedDataset):
+            raise ArgumentTypeError("This dataset is distributed already. Loop over it, or give the dataset that it was made of.")
+        dataset = as_dataset(dataset)
+        policy = dataset.options().experimental_distribute.auto_shard_policy
+        node, sharding = _sharded(dataset.node, topology, policy, exchange)
+        self._explain: Callable[[], InputPlan] = lambda: input_plan(
+            dataset.node, policy, topology.num_workers, topology.replicas_per_worker
+        )
+        self._shares: Shares = BatchShares(node, topology, place, sharding.shared, dataset.node, workers)
+        self._cardinality = dataset.cardinality() if self._shares.ends_everywhere else self._shares.cardinality
+        self._options, self._exchange = options, exchange
+
+    @classmethod
+    def from_function(
+        cls,
+        dataset_fn: Callable[[InputContext], Any],
+        topology: Topology,
+        place: PlaceEach,
+        options: InputOptions | None = None,
+        exchange: Exchange | None = None,
+        *,
+        workers: WorkersPlace | None = None,
+    ) -> "DistributedDataset":
+        """The datasets that an input function makes: each replica in turn gets the next element, as it is.
+
+        Args:
+            dataset_fn: called once for this worker, or once per replica of it if the options say so.
+            topology: workers and replicas.
+            place: makes what the user sees from the elements of this worker's replicas.
+            options: of the distribution.
+            exchange: as for the class.
+            workers: as for the class.
+
+        Raises:
+            ArgumentTypeError: no function, or one that returns something else than a dataset.
+        """
+        if not callable(dataset_fn):
+            raise ArgumentTypeError(
+                "distribute_datasets_from_function takes a function that makes a dataset of an InputContext. "
+                f"Received: {dataset_fn!r}. To distribute a dataset, use `experimental_distribute_dataset`."
+            )
+        options = options or InputOptions()
+        if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
+            contexts = [InputContext(topology.num_replicas, i, topology.num_replicas) for i in topology.local_replica_ids]
+        else:
+            contexts = [InputContext(topology.num_workers, topology.worker_index, topology.num_replicas)]
+        datasets = [as_dataset(dataset_fn(context)) for context in contexts]
+        new = object.__new__(cls)
+        new._shares = ElementShares(tuple(dataset.node for dataset in datasets), topology, place, workers)
+        new._explain = _no_plan
+        new._cardinality = new._shares.cardinality
+        new._options, new._exchange = options, exchange
+        if not new._shares.ends_everywhere:
+            _check_exchange(exchange, topology)
+        return new
+
+    def __iter__(self) -> "DistributedIterator":
+        return DistributedIterator(self._shares, self._options, self._exchange)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What this worker reads, as graphs."""
+        return self._shares.nodes
+
+    @property
+    def element_spec(self) -> Any:
+        """Structure of `PerReplicaSpec`, or of `TensorSpec` with one replica."""
+        return self._shares.spec
+
+    def cardinality(self) -> int:
+        """Number of steps of one pass of this worker; -1: infinite, -2: unknown."""
+        return self._cardinality
+
+    def explain(self) -> InputPlan:
+        """Who reads what, and what each replica gets of it.
+
+        Raises:
+            DatasetError: an input function made the dataset; only that function knows.
+        """
+        return self._explain()
+
+
+class DistributedIterator(ElementIterator):
+    """One pass over a distributed dataset; a thread keeps the next batches on the devices."""
+
+    def __init__(self, shares: Shares, options: InputOptions, exchange: Exchange | None) -> None:
+        super().__init__(" | ".join(describe(node) for node in shares.nodes))
+        self._shares, self._exchange = shares, exchange
+        self._fetch = options.fetch and not shares.asks_others  # who asks others does so on the thread that all of them ask on
+        self._ahead = max(_MIN_AHEAD, options.experimental_per_replica_buffer_size)
+        self._go_to(None)
+
+    def _go_to(self, position: State | None) -> None:
+        self._step = position["step"] if position else 0
+        self._end: End | None = None
+        self._agreed: AgreedSteps | None = None
+        self._ended = False
+        self._meter = Meter()
+        self._failure: Exception | None = None
+        try:
+            cursor = self._shares.open(position and self._own_share(position))
+        except Exception as error:
+            if not self._agrees:
+                raise
+            self._failure = error  # raised when the others are there, who are told of it
+        else:
+            self._read_with(cursor)
+
+    def _read_with(self, cursor: ShareCursor) -> None:
+        self._cursor = cursor
+        self._last = cursor.state()
+        fetch = self._fetch
+
+        def produce() -> Any:
+            share = cursor.next()
+            if share is None:
+                return END
+            return (share.placed() if fetch else share), share.num_examples, cursor.state()
+
+        self._background = Background(produce, cursor.close, self._ahead, "replicant-input")
+
+    def _take(self) -> Any:
+        if self._ended:
+            return END
+        self._meter.ask()
+        if self._end is None:
+            self._end = self._agreed_end()
+            if self._end.is_open or self._shares.asks_others:
+                self._agreed = self._made_steps()
+        item, forms = self._next(self._end)
+        if item is None:
+            self._ended = True
+            return END
+        self._step += 1
+        if item is END:
+            self._meter.answer(0)
+            return self._shares.nothing().placed(forms)
+        element, num_examples, self._last = item
+        element = element if self._fetch else element.placed(forms)
+        self._meter.answer(num_examples)
+        return element
+
+    def _next(self, end: End) -> tuple[Any, Sequence[Any] | None]:
+        """What this worker has for the next step, `END` if it has nothing, or None after the last step; and all workers' forms."""
+        if self._agreed is not None and not end.is_at(self._step):
+            return self._agreed.next(self._step) or (None, None)
+        item = self._background.next() if self._agreed is None else self._agreed.own()
+        return (None if end.reached(self._step, item is not END) else item), None
+
+    def _made_steps(self) -> AgreedSteps:
+        assert self._exchange is not None, "checked when the dataset was made"
+        background, shares, fetch = self._background, self._shares, self._fetch
+
+        def size_of(item: Any) -> int:
+            return 0 if fetch else item[0].num_bytes
+
+        def take() -> Any:
+            item = background.next()
+            if item is not END and not fetch and size_of(item) < _SMALL_BYTES:
+                background.keep(max(self._ahead, MOST_STEPS))
+            return item
+
+        return AgreedSteps(
+            take,
+            lambda: background.is_ready,
+            form_of=lambda item: None if fetch else item[0].form(),
+            form_of_nothing=lambda: shares.nothing().form(),
+            size_of=size_of,
+            exchange=self._exchange,
+        )
+
+    def _agreed_end(self) -> End:
+        if self._agrees:
+            self._go_to_the_chiefs()
+        if self._shares.ends_everywhere:
+            return End()
+        assert self._exchange is not None, "checked when the dataset was made"
+        return agree_on_end(self._shares.cardinality, self._exchange)
+
+    @property
+    def _agrees(self) -> bool:
+        """Whether all workers read the same, and have to begin at one position."""
+        shares = self._shares
+        return self._exchange is not None and shares.topology.num_workers > 1 and shares.ends_everywhere
+
+    def _go_to_the_chiefs(self) -> None:
+        assert self._exchange is not None, "only called then"
+
+        def begin() -> tuple[int, State]:
+            if self._failure is not None:
+                raise self._failure
+            self._cursor.fix()
+            self._last = self._cursor.state()
+            return self._step, self._last
+
+        position = agreed_position(self._exchange, self._shares.nodes, begin)
+        if position != self._last:
+            self._background.close()
+            self._cursor.close()
+            self._read_with(self._shares.open(position))
+
+    def _position(self) -> State:
+        if self._failure is not None:
+            raise self._failure
+        if self._shares.workers is None or not self._shares.asks_others:
+            return {"step": self._step, "share": self._last}
+        return {"step": self._step, "workers": self._shares.workers.states(self._last)}
+
+    def _own_share(self, position: State) -> State:
+        """Where this worker was: the same place as all, or one of its own."""
+        if "workers" not in position:
+            return position["share"]
+        places, topology = position["workers"], self._shares.topology
+        if len(places) != topology.num_workers:
+            raise DatasetError(
+                f"The position was saved by {len(places)} workers, each of which read its own part of the data; "
+                f"{topology.num_workers} cannot go on from there. Use as many, or AutoShardPolicy.DATA, with which the number "
+                "does not matter."
+            )
+        return places[topology.worker_index]
+
+    def close(self) -> None:
+        self._ended = True
+        self._agreed = None
+        if self._failure is None:
+            self._background.close()
+
+    def stats(self) -> InputStats:
+        """Examples per second, and how long the consumer waited for them, since the iterator was made or restored.
+
+        >>> from replicant.data import Dataset
+        >>> place = lambda rows, sizes: rows
+        >>> with iter(DistributedDataset(Dataset.range(6).batch(4), Topology(), place)) as iterator:
+        ...     elements = list(iterator)
+        ...     stats = iterator.stats()
+        >>> stats.num_steps, stats.num_examples
+        (2, 6)
+        """
+        return self._meter.stats(self._background.num_ready, self._ahead)
+
+    @property
+    def element_spec(self) -> Any:
+        """Structure of `PerReplicaSpec`, or of `TensorSpec` with one replica."""
+        return self._shares.spec
+
+
+def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: Exchange | None) -> tuple[Node, Sharding]:
+    """What this worker reads of a dataset; workers agree on what they must."""
+    num_workers, worker = topology.num_workers, topology.worker_index
+    if num_workers > 1 and exchange is not None:
+        check_same(exchange, lambda: facts_of(node, policy, files_of(node)))
+    own, sharding = autoshard(node, num_workers, worker, policy)
+    if num_workers == 1:
+        return own, sharding
+    if policy is AutoShardPolicy.AUTO and sharding.policy is AutoShardPolicy.DATA and worker == 0:
+        _inform(
+            f"AutoShardPolicy.AUTO: {num_workers} workers share this dataset by DATA, because {sharding.reason}. Every worker "
+            "reads everything and keeps its share of each batch."
+        )
+    if sharding.policy is not AutoShardPolicy.DATA:
+        _check_exchange(exchange, topology)
+    elif exchange is None and unseeded_shuffle(node) is not None:
+        raise DatasetError(
+            f"The {num_workers} workers would shuffle this dataset in different orders, because `shuffle` has no seed: some "
+            "elements would be seen twice, others never. Give it one: `shuffle(buffer_size, seed=1)`."
+        )
+    return own, sharding
+
+
+def _check_exchange(exchange: Exchange | None, topology: Topology) -> None:
+    if exchange is None:
+        raise DatasetError(
+            f"The {topology.num_workers} workers can have different numbers of steps with this dataset, and have no way to "
+            "agree on the last one. Distribute it with a strategy for several workers."
+        )
+
+
+def _no_plan() -> InputPlan:
+    raise DatasetError(
+        "An input function made this dataset, and only that function knows who reads what. `explain()` is for datasets that "
+        "`experimental_distribute_dataset` shares."
+    )
+
+
+@functools.cache
+def _inform(message: str) -> None:
+    """One line, once: through `logging`, or on standard error if the program has not configured that."""
+    if _logger.hasHandlers():
+        _logger.info(message)
+    else:
+        print(message, file=sys.stderr)  # noqa: T201 - INFO is invisible before logging is configured

@@ -1,0 +1,69 @@
+"""Datasets that several workers read in the same order, each of them all of it: what `fit` reads under DATA."""
+
+from .._dataset import Dataset
+from .._iterator import DatasetIterator
+from ..graph._graph import Node, State
+from ..sharding._autoshard import files_of, in_agreement
+from ._agreement import Exchange, agreed_position
+from ._same_data import check_same, facts_of
+
+
+class AlikeDataset(Dataset):
+    """The elements of a dataset, in the chief's order on every worker.
+
+    Args:
+        dataset: of this worker; all workers make one.
+        exchange: with the other workers.
+
+    Raises:
+        DatasetError: the workers' datasets differ.
+    """
+
+    def __init__(self, dataset: Dataset, exchange: Exchange) -> None:
+        options = dataset.options()
+        policy = options.experimental_distribute.auto_shard_policy
+        check_same(exchange, lambda: facts_of(dataset.node, policy, files_of(dataset.node)))
+        super().__init__(in_agreement(dataset.node), options)
+        self._exchange = exchange
+
+    def __iter__(self) -> "AlikeIterator":
+        return AlikeIterator(self.node, self._exchange)
+
+
+class AlikeIterator(DatasetIterator):
+    """Goes to the chief's position when the first element is asked for."""
+
+    def __init__(self, node: Node, exchange: Exchange) -> None:
+        self._exchange = exchange
+        super().__init__(node)
+
+    def _go_to(self, position: State | None) -> None:
+        self._failure: Exception | None = None
+        self._agreed = False
+        try:
+            super()._go_to(position)
+        except Exception as error:  # noqa: BLE001 - raised when the others are there, who are told of it
+            self._failure = error
+
+    def _take(self) -> object:
+        if not self._agreed:
+            self._agreed = True
+            position = agreed_position(self._exchange, [self._node], self._begin)
+            if position != self._cursor.state():
+                self._cursor.close()
+                self._cursor = self._node.open(position)
+        return super()._take()
+
+    def _begin(self) -> tuple[int, State]:
+        if self._failure is not None:
+            raise self._failure
+        return 0, self._cursor.state()
+
+    def _position(self) -> State:
+        if self._failure is not None:
+            raise self._failure
+        return super()._position()
+
+    def close(self) -> None:
+        if self._failure is None:
+            super().close()

@@ -1,0 +1,421 @@
+"""What this worker's replicas get in each step, before it is placed on their devices.
+
+`BatchShares` cuts global batches; `ElementShares` gives every replica the next element as it is.
+"""
+
+import abc
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from replicant._topology import Topology
+from replicant.errors import DatasetError, ElementError
+
+from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, known
+from ..graph._structure import PerReplicaSpec, TensorSpec, component_names, flatten, map_leaves, show_structure
+from ..sharding._rebatch import chunk_sizes, own_steps, static_chunk_size, worker_chunk
+
+# Receives this worker's rows of one component in replica order, and how many of them each of its replicas gets. With
+# one replica in all, the component comes as it is; the sizes are then its leading size, or () for a scalar. Returns
+# what the user sees.
+Place = Callable[[np.ndarray, tuple[int, ...]], Any]
+
+# Receives one component of the elements of this worker's replicas, in replica order. Returns what the user sees.
+PlaceEach = Callable[[Sequence[Any]], Any]
+
+
+class WorkersPlace(Protocol):
+    """Places batches on the devices of several workers."""
+
+    def whole(self, leaf: np.ndarray, sizes: tuple[int, ...]) -> Any:
+        """One component of a batch that all workers have; `sizes[r]` rows for replica r."""
+        ...
+
+    def form(self, columns: Sequence[Sequence[Any]]) -> Any:
+        """What the other workers have to know of components of which each has the parts of its own replicas."""
+        ...
+
+    def together(self, columns: Sequence[Sequence[Any]], forms: Sequence[Any] | None = None) -> list[Any]:
+        """Such components; all workers call it in the same step. `forms`: of all workers, which else tell each other theirs."""
+        ...
+
+    def states(self, state: State) -> list[State]:
+        """What all workers gave, in their order."""
+        ...
+
+
+MISSING = object()  # where a replica gets no element
+
+
+@dataclasses.dataclass
+class Share:
+    """One step of this worker: for each component, what is given to the function that places it."""
+
+    structure: Any
+    parts: list[tuple[Any, ...]]
+    place: Callable[..., Any]
+    num_examples: int
+    workers: WorkersPlace | None = None  # places all components at once, instead of `place`
+
+    def placed(self, forms: Sequence[Any] | None = None) -> Any:
+        """What the user sees. `forms`: of this step on all workers, where they are known."""
+        if self.workers is not None:
+            return jax.tree_util.tree_unflatten(self.structure, self.workers.together(self._columns(), forms))
+        return jax.tree_util.tree_unflatten(self.structure, [self.place(*part) for part in self.parts])
+
+    def form(self) -> Any:
+        """What other workers have to know of this step; None: nothing."""
+        return None if self.workers is None else self.workers.form(self._columns())
+
+    @property
+    def num_bytes(self) -> int:
+        """How much memory its rows take on the host."""
+        columns = [column if isinstance(column, list) else [column] for column, *_ in self.parts]
+        return sum(getattr(part, "nbytes", 0) for column in columns for part in column)
+
+    def _columns(self) -> list[Any]:
+        return [column for (column,) in self.parts]
+
+
+class ShareCursor(abc.ABC):
+    """A position in the steps of this worker."""
+
+    @abc.abstractmethod
+    def next(self) -> Share | None:
+        """The next step; None at the end, and from then on."""
+
+    @abc.abstractmethod
+    def state(self) -> State:
+        """The position."""
+
+    def fix(self) -> None:
+        """As `Cursor.fix`."""
+        return
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Stop what runs in the background."""
+
+
+class Shares(abc.ABC):
+    """The steps of this worker, and what is known of them."""
+
+    topology: Topology
+    workers: WorkersPlace | None
+
+    @property
+    @abc.abstractmethod
+    def nodes(self) -> tuple[Node, ...]:
+        """What is read."""
+
+    @property
+    @abc.abstractmethod
+    def spec(self) -> Any:
+        """Structure of `PerReplicaSpec`, or of `TensorSpec` with one replica."""
+
+    @property
+    @abc.abstractmethod
+    def cardinality(self) -> int:
+        """Number of steps, INFINITE or UNKNOWN."""
+
+    @property
+    @abc.abstractmethod
+    def ends_everywhere(self) -> bool:
+        """Whether all workers have equally many steps, whatever the data."""
+
+    @property
+    def asks_others(self) -> bool:
+        """Whether placing a step asks the other workers for theirs."""
+        return False
+
+    @abc.abstractmethod
+    def open(self, state: State | None = None) -> ShareCursor:
+        """At the beginning of a new pass, or at a position."""
+
+    @abc.abstractmethod
+    def nothing(self) -> Share:
+        """A step without any row."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchShares(Shares):
+    """The chunks of global batches that belong to this worker.
+
+    Args:
+        node: yields the batches.
+        topology: workers and replicas.
+        place: of one component.
+        shared: whether all workers see the same batches, and share each; else the batches are this worker's own.
+        whole: what all workers read together: a worker without any element cannot find out its spec by itself.
+        workers: places instead of `place` where devices of several workers take part.
+
+    Raises:
+        DatasetError: a scalar component, with more than one replica.
+        ElementError: components with different batch sizes.
+    """
+
+    node: Node
+    topology: Topology
+    place: Place
+    shared: bool
+    whole: Node
+    workers: WorkersPlace | None = None
+
+    def __post_init__(self) -> None:
+        if self.topology.num_replicas > 1 and self.whole.spec is not None:
+            leaves, structure = flatten(self.whole.spec)
+            _check_sizes([leaf.shape for leaf in leaves], structure, self.topology.num_replicas)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (self.node,)
+
+    @property
+    def spec(self) -> Any:
+        if self.whole.spec is None or self.topology.num_replicas == 1:
+            return self.whole.spec
+
+        def local(leaf: TensorSpec) -> PerReplicaSpec:
+            size = static_chunk_size(leaf.shape[0], self.topology.num_replicas)
+            return PerReplicaSpec(TensorSpec((size, *leaf.shape[1:]), leaf.dtype), self.topology.replicas_per_worker)
+
+        return map_leaves(local, self.whole.spec)
+
+    @property
+    def cardinality(self) -> int:
+        size = self.node.cardinality
+        if self.ends_everywhere or not known(size) or self.whole.spec is None:
+            return size
+        sizes = {leaf.shape[0] for leaf in flatten(self.whole.spec)[0]}
+        batch_size = sizes.pop() if len(sizes) == 1 else None
+        return UNKNOWN if batch_size is None and size else size * len(self.cut(batch_size or 0))
+
+    @property
+    def ends_everywhere(self) -> bool:
+        return self.shared or self.topology.num_workers == 1
+
+    def cut(self, batch_size: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """First row and sizes of this worker's replicas, for each step that a batch lasts."""
+        return (worker_chunk(batch_size, self.topology),) if self.shared else own_steps(batch_size, self.topology)
+
+    def of_batch(self, element: Any) -> list[Share]:
+        """The steps of one batch."""
+        leaves, structure = flatten(element)
+        arrays = [np.asarray(leaf, dtype=object if isinstance(leaf, str | bytes) else None) for leaf in leaves]
+        if self.topology.num_replicas == 1:
+            rows = arrays[0].shape[0] if arrays and arrays[0].ndim else 1
+            return [Share(structure, [(array, array.shape[:1]) for array in arrays], self.place, rows)]
+        _check_sizes([array.shape for array in arrays], structure, self.topology.num_replicas)
+        cuts = self.cut(len(arrays[0]) if arrays else 0)
+        if self.workers is not None:
+            return self._of_workers(structure, arrays, cuts)
+        return [
+            Share(structure, [(array[start : start + sum(sizes)], sizes) for array in arrays], self.place, sum(sizes))
+            for start, sizes in cuts
+        ]
+
+    def _of_workers(self, structure: Any, arrays: list[np.ndarray], cuts: Any) -> list[Share]:
+        assert self.workers is not None, "only called then"
+        if self.shared:
+            sizes = chunk_sizes(len(arrays[0]) if arrays else 0, self.topology.num_replicas)
+            rows = sum(cuts[0][1])
+            return [Share(structure, [(array, sizes) for array in arrays], self.workers.whole, rows)]
+        return [
+            Share(structure, [(_rows(array, start, sizes),) for array in arrays], self.place, sum(sizes), self.workers)
+            for start, sizes in cuts
+        ]
+
+    @property
+    def asks_others(self) -> bool:
+        return self.workers is not None and not self.shared
+
+    def open(self, state: State | None = None) -> "BatchShareCursor":
+        cursor = BatchShareCursor(self, self.node.open(state and state["source"]))
+        if state:
+            cursor.go_to(state["step"])
+        return cursor
+
+    def nothing(self) -> Share:
+        leaves, structure = _known(self.whole.spec)
+        sizes = (0,) * self.topology.replicas_per_worker
+        if self.workers is not None:
+            return Share(structure, [([_no_rows(leaf) for _ in sizes],) for leaf in leaves], self.place, 0, self.workers)
+        return Share(structure, [(_no_rows(leaf), sizes) for leaf in leaves], self.place, 0)
+
+
+class BatchShareCursor(ShareCursor):
+    """Holds the steps that are left of one batch; its position is where that batch began, and the step in it."""
+
+    def __init__(self, shares: BatchShares, source: Cursor) -> None:
+        self.shares, self.source = shares, source
+        self.left: deque[Share] = deque()
+        self.before: State | None = None
+        self.step = 0
+
+    def go_to(self, step: int) -> None:
+        """Stand before this step of the batch at the source's position."""
+        if step and self._read():
+            for _ in range(step):
+                self.next()
+
+    def _read(self) -> bool:
+        self.before = None if self.shares.shared else self.source.state()
+        block = self.source.pull(1)
+        self.step = 0
+        if block is not None:
+            self.left.extend(self.shares.of_batch(next(block.elements())))
+        return block is not None
+
+    def next(self) -> Share | None:
+        if not (self.left or self._read()):
+            return None
+        self.step += 1
+        return self.left.popleft()
+
+    def state(self) -> State:
+        if not self.left:
+            return {"step": 0, "source": self.source.state()}
+        return {"step": self.step, "source": self.before}
+
+    def fix(self) -> None:
+        self.source.fix()
+
+    def close(self) -> None:
+        self.source.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class ElementShares(Shares):
+    """The next element for each replica in turn, as it is.
+
+    Args:
+        sources: one that all replicas of this worker read from, or one for each.
+        topology: workers and replicas.
+        place: of one component.
+    """
+
+    sources: tuple[Node, ...]
+    topology: Topology
+    place: PlaceEach
+    workers: WorkersPlace | None = None
+
+    @property
+    def asks_others(self) -> bool:
+        return self.workers is not None
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return self.sources
+
+    @property
+    def element_spec(self) -> Any:
+        """Spec of the elements."""
+        return next((node.spec for node in self.nodes if node.spec is not None), None)
+
+    @property
+    def spec(self) -> Any:
+        if self.topology.num_replicas == 1 or self.element_spec is None:
+            return self.element_spec
+        return map_leaves(lambda leaf: PerReplicaSpec(leaf, self.topology.replicas_per_worker), self.element_spec)
+
+    @property
+    def cardinality(self) -> int:
+        sizes = [node.cardinality for node in self.nodes]
+        if INFINITE in sizes or UNKNOWN in sizes:
+            return INFINITE if INFINITE in sizes else UNKNOWN
+        return max(sizes) if len(sizes) > 1 else -(-sizes[0] // self.topology.replicas_per_worker)
+
+    @property
+    def ends_everywhere(self) -> bool:
+        return self.topology.num_workers == 1
+
+    def open(self, state: State | None = None) -> "ElementShareCursor":
+        states = state["sources"] if state else [None] * len(self.nodes)
+        return ElementShareCursor(self, [node.open(each) for node, each in zip(self.nodes, states, strict=True)])
+
+    def of_elements(self, elements: list[Any]) -> Share:
+        """The step with one element per replica, or `MISSING`; there is one at least."""
+        flat = [flatten(element) for element in elements if element is not MISSING]
+        first, structure = flat[0]
+        for _, its in flat:
+            if its != structure:
+                raise ElementError(
+                    "distribute_datasets_from_function: the elements for the replicas of one step must have one structure. "
+                    f"Found {show_structure(structure)} and {show_structure(its)}."
+                )
+        rest = iter(leaves for leaves, _ in flat)
+        nothing = [no_rows_like(leaf) for leaf in first]
+        rows = [nothing if element is MISSING else next(rest) for element in elements]
+        num_examples = sum(np.shape(leaves[0])[0] if np.ndim(leaves[0]) else 1 for leaves, _ in flat if leaves)
+        columns = [(list(column),) for column in zip(*rows, strict=True)]
+        return Share(structure, columns, self.place, num_examples, self.workers)
+
+    def nothing(self) -> Share:
+        leaves, structure = _known(self.element_spec)
+        count = self.topology.replicas_per_worker
+        return Share(structure, [([_no_rows(leaf)] * count,) for leaf in leaves], self.place, 0, self.workers)
+
+
+class ElementShareCursor(ShareCursor):
+    """Pulls one element per replica."""
+
+    def __init__(self, shares: ElementShares, sources: list[Cursor]) -> None:
+        self.shares, self.sources = shares, sources
+
+    def next(self) -> Share | None:
+        count = self.shares.topology.replicas_per_worker
+        asked = self.sources if len(self.sources) > 1 else self.sources * count
+        elements = [MISSING if (block := source.pull(1)) is None else next(block.elements()) for source in asked]
+        return None if all(element is MISSING for element in elements) else self.shares.of_elements(elements)
+
+    def state(self) -> State:
+        return {"sources": [source.state() for source in self.sources]}
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+
+
+def no_rows_like(leaf: Any) -> np.ndarray:
+    """The share of a replica that gets nothing where others get ``leaf``: of a scalar, an empty vector."""
+    array = np.asarray(leaf, dtype=object if isinstance(leaf, str | bytes) else None)
+    return np.empty((0, *array.shape[1:]), array.dtype)
+
+
+def _rows(array: np.ndarray, start: int, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    ends = [start + sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return [array[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def _no_rows(spec: TensorSpec) -> np.ndarray:
+    return np.empty((0, *(size or 0 for size in spec.shape[1:])), spec.dtype)
+
+
+def _known(spec: Any) -> tuple[list[TensorSpec], Any]:
+    if spec is None:
+        raise DatasetError(
+            "This worker has no element at all, and cannot know what the other workers' elements look like. Give every worker at "
+            "least one element, or declare them: `Dataset.from_generator(fn, output_signature=...)`."
+        )
+    return flatten(spec)
+
+
+def _check_sizes(shapes: list[tuple[int | None, ...]], structure: Any, num_replicas: int) -> None:
+    """Every component has rows, and as many as the others."""
+    for i, shape in enumerate(shapes):
+        if not shape:
+            raise DatasetError(
+                f"{component_names(structure)[i]} of the dataset is a scalar, which {num_replicas} replicas cannot "
+                "share: every component needs the global batch as its leading dimension. "
+                "Call `batch(global_batch_size)` on the dataset, after `enumerate` and `map`s that reduce a batch."
+            )
+    if len({shape[0] for shape in shapes if shape[0] is not None}) > 1:
+        sizes = ", ".join(f"{name} has shape {shape}" for name, shape in zip(component_names(structure), shapes, strict=True))
+        raise ElementError(
+            f"All components of a global batch need the same leading size to be split over {num_replicas} replicas, "
+            f"but {sizes}. Zip the datasets before `batch`, or reshape the components in `map`."
+        )

@@ -1,0 +1,222 @@
+"""Auto-sharding: who reads what when several workers share a dataset, as a pure rewrite of the graph.
+
+Batches are cut after this, by the same rule under every policy: under DATA all workers see the same global batches and
+each takes its chunks (`_rebatch.worker_chunk`); under FILE and OFF a worker's batches are its own
+(`_rebatch.own_steps`).
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from replicant.errors import DatasetError
+
+from .._options import AutoShardPolicy
+from ..files._files import FileNames, ReadFiles
+from ..graph._graph import Node, nodes, rewrite, sample
+from ..graph._structure import STRING, flatten
+from ..sources._foreign import Foreign
+from ..sources._sources import Rows
+from ..transforms._cache import Cache, MemoryStore
+from ..transforms._cache_file import FileStore
+from ..transforms._interleave import Interleave
+from ..transforms._nested_orders import NestedOrders
+from ..transforms._shuffle import Shuffle
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """What one worker reads, and why: ``policy`` is DATA, FILE or OFF; ``files`` is None where it reads everything."""
+
+    policy: AutoShardPolicy
+    reason: str
+    files: tuple[str, ...] | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether all workers see the same batches and share each of them."""
+        return self.policy is AutoShardPolicy.DATA
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """A node without inputs; ``read``: its elements name files that are then read."""
+
+    node: Node
+    read: bool
+
+    @property
+    def has_files(self) -> bool:
+        return isinstance(self.node, FileNames) or (self.read and _is_named(self.node))
+
+
+def autoshard(node: Node, num_workers: int, worker_index: int, policy: AutoShardPolicy) -> tuple[Node, Sharding]:
+    """What worker ``worker_index`` of ``num_workers`` opens instead of ``node``.
+
+    Args:
+        node: yields global batches.
+        num_workers: workers that share it.
+        worker_index: this worker, from 0.
+        policy: AUTO: FILE if everything is read from files and there are enough of them, else DATA.
+
+    Raises:
+        DatasetError: FILE without files, or with fewer files than workers; a source that cannot be shared.
+
+    >>> from replicant.data import Dataset
+    >>> autoshard(Dataset.range(8).batch(4).node, 2, 0, AutoShardPolicy.AUTO)[1]
+    Sharding(policy=<AutoShardPolicy.DATA: 2>, reason='the dataset reads no files', files=None)
+    """
+    sources = list(_sources(node))
+    policy, reason = _decided(sources, num_workers, policy)
+    if num_workers == 1 or policy is AutoShardPolicy.OFF:
+        return node, Sharding(policy, reason)
+    if policy is AutoShardPolicy.DATA:
+        return in_agreement(node), Sharding(policy, reason)
+
+    def own_files(source: Node) -> Node:
+        if isinstance(source, Rows):
+            tables = tuple(table[worker_index::num_workers] for table in source.tables)
+            return dataclasses.replace(source, size=len(tables[0]), tables=tables)
+        assert isinstance(source, Foreign)
+        own = source.of_worker(num_workers, worker_index)
+        assert own is not None, "decided before"
+        return own
+
+    suffix = f".worker-{worker_index}-of-{num_workers}"
+    names = [name for source in sources for name in _names(own_files(source.node))]
+    return _rewrite_sources(node, own_files, suffix), Sharding(policy, reason, tuple(names))
+
+
+def files_of(node: Node) -> list[str]:
+    """Names of the files that are read, as far as sources name them."""
+    return [name for source in _sources(node) if source.has_files for name in _names(source.node)]
+
+
+def unseeded_shuffle(node: Node) -> Shuffle | None:
+    """A shuffle whose order depends on a number that every process draws by itself."""
+    return next((each for each in nodes(node) if isinstance(each, Shuffle) and each.seed is None), None)
+
+
+def _decided(sources: list[_Source], num_workers: int, policy: AutoShardPolicy) -> tuple[AutoShardPolicy, str]:
+    """DATA, FILE or OFF, and why."""
+    if policy in (AutoShardPolicy.OFF, AutoShardPolicy.HINT):
+        return AutoShardPolicy.OFF, f"AutoShardPolicy.{policy.name} was asked for"
+    if num_workers == 1:
+        return AutoShardPolicy.DATA, "there is one worker, which reads everything"
+    if policy is AutoShardPolicy.AUTO and all(source.has_files and source.read for source in sources):
+        fewest = min(_num_files(source.node) for source in sources)
+        if fewest >= num_workers:
+            return AutoShardPolicy.FILE, f"everything is read from files, and {fewest} are enough for {num_workers} workers"
+    if policy is AutoShardPolicy.FILE:
+        _check_files(sources, num_workers)
+        return policy, "AutoShardPolicy.FILE was asked for"
+    _check_same(sources, num_workers)
+    if policy is AutoShardPolicy.DATA:
+        return policy, "AutoShardPolicy.DATA was asked for"
+    return AutoShardPolicy.DATA, _why_not_files(sources, num_workers)
+
+
+def _why_not_files(sources: list[_Source], num_workers: int) -> str:
+    for source in sources:
+        if isinstance(source.node, Foreign):
+            return f"a {source.node.kind} is shared by files only if AutoShardPolicy.FILE is asked for"
+    with_files = [source.node for source in sources if source.has_files and source.read]
+    if not with_files:
+        return "the dataset reads no files"
+    if len(with_files) < len(sources):
+        other = next(source.node for source in sources if not (source.has_files and source.read))
+        return f"not everything is read from files: {other.label} is not"
+    return f"{_count(min(map(_num_files, with_files)))} cannot be shared among {num_workers} workers"
+
+
+def _check_files(sources: list[_Source], num_workers: int) -> None:
+    """Every source can be shared by files.
+
+    Raises:
+        DatasetError: one cannot.
+    """
+    remedy = (
+        "Set `options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA`: every worker reads everything and keeps "
+        "its share of each batch."
+    )
+    for source in sources:
+        node = source.node
+        if isinstance(node, Foreign) and node.of_worker(num_workers, 0) is not None:
+            continue
+        if not source.has_files:
+            raise DatasetError(
+                f"AutoShardPolicy.FILE shares the files of a dataset among the {num_workers} workers, but {node.label} reads "
+                f"0 files. {remedy}"
+            )
+        if _num_files(node) < num_workers:
+            raise DatasetError(
+                f"AutoShardPolicy.FILE cannot share {_count(_num_files(node))} among {num_workers} workers: each needs "
+                f"one at least. Write the data to {num_workers} files or more. Or: {remedy}"
+            )
+
+
+def _check_same(sources: list[_Source], num_workers: int) -> None:
+    for source in sources:
+        node = source.node
+        if isinstance(node, Foreign) and not node.same_everywhere:
+            raise DatasetError(
+                f"A {node.kind} cannot be shared among {num_workers} workers: each worker would draw its own elements, and "
+                "some would be seen twice, others never. Use `strategy.distribute_datasets_from_function(fn)`, where "
+                "`fn(context)` makes the share of worker `context.input_pipeline_id` of `context.num_input_pipelines`. Or "
+                "set AutoShardPolicy.OFF if every worker's own share is what it yields."
+            )
+
+
+def _sources(node: Node, read: bool = False) -> list[_Source]:
+    """The nodes without inputs, in order."""
+    if not node.inputs:
+        return [_Source(node, read)]
+    read = read or _reads(node)
+    return [source for child in node.inputs for source in _sources(child, read)]
+
+
+def _rewrite_sources(node: Node, fn: Callable[[Node], Node], suffix: str) -> Node:
+    """The graph with other sources. What it keeps of earlier passes, it keeps elsewhere."""
+    if not node.inputs:
+        return fn(node)
+    inputs = tuple(_rewrite_sources(child, fn, suffix) for child in node.inputs)
+    return _with_inputs(node, inputs, suffix)
+
+
+def _with_inputs(node: Node, inputs: tuple[Node, ...], suffix: str) -> Node:
+    if not isinstance(node, Cache):
+        return node.with_inputs(*inputs)
+    own_file = isinstance(node.store, FileStore)
+    store = FileStore(f"{node.store.path}{suffix}", inputs[0]) if isinstance(node.store, FileStore) else MemoryStore()
+    return dataclasses.replace(node, inputs=inputs, store=store, name=node.name + suffix if own_file else node.name)
+
+
+def in_agreement(node: Node) -> Node:
+    """The graph that workers read alike from one position: also in what functions of `interleave` make."""
+    return rewrite(node, lambda each: dataclasses.replace(each, alike=True) if isinstance(each, Interleave) else each)
+
+
+def _reads(node: Node) -> bool:
+    """Whether it reads the files that its input names."""
+    if isinstance(node, Interleave):
+        element = sample(node.input)
+        return element is not None and any(_reads(each) for each in nodes(node.child(element, NestedOrders())))
+    return isinstance(node, ReadFiles)
+
+
+def _is_named(node: Node) -> bool:
+    return isinstance(node, Rows) and any(leaf.dtype == STRING for leaf in flatten(node.spec)[0])
+
+
+def _names(node: Node) -> list[str]:
+    if not isinstance(node, Rows):
+        return [node.label]
+    specs = flatten(node.spec)[0]
+    return [str(name) for table, spec in zip(node.tables, specs, strict=True) if spec.dtype == STRING for name in table]
+
+
+def _num_files(node: Node) -> int:
+    return node.size if isinstance(node, Rows) else 0
+
+
+def _count(number: int) -> str:
+    return f"{number} file{'' if number == 1 else 's'}"

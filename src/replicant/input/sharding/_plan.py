@@ -1,0 +1,137 @@
+"""The input plan: who reads what, and what each replica gets of it, as a value that prints itself."""
+
+import dataclasses
+from typing import Any
+
+from replicant._display import table, titled
+from replicant._topology import Topology
+
+from .._options import AutoShardPolicy
+from ..graph._graph import Node, known
+from ..graph._structure import flatten
+from ..transforms._batch import Batch
+from ..transforms._cache import Cache
+from ..transforms._map import Map
+from ..transforms._prefetch import Prefetch
+from ._autoshard import Sharding, autoshard
+from ._rebatch import own_steps, worker_chunk
+
+Steps = tuple[tuple[int, ...], ...]  # rows of a worker's replicas, for each step that one batch lasts
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerPlan:
+    """What one worker reads.
+
+    Args:
+        replica_ids: of its replicas.
+        files: names of its files; None: it reads everything.
+        steps: rows of its replicas, for each step that a full batch lasts; empty if the batch size is not known.
+        last_steps: the same for the last batch; empty if that is full, or not known.
+    """
+
+    replica_ids: tuple[int, ...]
+    files: tuple[str, ...] | None
+    steps: Steps
+    last_steps: Steps
+
+
+@dataclasses.dataclass(frozen=True)
+class InputPlan:
+    """How a dataset is distributed: what `Dataset.explain` returns, and what the strategies do.
+
+    Args:
+        policy: DATA, FILE or OFF.
+        reason: why.
+        batch_size: rows of a global batch; None: not known before it is read.
+        last_batch_size: rows of the last one, if it is smaller and known.
+        workers: one row for each.
+    """
+
+    policy: AutoShardPolicy
+    reason: str
+    batch_size: int | None
+    last_batch_size: int | None
+    workers: tuple[WorkerPlan, ...]
+
+    def __str__(self) -> str:
+        size = "of unknown size" if self.batch_size is None else f"of {self.batch_size}"
+        last = "" if self.last_batch_size is None else f", the last one of {self.last_batch_size}"
+        num_replicas = sum(len(worker.replica_ids) for worker in self.workers)
+        head = [
+            f"Input plan: {_count(len(self.workers), 'worker')}, {_count(num_replicas, 'replica')}",
+            f"  policy: {self.policy.name}, because {self.reason}",
+            f"  global batches: {size}{last}",
+        ]
+        return "\n".join([*head, *(f"  worker {i}: {_show(worker)}" for i, worker in enumerate(self.workers))])
+
+    def _repr_html_(self) -> str:
+        heads = ("worker", "replicas", "reads", "rows per batch")
+        rows = [
+            (str(i), ", ".join(map(str, each.replica_ids)), _reads(each), _show_steps(each.steps) or "not known")
+            for i, each in enumerate(self.workers)
+        ]
+        return titled(f"Input plan: {self.policy.name}, because {self.reason}", table(rows, heads))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it."""
+        return {**dataclasses.asdict(self), "policy": self.policy.name}
+
+
+def input_plan(node: Node, policy: AutoShardPolicy, num_workers: int, replicas_per_worker: int) -> InputPlan:
+    """The plan for a dataset of global batches.
+
+    Raises:
+        DatasetError: it cannot be shared by this policy.
+    """
+    batch_size, last = batch_sizes(node)
+    sharded = [autoshard(node, num_workers, worker, policy) for worker in range(num_workers)]
+    sharding = sharded[0][1]
+    last = last if sharding.files is None else None  # that depends on what the files hold
+    topologies = [Topology(num_workers, worker, replicas_per_worker) for worker in range(num_workers)]
+    workers = tuple(
+        WorkerPlan(topology.local_replica_ids, its.files, cut_steps(batch_size, topology, its), cut_steps(last, topology, its))
+        for topology, (_, its) in zip(topologies, sharded, strict=True)
+    )
+    return InputPlan(sharding.policy, sharding.reason, batch_size, last, workers)
+
+
+def cut_steps(batch_size: int | None, topology: Topology, sharding: Sharding) -> Steps:
+    """Rows of this worker's replicas, for each step that a batch lasts."""
+    if batch_size is None:
+        return ()
+    if sharding.shared:
+        return (worker_chunk(batch_size, topology)[1],)
+    return tuple(sizes for _, sizes in own_steps(batch_size, topology))
+
+
+def batch_sizes(node: Node) -> tuple[int | None, int | None]:
+    """Rows of a global batch, and of the last one if it is smaller; None where that is not known."""
+    batch = node
+    while isinstance(batch, Map | Prefetch | Cache):
+        batch = batch.input
+    if isinstance(batch, Batch) and len(batch.sizes) == 1:
+        size = batch.sizes[0]
+        rest = batch.input.cardinality % size if known(batch.input.cardinality) and not batch.drop_remainder else 0
+        return size, rest or None
+    sizes = {leaf.shape[0] if leaf.shape else None for leaf in flatten(node.spec)[0]}
+    return (sizes.pop() if len(sizes) == 1 else None), None
+
+
+def _show(worker: WorkerPlan) -> str:
+    ids = ", ".join(map(str, worker.replica_ids))
+    rows = f"; rows per batch: {_show_steps(worker.steps)}" if worker.steps else ""
+    last = f"; of the last: {_show_steps(worker.last_steps)}" if worker.last_steps else ""
+    return f"replica{'s' if len(worker.replica_ids) > 1 else ''} {ids}; reads {_reads(worker)}{rows}{last}"
+
+
+def _reads(worker: WorkerPlan) -> str:
+    return "everything" if worker.files is None else ", ".join(worker.files)
+
+
+def _show_steps(steps: Steps) -> str:
+    return ", then ".join(" + ".join(map(str, sizes)) for sizes in steps)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

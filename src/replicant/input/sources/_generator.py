@@ -1,0 +1,201 @@
+"""Elements that a generator yields."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from replicant.errors import ArgumentTypeError, ElementError
+
+from ..graph._blocks import Block
+from ..graph._graph import UNKNOWN, Cursor, Node, State, sample
+from ..graph._structure import STRING, TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Generator(Node):
+    """What ``make(*args)`` yields; ``signature`` is a structure of TensorSpecs, or None: as the first element."""
+
+    inputs: tuple[Node, ...] = ()
+    make: Callable[..., Any] = iter
+    args: tuple[Any, ...] = ()
+    signature: Any = None
+
+    @property
+    def label(self) -> str:
+        return f"from_generator({getattr(self.make, '__qualname__', type(self.make).__qualname__)})"
+
+    @property
+    def spec(self) -> Any:
+        return self.signature if self.signature is not None else self._inferred
+
+    @functools.cached_property
+    def _inferred(self) -> Any:
+        element = sample(self)
+        return None if element is None else _free_spec(*flatten(element))
+
+    @property
+    def cardinality(self) -> int:
+        return UNKNOWN
+
+    def open(self, state: State | None = None) -> Cursor:
+        return GeneratorCursor(self, state["next"] if state else 0)
+
+
+class GeneratorCursor(Cursor):
+    """Runs the generator from its beginning, and past what another cursor had read."""
+
+    def __init__(self, node: Generator, position: int) -> None:
+        self.node = node
+        self.expected = None if node.signature is None else _Expected(node.signature)
+        self._begin(position)
+
+    def _begin(self, position: int) -> None:
+        self.iterator: Iterator[Any] | None = None
+        self.position = position
+        self.failure: Exception | None = None
+
+    def _next(self) -> Any:
+        """The next element as it was yielded; raises StopIteration at the end."""
+        if self.iterator is None:
+            self.iterator = iter(self.node.make(*self.node.args))
+            to_skip, self.position = self.position, 0
+            for _ in range(to_skip):
+                self._next()
+        try:
+            element = next(self.iterator)
+        except StopIteration:
+            raise
+        except Exception as error:
+            error.add_note(f"Raised by the generator of `from_generator` instead of its element {self.position}.")
+            raise
+        self.position += 1
+        return element
+
+    def pull(self, limit: int) -> Block | None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame
+        made: list[list[Any]] = []
+        try:
+            while len(made) < limit:
+                made.append(self._checked(self._next()))
+        except StopIteration:
+            pass
+        except Exception as error:
+            if not made:
+                raise
+            self.failure = error  # after the elements that came before it
+        return Block.of_elements(self.expected.structure, made) if made and self.expected else None
+
+    def _checked(self, element: Any) -> list[Any]:
+        leaves, structure = flatten(element)
+        if self.expected is None:  # the first element says what the others must be, wherever this cursor began
+            self.expected = _Expected(_free_spec(leaves, structure) if self.position == 1 else self.node.spec)
+        return self.expected.leaves(leaves, structure, self.position - 1)
+
+    def skip(self, count: int) -> int:
+        for skipped in range(count):
+            try:
+                self._next()
+            except StopIteration:
+                return skipped
+        return count
+
+    def reset(self) -> None:
+        self.close()
+        self._begin(0)
+
+    def close(self) -> None:
+        close = getattr(self.iterator, "close", None)
+        if close is not None:  # generators run their `finally` blocks now; other iterators have no such method
+            close()
+
+    def state(self) -> State:
+        return {"next": self.position}
+
+
+class _Expected:
+    """What every element must look like."""
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+        self.specs, self.structure = flatten(spec)
+
+    def leaves(self, found: list[Any], structure: Any, number: int) -> list[Any]:
+        """The leaves in the expected dtypes.
+
+        Raises:
+            ElementError: another structure, shape, or a dtype that would lose its values.
+        """
+        if structure != self.structure:
+            raise ElementError(
+                f"from_generator: element {number} has the structure {show_structure(structure)}, expected "
+                f"{show_structure(self.structure)} of {self.spec}. Yield the same structure every time (tuples and dicts are "
+                "structure, a list is one tensor)."
+            )
+        names = component_names(structure)
+        return [_fitted(leaf, spec, name, number) for leaf, spec, name in zip(found, self.specs, names, strict=True)]
+
+
+def _fitted(value: Any, spec: TensorSpec, name: str, number: int) -> Any:
+    """The value with the dtype of its spec."""
+    leaf = as_leaf(value, lambda: f"from_generator: {name} of element {number}")
+    found = spec_of(leaf)
+    sizes_fit = len(found.shape) == len(spec.shape) and all(b in (None, a) for a, b in zip(found.shape, spec.shape, strict=True))
+    if sizes_fit and found.dtype == spec.dtype:
+        return leaf
+    converted = _converted(leaf if hasattr(value, "dtype") else value, found.dtype, spec.dtype) if sizes_fit else None
+    if converted is None:
+        raise ElementError(
+            f"from_generator: {name} of element {number} is {found}, expected {spec}. "
+            "Give `output_signature` the shape (None where sizes differ) and dtype that the generator yields."
+        )
+    return converted
+
+
+def _converted(value: Any, found: np.dtype, wanted: np.dtype) -> Any:
+    """The value in another dtype; None where that would change what it says."""
+    if not np.size(value) and not hasattr(value, "dtype"):
+        return np.empty(np.shape(value), wanted)  # an empty list has no type
+    if STRING in (found, wanted) or not (np.can_cast(found, wanted, "same_kind") or (found.kind in "iu" and wanted.kind in "iu")):
+        return None
+    if hasattr(value, "dtype"):
+        return value.astype(wanted) if np.can_cast(found, wanted, "same_kind") else None
+    try:
+        return np.asarray(value, wanted)[()]  # Python numbers, from their full precision
+    except OverflowError:
+        return None
+
+
+def _free_spec(leaves: list[Any], structure: Any) -> Any:
+    """Ranks and dtypes of an element, with any sizes: one element says nothing about the sizes of the others."""
+    names = component_names(structure)
+    specs = [spec_of(as_leaf(leaf, lambda i=i: f"from_generator: {names[i]} of element 0")) for i, leaf in enumerate(leaves)]
+    return jax.tree_util.tree_unflatten(structure, [TensorSpec((None,) * len(spec.shape), spec.dtype) for spec in specs])
+
+
+def generator(make: Callable[..., Any], signature: Any, args: Any) -> Generator:
+    """A source of what ``make(*args)`` yields.
+
+    Raises:
+        ArgumentTypeError: not a function, or a signature of something else than specs.
+    """
+    if not callable(make):
+        raise ArgumentTypeError(
+            "from_generator takes a function that returns a new iterator each time, so that every pass can start again. "
+            f"Received: {make!r}."
+        )
+    if signature is not None:
+        for leaf in flatten(signature)[0]:
+            if not isinstance(leaf, TensorSpec):
+                raise ArgumentTypeError(
+                    f"from_generator: output_signature must be a structure (tuples, dicts) of TensorSpec. Received: {leaf!r}."
+                )
+    return Generator(make=make, args=tuple(args or ()), signature=signature)

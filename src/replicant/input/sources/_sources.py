@@ -1,0 +1,156 @@
+"""Sources in memory: rows of arrays, and ranges of integers."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from replicant.errors import ArgumentError, DatasetError, ElementError
+
+from ..graph._blocks import Block, Column, Dense, Gathered
+from ..graph._graph import Cursor, Node, State
+from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, spec_of
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Counted(Node):
+    """A source whose elements have numbers: elements ``i`` to ``j`` cost nothing to name."""
+
+    inputs: tuple[Node, ...] = ()
+    size: int = 0
+
+    @property
+    def cardinality(self) -> int:
+        return self.size
+
+    def open(self, state: State | None = None) -> Cursor:
+        return CountedCursor(self, state["next"] if state else 0)
+
+    def columns(self, start: int, stop: int) -> list[Column]:
+        """One column per leaf, for elements ``start`` to ``stop``."""
+        raise NotImplementedError
+
+    @property
+    def structure(self) -> Any:
+        """Structure of an element."""
+        return flatten(self.spec)[1]
+
+
+class CountedCursor(Cursor):
+    """Counts up."""
+
+    def __init__(self, node: Counted, position: int) -> None:
+        self.node, self.position = node, position
+        self.structure = node.structure
+
+    def pull(self, limit: int) -> Block | None:
+        start, stop = self.position, min(self.position + limit, self.node.size)
+        if start == stop:
+            return None
+        self.position = stop
+        return Block(self.structure, self.node.columns(start, stop), stop - start)
+
+    def skip(self, count: int) -> int:
+        skipped = min(count, self.node.size - self.position)
+        self.position += skipped
+        return skipped
+
+    def reset(self) -> None:
+        self.position = 0
+
+    def state(self) -> State:
+        return {"next": self.position}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows(Counted):
+    """Element ``i`` is row ``i`` of every table."""
+
+    tables: tuple[np.ndarray, ...] = ()
+    spec: Any = None
+    name: str = "from_tensor_slices"
+
+    @property
+    def label(self) -> str:
+        leaves = flatten(self.spec)[0]
+        return f"{self.name}({self.size} x {', '.join(f'{leaf.dtype}{list(leaf.shape)}' for leaf in leaves)})"
+
+    def columns(self, start: int, stop: int) -> list[Column]:
+        refs = np.arange(start, stop)
+        return [Gathered(refs, table) for table in self.tables]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Range(Counted):
+    """The integers of a range, as int64."""
+
+    values: range = range(0)
+
+    @property
+    def label(self) -> str:
+        return f"range({self.values.start}, {self.values.stop}, {self.values.step})"
+
+    @property
+    def spec(self) -> Any:
+        return TensorSpec((), np.int64)
+
+    def columns(self, start: int, stop: int) -> list[Column]:
+        first, step = self.values.start, self.values.step
+        return [Dense(first + step * np.arange(start, stop))]
+
+
+def tensors(element: Any) -> Rows:
+    """A source with one element."""
+    leaves, structure = _leaves(element, "from_tensors")
+    tables = tuple(_boxed_row(leaf) for leaf in leaves)
+    spec = jax.tree_util.tree_unflatten(structure, [spec_of(leaf) for leaf in leaves])
+    return Rows(size=1, tables=tables, spec=spec, name="from_tensors")
+
+
+def tensor_slices(arrays: Any) -> Rows:
+    """A source whose elements are the rows of ``arrays``.
+
+    Raises:
+        ArgumentError: nothing to slice, or a scalar.
+        ElementError: components with different numbers of rows.
+    """
+    leaves, structure = _leaves(arrays, "from_tensor_slices")
+    names = component_names(structure)
+    for name, leaf in zip(names, leaves, strict=True):
+        if np.ndim(leaf) == 0:
+            raise ArgumentError(
+                f"from_tensor_slices: {name} is a scalar and has no rows. Received: {leaf!r}. "
+                "Use `from_tensors` for one whole element."
+            )
+    if len({len(leaf) for leaf in leaves}) > 1:
+        sizes = ", ".join(f"{name} has {len(leaf)}" for name, leaf in zip(names, leaves, strict=True))
+        raise ElementError(f"from_tensor_slices: all components need the same number of rows, but {sizes}.")
+    spec = jax.tree_util.tree_unflatten(structure, [TensorSpec(leaf.shape[1:], leaf.dtype) for leaf in leaves])
+    return Rows(size=len(leaves[0]), tables=tuple(leaves), spec=spec)
+
+
+def integers(*args: int) -> Range:
+    """A source of ``range(*args)``."""
+    if not 1 <= len(args) <= 3:
+        raise ArgumentError(f"range takes 1 to 3 integers: stop, or start, stop and step. Received {len(args)}.")
+    if len(args) == 3 and args[2] == 0:
+        raise ArgumentError("range: the step must not be 0.")
+    values = range(*args)
+    return Range(size=len(values), values=values)
+
+
+def _leaves(element: Any, method: str) -> tuple[list[Any], Any]:
+    leaves, structure = flatten(element)
+    if not leaves:
+        raise DatasetError(f"{method}: there is no array in {element!r}.")
+    return [as_leaf(leaf, lambda i=i: component_names(structure)[i]) for i, leaf in enumerate(leaves)], structure
+
+
+def _boxed_row(leaf: Any) -> np.ndarray:
+    """A table with the leaf as its only row."""
+    if isinstance(leaf, str | bytes):
+        table = np.empty(1, dtype=object)
+        table[0] = leaf
+        return table
+    return np.asarray(leaf)[None]

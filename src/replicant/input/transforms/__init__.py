@@ -1,0 +1,3 @@
+"""What a dataset does with rows on their way: map, batch, shuffle, repeat, interleave, cache, prefetch. One idea per file.
+
+`Dataset` makes these nodes. Each has a cursor whose state can be saved and restored."""

@@ -1,0 +1,190 @@
+"""Keeping what one pass read for the passes after it: here in memory, in `_cache_file` in a file."""
+
+import abc
+import dataclasses
+import threading
+
+import numpy as np
+
+from ..graph._blocks import Block, Boxed, Column, Dense, concatenate
+from ..graph._graph import Cursor, Node, OneInput, State, Through, pull_exactly
+
+
+class Kept(abc.ABC):
+    """All elements of one pass."""
+
+    begin: State  # the position where that pass began
+
+    @abc.abstractmethod
+    def read(self, start: int, limit: int) -> Block | None:
+        """Elements from number ``start`` on: at least one, at most ``limit``; None at the end."""
+
+
+class Filling(abc.ABC):
+    """The elements of a pass that is not complete."""
+
+    @abc.abstractmethod
+    def add(self, block: Block) -> None:
+        """The next elements."""
+
+    @abc.abstractmethod
+    def complete(self, begin: State) -> Kept | None:
+        """The pass is complete; None if it had no element. What is returned began where this pass did."""
+
+    def discard(self) -> None:
+        """The pass will not be completed."""
+        return
+
+
+class Store(abc.ABC):
+    """Where the first complete pass is kept."""
+
+    @abc.abstractmethod
+    def find(self) -> Kept | None:
+        """That pass, once there is one."""
+
+    @abc.abstractmethod
+    def fill(self) -> Filling:
+        """A new pass, that will be kept if it is the first to be completed."""
+
+
+class MemoryStore(Store):
+    """Keeps the blocks themselves."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.kept: Kept | None = None
+
+    def find(self) -> Kept | None:
+        return self.kept
+
+    def fill(self) -> Filling:
+        return _MemoryFilling(self)
+
+
+class _MemoryFilling(Filling):
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.blocks: list[Block] = []
+
+    def add(self, block: Block) -> None:
+        self.blocks.append(block)
+
+    def complete(self, begin: State) -> Kept | None:
+        if not self.blocks:
+            return None
+        kept = _KeptBlock(begin, concatenate(self.blocks))
+        with self.store.lock:
+            if self.store.kept is None or self.store.kept.begin != begin:  # else another iterator was first
+                self.store.kept = kept
+        return kept
+
+
+class _KeptBlock(Kept):
+    def __init__(self, begin: State, block: Block) -> None:
+        self.begin, self.block = begin, block
+
+    def read(self, start: int, limit: int) -> Block | None:
+        block = self.block.take(slice(start, start + limit))
+        return block if block.size else None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cache(OneInput):
+    """The first complete pass is kept and replayed by all that begin after it, whoever iterates.
+
+    ``strict``: only by those that would have read the same order.
+    """
+
+    store: Store = dataclasses.field(default_factory=MemoryStore)
+    name: str = ""
+    strict: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"cache({self.name})"
+
+    @property
+    def sampled(self) -> Node:
+        return self.input
+
+    def open(self, state: State | None = None) -> Cursor:
+        cursor = CacheCursor(self.input.open(state and state["begin"]), self.store, self.strict)
+        if state:
+            cursor.go_to(state["begin"], state["position"])
+        return cursor
+
+
+class CacheCursor(Through):
+    """Fills, or replays; the position is that of the pass that filled, and a number of elements."""
+
+    def __init__(self, source: Cursor, store: Store, strict: bool) -> None:
+        super().__init__(source)
+        self.store, self.strict = store, strict
+        self.filling: Filling | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.position = 0
+        self.kept = self.store.find()
+        if self.strict and self.kept is not None and self.kept.begin != self.source.state():
+            self.kept = None
+        self.begin = self.kept.begin if self.kept else self.source.state()
+
+    def go_to(self, begin: State, position: int) -> None:
+        """Stand after ``position`` elements of the pass that began at ``begin``."""
+        if self.kept is None or self.begin != begin:
+            self.begin, self.kept = begin, None
+            pull_exactly(self, position)
+        self.position = position
+
+    def pull(self, limit: int) -> Block | None:
+        if self.kept is not None:
+            block = self.kept.read(self.position, limit)
+            self.position += block.size if block else 0
+            return block
+        if self.filling is None:
+            self.filling = self.store.fill()  # before functions are called, which may change what they capture
+        block = self.source.pull(limit)
+        if block is None:
+            self.kept = self.filling.complete(self.begin)
+            self.filling = None
+            return None
+        block = Block(block.structure, [_protected(column) for column in block.columns], block.size)
+        self.filling.add(block)
+        self.position += block.size
+        return block
+
+    def _discard(self) -> None:
+        if self.filling is not None:
+            self.filling.discard()
+            self.filling = None
+
+    def reset(self) -> None:
+        self._discard()
+        if self.kept is None:
+            self.source.reset()
+            self._begin()
+        self.position = 0
+
+    def close(self) -> None:
+        self._discard()
+        self.source.close()
+
+    def state(self) -> State:
+        return {"begin": self.begin, "position": self.position}
+
+
+def _protected(column: Column) -> Column:
+    """Elements are handed out again in every pass: nobody may write to them."""
+    if isinstance(column, Dense):
+        return Dense(_read_only(column.refs))
+    if isinstance(column, Boxed):
+        return Boxed.of([_read_only(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in column.refs])
+    return column  # gathers anew each time
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view

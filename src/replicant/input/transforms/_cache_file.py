@@ -1,0 +1,188 @@
+"""`cache(filename)`: one pass in one file, that other processes and later runs can replay.
+
+The file is records as in `_records` (length, checksums): blocks of elements, then an index as JSON, and at the very end
+where the index is. It is written beside its name and renamed when complete, so a file with the name is always whole.
+"""
+
+import functools
+import json
+import os
+import struct
+import uuid
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replicant.errors import DatasetError
+
+from ..files._block_bytes import decode_block, encode_block
+from ..files._records import read_record, record_parts
+from ..graph._blocks import Block, Boxed, concatenate
+from ..graph._graph import Node, State, describe, sample
+from ..graph._structure import flatten, show_structure
+from ._cache import Filling, Kept, Store
+from ._parts import first_difference, parts
+
+_VERSION = 2
+_TAIL = struct.Struct("<Q8s")
+_MAGIC = b"replicnt"
+_ELEMENTS_PER_RECORD = 256
+_BYTES_PER_RECORD = 8 << 20  # of arrays that come one by one: these can be whole batches
+
+
+class FileStore(Store):
+    """Keeps a pass over ``node`` in the file of this name."""
+
+    def __init__(self, path: str, node: Node) -> None:
+        self.path, self.node = Path(path), node
+
+    @property
+    def pipeline(self) -> str:
+        return describe(self.node)
+
+    @functools.cached_property
+    def structure(self) -> Any:
+        """The structure of elements, which the file cannot hold."""
+        return flatten(sample(self.node))[1]
+
+    @functools.cached_property
+    def parts(self) -> list[tuple[str, str]]:
+        """Fingerprints of what the elements depend on, taken before anything is read: functions may change what they capture."""
+        return parts(self.node)
+
+    def find(self) -> Kept | None:
+        return _KeptFile(self) if self.path.exists() else None
+
+    def fill(self) -> Filling:
+        return _FileFilling(self)
+
+
+class _FileFilling(Filling):
+    """Writes to a name of its own, which it gives up for the file's name, or removes."""
+
+    def __init__(self, store: FileStore) -> None:
+        self.store = store
+        _ = store.parts
+        self._wait()
+        self.blocks: list[tuple[int, int]] = []  # offset, number of elements
+        self.own_path = store.path.with_name(f"{store.path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            self.file = self.own_path.open("xb")
+        except OSError as error:
+            raise DatasetError(f"cache: cannot write {str(self.own_path)!r}: {error.strerror}.") from error
+        self._remove = weakref.finalize(self, _remove, self.file, self.own_path)
+
+    def _wait(self) -> None:
+        self.waiting: list[Block] = []
+        self.num_waiting = self.bytes_waiting = 0
+
+    def add(self, block: Block) -> None:
+        self.waiting.append(block)
+        self.num_waiting += block.size
+        self.bytes_waiting += sum(getattr(leaf, "nbytes", 0) for c in block.columns if isinstance(c, Boxed) for leaf in c.refs)
+        if self.num_waiting >= _ELEMENTS_PER_RECORD or self.bytes_waiting >= _BYTES_PER_RECORD:
+            self._write()
+
+    def _write(self) -> None:
+        block = concatenate(self.waiting)
+        self._wait()
+        for start in range(0, block.size, _ELEMENTS_PER_RECORD):
+            part = block.take(slice(start, start + _ELEMENTS_PER_RECORD))
+            self.store.structure = part.structure
+            self.blocks.append((self.file.tell(), part.size))
+            self.file.writelines(record_parts(encode_block(part)))
+
+    def complete(self, begin: State) -> Kept | None:
+        if self.waiting:
+            self._write()
+        if not self.blocks:
+            self.discard()
+            return None
+        index = {
+            "version": _VERSION,
+            "pipeline": self.store.pipeline,
+            "parts": self.store.parts,
+            "structure": show_structure(self.store.structure),
+            "begin": begin,
+            "blocks": self.blocks,
+        }
+        at = self.file.tell()
+        self.file.writelines(record_parts(json.dumps(index).encode()))
+        self.file.write(_TAIL.pack(at, _MAGIC))
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        kept = self.store.find()
+        if kept is None or kept.begin != begin:  # else another iterator was first
+            self.own_path.replace(self.store.path)
+            kept = self.store.find()
+        self.discard()
+        return kept
+
+    def discard(self) -> None:
+        self._remove()
+
+
+def _remove(file: Any, path: Path) -> None:
+    file.close()
+    path.unlink(missing_ok=True)
+
+
+class _KeptFile(Kept):
+    """Reads one record at a time.
+
+    Raises:
+        DatasetError: damaged, or written by another pipeline.
+    """
+
+    def __init__(self, store: FileStore) -> None:
+        self.path = store.path
+        self.file = self.path.open("rb")
+        self.close = weakref.finalize(self, self.file.close)
+        index = self._index()
+        written_by = index["pipeline"]
+        if written_by != store.pipeline:
+            raise self._refused(f"was written by another pipeline: {written_by!r}. This one is: {store.pipeline!r}.")
+        if index["version"] != _VERSION:
+            raise self._refused(f"was written by another version of Replicant (format {index['version']}, not {_VERSION}).")
+        own_parts = store.parts
+        self.structure = store.structure
+        if show_structure(self.structure) != index["structure"]:
+            raise self._refused(
+                f"holds elements like {index['structure']}, but the pipeline makes those like {show_structure(self.structure)}."
+            )
+        if (what := first_difference([tuple(part) for part in index["parts"]], own_parts)) is not None:
+            raise self._refused(f"holds the elements of another pipeline with the same steps: {what} differ.")
+        self.begin = index["begin"]
+        self.offsets = [offset for offset, _ in index["blocks"]]
+        self.numbers = np.cumsum([0, *(count for _, count in index["blocks"])])  # of the first element of each, and the end
+        self.current: tuple[int, Block] | None = None
+
+    def _index(self) -> dict[str, Any]:
+        size = self.file.seek(0, os.SEEK_END)
+        if size >= _TAIL.size:
+            self.file.seek(size - _TAIL.size)
+            at, magic = _TAIL.unpack(self.file.read(_TAIL.size))
+            if magic == _MAGIC:
+                return json.loads(self._record(at))
+        raise self._refused("is no cache file, or was cut off.")
+
+    def _record(self, at: int) -> bytes:
+        self.file.seek(at)
+        record = read_record(self.file)
+        if record is None:
+            raise self._refused(f"is damaged in the record at byte {at}.")
+        return record
+
+    def _refused(self, what: str) -> DatasetError:
+        return DatasetError(f"cache: {str(self.path)!r} {what} Delete the file to fill it again, or use another name.")
+
+    def read(self, start: int, limit: int) -> Block | None:
+        if start >= self.numbers[-1]:
+            return None
+        number = int(np.searchsorted(self.numbers, start, side="right")) - 1
+        if self.current is None or self.current[0] != number:
+            self.current = (number, decode_block(self._record(self.offsets[number]), self.structure))
+        first = start - int(self.numbers[number])
+        return self.current[1].take(slice(first, first + limit))

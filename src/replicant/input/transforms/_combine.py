@@ -1,0 +1,135 @@
+"""Transforms of several datasets: zip and concatenate."""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from replicant.errors import DatasetError
+
+from ..graph._blocks import Block
+from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, known, pull_exactly
+from ..graph._structure import TensorSpec, flatten
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Zip(Node):
+    """Elements of all inputs side by side, nested as ``structure`` says; ends with the shortest."""
+
+    structure: Any = None
+
+    @property
+    def label(self) -> str:
+        return "zip"
+
+    @property
+    def spec(self) -> Any:
+        specs = [child.spec for child in self.inputs]
+        return None if None in specs else jax.tree_util.tree_unflatten(self.structure, specs)
+
+    @property
+    def cardinality(self) -> int:
+        sizes = [child.cardinality for child in self.inputs if child.cardinality != INFINITE]
+        if not sizes:
+            return INFINITE
+        return UNKNOWN if UNKNOWN in sizes else min(sizes)
+
+    def open(self, state: State | None = None) -> Cursor:
+        states = state["sources"] if state else [None] * len(self.inputs)
+        return ZipCursor([child.open(each) for child, each in zip(self.inputs, states, strict=True)], self.structure)
+
+
+class Several(Cursor):
+    """A cursor over several inputs."""
+
+    def __init__(self, sources: list[Cursor]) -> None:
+        self.sources = sources
+
+    def reset(self) -> None:
+        for source in self.sources:
+            source.reset()
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+
+    def state(self) -> State:
+        return {"sources": [source.state() for source in self.sources]}
+
+
+class ZipCursor(Several):
+    """Pulls the same number from every input."""
+
+    def __init__(self, sources: list[Cursor], structure: Any) -> None:
+        super().__init__(sources)
+        self.nesting = structure
+
+    def pull(self, limit: int) -> Block | None:
+        blocks: list[Block] = []
+        for source in self.sources:
+            block = pull_exactly(source, limit)
+            if block is None:
+                return None
+            limit = block.size
+            blocks.append(block)
+        blocks = [block.take(slice(limit)) if block.size > limit else block for block in blocks]
+        # Nest the structures through a tree of placeholders: each input's leaves stay together, in the user's order.
+        nested = jax.tree_util.tree_unflatten(
+            self.nesting, [jax.tree_util.tree_unflatten(b.structure, [0] * b.structure.num_leaves) for b in blocks]
+        )
+        structure = jax.tree_util.tree_structure(nested)
+        return Block(structure, [column for block in blocks for column in block.columns], limit)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Concatenate(Node):
+    """All elements of the first input, then all of the second.
+
+    Raises:
+        DatasetError: (`spec`) the inputs differ in structure or dtype.
+    """
+
+    @property
+    def label(self) -> str:
+        return "concatenate"
+
+    @property
+    def spec(self) -> Any:
+        first, second = (child.spec for child in self.inputs)
+        if first is None or second is None:
+            return second if first is None else first
+        (ones, structure), (twos, other) = flatten(first), flatten(second)
+        if structure != other or any(a.dtype != b.dtype for a, b in zip(ones, twos, strict=True)):
+            raise DatasetError(
+                f"concatenate: both datasets need the same structure and dtypes. The first has {first}, the second {second}."
+            )
+        return jax.tree_util.tree_unflatten(structure, [_merged(a, b) for a, b in zip(ones, twos, strict=True)])
+
+    @property
+    def cardinality(self) -> int:
+        sizes = [child.cardinality for child in self.inputs]
+        if INFINITE in sizes:
+            return INFINITE
+        return sum(sizes) if all(map(known, sizes)) else UNKNOWN
+
+    def open(self, state: State | None = None) -> Cursor:
+        states = state["sources"] if state else [None] * len(self.inputs)
+        return ConcatenateCursor([child.open(each) for child, each in zip(self.inputs, states, strict=True)])
+
+
+class ConcatenateCursor(Several):
+    """Asks the inputs one after the other; those at their end say so again."""
+
+    def pull(self, limit: int) -> Block | None:
+        for source in self.sources:
+            block = source.pull(limit)
+            if block is not None:
+                return block
+        return None
+
+
+def _merged(a: TensorSpec, b: TensorSpec) -> TensorSpec:
+    """The spec that fits both; sizes that differ become None. Ranks are compared when elements are stacked."""
+    if len(a.shape) != len(b.shape):
+        return a
+    return TensorSpec(tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True)), a.dtype)

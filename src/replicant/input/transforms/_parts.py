@@ -1,0 +1,70 @@
+"""What the elements of a pipeline depend on, part by part, as fingerprints: two pipelines with the same parts read the same."""
+
+import dataclasses
+import os
+from collections.abc import Iterable
+
+from ..files._files import ReadFiles
+from ..graph._fingerprint import of_value
+from ..graph._graph import Node, nodes
+from ..graph._structure import STRING, flatten
+from ..sources._foreign import Foreign
+from ..sources._sources import Rows
+from ._interleave import Interleave
+
+# What does not decide which elements there are, or is in positions: threads, counters, what was kept.
+_NOT_COMPARED = {
+    "inputs",
+    "num_threads",
+    "parallel",
+    "alike",
+    "strict",
+    "entropy",
+    "iterations",
+    "made_in_function",
+    "store",
+    "name",
+    "tables",
+}
+_FUNCTIONS = ("fn", "predicate", "make")
+
+
+def parts(node: Node) -> list[tuple[str, str]]:
+    """For each node, from the sources on: what is compared of it, and the fingerprint of that."""
+    reads_files = any(isinstance(each, ReadFiles | Interleave) for each in nodes(node))
+    return [part for each in nodes(node) for part in _of_node(each, reads_files)]
+
+
+def first_difference(ones: list[tuple[str, str]], others: list[tuple[str, str]]) -> str | None:
+    """What is not the same in two lists of parts of one pipeline; None if all is."""
+    return next((what for (what, one), (_, other) in zip(ones, others, strict=True) if one != other), None)
+
+
+def file_facts(names: Iterable[str]) -> list[tuple[str, int, int] | tuple[str]]:
+    """Names of files with sizes in bytes and times in nanoseconds; only the name where there is no such file."""
+    facts: list[tuple[str, int, int] | tuple[str]] = []
+    for name in names:
+        try:
+            found = os.stat(name)  # noqa: PTH116 - names may be anything
+            facts.append((name, found.st_size, found.st_mtime_ns))
+        except (OSError, ValueError):
+            facts.append((name,))
+    return facts
+
+
+def _of_node(node: Node, reads_files: bool) -> Iterable[tuple[str, str]]:
+    if isinstance(node, Foreign):
+        return
+    if isinstance(node, Rows):
+        for table, leaf in zip(node.tables, flatten(node.spec)[0], strict=True):
+            yield f"the values of {node.label}", of_value(table)
+            if reads_files and leaf.dtype == STRING and not leaf.shape:
+                yield (
+                    f"the files that {node.label} names, their sizes or their times",
+                    of_value(file_facts(map(os.fsdecode, table))),
+                )
+    fields = [each.name for each in dataclasses.fields(node) if each.name not in _NOT_COMPARED]
+    for name in (name for name in fields if name in _FUNCTIONS):
+        yield f"the function of {node.label}: its code, its defaults or what it captures", of_value(getattr(node, name))
+    settings = {name: getattr(node, name) for name in fields if name not in (*_FUNCTIONS, "spec", "structure", "form")}
+    yield f"the settings of {node.label}", of_value(settings)
