@@ -52,7 +52,7 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
 
 
 def _is_first() -> bool:
-    from replicant.coordinator._site import current_site
+    from replicant.coordinator.servers._site import current_site
 
     return current_site().client.number == 1
 

@@ -11,7 +11,8 @@ import pytest
 
 import replicant
 from replicant import _state
-from replicant.coordinator import ClusterCoordinator, OptaxOptimizer, _client, _gradients, _refs
+from replicant.coordinator import ClusterCoordinator, OptaxOptimizer
+from replicant.coordinator.servers import _client, _gradients, _refs
 from replicant.errors import VariableError
 
 WATCHED = {module.__file__ for module in (_state, _client, _gradients, _refs)}

@@ -11,21 +11,22 @@ import pytest
 
 import replicant
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
-from replicant.coordinator import ClusterCoordinator, _travel, embedding_lookup
-from replicant.coordinator import _cluster as cluster_module
-from replicant.coordinator import _store as store_module
-from replicant.coordinator._apply import Applier
-from replicant.coordinator._client import Client, Link
-from replicant.coordinator._keras import prepare_rule
-from replicant.coordinator._ledger import PushName
+from replicant.coordinator import ClusterCoordinator, embedding_lookup
 from replicant.coordinator._partitioners import Partitioner
-from replicant.coordinator._placing import Shard
-from replicant.coordinator._push import Change, Operation, Push
-from replicant.coordinator._site import current_site
-from replicant.coordinator._store import ServerMemory
-from replicant.coordinator._told import pack_error, unpack_error
-from replicant.coordinator._transport import Threads
-from replicant.coordinator._wire import Channel
+from replicant.coordinator.keras._variables import prepare_rule
+from replicant.coordinator.processes import _cluster as cluster_module
+from replicant.coordinator.processes._transport import Threads
+from replicant.coordinator.servers import _store as store_module
+from replicant.coordinator.servers._apply import Applier
+from replicant.coordinator.servers._client import Client, Link
+from replicant.coordinator.servers._ledger import PushName
+from replicant.coordinator.servers._placing import Shard
+from replicant.coordinator.servers._push import Change, Operation, Push
+from replicant.coordinator.servers._site import current_site
+from replicant.coordinator.servers._store import ServerMemory
+from replicant.coordinator.wire._channel import Channel
+from replicant.coordinator.wire._errors import pack_error, unpack_error
+from replicant.coordinator.workers import _pickling
 from replicant.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -138,7 +139,7 @@ def test_a_server_has_room_for_so_many_shards(strategy, monkeypatch):
 
 
 def test_cloudpickle_is_missing(strategy, monkeypatch):
-    monkeypatch.setattr(_travel, "_types", [])
+    monkeypatch.setattr(_pickling, "_types", [])
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(UnserializableError, match="sends functions to its workers with cloudpickle, which is not installed: pip"):
         ClusterCoordinator(strategy).schedule(lambda: 1)

@@ -11,7 +11,7 @@ import pytest
 import replicant
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
 from replicant.coordinator import ClusterCoordinator
-from replicant.coordinator._site import current_site
+from replicant.coordinator.servers._site import current_site
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # workers end by SystemExit here
 MOMENTS = {"before": 2.0, "noted": 1.0, "between": 1.0, "sent": 1.0, "applied": 1.0}  # whose batch the servers have then

@@ -9,8 +9,8 @@ import pytest
 import replicant
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
 from replicant.coordinator import ClusterCoordinator, FixedShardsPartitioner
-from replicant.coordinator._merge import merge
-from replicant.coordinator._push import Change, Operation
+from replicant.coordinator.scheduling._merge import merge
+from replicant.coordinator.servers._push import Change, Operation
 
 RNG = np.random.default_rng(0)
 SIZES = (4, 1, 4)  # of the batches: a round of 5 rows, and a short one of 4

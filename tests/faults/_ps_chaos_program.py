@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import replicant
-from replicant.coordinator import ClusterCoordinator, FixedShardsPartitioner, _cluster
+from replicant.coordinator import ClusterCoordinator, FixedShardsPartitioner
+from replicant.coordinator.processes import _cluster
 
 SECONDS = 500
 HEARTBEAT_SECONDS = 10.0  # when some freeze

@@ -14,8 +14,9 @@ import time
 import numpy as np
 
 import replicant
-from replicant.coordinator import ClusterCoordinator, _dispatch
-from replicant.coordinator._queue import ClosureQueue
+from replicant.coordinator import ClusterCoordinator
+from replicant.coordinator.scheduling import _dispatch
+from replicant.coordinator.scheduling._queue import ClosureQueue
 
 SECONDS = 300
 _dispatch.ClosureQueue = functools.partial(ClosureQueue, deep_seconds=math.inf)  # type: ignore[misc, assignment]  # however slow the machine

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 import replicant
-from replicant.coordinator import ClusterCoordinator, _cluster, _dispatch
+from replicant.coordinator import ClusterCoordinator
+from replicant.coordinator.processes import _cluster
+from replicant.coordinator.scheduling import _dispatch
 from replicant.errors import ParameterServerError
 
 SECONDS = 300.0

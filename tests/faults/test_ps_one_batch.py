@@ -13,7 +13,7 @@ from replicant.coordinator import ClusterCoordinator
 
 def killed_in(moment):
     """A function of the first attempt's process: it dies at a moment of its push, by a real SIGKILL."""
-    from replicant.coordinator._site import current_site
+    from replicant.coordinator.servers._site import current_site
 
     client = current_site().client
     links = client.links

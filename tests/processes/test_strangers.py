@@ -18,7 +18,7 @@ import pytest
 
 from replicant.cluster import _heartbeat
 from replicant.cluster._heartbeat import Heartbeat
-from replicant.coordinator import _wire
+from replicant.coordinator.wire import _channel
 from replicant.errors import ClusterError, LostProcessError
 from replicant.launch._channel import Channel
 
@@ -289,16 +289,16 @@ def test_a_broken_wire_is_a_lost_process() -> None:
     """Nobody can reach the socket pairs of parameter servers; if a process of ours writes nonsense, it counts as gone."""
     draw = random.Random(5)
     for _ in range(300):
-        one, other = _wire.Channel.pair("one", "other")
+        one, other = _channel.Channel.pair("one", "other")
         other.socket.setblocking(True)
         other.socket.sendall(draw.choice([message(draw)[:1000], _framed(draw)]))
         other.close()
-        with pytest.raises((_wire.Closed, LostProcessError)):
+        with pytest.raises((_channel.Closed, LostProcessError)):
             _receive_all(one)
         one.close()
 
 
-def _receive_all(channel: _wire.Channel) -> None:
+def _receive_all(channel: _channel.Channel) -> None:
     while True:
         channel.receive(0.2, "reading nonsense")
 
@@ -306,4 +306,4 @@ def _receive_all(channel: _wire.Channel) -> None:
 def _framed(draw: random.Random) -> bytes:
     """A frame as it should be, around a body that is no pickle."""
     body = b"\xff" + draw.randbytes(draw.randrange(100))  # no opcode
-    return _wire._HEAD.pack(len(body), draw.choice([0, 3])) + body
+    return _channel._HEAD.pack(len(body), draw.choice([0, 3])) + body

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from replicant.coordinator._client import Client, Link
-from replicant.coordinator._wire import Closed
+from replicant.coordinator.servers._client import Client, Link
+from replicant.coordinator.wire._channel import Closed
 
 
 class Ends:

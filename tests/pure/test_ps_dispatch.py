@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicant.coordinator import _dispatch
-from replicant.coordinator._cluster import Member
-from replicant.coordinator._dispatch import Dispatcher
-from replicant.coordinator._health import Health
-from replicant.coordinator._pulse import Pulse
-from replicant.coordinator._wire import Channel
+from replicant.coordinator.processes._cluster import Member
+from replicant.coordinator.processes._health import Health
+from replicant.coordinator.scheduling import _dispatch
+from replicant.coordinator.scheduling._dispatch import Dispatcher
+from replicant.coordinator.wire._channel import Channel
+from replicant.coordinator.wire._pulse import Pulse
 from replicant.errors import CancelledError, LostProcessError
 
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from replicant.coordinator import _store
-from replicant.coordinator._apply import Applier
-from replicant.coordinator._ledger import NBYTES, PushName
-from replicant.coordinator._memory import pages
-from replicant.coordinator._placing import Shard
-from replicant.coordinator._push import Change, Operation, Push
-from replicant.coordinator._ray_server import ServerState, Snapshot
-from replicant.coordinator._server import Server
-from replicant.coordinator._store import ServerMemory
-from replicant.coordinator._wire import Channel
+from replicant.coordinator.ray._server import ServerState, Snapshot
+from replicant.coordinator.servers import _store
+from replicant.coordinator.servers._apply import Applier
+from replicant.coordinator.servers._ledger import NBYTES, PushName
+from replicant.coordinator.servers._placing import Shard
+from replicant.coordinator.servers._push import Change, Operation, Push
+from replicant.coordinator.servers._server import Server
+from replicant.coordinator.servers._store import ServerMemory
+from replicant.coordinator.wire._channel import Channel
+from replicant.coordinator.wire._memory import pages
 
 VECTOR, TABLE, SLOT, SCALAR = range(4)  # SLOT is the optimizer's, beside TABLE
 SHAPES = [(3,), (4, 2), (4, 2), ()]

@@ -5,14 +5,15 @@ import platform
 import numpy as np
 import pytest
 
-from replicant.coordinator import _fence, _store
-from replicant.coordinator._apply import Applier
-from replicant.coordinator._ledger import NBYTES, PushName
-from replicant.coordinator._memory import pages
-from replicant.coordinator._placing import Shard
-from replicant.coordinator._push import Change, Operation, Push
-from replicant.coordinator._store import ServerMemory
-from replicant.coordinator._transport import Processes
+from replicant.coordinator.processes._transport import Processes
+from replicant.coordinator.servers import _store
+from replicant.coordinator.servers._apply import Applier
+from replicant.coordinator.servers._ledger import NBYTES, PushName
+from replicant.coordinator.servers._placing import Shard
+from replicant.coordinator.servers._push import Change, Operation, Push
+from replicant.coordinator.servers._store import ServerMemory
+from replicant.coordinator.wire import _fence
+from replicant.coordinator.wire._memory import pages
 from replicant.errors import ConfigurationError
 
 SHARD = Shard(0, 0, pages(NBYTES), 0, 4, (4,))

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from replicant.coordinator._apply import Applier, subtract_scaled
-from replicant.coordinator._ledger import MAX_CLIENTS, NBYTES, PushName
-from replicant.coordinator._memory import pages
-from replicant.coordinator._placing import Shard
-from replicant.coordinator._push import Change, Operation, Outbox, Push, combine_rows, pack, unpack
-from replicant.coordinator._store import ServerMemory
+from replicant.coordinator.servers._apply import Applier, subtract_scaled
+from replicant.coordinator.servers._ledger import MAX_CLIENTS, NBYTES, PushName
+from replicant.coordinator.servers._placing import Shard
+from replicant.coordinator.servers._push import Change, Operation, Outbox, Push, combine_rows, pack, unpack
+from replicant.coordinator.servers._store import ServerMemory
+from replicant.coordinator.wire._memory import pages
 from replicant.errors import ParameterServerError
 
 VECTOR, TABLE, SCALAR = range(3)

@@ -8,17 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from replicant.coordinator import _client, _told
-from replicant.coordinator._client import Client, Link
-from replicant.coordinator._datasets import PerWorkerValues
-from replicant.coordinator._ledger import PushName
-from replicant.coordinator._memory import Memory
-from replicant.coordinator._push import Outbox, Push
-from replicant.coordinator._queue import Task
 from replicant.coordinator._remote_value import RemoteValue
-from replicant.coordinator._store import ServerMemory
-from replicant.coordinator._travel import pack_plain
-from replicant.coordinator._wire import Channel, Closed
+from replicant.coordinator.scheduling._queue import Task
+from replicant.coordinator.servers import _client
+from replicant.coordinator.servers._client import Client, Link
+from replicant.coordinator.servers._ledger import PushName
+from replicant.coordinator.servers._push import Outbox, Push
+from replicant.coordinator.servers._store import ServerMemory
+from replicant.coordinator.wire import _errors
+from replicant.coordinator.wire._channel import Channel, Closed
+from replicant.coordinator.wire._memory import Memory
+from replicant.coordinator.workers._datasets import PerWorkerValues
+from replicant.coordinator.workers._pickling import pack_plain
 from replicant.errors import LostProcessError
 
 
@@ -98,7 +99,7 @@ def test_an_answer_that_came_too_late_is_not_taken_for_the_next(monkeypatch):
         with pytest.raises(LostProcessError, match="did not answer within 0 s while taking a message"):
             client.tell("first")
     monkeypatch.setattr(_client, "_ANSWER_SECONDS", 60.0)
-    far.send(_told.pack_error(ValueError("of the first"), "server 0"))
+    far.send(_errors.pack_error(ValueError("of the first"), "server 0"))
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(client.tell, "second")
         assert [far.receive(60, "testing")[0] for _ in range(2)] == ["first", "second"]

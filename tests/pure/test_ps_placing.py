@@ -4,7 +4,7 @@ import pytest
 
 from replicant.coordinator import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
 from replicant.coordinator._partitioners import check_partitioner, num_shards
-from replicant.coordinator._placing import RoundRobin, cut_rows
+from replicant.coordinator.servers._placing import RoundRobin, cut_rows
 from replicant.errors import ArgumentError, ArgumentTypeError
 
 

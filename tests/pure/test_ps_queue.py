@@ -2,7 +2,7 @@
 
 import pytest
 
-from replicant.coordinator._queue import UNKNOWN_SECONDS, ClosureQueue, Task
+from replicant.coordinator.scheduling._queue import UNKNOWN_SECONDS, ClosureQueue, Task
 
 
 def taken(queue, worker):

@@ -12,14 +12,15 @@ import pytest
 
 import replicant
 from replicant.cluster import _ray as cluster_ray
-from replicant.coordinator import RayTransport, _ray_mirror
-from replicant.coordinator._ledger import NBYTES, PushName
-from replicant.coordinator._memory import PAGE, pages
-from replicant.coordinator._placing import Shard
-from replicant.coordinator._push import Change, Operation, Push
-from replicant.coordinator._ray_mirror import Gone, Mirrors
-from replicant.coordinator._ray_server import ServerState
-from replicant.coordinator._ray_snapshots import Snapshots
+from replicant.coordinator import RayTransport
+from replicant.coordinator.ray import _mirror
+from replicant.coordinator.ray._mirror import Gone, Mirrors
+from replicant.coordinator.ray._server import ServerState
+from replicant.coordinator.ray._snapshots import Snapshots
+from replicant.coordinator.servers._ledger import NBYTES, PushName
+from replicant.coordinator.servers._placing import Shard
+from replicant.coordinator.servers._push import Change, Operation, Push
+from replicant.coordinator.wire._memory import PAGE, pages
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, LostProcessError
 
 BOOKS = pages(NBYTES)
@@ -179,7 +180,7 @@ def test_another_server_s_versions_are_its_own(network):
 
 def test_who_does_not_answer_is_named(network, monkeypatch):
     made, (dense, _) = mirrors(network, is_worker=False)
-    monkeypatch.setattr(_ray_mirror, "_REPLACE_SECONDS", 0.01)
+    monkeypatch.setattr(_mirror, "_REPLACE_SECONDS", 0.01)
     network.states.clear()
     with pytest.raises(LostProcessError, match=r"Server 0 was lost, and not replaced within 0 s"):
         dense.version  # noqa: B018 - a property that asks

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from replicant.coordinator._merge import merge
-from replicant.coordinator._push import Change, Operation
-from replicant.coordinator._rounds import Rounds
+from replicant.coordinator.scheduling._merge import merge
+from replicant.coordinator.scheduling._rounds import Rounds
+from replicant.coordinator.servers._push import Change, Operation
 
 
 def began(rounds, *closures, worker="w"):

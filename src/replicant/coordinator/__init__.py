@@ -11,6 +11,6 @@ from ._optax import OptaxOptimizer as OptaxOptimizer
 from ._partitioners import FixedShardsPartitioner as FixedShardsPartitioner
 from ._partitioners import MaxSizePartitioner as MaxSizePartitioner
 from ._partitioners import MinSizePartitioner as MinSizePartitioner
-from ._ray import RayTransport as RayTransport
 from ._remote_value import RemoteValue as RemoteValue
-from ._tensorboard import StatsWriter as StatsWriter
+from .keras._tensorboard import StatsWriter as StatsWriter
+from .ray._transport import RayTransport as RayTransport

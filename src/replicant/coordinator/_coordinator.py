@@ -8,11 +8,11 @@ import jax
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ._datasets import PerWorkerDataset, PerWorkerValues, dataset_maker
-from ._dispatch import Dispatcher
 from ._remote_value import RemoteValue
-from ._rounds import Rounds
 from ._strategy import ParameterServerStrategy
+from .scheduling._dispatch import Dispatcher
+from .scheduling._rounds import Rounds
+from .workers._datasets import PerWorkerDataset, PerWorkerValues, dataset_maker
 
 
 class ClusterCoordinator:

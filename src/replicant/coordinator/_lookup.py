@@ -12,7 +12,7 @@ from .._rules import VariableAggregation
 from .._state import Ref, current_recorder
 from .._variables import is_variable, ref_of
 from ..errors import ArgumentError
-from ._refs import ServerRef, check_readable, check_rows, trace_of
+from .servers._refs import ServerRef, check_readable, check_rows, trace_of
 
 
 class _ShardRef(Ref):

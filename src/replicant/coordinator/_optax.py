@@ -9,12 +9,12 @@ import numpy as np
 from .._context import get_strategy
 from .._variables import Variable, is_variable, ref_of
 from ..errors import ArgumentError, ContextError
-from . import _travel
-from ._gradients import Part, push_gradients
 from ._optax_rule import OptaxRule, Probe, check_transformation
-from ._refs import ServerRef
-from ._rows import RowsGradient
 from ._variable import ServerVariable
+from .servers._gradients import Part, push_gradients
+from .servers._refs import ServerRef
+from .servers._rows_gradient import RowsGradient
+from .workers import _pickling
 
 
 class OptaxOptimizer:
@@ -66,8 +66,8 @@ class OptaxOptimizer:
             for i, shard in enumerate(ref.spec.shards):
                 table[shard.server, shard.index] = shard.shape, [slot.spec.shards[i].index for slot in slots]
             self.state += slots
-        blob = _travel.dumps((transformation, probe), "The optax transformation")
-        strategy.cluster.add_rule(self._counter().spec.number, _travel.dumps((OptaxRule, (blob, table)), "An optimizer"))
+        blob = _pickling.dumps((transformation, probe), "The optax transformation")
+        strategy.cluster.add_rule(self._counter().spec.number, _pickling.dumps((OptaxRule, (blob, table)), "An optimizer"))
 
     def apply(self, gradients: Any) -> None:
         """Push gradients, for the servers to apply.

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentError
-from . import _travel
-from ._push import pad_rows
+from .servers._push import pad_rows
+from .workers import _pickling
 
 _STEPS = (0, 1, 2, 999_999)  # counts that a transformation is tried at
 _SCALES = (1e-3, 1e3, 1e12)  # and sizes of gradients
@@ -25,7 +25,7 @@ class OptaxRule:
     """See ``_apply.Rule``. table: for each (server, shard) its shape and the shards of the state that go with it."""
 
     def __init__(self, blob: bytes, table: dict[tuple[int, int], tuple[tuple[int, ...], list[int]]], server: int):
-        self._transformation, self._probe = _travel.loads(blob)
+        self._transformation, self._probe = _pickling.loads(blob)
         self._table = {shard: entry for (home, shard), entry in table.items() if home == server}
 
     def slots(self, shard: int) -> list[int]:

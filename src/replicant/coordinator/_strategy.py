@@ -12,15 +12,15 @@ from .._placement import Placement
 from .._strategy import Strategy
 from ..cluster import ClusterResolver
 from ..errors import ContextError
-from ._cluster import Cluster
 from ._partitioners import VariablePartitioner, check_partitioner, num_shards
-from ._placing import cut_rows
-from ._ray import RayTransport
-from ._shape import ClusterShape, shape_of
-from ._site import Site
-from ._store import VariableSpec
-from ._transport import Processes, Threads, Transport, child_role
 from ._variable import ServerVariable
+from .processes._cluster import Cluster
+from .processes._shape import ClusterShape, shape_of
+from .processes._transport import Processes, Threads, Transport, child_role
+from .ray._transport import RayTransport
+from .servers._placing import cut_rows
+from .servers._site import Site
+from .servers._store import VariableSpec
 
 _TRANSPORTS: dict[str, type[Any]] = {"local": Processes, "ray": RayTransport, "threads": Threads}
 
@@ -103,7 +103,7 @@ class ParameterServerStrategy(Strategy):
         return spec
 
     def _prepare_rule(self, optimizer: int, variables: list[int]) -> None:
-        from ._keras import prepare_rule
+        from .keras._variables import prepare_rule
 
         with entered(self, None):
             prepare_rule(self.cluster, self.site, optimizer, variables)
@@ -138,6 +138,6 @@ def worker_strategy(num_servers: int) -> WorkerStrategy:
 def connect_libraries() -> None:
     """Connect Keras once it is in use."""
     if "keras" in sys.modules:
-        from . import _keras
+        from .keras import _variables
 
-        _keras.connect()
+        _variables.connect()

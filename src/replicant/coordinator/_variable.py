@@ -7,10 +7,10 @@ import jax
 import numpy as np
 
 from .._variables import Variable
-from . import _travel
-from ._refs import ServerRef, change, change_rows, check_readable
-from ._site import Site, current_site
-from ._store import VariableSpec
+from .servers._refs import ServerRef, change, change_rows, check_readable
+from .servers._site import Site, current_site
+from .servers._store import VariableSpec
+from .workers import _pickling
 
 _KINDS = {
     "scatter_add": ("add", False),
@@ -90,4 +90,4 @@ def _restored(spec: VariableSpec) -> ServerVariable:
     return site.variable(spec, make)
 
 
-_travel.rules[ServerVariable] = lambda variable: variable.__reduce__()
+_pickling.rules[ServerVariable] = lambda variable: variable.__reduce__()

@@ -1,3 +1,4 @@
 """What a dataset does with rows on their way: map, batch, shuffle, repeat, interleave, cache, prefetch. One idea per file.
 
-`Dataset` makes these nodes. Each has a cursor whose state can be saved and restored."""
+`Dataset` makes these nodes. Each has a cursor whose state can be saved and restored.
+"""

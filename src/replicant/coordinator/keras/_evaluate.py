@@ -1,0 +1,138 @@
+"""``model.evaluate`` on the workers of a ParameterServerStrategy: each example by one of them, counted once."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from ...errors import ArgumentError
+from ...input._dataset import Dataset
+from ...keras import _internals
+from ...keras._fit import strategy_of
+from .._coordinator import ClusterCoordinator
+from .._strategy import ParameterServerStrategy
+from ._steps import build, step_of, test_step
+
+_DEFAULT_BATCH = 32
+_SHARDS_PER_WORKER = 2  # so that a slow worker can do fewer than the others
+
+
+def connect() -> None:
+    """Teach Keras's evaluate."""
+    _internals.wrap_method(_internals.JAXTrainer, "evaluate", _evaluate)
+
+
+def _evaluate(
+    original: Callable[..., Any],
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    *args: Any,
+    pss_evaluation_shards: int | str = 0,
+    **kwargs: Any,
+) -> Any:
+    strategy, shards = strategy_of(model), pss_evaluation_shards
+    if not shards and not isinstance(shards, bool):
+        return original(model, x, y, *args, **kwargs)
+    check_shards(shards)
+    if not isinstance(strategy, ParameterServerStrategy):
+        raise ArgumentError(
+            f"evaluate(pss_evaluation_shards={shards!r}) is for models made under a ParameterServerStrategy; this one belongs to "
+            f"{strategy!r}. Leave it out."
+        )
+    if args:
+        raise ArgumentError(f"evaluate on workers takes x and y by position and the rest by name; got {len(args)} more.")
+    return _with_callbacks(model, strategy, x, y, shards, **kwargs)
+
+
+def check_shards(shards: Any) -> None:
+    """Raise ArgumentError unless it is a number of shards or "auto"."""
+    if shards != "auto" and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 0):
+        raise ArgumentError(
+            f'pss_evaluation_shards must be a whole number, 0 to evaluate on the coordinator, or "auto". Received: {shards!r}.'
+        )
+
+
+def _with_callbacks(
+    model: Any,
+    strategy: ParameterServerStrategy,
+    x: Any,
+    y: Any,
+    shards: int | str,
+    *,
+    batch_size: int | None = None,
+    verbose: Any = "auto",
+    sample_weight: Any = None,
+    steps: int | None = None,
+    callbacks: Any = None,
+    return_dict: bool = False,
+    _use_cached_eval_dataset: bool = False,
+) -> Any:
+    evaluation = Evaluation(model, strategy, (x, y, sample_weight), batch_size, steps, shards)
+    verbose = 1 if verbose == "auto" else verbose
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = keras.callbacks.CallbackList(
+            callbacks, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=evaluation.num_steps, model=model
+        )
+    callbacks.on_test_begin()
+    logs = evaluation.run()
+    callbacks.on_test_batch_end((evaluation.num_steps or 1) - 1, logs)
+    callbacks.on_test_end(logs)
+    return logs if return_dict else model._flatten_metrics_in_order(logs)
+
+
+class Evaluation:
+    """Evaluates one model on one dataset, as often as is asked for.
+
+    The dataset travels to each worker once. Every worker reads all of it and computes every n-th batch of the shards that it was
+    given, so the batches, the last and smaller one too, are those that the coordinator would have computed.
+    """
+
+    def __init__(  # noqa: PLR0917 - what evaluate got
+        self, model: Any, strategy: ParameterServerStrategy, data: Any, batch_size: int | None, steps: int | None, shards: int | str
+    ):
+        self._model, self._strategy = model, strategy
+        self._coordinator = ClusterCoordinator(strategy)
+        make, known_steps = _maker(data, batch_size)
+        self.num_steps = steps or known_steps
+        self._limit = steps
+        self._make = make
+        self._batches = self._coordinator.create_per_worker_resource(make)
+        self._num_shards = _SHARDS_PER_WORKER * strategy.shape.num_workers if shards == "auto" else int(shards)
+
+    def run(self) -> dict[str, float]:
+        """Loss and metrics by name."""
+        model, coordinator = self._model, self._coordinator
+        build(model, self._strategy, next(iter(self._make())), "evaluate")
+        step, count, limit = step_of(model, "test", _shard_step), self._num_shards, self._limit
+        coordinator.join()
+        model.reset_metrics()
+        for shard in range(count):
+            coordinator._dispatcher.schedule(step, (self._batches, shard, count, limit), {}, alone=True)
+        coordinator.join()
+        return {name: float(value) for name, value in model.get_metrics_result().items()}
+
+
+def _shard_step(model: Any) -> Callable[..., None]:
+    test = test_step(model)
+
+    def evaluate_shard(batches: Any, shard: int, num_shards: int, limit: int | None) -> None:
+        for batch in itertools.islice(iter(batches), shard, limit, num_shards):
+            test(batch)
+
+    return evaluate_shard
+
+
+def _maker(data: tuple[Any, Any, Any], batch_size: int | None) -> tuple[Callable[[], Any], int | None]:
+    """A function that makes the batches, always the same, and how many there are, if that is known."""
+    x, y, weights = data
+    if callable(x):
+        return x, None
+    if hasattr(x, "__iter__") and not isinstance(x, np.ndarray | dict | list | tuple) and not hasattr(x, "__array__"):
+        return lambda: x, None
+    given = tuple(part for part in (x, y, weights) if part is not None)
+    arrays, size = keras.tree.map_structure(np.asarray, given), batch_size or _DEFAULT_BATCH
+    return lambda: Dataset.from_tensor_slices(arrays).batch(size), math.ceil(len(keras.tree.flatten(arrays)[0]) / size)

@@ -1,0 +1,167 @@
+"""``model.fit`` under a ParameterServerStrategy: steps are scheduled on the workers, callbacks run here at the ends of epochs."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from ...errors import ArgumentError
+from ...input._dataset import Dataset
+from ...keras import _internals
+from ...keras._fit import strategy_of
+from .._coordinator import ClusterCoordinator
+from .._strategy import ParameterServerStrategy
+from ._evaluate import Evaluation, check_shards
+from ._evaluate import connect as connect_evaluate
+from ._steps import build, step_of, train_step
+from ._tensorboard import write_epoch
+
+_DEFAULT_BATCH = 32
+
+
+def connect() -> None:
+    """Teach Keras's fit and evaluate."""
+    _internals.wrap_method(_internals.JAXTrainer, "fit", _fit)
+    connect_evaluate()
+
+
+def _fit(original: Callable[..., Any], model: Any, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+    strategy = strategy_of(model)
+    if not isinstance(strategy, ParameterServerStrategy):
+        return original(model, x, y, *args, **kwargs)
+    if args:
+        raise ArgumentError(
+            f"fit under a ParameterServerStrategy takes x and y by position and the rest by name; got {len(args)} more."
+        )
+    return _Fit(model, strategy, x, y, **kwargs).run()
+
+
+class _Fit:
+    """One call of fit."""
+
+    def __init__(
+        self,
+        model: Any,
+        strategy: ParameterServerStrategy,
+        x: Any,
+        y: Any,
+        *,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int = 1,
+        pss_evaluation_shards: int | str = 0,
+        **others: Any,
+    ):
+        unknown = [name for name in others if others[name] is not None and name != "validation_split"]
+        if unknown or others.get("validation_split"):
+            name = (unknown or ["validation_split"])[0]
+            raise ArgumentError(
+                f"fit under a ParameterServerStrategy does not take {name}={others[name]!r}. Put weights into the dataset, as "
+                "(x, y, sample_weight), and pass validation_data."
+            )
+        self._model, self._strategy = model, strategy
+        self._coordinator = ClusterCoordinator(strategy)
+        self._epochs = range(initial_epoch, epochs)
+        make, known_steps = _dataset_maker(x, y, batch_size, shuffle)
+        if steps_per_epoch is None and known_steps is None:
+            raise ArgumentError(
+                "fit under a ParameterServerStrategy needs steps_per_epoch: every worker reads its own copy of the dataset, so "
+                "nobody sees where an epoch ends. Pass the number of steps that all workers take together, and repeat() the "
+                "dataset."
+            )
+        self._steps = steps_per_epoch or known_steps
+        self._dataset = self._coordinator.create_per_worker_dataset(make)
+        check_shards(pss_evaluation_shards)
+        self._shards: int | str = pss_evaluation_shards
+        self._evaluation: Evaluation | None = None
+        self._validation = (validation_data, validation_steps, validation_batch_size, validation_freq)
+        verbose = 1 if verbose == "auto" else verbose
+        self._callbacks = (
+            callbacks
+            if isinstance(callbacks, keras.callbacks.CallbackList)
+            else keras.callbacks.CallbackList(
+                callbacks,
+                add_history=True,
+                add_progbar=verbose != 0,
+                verbose=verbose,
+                epochs=epochs,
+                steps=self._steps,
+                model=model,
+            )
+        )
+
+    def run(self) -> Any:
+        """Train. Returns Keras's History."""
+        model, callbacks = self._model, self._callbacks
+        build(model, self._strategy, next(iter(self._dataset.make())), "fit")
+        shared = self._coordinator._mode.synchronous
+        step, iterator = step_of(model, "train", lambda model: train_step(model, shared=shared)), iter(self._dataset)
+        model.stop_training = False
+        callbacks.on_train_begin()
+        logs: dict[str, Any] = {}
+        for epoch in self._epochs:
+            model.reset_metrics()
+            callbacks.on_epoch_begin(epoch)
+            for _ in range(self._steps or 0):
+                self._coordinator.schedule(step, args=(iterator,))
+            self._coordinator.join()
+            logs = {name: float(value) for name, value in model.get_metrics_result().items()}
+            callbacks.on_train_batch_end((self._steps or 1) - 1, logs)
+            logs |= self._validate(epoch)
+            write_epoch(callbacks, self._coordinator, epoch)
+            callbacks.on_epoch_end(epoch, logs)
+            if model.stop_training:
+                break
+        callbacks.on_train_end(logs)
+        return model.history
+
+    def _validate(self, epoch: int) -> dict[str, Any]:
+        """Evaluate, here or on the workers, on the values that the servers have now: no step is running."""
+        data, steps, batch_size, every = self._validation
+        if data is None or (epoch + 1) % every:
+            return {}
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data) if isinstance(data, tuple | list) else (data, None, None)
+        if self._shards:
+            if self._evaluation is None:
+                self._evaluation = Evaluation(self._model, self._strategy, (x, y, weights), batch_size, steps, self._shards)
+            logs = self._evaluation.run()
+        else:
+            logs = self._model.evaluate(
+                x,
+                y,
+                sample_weight=weights,
+                batch_size=batch_size,
+                steps=steps,
+                verbose=0,
+                return_dict=True,
+                _use_cached_eval_dataset=False,
+            )
+        return {f"val_{name}": value for name, value in logs.items()}
+
+
+def _dataset_maker(x: Any, y: Any, batch_size: int | None, shuffle: bool) -> tuple[Callable[[], Any], int | None]:
+    """A function that makes a worker's dataset of batches, and how many steps are one pass over it, if that is known."""
+    if callable(x):
+        return x, None
+    if hasattr(x, "__iter__") and not isinstance(x, np.ndarray | dict | list | tuple) and not hasattr(x, "__array__"):
+        return lambda: x, None
+    data = (x,) if y is None else (x, y)
+    arrays = keras.tree.map_structure(np.asarray, data)
+    num_rows = len(keras.tree.flatten(arrays)[0])
+    size = batch_size or _DEFAULT_BATCH
+
+    def make() -> Any:
+        dataset = Dataset.from_tensor_slices(arrays)
+        return (dataset.shuffle(num_rows) if shuffle else dataset).repeat().batch(size)
+
+    return make, math.ceil(num_rows / size)

@@ -1,0 +1,52 @@
+"""How Keras objects travel to workers and servers: as they are, with their variables standing for the servers'.
+
+Keras pickles a model by saving it, which loses whose variables these are. Here an object's attributes travel, and nothing is built
+anew on the other side.
+"""
+
+from typing import Any
+
+from ...keras._internals import KerasSaveable, TrackedDict, TrackedList, TrackedSet
+from ..workers import _pickling
+
+_COMPILED = ("train_function", "test_function", "predict_function", "_jax_state", "_replicant_ps_step", "history")
+_PLAIN: dict[type, Any] = {TrackedList: list, TrackedDict: dict, TrackedSet: set}
+
+
+def register() -> None:
+    """Add the rules."""
+    for kind in _PLAIN:
+        _pickling.rules[kind] = _reduce_tracked
+    _pickling.rules[KerasSaveable] = _reduce_object
+
+
+def _reduce_object(item: Any) -> Any:
+    state = {name: None if name in _COMPILED else value for name, value in item.__dict__.items()}  # what each process makes itself
+    return _empty, (type(item),), state, None, None, _fill
+
+
+def _empty(kind: type) -> Any:
+    return object.__new__(kind)
+
+
+def _fill(item: Any, state: dict[str, Any]) -> None:
+    item.__dict__.update(state)  # not setattr: Keras would track everything again
+    known = item.__dict__.get("_trainable_variables")
+    if "_trainable_variables_indices" in item.__dict__ and known:  # an optimizer's: by identity
+        item.__dict__["_trainable_variables_indices"] = {id(variable): i for i, variable in enumerate(known)}
+
+
+def _reduce_tracked(items: Any) -> Any:
+    plain = _PLAIN[type(items)]
+    return _empty_tracked, (type(items),), (plain(items), dict(items.__dict__)), None, None, _fill_tracked
+
+
+def _empty_tracked(kind: type) -> Any:
+    return _PLAIN[kind].__new__(kind)
+
+
+def _fill_tracked(items: Any, state: tuple[Any, dict[str, Any]]) -> None:
+    contents, attributes = state
+    items.__dict__.update(attributes)
+    plain = _PLAIN[type(items)]
+    (plain.extend if plain is list else plain.update)(items, contents)

@@ -1,0 +1,149 @@
+"""What workers do in one step of ``fit`` or ``evaluate``."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from ..._function import function
+from ..._strategy import Strategy
+from ..._tape import GradientTape
+from ..._variables import ref_of
+from ...errors import ArgumentError
+from ..servers._gradients import Part
+from ..servers._refs import ServerRef
+from ..servers._shares import ROWS, LossPart, loss_parts
+from ..servers._sums import add_share, put, reset, summed, taken
+
+
+def batch_of(batch: Any) -> tuple[Any, ...]:
+    """A batch as (x, y, sample weights) of arrays."""
+    return keras.utils.unpack_x_y_sample_weight(batch if isinstance(batch, tuple | list) else (batch,))
+
+
+def build(model: Any, strategy: Strategy, batch: Any, what: str) -> None:
+    """Make every variable here, in the scope: workers cannot."""
+    if not model.compiled or model.optimizer is None:
+        raise ArgumentError(
+            f"{what}: the model has not been compiled. Call model.compile(optimizer, loss, ...) in strategy.scope()."
+        )
+    with strategy.scope():
+        model._symbolic_build(data_batch=batch_of(batch))
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+
+
+def step_of(model: Any, kind: str, make: Callable[[Any], Any]) -> Any:
+    """A step of this model, made anew only when the model has been compiled anew."""
+    compiled = (model.optimizer, model._compile_loss, model._compile_metrics)
+    known = model.__dict__.setdefault("_replicant_ps_step", {}).get(kind)
+    if known is None or any(one is not other for one, other in zip(known[0], compiled, strict=True)):
+        known = model.__dict__["_replicant_ps_step"][kind] = (compiled, make(model))
+    return known[1]
+
+
+def train_step(model: Any, *, shared: bool) -> Callable[[Any], None]:
+    """Train on an iterator's next batch. shared: it is one part of a global batch, and other functions have the rest."""
+
+    @function
+    def train(x: Any, y: Any, weights: Any) -> None:
+        with summed(_metric_refs(model)):
+            with GradientTape() as tape:
+                predictions = model(x, training=True)
+                loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weights, training=True)
+            model._loss_tracker.update_state(loss, sample_weight=_num_rows(x))
+            model.compute_metrics(x, y, predictions, weights)
+        model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    @function
+    def train_together(x: Any, y: Any, weights: Any) -> None:
+        tracker, losses = model._loss_tracker, _LossMetrics(model, _num_rows(x))
+        targets: list[tuple[LossPart, Any]] = []
+        with summed(_metric_refs(model)):
+            with GradientTape(persistent=True) as tape:
+                predictions = model(x, training=True)
+
+                def compute() -> Any:
+                    return model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weights, training=True)
+
+                for part in loss_parts(compute, losses.num_rows, losses.refs, has_penalties=_has_penalties(model)):
+                    tracker.update_state(part.value, sample_weight=losses.num_rows)
+                    losses.take(part)
+                    targets.append((part, part.value * part.weight))  # the sum, of which the mean was made
+            losses.put_back()
+            model.compute_metrics(x, y, predictions, weights)
+        losses.push()
+        variables = model.trainable_variables
+        parts = [Part(tape.gradient(target, variables), part.share, part.weight) for part, target in targets]
+        if all(part.share != ROWS for part in parts):  # metrics and moving statistics are means over rows all the same
+            parts.append(Part([None] * len(variables), ROWS, losses.num_rows))
+        from ._variables import apply_parts  # here: whoever imports that connects `fit`, which has this file's steps
+
+        apply_parts(model.optimizer, parts, variables)
+
+    train_on = train_together if shared else train
+
+    def step(iterator: Any) -> None:
+        train_on(*batch_of(next(iterator)))
+
+    return step
+
+
+class _LossMetrics:
+    """The metrics of a model that are means of losses. What each part of the loss adds to them is kept apart."""
+
+    def __init__(self, model: Any, num_rows: int):
+        self.num_rows = num_rows
+        means = [model._loss_tracker, *([] if model._compile_loss is None else model._compile_loss.metrics)]
+        self._totals: list[ServerRef] = [ref_of(mean.total) for mean in means]  # type: ignore[misc]  # all on servers
+        self._counts: list[ServerRef] = [ref_of(mean.count) for mean in means]  # type: ignore[misc]
+        self.refs = [*self._totals, *self._counts]
+        self._parts: dict[str, tuple[LossPart, list[Any]]] = {}
+        self._counted: list[Any] = []
+
+    def take(self, part: LossPart) -> None:
+        """What is in them now is this part's."""
+        self._parts[part.share] = part, taken(self._totals)
+        self._counted = taken(self._counts)
+        reset(self.refs)
+
+    def put_back(self) -> None:
+        """Sums over rows add up whatever the other functions' rows are."""
+        if ROWS in self._parts:
+            put(self._totals, self._parts.pop(ROWS)[1])
+        put(self._counts, self._counted)
+
+    def push(self) -> None:
+        """The other parts are divided when all functions' divisors are known."""
+        for part, totals in self._parts.values():
+            for ref, total in zip(self._totals, totals, strict=True):
+                add_share(ref, total * (part.weight / max(self.num_rows, 1)), part.share)
+
+
+def _has_penalties(model: Any) -> bool:
+    return bool(model.losses) or type(model).compute_loss is not keras.Model.compute_loss
+
+
+def test_step(model: Any) -> Callable[[Any], None]:
+    """Evaluate one batch."""
+
+    @function
+    def test(x: Any, y: Any, weights: Any) -> None:
+        with summed(_metric_refs(model)):
+            predictions = model(x, training=False)
+            loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weights, training=False)
+            model._loss_tracker.update_state(loss, sample_weight=_num_rows(x))
+            model.compute_metrics(x, y, predictions, weights)
+
+    def step(batch: Any) -> None:
+        test(*batch_of(batch))
+
+    return step
+
+
+def _metric_refs(model: Any) -> list[ServerRef]:
+    return [ref_of(variable) for variable in model.metrics_variables]  # type: ignore[misc]  # all on servers
+
+
+def _num_rows(x: Any) -> int:
+    return next(value.shape[0] for value in keras.tree.flatten(x) if value is not None)

@@ -1,0 +1,93 @@
+"""What a coordinator has done, for TensorBoard."""
+
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from .._coordinator import ClusterCoordinator
+
+_RUN = "coordinator"
+_MOST_VALUES = 100_000  # that a histogram is drawn from
+_SCALARS = (
+    "closures_per_second",
+    "bytes_per_closure",
+    "pulled_bytes_per_closure",
+    "pushed_bytes_per_closure",
+    "synchronous_updates",
+    "dropped_closures",
+    "duplicate_pushes",
+    "replaced_workers",
+    "replaced_servers",
+)
+
+
+class StatsWriter:
+    """Writes ``coordinator.stats()`` for TensorBoard, as the run "coordinator" of a folder.
+
+    It needs ``pip install replicant[tensorboard]``. In ``model.fit`` a ``replicant.keras.callbacks.TensorBoard`` does this at the
+    end of each epoch, without a StatsWriter.
+
+    Args:
+        coordinator: whose.
+        log_dir: the folder that TensorBoard is started with.
+
+    Raises ConfigurationError if tensorboardX is not installed.
+
+    >>> import tempfile, replicant
+    >>> from replicant.coordinator import ClusterCoordinator, StatsWriter
+    >>> strategy = replicant.ParameterServerStrategy(transport="threads")
+    >>> coordinator = ClusterCoordinator(strategy)
+    >>> with tempfile.TemporaryDirectory() as folder, StatsWriter(coordinator, folder) as writer:
+    ...     coordinator.schedule(lambda: 1).fetch()
+    ...     writer.write(step=1)
+    1
+    >>> strategy.close()
+    """
+
+    def __init__(self, coordinator: ClusterCoordinator, log_dir: str | Path):
+        from ...keras.callbacks._event_file import EventFile
+
+        self._coordinator = coordinator
+        self._file = EventFile(Path(log_dir) / _RUN)
+
+    def write(self, step: int) -> None:
+        """Write what has been done so far, as of `step`."""
+        write_stats(self._file, self._coordinator.stats(), step)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def write_stats(file: Any, stats: dict[str, Any], step: int) -> None:
+    """Write one state of the counts: rates and bytes as curves, staleness as a histogram."""
+    for name in _SCALARS:
+        file.scalar(name, float(stats[name]), step)
+    for name in ("closures_per_second", "busy_seconds"):
+        for worker, value in stats[f"{name}_by_worker"].items():
+            file.scalar(f"{name}/worker_{worker}", float(value), step)
+    for server, updates in enumerate(stats["updates_by_server"]):
+        file.scalar(f"updates/server_{server}", float(updates), step)
+    counts = np.array(stats["staleness"], np.float64)
+    if counts.sum():
+        file.scalar("staleness/mean", float(counts @ np.arange(counts.size) / counts.sum()), step)
+        file.scalar("staleness/most", float(counts.size - 1), step)
+        shown = np.ceil(counts * min(1.0, _MOST_VALUES / counts.sum())).astype(int)
+        file.histogram("staleness", np.repeat(np.arange(counts.size), shown), step)
+
+
+def write_epoch(callbacks: Any, coordinator: ClusterCoordinator, epoch: int) -> None:
+    """At the end of an epoch of `fit`: into the files of its TensorBoard callbacks."""
+    from ...keras.callbacks import TensorBoard
+
+    for callback in callbacks.callbacks:
+        if isinstance(callback, TensorBoard):
+            write_stats(callback._file(_RUN), coordinator.stats(), epoch)

@@ -1,0 +1,446 @@
+"""The servers and workers of one strategy: started, connected, watched, replaced, ended."""
+
+import atexit
+import contextlib
+import dataclasses
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import LostProcessError
+from ..servers._client import Client, Link
+from ..servers._intent import Intent, Unfinished
+from ..servers._ledger import MAX_SHARDS, NBYTES
+from ..servers._placing import RoundRobin, Shard
+from ..servers._push import Outbox
+from ..servers._store import ServerMemory, VariableSpec
+from ..wire._channel import Channel, Closed
+from ..wire._memory import Memory, pages
+from ._health import Health
+from ._transport import Running, Transport
+
+_logger = logging.getLogger("replicant.coordinator")
+START_SECONDS = 180.0
+HEARTBEAT_SECONDS = 30.0  # without a sign of life, after which a process counts as dead
+END_SECONDS = 10.0
+_LOOK_SECONDS = 1.0  # between two looks at who is well
+_MAX_FAILED_STARTS = 3
+
+
+@dataclasses.dataclass
+class Member:
+    """A server or worker.
+
+    client: the number its pushes carry. generation: how many there were before it in its place. why: it was ended, in words.
+    intent, outboxes: of a worker that shares memory: what it is about to push, and the arrays of that.
+    """
+
+    role: str
+    index: int
+    control: Channel
+    running: Running
+    client: int = 0
+    generation: int = 0
+    ready: bool = False
+    failed_starts: int = 0
+    why: str = ""
+    intent: Intent | None = None
+    outboxes: dict[tuple[int, int], Memory] = dataclasses.field(default_factory=dict)
+    health: Health = dataclasses.field(default_factory=Health)
+
+    @property
+    def executing(self) -> tuple[int, int] | None:
+        """The closure that a worker is calling, or was when it died, and the attempt. Only of one that has a pulse."""
+        return self.running.pulse.executing  # type: ignore[attr-defined]
+
+    def unfinished(self, closure: int) -> Unfinished | None:
+        """How far a lost worker had come with the pushes of a closure; None if it had pushed nothing, or nobody can know."""
+        return None if self.intent is None else self.intent.unfinished(closure + 1, self.outboxes)
+
+    def release(self) -> None:
+        """Close what was shared with a worker that is gone."""
+        if self.intent is not None:
+            self.intent.close()
+        for outbox in self.outboxes.values():
+            outbox.close()
+
+    @property
+    def has_pulse(self) -> bool:
+        """Whether it can be seen what it does."""
+        return getattr(self.running, "pulse", None) is not None
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.index}" + (f" (process {self.running.pid})" if self.running.pid else "")
+
+
+class Cluster:
+    """Everything that belongs to the strategy in the coordinator's process but the scheduling.
+
+    keeps_answers: whether all that a worker said before it died still arrives. If not, it may not begin a function before the
+    answer to the one before has arrived: that one would be called again, and servers remember only a worker's last push.
+
+    on_ready, on_message, on_lost: called in the watching thread, with the worker; on_lost before its replacement starts, and it may
+    set `failure`. on_look: called there once a second, with the seconds that have passed.
+    """
+
+    def __init__(self, num_servers: int, num_workers: int, transport: Transport):
+        self._transport = transport
+        self.keeps_answers = getattr(transport, "keeps_answers", False)
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self.memories = transport.open(num_servers, num_workers)
+        self._ends = [pages(NBYTES)] * num_servers  # of what is in use of each server's memory
+        self._counts = [0] * num_servers
+        self._next_client = 1
+        self._next_variable = 0
+        self.round_robin = RoundRobin(num_servers)
+        self.specs: list[VariableSpec] = []
+        self.rules: dict[int, bytes] = {}
+        self.client = Client(0, self.memories, self._await_server)
+        self.failure: Exception | None = None
+        self.num_replaced = {"server": 0, "worker": 0}
+        self.on_ready: Callable[[Member], None] = lambda _: None
+        self.on_message: Callable[[Member, Any], None] = lambda *_: None
+        self.on_lost: Callable[[Member, str], None] = lambda *_: None
+        self.on_wake: Callable[[], None] = lambda: None
+        self.on_look: Callable[[float], None] = lambda _: None
+        self._stopping = False
+        self._waking = threading.Lock()  # whoever wakes must not write to a descriptor that is another's by now
+        self._wake_in, self._wake_out = os.pipe()
+        os.set_blocking(self._wake_out, False)
+        self.servers = [self._start("server", i) for i in range(num_servers)]
+        for server in self.servers:
+            self._begin(server, [], [])
+        self.client.links = [self._link(server, 0) for server in self.servers]
+        self.workers: list[Member] = []
+        for i in range(num_workers):
+            self.workers.append(self._start_worker(i, 0))
+        self._members: dict[int, Member] = {}
+        self._poller: Any = None
+        self._helpers: list[threading.Thread] = []
+        self._helping = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="replicant-cluster", daemon=True)
+        self._thread.start()
+        _clusters.add(self)
+        self._await_start()
+
+    # Starting
+
+    def _start(self, role: str, index: int, memories: list[ServerMemory] | None = None) -> Member:
+        here, there = Channel.pair("the coordinator", f"{role} {index}")
+        running = self._transport.start(role, index, there, memories or [self.memories[index]])
+        return Member(role, index, here, running)
+
+    def _begin(self, server: Member, shards: list[tuple[Shard, str]], rules: list[tuple[int, bytes]]) -> None:
+        with contextlib.suppress(Closed):  # it has ended already: noticed by the watching thread
+            server.control.post(("begin", shards, rules))
+
+    def _start_worker(self, index: int, generation: int) -> Member:
+        number, self._next_client = self._next_client, self._next_client + 1
+        here, there = Channel.pair("the coordinator", f"worker {index}")
+        running = self._transport.start("worker", number, there, self.memories)
+        worker = Member("worker", index, here, running, client=number, generation=generation)
+        if self.keeps_answers:
+            memory = Memory.create()
+            worker.intent = Intent(memory)
+            with contextlib.suppress(Closed):  # it has ended already: noticed by the watching thread
+                worker.control.post(("intent",), [memory.fd])
+        for server in self.servers:
+            self._connect(worker, server)
+        return worker
+
+    def _connect(self, worker: Member, server: Member) -> None:
+        """Give a worker its way to a server."""
+        one, other = Channel.pair(str(worker), str(server))
+        outbox = Memory.create()
+        with contextlib.suppress(Closed):  # the server is gone: its successor will be connected
+            server.control.post(("client", worker.client), [other.fileno(), outbox.fd])
+        with contextlib.suppress(Closed):
+            worker.control.post(("server", server.index, server.generation), [one.fileno(), outbox.fd])
+        one.close()
+        other.close()
+        if worker.intent is None:
+            outbox.close()
+        else:
+            worker.outboxes[server.index, server.generation] = outbox
+
+    def _link(self, server: Member, generation: int) -> Link:
+        """The coordinator's own way to a server."""
+        one, other = Channel.pair("the coordinator", str(server))
+        outbox = Memory.create()
+        with contextlib.suppress(Closed):
+            server.control.post(("client", 0), [other.fileno(), outbox.fd])
+        other.close()
+        return Link(one, Outbox(outbox), generation)
+
+    def _await_start(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        with self._changed:
+            missing, error = self._not_ready(), self.failure
+            while missing and error is None:
+                in_time = self._changed.wait(max(0.0, deadline - time.monotonic()))
+                missing, error = self._not_ready(), self.failure
+                if missing and not in_time and error is None:
+                    error = LostProcessError(f"{', '.join(missing)} did not start within {START_SECONDS:.0f} s.")
+        if error is not None:
+            self.close()  # not while holding the lock, which the watching thread may need to come to an end
+            raise error
+
+    def _not_ready(self) -> list[str]:
+        return [str(member) for member in (*self.servers, *self.workers) if not member.ready]
+
+    # Watching
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._stopping
+
+    def wake(self) -> None:
+        """Make the watching thread call `on_wake`. From any thread, at any time."""
+        with self._waking, contextlib.suppress(BlockingIOError):
+            if self._wake_out >= 0:
+                os.write(self._wake_out, b"x")
+
+    def help_out(self, name: str, fn: Callable[..., Any], *args: Any) -> None:
+        """Call `fn` on a thread of its own, which `close` waits for: it may be inside of JAX when the program ends."""
+        with self._helping:
+            thread = threading.Thread(target=fn, args=args, name=name, daemon=True)
+            thread.start()
+            self._helpers = [each for each in self._helpers if each.is_alive()] + [thread]
+
+    def _await_helpers(self) -> None:
+        with self._helping:
+            helpers, self._helpers = self._helpers, []
+        deadline = time.monotonic() + END_SECONDS
+        for thread in helpers:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _watch(self) -> None:
+        """The watching thread. Without it everybody would wait for ever, so what ends it before its time ends the cluster."""
+        try:
+            self._watch_on()
+        except Exception as error:  # noqa: BLE001 - told to everybody who waits or comes
+            failure = LostProcessError(f"The thread that watches workers and servers failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            with self._changed:
+                self.failure = failure
+                self._changed.notify_all()
+        if self.failure is not None:
+            self.on_wake()
+
+    def _watch_on(self) -> None:
+        """Wait for something to happen, and deal with it, until there is nothing more to be done."""
+        looked = time.monotonic()
+        while not self._stopping and self.failure is None:
+            poller = self._poller or self._register()
+            self._note_blocked(poller)
+            ready = [(fd, 0) for fd, member in self._members.items() if member.control.has_news]  # came while we were sending
+            for fd, _ in ready or poller.poll(1000 * max(0.0, looked + _LOOK_SECONDS - time.monotonic())):
+                if fd == self._wake_in:
+                    os.read(self._wake_in, 4096)
+                    self.on_wake()
+                elif self._attend(self._members[fd]):
+                    break
+            passed = time.monotonic() - looked
+            if passed >= _LOOK_SECONDS:
+                looked += passed
+                self._look(passed)
+
+    def _register(self) -> Any:
+        self._members = {member.control.fileno(): member for member in (*self.servers, *self.workers)}
+        self._blocked: set[int] = set()
+        self._poller = select.poll()
+        for fd in (self._wake_in, *self._members):
+            self._poller.register(fd, select.POLLIN)
+        return self._poller
+
+    def _note_blocked(self, poller: Any) -> None:
+        """Wait for room where something is to be sent and there is none."""
+        blocked = {fd for fd, member in self._members.items() if member.control.outgoing_bytes}
+        for fd in blocked ^ self._blocked:
+            poller.modify(fd, select.POLLIN | (select.POLLOUT if fd in blocked else 0))
+        self._blocked = blocked
+
+    def _look(self, passed: float) -> None:
+        """See who must be taken for lost without having said so."""
+        for member in (*self.servers, *self.workers):
+            if member.health.has_ended(member.running, member.control.num_received, passed):
+                self._replace(member)
+                continue
+            limits = {"start": START_SECONDS, "heartbeat": HEARTBEAT_SECONDS}
+            if why := member.health.overdue(member.running, passed, ready=member.ready, **limits):
+                self.end(member, why)
+        self.on_look(passed)
+
+    def end(self, member: Member, why: str) -> None:
+        """End a member that is of no use any more. What it has said is taken in; then another takes its place."""
+        _logger.warning("%s %s. It is ended, and another takes its place.", member, why)
+        member.why = why
+        member.running.kill()
+
+    def _attend(self, member: Member) -> bool:
+        """Take in a member's messages. True if it was replaced."""
+        with contextlib.suppress(Closed):  # noticed below, once all has been taken in that it said
+            member.control.flush()
+        try:
+            member.control.poll()
+            while message := member.control.next():
+                if message[0][0] == "ready":
+                    with self._changed:
+                        member.ready, member.failed_starts = True, 0
+                        self._changed.notify_all()
+                    if member.role == "worker":
+                        self.on_ready(member)
+                else:
+                    self.on_message(member, message[0])
+        except Closed:
+            self._replace(member)
+            return True
+        return False
+
+    def _replace(self, member: Member) -> None:
+        member.running.kill()
+        member.running.wait(END_SECONDS)
+        how = member.why or member.running.ended() or "hung up"
+        member.control.close()
+        self._poller = None
+        self._start_another(member, how)
+        self.wake()  # others may take what it had
+
+    def _start_another(self, member: Member, how: str) -> None:
+        with self._changed:
+            if self._stopping:
+                return
+            failed = 0 if member.ready else member.failed_starts + 1
+            if failed >= _MAX_FAILED_STARTS:
+                self.failure = LostProcessError(f"{member} {how} {failed} times before it was ready. Its output says why.")
+                self._changed.notify_all()
+                return
+            self.num_replaced[member.role] += 1
+            if member.role == "server":
+                self._replace_server(member, failed)
+            else:
+                self.on_lost(member, how)
+                member.release()
+                if self.failure is not None:
+                    self._changed.notify_all()
+                    return
+                successor = self._start_worker(member.index, member.generation + 1)
+                successor.failed_starts = failed
+                self.workers[member.index] = successor
+            self._changed.notify_all()
+
+    def _replace_server(self, member: Member, failed: int) -> None:
+        successor = self._start("server", member.index)
+        successor.generation, successor.failed_starts = member.generation + 1, failed
+        self.servers[member.index] = successor
+        mine = [(shard, spec.dtype.name) for spec in self.specs for shard in spec.shards if shard.server == member.index]
+        self._begin(successor, mine, list(self.rules.items()))
+        self.client.links[member.index] = self._link(successor, successor.generation)
+        for worker in self.workers:
+            self._connect(worker, successor)
+
+    def _await_server(self, server: int, generation: int) -> None:
+        """Wait until there is a server in the place of one that is gone."""
+        deadline = time.monotonic() + START_SECONDS
+        with self._changed:
+            while self.client.links[server].generation <= generation:
+                self.check()
+                if not self._changed.wait(max(0.0, deadline - time.monotonic())):
+                    raise LostProcessError(f"Server {server} was lost, and not replaced within {START_SECONDS:.0f} s.")
+
+    def check(self) -> None:
+        """Raise if the cluster cannot go on."""
+        if self.failure is not None:
+            raise self.failure
+        if self._stopping:
+            raise LostProcessError("The strategy's workers and servers have been ended: its close() was called.")
+
+    # Variables
+
+    def create(self, name: str, value: Any, *, trainable: bool, servers: list[int] | None = None, cuts: Any = None) -> VariableSpec:
+        """Put a variable on the servers.
+
+        cuts: the rows of each shard, as (first, end). servers: where they go, by default in turn.
+        """
+        self.check()
+        with self.lock:
+            rows = cuts or [(0, value.shape[0] if value.ndim else 0)]
+            homes = servers or self.round_robin.deal(len(rows))
+            shards = tuple(self._place(home, value, *cut) for home, cut in zip(homes, rows, strict=True))
+            spec = VariableSpec(len(self.specs), name, value.shape, value.dtype, trainable, shards)
+            self.specs.append(spec)
+            for shard in shards:
+                part = value if len(shards) == 1 else value[shard.first : shard.end]
+                self.memories[shard.server].view(shard, spec.dtype).buffers[0][...] = part
+        for server in sorted({shard.server for shard in shards}):
+            self.client.tell(("shards", [(s, spec.dtype.name) for s in shards if s.server == server]), [server])
+        return spec
+
+    def _place(self, server: int, value: Any, first: int, end: int) -> Shard:
+        shape = (end - first, *value.shape[1:]) if value.ndim else ()
+        index, self._counts[server] = self._counts[server], self._counts[server] + 1
+        if index >= MAX_SHARDS:
+            raise LostProcessError(f"Server {server} holds {MAX_SHARDS} shards, and that is as many as it can. Use more servers.")
+        nbytes = value.dtype.itemsize
+        for size in shape:
+            nbytes *= size
+        offset, self._ends[server] = self._ends[server], self._ends[server] + 2 * pages(nbytes)
+        self.memories[server].values.grow(self._ends[server])
+        return Shard(server, index, offset, first, end, shape)
+
+    def add_rule(self, number: int, blob: bytes) -> None:
+        """Teach all servers an optimizer."""
+        with self.lock:
+            self.rules[number] = blob
+        self.client.tell(("rule", number, blob))
+
+    # Ending
+
+    def close(self) -> None:
+        """End all servers and workers. Safe to call again."""
+        with self.lock:
+            if self._stopping:
+                return
+            self._stopping = True
+            self._changed.notify_all()
+        self.wake()
+        self._thread.join(END_SECONDS)
+        self.on_wake()  # whoever waits for a scheduled function hears of it
+        members = [*self.workers, *self.servers]
+        for member in members:
+            with contextlib.suppress(Closed):
+                member.control.post(("stop",))
+            member.control.close()
+        deadline = time.monotonic() + END_SECONDS
+        for member in members:
+            if not member.running.wait(max(0.1, deadline - time.monotonic())):
+                member.running.kill()
+                member.running.wait(END_SECONDS)
+            member.release()
+        self._await_helpers()  # they wait for no server any more
+        self.client.close()
+        self._transport.close()
+        with self._waking:
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+            self._wake_out = -1
+        _clusters.discard(self)
+
+
+_clusters: set[Cluster] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_clusters.clear)  # they are the parent's: a child that ends must not end them
+
+
+@atexit.register
+def end_all() -> None:
+    """Close all clusters of this process."""
+    for cluster in list(_clusters):
+        cluster.close()

@@ -1,0 +1,235 @@
+"""How servers and workers are started: as processes of this machine, or as threads of this process (for tests)."""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ..servers._server import Server
+from ..servers._store import ServerMemory
+from ..wire._channel import Channel
+from ..wire._fence import check_ordered
+from ..wire._memory import Memory
+from ..wire._pulse import NBYTES as PULSE_NBYTES
+from ..wire._pulse import Pulse
+from ..workers._worker import Worker
+
+CHILD = "REPLICANT_PARAMETER_SERVER_CHILD"  # set in the environment of servers and workers
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
+_DEVICE_COUNT = "--xla_force_host_platform_device_count"
+_BOOT = """
+import json, sys
+job = json.loads(sys.argv[1])
+sys.path[:] = job["path"]
+from replicant.coordinator.processes._child import main
+main(job)
+"""
+
+
+class Running(Protocol):
+    """A server or worker that was started. One that has a `pulse` (see ``_pulse``) is watched more closely."""
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None for a thread."""
+        ...
+
+    def ended(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended within `seconds`."""
+        ...
+
+
+class Transport(Protocol):
+    """Starts servers and workers."""
+
+    def open(self, servers: int, workers: int) -> list[ServerMemory]:
+        """Begin, for so many of each. Returns the servers' memories, or what the coordinator has in their place."""
+        ...
+
+    def close(self) -> None:
+        """All of them have ended."""
+        ...
+
+    def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
+        """Start ``role`` ("server", "worker") `number`, with the memories it may see.
+
+        control: its end of the control channel, which is the transport's to close from now on.
+        """
+        ...
+
+
+_lifelines: set[int] = set()  # this process's ends: the other ends are read by those whose life hangs on it
+
+
+def _let_go() -> None:
+    """In a forked child: the lives of servers and workers hang on its parent alone."""
+    for lifeline in _lifelines:
+        os.close(lifeline)
+    _lifelines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
+class _Process:
+    def __init__(self, process: "subprocess.Popen[bytes]", lifeline: int, pulse: Pulse):
+        self._process = process
+        self._lifeline = lifeline
+        self.pulse = pulse
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def ended(self) -> str | None:
+        code = self._process.poll()
+        if code is None:
+            return None
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        if self._lifeline >= 0:
+            _lifelines.discard(self._lifeline)
+            os.close(self._lifeline)
+            self._lifeline = -1
+        return True
+
+
+class Processes:
+    """Child processes that share memory with this one and end with it, whatever way it ends.
+
+    They share the processor's cores: threads of one that wait for their turn, spinning, would take the time of the others.
+    """
+
+    keeps_answers = True
+
+    def open(self, servers: int, workers: int) -> list[ServerMemory]:
+        check_ordered(platform.machine())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._threads = {"worker": max(1, cores // workers), "server": max(1, cores // servers)}
+        return [ServerMemory.create() for _ in range(servers)]
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+    def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
+        lifeline, held = os.pipe()
+        _lifelines.add(held)
+        pulse = Memory.create(PULSE_NBYTES)
+        fds = [control.fileno(), lifeline, pulse.fd, *[fd for m in memories for fd in (m.values.fd, m.saved.fd)]]
+        job = {
+            "role": role,
+            "number": number,
+            "control": control.fileno(),
+            "lifeline": lifeline,
+            "parent": os.getpid(),
+            "pulse": pulse.fd,
+            "memories": [(m.values.fd, m.saved.fd) for m in memories],
+            "path": sys.path,
+        }
+        command = [sys.executable, "-c", _BOOT, json.dumps(job)]
+        process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=_environment(role, self._threads[role]))  # noqa: S603
+        os.close(lifeline)
+        control.close()
+        return _Process(process, held, Pulse.over(pulse))
+
+
+def _environment(role: str, num_threads: int) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if name.lower() not in _PROXIES}
+    env[CHILD] = role
+    env["KERAS_BACKEND"] = "jax"
+    env["NPROC"] = str(num_threads)  # of XLA's pool
+    flags = [flag for flag in env.pop("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
+    if flags:
+        env["XLA_FLAGS"] = " ".join(flags)
+    env.pop("JAX_NUM_CPU_DEVICES", None)
+    if role == "server":
+        env["JAX_PLATFORMS"] = "cpu"  # a server's variables lie in the host's memory
+    return env
+
+
+class _Thread:
+    pid = None
+
+    def __init__(self, target: Callable[[], None], name: str, pulse: Pulse):
+        self._target = target
+        self.pulse = pulse
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._target()
+        except Exception as error:  # noqa: BLE001 - a process would print it and end; a thread says it in `ended`
+            self._error = error
+
+    def ended(self) -> str | None:
+        if self._thread.is_alive():
+            return None
+        return "ended" if self._error is None else f"failed ({type(self._error).__name__}: {self._error})"
+
+    def kill(self) -> None:
+        """A thread cannot be killed: it ends when it next looks at its channel."""
+
+    def wait(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+
+class Threads:
+    """Servers and workers as threads of this process, with the same code. Quick to start; nothing is computed in parallel."""
+
+    keeps_answers = True
+
+    def open(self, servers: int, workers: int) -> list[ServerMemory]:
+        return [ServerMemory.create() for _ in range(servers)]
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+    def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
+        own = [memory.duplicate() for memory in memories]
+        pulse = Pulse.alone()
+        return _Thread(lambda: play(role, number, control, own, pulse), f"replicant-{role}-{number}", pulse)
+
+
+def play(role: str, number: int, control: Channel, memories: list[ServerMemory], pulse: Pulse) -> None:
+    """Be a server or a worker until told to stop. pulse: where to write what it is doing."""
+    try:
+        if role == "server":
+            Server(number, memories[0], control).run()
+        else:
+            from .._strategy import worker_strategy
+
+            Worker(number, memories, control, worker_strategy(len(memories)), pulse).run()
+    finally:
+        control.close()
+        for memory in memories:
+            memory.close()
+
+
+def child_role() -> Any:
+    """What this process is for a parameter-server strategy in another one: "server", "worker" or None."""
+    return os.environ.get(CHILD)

@@ -1,0 +1,89 @@
+"""What the coordinator keeps of each server, to start it again from; and what was lost by that."""
+
+import threading
+
+import numpy as np
+
+from ..servers._placing import Shard
+from ._server import News, Pulled, Snapshot
+
+
+class Snapshots:
+    """Of one server. Any thread may ask; one takes in.
+
+    A snapshot holds whole shards: what a pull brings is put into it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shards: dict[int, tuple[Shard, str]] = {}
+        self._news: dict[int, News] = {}
+        self._rules: dict[int, bytes] = {}
+        self._books: bytes | None = None
+        self._updates = 0
+        self._begun: list[int] = []  # how many updates each generation began with
+        self._seen: list[int] = []  # the highest number of updates that each was known to have made
+
+    def add_shards(self, shards: list[tuple[Shard, str]], values: dict[int, np.ndarray]) -> None:
+        """New shards begin with these values."""
+        with self._lock:
+            for shard, dtype in shards:
+                if shard.index not in self._shards:
+                    self._shards[shard.index] = shard, dtype
+                    self._news[shard.index] = News((0, 0), None, np.array(values[shard.index]))
+
+    def add_rule(self, number: int, blob: bytes) -> None:
+        """An optimizer."""
+        with self._lock:
+            self._rules[number] = blob
+
+    def begin(self) -> tuple[int, Snapshot]:
+        """A new generation of the server: its number, and what it begins with."""
+        with self._lock:
+            self._begun.append(self._updates)
+            self._seen.append(self._updates)
+            return len(self._begun) - 1, Snapshot(list(self._shards.values()), dict(self._news), dict(self._rules), self._books)
+
+    def known(self) -> dict[int, tuple[int, int] | None]:
+        """What to pull, for the next snapshot."""
+        with self._lock:
+            return {index: news.version for index, news in self._news.items()}
+
+    def take(self, generation: int, pulled: Pulled) -> None:
+        """Make a pull the snapshot, unless its server has been replaced meanwhile, or a newer one was taken in before it."""
+        with self._lock:
+            if generation != len(self._begun) - 1 or pulled.updates < self._updates:
+                return
+            for index, news in pulled.news.items():
+                values = np.array(news.values if news.rows is None else self._news[index].values)  # not Ray's memory
+                if news.rows is not None:
+                    values[news.rows] = news.values
+                self._news[index] = News(news.version, None, values)
+            self._books, self._updates = pulled.books, pulled.updates
+        self.see(generation, pulled.updates)
+
+    def see(self, generation: int, updates: int) -> None:
+        """Somebody knows that the server had made so many updates."""
+        with self._lock:
+            self._seen[generation] = max(self._seen[generation], updates)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the server has done nothing since the snapshot, as far as anybody knows."""
+        with self._lock:
+            return not self._seen or self._seen[-1] <= self._updates
+
+    @property
+    def updates(self) -> int:
+        """Of the last snapshot."""
+        return self._updates
+
+    @property
+    def lost_updates(self) -> int:
+        """How many updates went with servers that ended: those made after the snapshot that the next one began with."""
+        return sum(self.lost_by(generation) for generation in range(1, len(self._begun)))
+
+    def lost_by(self, generation: int) -> int:
+        """How many of them were made by the generation before this one."""
+        with self._lock:
+            return max(0, self._seen[generation - 1] - self._begun[generation])

@@ -1,0 +1,293 @@
+"""Servers and workers as Ray's actors, on as many machines as Ray has.
+
+    the coordinator's process                                       on some machine
+    Cluster ── channel ── loop of a RayMember ── calls of Ray ─────▶ ServerActor: ServerState
+            ── channel ── loop of a RayMember ── calls of Ray ─────▶ WorkerActor: Worker ── channel ── RayLink ──▶ ServerActor
+    Client  ── channel ── RayLink ─────────────────────────────────▶ ServerActor
+
+Nothing shares memory, so each process has copies of what it reads (``_ray_mirror``), and a lost server begins again with the
+coordinator's last snapshot of it (``_ray_snapshots``). Who is alive, replaced and given what to do: as for processes of one
+machine.
+"""
+
+import atexit
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...cluster._ray import join_ray, leave_ray
+from ...errors import ArgumentError, ArgumentTypeError
+from ..processes._transport import CHILD
+from ..servers._push import Push
+from ..wire._channel import Channel, Closed
+from ..wire._memory import Memory
+from ._link import RayLink, values_of
+from ._loop import Loop
+from ._mirror import Mirrors
+from ._server import Pulled
+from ._snapshots import Snapshots
+
+_logger = logging.getLogger("replicant.coordinator")
+_SOON = 1.0  # seconds from a change that the coordinator itself makes until the next snapshot
+_END_SECONDS = 10.0
+_OPTIONS = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}  # each on another node, as far as there are as many
+_FIXED = {
+    "max_restarts": 0,
+    "max_task_retries": 0,
+}  # lost servers and workers are replaced by the cluster, which knows what was lost
+
+
+class RayTransport:
+    """Places servers and workers on a Ray cluster: ``ParameterServerStrategy(transport=RayTransport(...))``.
+
+    Args:
+        server_options: what Ray is to give each server, as in ``Actor.options``: ``{"num_cpus": 2, "memory": 8 << 30}``. None: no
+            reserved resources, each on another node as far as there are as many.
+        worker_options: likewise for each worker, such as ``{"num_gpus": 1}``.
+        snapshot_seconds: between two snapshots of a server. What a server did after the last one is lost with it, and told.
+
+    Ray is used as it is if it is initialised, else the cluster that RAY_ADDRESS names, else one that is started on this machine, on
+    127.0.0.1 only, and ended when the last strategy that uses it is closed. On every node this package must be installed.
+
+    Raises ConfigurationError where Ray is not installed or does not start, ArgumentError for a time that is no positive number,
+    ArgumentTypeError for options that are no mapping.
+
+    >>> RayTransport(snapshot_seconds=0)
+    Traceback (most recent call last):
+        ...
+    replicant.errors.ArgumentError: snapshot_seconds must be a positive number of seconds. Received: 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        server_options: Mapping[str, Any] | None = None,
+        worker_options: Mapping[str, Any] | None = None,
+        snapshot_seconds: float = 10.0,
+    ):
+        if isinstance(snapshot_seconds, bool) or not isinstance(snapshot_seconds, int | float) or not snapshot_seconds > 0:
+            raise ArgumentError(f"snapshot_seconds must be a positive number of seconds. Received: {snapshot_seconds!r}.")
+        for name, options in (("server_options", server_options), ("worker_options", worker_options)):
+            if not isinstance(options, Mapping | None):
+                raise ArgumentTypeError(f"{name} must be a mapping such as {{'num_cpus': 1}}. Received: {options!r}.")
+        self._options = {"server": dict(server_options or {}), "worker": dict(worker_options or {})}
+        self.snapshot_seconds = snapshot_seconds
+        self._is_open = False
+
+    def open(self, servers: int, workers: int) -> Sequence[Any]:
+        """Begin: what the coordinator has in the place of the servers' memories."""
+        if self._is_open:
+            raise ArgumentError("This RayTransport belongs to another strategy already. Make one for each.")
+        self._ray = join_ray()
+        self._is_open = True
+        from ..processes._cluster import end_all  # ends before Ray does, since it is registered after Ray was imported
+        from ._actors import ask
+
+        atexit.register(end_all)
+        self.snapshots = [Snapshots() for _ in range(servers)]
+        self.actors: dict[int, tuple[int, Any]] = {}
+        self.mirrors = Mirrors(servers, ask, self.see, is_worker=False)
+        for memory, snapshots in zip(self.mirrors.memories, self.snapshots, strict=True):
+            memory.count_lost = lambda kept=snapshots: kept.lost_updates
+        cores = int(self._ray.cluster_resources().get("CPU", 1))
+        self._threads = {"server": max(1, cores // servers), "worker": max(1, cores // workers)}
+        return self.mirrors.memories
+
+    def start(self, role: str, number: int, control: Channel, memories: Sequence[Any]) -> "RayMember":
+        """Start an actor. It may take Ray a while to find a place for it."""
+        from ._actors import ServerActor, WorkerActor
+
+        kind: Any = ServerActor if role == "server" else WorkerActor
+        env = _environment(role, self._threads[role])
+        options: dict[str, Any] = _OPTIONS | self._options[role] | _FIXED
+        runtime = dict(options.pop("runtime_env", None) or {})
+        runtime["env_vars"] = env | runtime.get("env_vars", {})
+        make = kind.options(runtime_env=runtime, **options)
+        if role == "worker":
+            return RayWorker(self, number, control, make.remote(number, len(self.snapshots)))
+        generation, snapshot = self.snapshots[number].begin()
+        actor = make.remote(number, snapshot)
+        self.actors[number] = generation, actor
+        self.mirrors.connect(number, generation, actor)
+        if generation:
+            kept = self.snapshots[number]
+            _logger.warning(
+                "Server %d was lost and begins again with its snapshot of update %d. Lost with it, as far as is known: %d updates.",
+                number,
+                kept.updates,
+                kept.lost_by(generation),
+            )
+        return RayServer(self, number, control, actor, generation)
+
+    def see(self, server: int, generation: int, updates: int) -> None:
+        """Somebody knows that a server had made so many updates."""
+        self.snapshots[server].see(generation, updates)
+
+    def close(self) -> None:
+        """The strategy's actors have ended."""
+        if self._is_open:
+            self._is_open = False
+            leave_ray()
+
+
+def _environment(role: str, num_threads: int) -> dict[str, str]:
+    """What an actor's process has otherwise than the node it is on."""
+    env = {CHILD: role, "KERAS_BACKEND": "jax", "NPROC": str(num_threads)}  # NPROC: of XLA's pool
+    if "XLA_FLAGS" in os.environ:
+        flags = os.environ["XLA_FLAGS"].split()
+        env["XLA_FLAGS"] = " ".join(flag for flag in flags if not flag.startswith("--xla_force_host_platform_device_count"))
+    if "JAX_NUM_CPU_DEVICES" in os.environ:
+        env["JAX_NUM_CPU_DEVICES"] = "1"
+    if role == "server":
+        env["JAX_PLATFORMS"] = "cpu"  # a server's variables lie in the host's memory
+    return env
+
+
+class RayMember:
+    """A server's or worker's actor, and the loop that speaks for it over `control`, as the process itself would."""
+
+    def __init__(self, transport: RayTransport, name: str, control: Channel, actor: Any):
+        self.pid: int | None = None
+        self._transport, self._control, self._actor = transport, control, actor
+        self._how: str | None = None
+        self._over = threading.Event()
+        self._loop = Loop(f"replicant-ray-{name}", self._died)
+        self._loop.call(self._begin)
+
+    def ended(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        return self._how
+
+    def kill(self) -> None:
+        """End it at once."""
+        with contextlib.suppress(Exception):  # Ray may have been shut down by somebody else, and then there is nothing to end
+            self._transport._ray.kill(self._actor, no_restart=True)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended within `seconds`."""
+        if self._over.wait(seconds):
+            self._loop.join(_END_SECONDS)
+            return True
+        return False
+
+    def _begin(self) -> None:
+        self._loop.add(self._control, self._take, self.kill)
+
+    def _take(self, message: Any, fds: list[int]) -> None:
+        if message[0] == "stop":
+            self.kill()
+        else:
+            self._forward(message, fds)
+
+    def _forward(self, message: Any, fds: list[int]) -> None:
+        raise NotImplementedError
+
+    def _say(self, message: Any) -> None:
+        with contextlib.suppress(Closed):  # noticed by the loop
+            self._control.send(message)
+
+    def _died(self, error: BaseException | None) -> None:
+        """It is gone, or the loop is: either way the cluster is to replace it."""
+        if self._how is None:
+            text = " ".join(str(error).split())[:500]
+            self._how = f"was lost ({type(error).__name__}: {text})"
+            self.kill()
+        self._loop.end()
+        self._over.set()
+
+
+class RayServer(RayMember):
+    """A server; takes its snapshots."""
+
+    def __init__(self, transport: RayTransport, number: int, control: Channel, actor: Any, generation: int):
+        self._number, self._generation = number, generation
+        self._snapshots = transport.snapshots[number]
+        self._is_due = False
+        super().__init__(transport, f"server-{number}", control, actor)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._loop.when(self._actor.watch.remote().future(), lambda _, error: self._died(error))
+        self._loop.later(self._transport.snapshot_seconds, self._each_time)
+
+    def _forward(self, message: Any, fds: list[int]) -> None:
+        if message[0] == "begin":  # what is in it is in the snapshot already
+            self._loop.when(self._actor.hello.remote().future(), self._ready)
+        elif message[0] == "client" and message[1] == 0:
+            channel = Channel(socket.socket(fileno=fds[0]), "the coordinator")
+            place = self._number, self._generation, self._actor
+            RayLink(self._loop, channel, Memory(fds[1]), place, self._transport.mirrors, noted=self._note)
+        else:  # of a worker: its actor speaks to this one by itself
+            for fd in fds:
+                os.close(fd)
+
+    def _ready(self, pid: int | None, error: BaseException | None) -> None:
+        if error is None:
+            self.pid = pid
+            self._say(("ready",))
+
+    def _note(self, message: Any) -> Any:
+        """The coordinator's own messages are remembered for the next server."""
+        if isinstance(message, Push):
+            self._take_soon()
+        elif message[0] == "shards":
+            values = values_of(self._transport.mirrors, self._number, message[1])
+            self._snapshots.add_shards(message[1], values)
+            return (*message, values)
+        elif message[0] == "rule":
+            self._snapshots.add_rule(*message[1:])
+        return message
+
+    def _take_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.later(_SOON, self._snapshot)
+
+    def _each_time(self) -> None:
+        self._snapshot()
+        self._loop.later(self._transport.snapshot_seconds, self._each_time)
+
+    def _snapshot(self) -> None:
+        self._is_due = False
+        future = self._actor.snapshot.remote(self._snapshots.known()).future()
+        self._loop.when(future, self._took)
+
+    def _took(self, pulled: Pulled | None, error: BaseException | None) -> None:
+        if error is None and pulled is not None:
+            self._snapshots.take(self._generation, pulled)
+
+
+class RayWorker(RayMember):
+    """A worker."""
+
+    def __init__(self, transport: RayTransport, number: int, control: Channel, actor: Any):
+        super().__init__(transport, f"worker-{number}", control, actor)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._collect()
+
+    def _collect(self) -> None:
+        self._loop.when(self._actor.collect.remote().future(), self._collected)
+
+    def _collected(self, found: Any, error: BaseException | None) -> None:
+        if error is not None:
+            self._died(error)
+            return
+        self.pid, messages, seen = found
+        for (server, generation), updates in seen.items():
+            self._transport.see(server, generation, updates)
+        for message in messages:
+            self._say(message)
+        self._collect()
+
+    def _forward(self, message: Any, fds: list[int]) -> None:
+        for fd in fds:
+            os.close(fd)
+        if message[0] == "server":
+            message = ("server", message[1], *self._transport.actors[message[1]])
+        self._loop.when(self._actor.deliver.remote(message).future(), lambda _, error: error and self._died(error))

@@ -1,0 +1,396 @@
+"""Hands scheduled functions to workers, takes their answers, and remembers what became of each."""
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..._identity import function_key
+from ...errors import CancelledError, LostProcessError, ParameterServerError
+from .._remote_value import RemoteValue
+from ..processes._cluster import Cluster, Member
+from ..servers._intent import Unfinished
+from ..wire._channel import Closed
+from ..wire._errors import pack_error, unpack_error
+from ..wire._pulse import Vigil
+from ..workers import _pickling
+from ..workers._arguments import Arguments, pack
+from ..workers._pickling import Packed
+from ._delivered import Delivered
+from ._merge import merge
+from ._pace import Pace
+from ._queue import ClosureQueue, Task
+from ._rounds import Rounds
+from ._stats import Stats
+
+_MAX_QUEUED = 512  # then `schedule` waits until there are half as many; where there are many workers,
+_MAX_QUEUED_EACH = 8  # for each: half of these are as many as two rounds of all take
+_MAX_FUNCTIONS = 128  # that workers keep; the least recently scheduled are forgotten
+_MAX_ATTEMPTS = 5
+_MAX_IDLE_DEATHS = 20  # of workers one after the other that had been given functions and had not begun one
+_DISAGREE_SECONDS = 60.0  # that a worker may be doing something else than what it was sent
+_STALL_SECONDS = 60.0  # without the end of any function, after which a warning says who has what; then twice as long, and so on
+_logger = logging.getLogger("replicant.coordinator")
+
+
+class _Closure:
+    def __init__(self, name: str, function: int, packed: Packed, args: Arguments, remote: RemoteValue, *, holds: bool):
+        self.name = name
+        self.function = function
+        self.holds = holds  # its changes become part of an update together with others'
+        self.packed = packed  # the function
+        self.args = args
+        self.remote = remote
+        self.unfinished: Unfinished | None = None  # what a lost worker had begun to push
+
+
+class _Functions:
+    """Functions that have been scheduled, as bytes, each with a number."""
+
+    def __init__(self) -> None:
+        self._numbers: collections.OrderedDict[Any, int] = collections.OrderedDict()
+        self._packed: dict[int, Packed] = {}
+        self.forgotten: list[int] = []
+        self._count = 0
+        self._lock = threading.Lock()  # not the dispatcher's: packing runs code of the user's, which may wait for a server
+
+    def pack(self, fn: Callable[..., Any]) -> tuple[int, Packed]:
+        """The function's number, and what is sent."""
+        key = function_key(fn)
+        with self._lock:
+            if key not in self._numbers:
+                packed = _pickling.pack(fn, f"The function {_name_of(fn)!r}")
+                self._numbers[key], self._count = self._count, self._count + 1
+                self._packed[self._numbers[key]] = packed
+                if len(self._numbers) > _MAX_FUNCTIONS:
+                    _, forgotten = self._numbers.popitem(last=False)
+                    del self._packed[forgotten]
+                    self.forgotten.append(forgotten)
+            self._numbers.move_to_end(key)
+            return self._numbers[key], self._packed[self._numbers[key]]
+
+
+class Dispatcher:
+    """All of a coordinator's closures. Called by the user's threads and by the cluster's watching thread.
+
+    rounds: which changes are applied together; None where each function's are by themselves.
+    """
+
+    def __init__(
+        self, cluster: Cluster, prepare: Callable[[int, list[int]], None], max_staleness: int | None, rounds: Rounds | None = None
+    ):
+        self._cluster = cluster
+        self._prepare = prepare
+        self._changed = threading.Condition()
+        self._rounds = rounds
+        self._num_joining = 0
+        self._num_scheduling = 0  # threads that wait for room
+        depth = {} if rounds is None and cluster.keeps_answers else {"depth": 1}  # else what waits may begin before its time
+        self._queue = ClosureQueue(max_staleness=max_staleness, max_attempts=_MAX_ATTEMPTS, **depth)
+        self._closures: dict[int, _Closure] = {}
+        self._functions = _Functions()
+        self._delivered = Delivered()
+        self._workers: collections.deque[Member] = collections.deque()
+        self._pace = Pace()
+        self._prepared: collections.deque[tuple[Member, Any]] = collections.deque()  # answers that are to be sent
+        self._error: Exception | None = None
+        self._num_idle_deaths = 0
+        self._stall, self._next_report = Vigil(), _STALL_SECONDS
+        self.stats = Stats(rounds)
+        with cluster.lock:  # a worker that is being replaced is either known as lost, or seen as its successor
+            cluster.on_ready, cluster.on_message, cluster.on_lost = self._ready, self._answered, self._lost
+            cluster.on_wake, cluster.on_look = self._dispatch, self._look
+            for worker in cluster.workers:
+                self._ready(worker)
+
+    # The user's side
+
+    def schedule(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, alone: bool = False
+    ) -> RemoteValue:
+        """Queue a call. alone: its changes are its own, and applied while it runs, also where there are rounds."""
+        packed = pack((args, kwargs))
+        with self._changed:
+            self._raise_error()
+            self._wait_for_room()
+            self._raise_error()
+        function, sent = self._functions.pack(fn)
+        with self._changed:
+            self._raise_error()
+            number = self._queue.add(packed.needs)
+            remote = RemoteValue(number)
+            holds = self._rounds is not None and not alone
+            self._closures[number] = _Closure(_name_of(fn), function, sent, packed, remote, holds=holds)
+            starved = self._queue.has_room(len(self._workers))
+        if starved:
+            self._cluster.wake()
+        return remote
+
+    def _wait_for_room(self) -> None:
+        if len(self._queue) < self._max_queued():
+            return
+        self._num_scheduling += 1
+        try:
+            self._changed.wait_for(lambda: len(self._queue) <= self._max_queued() // 2 or self._broken() or self._error is not None)
+        finally:
+            self._num_scheduling -= 1
+
+    def _max_queued(self) -> int:
+        return max(_MAX_QUEUED, _MAX_QUEUED_EACH * len(self._workers))
+
+    def join(self, timeout: float | None) -> None:
+        """Wait until everything has ended."""
+        with self._changed:
+            self._num_joining += 1
+        self._cluster.wake()  # what waits for others to be applied with waits no longer
+        with self._changed:
+            try:
+                ended = self._changed.wait_for(lambda: self._all_applied() or self._broken(), timeout)
+            finally:
+                self._num_joining -= 1
+            self._raise_error(patient=ended)
+            if not ended:
+                text = f"{len(self._queue)} scheduled functions have not ended within {timeout:g} s. {self._who_has_what()}"
+                raise LostProcessError(f"{text} They go on; `kill -USR1` makes a worker print where it is.")
+
+    def done(self) -> bool:
+        """Whether everything has ended."""
+        with self._changed:
+            self._raise_error()
+            return not len(self._queue)
+
+    def _all_applied(self) -> bool:
+        return not len(self._queue) and (self._rounds is None or self._rounds.is_idle)
+
+    def _broken(self) -> bool:
+        return self._cluster.failure is not None or self._cluster.closed
+
+    def _raise_error(self, *, patient: bool = True) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            if patient:
+                self._changed.wait_for(lambda: not len(self._queue) or self._broken())  # what runs already
+            raise error
+        self._cluster.check()
+
+    # The cluster's side
+
+    def _ready(self, worker: Member) -> None:
+        with self._changed:
+            if worker.ready and worker not in self._delivered:
+                self._delivered.join(worker)
+                self._workers.append(worker)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        with self._changed:
+            if self._broken():
+                self._give_up()
+                return
+            while self._prepared:
+                worker, answer = self._prepared.popleft()
+                with contextlib.suppress(Closed):  # noticed by the cluster
+                    worker.control.post(answer)
+            self._delivered.drop_gone(self._workers, self._functions.forgotten)
+            waiting = len(self._workers)
+            while waiting and self._queue.num_ready and (self._rounds is None or self._rounds.may_begin()):
+                worker = self._workers[0]
+                self._workers.rotate(-1)
+                tasks = self._take(worker.client)
+                waiting = len(self._workers) if tasks else waiting - 1
+                if tasks:
+                    self._send(worker, tasks)
+            self._close_round()
+
+    def _take(self, worker: int) -> list[Task]:
+        """The closures that a worker gets now: no more than its share of what is ready."""
+        queue, tasks = self._queue, []
+        share = -(-queue.num_ready // len(self._workers))
+        while queue.num_ready and len(tasks) < share and (tasks or queue.is_short_of(worker)):
+            function = self._closures[queue.first_ready()].function
+            task = queue.take(worker, self._pace.seconds(worker, function))
+            if task is None:
+                break
+            tasks.append(task)
+        return tasks
+
+    def _send(self, worker: Member, tasks: list[Task]) -> None:
+        """Send closures together: their worker is woken once."""
+        with contextlib.suppress(Closed):  # noticed by the cluster, which calls _lost
+            worker.control.post_all([message for task in tasks if (message := self._message(worker, task)) is not None])
+
+    def _message(self, worker: Member, task: Task) -> Any:
+        """A closure as it is sent; what its worker has to know first is sent at once. Raises Closed."""
+        closure = self._closures[task.closure]
+        if closure.holds and self._rounds is not None:
+            task = dataclasses.replace(task, holds=True)
+            self._rounds.begin(task.closure, worker.client)
+        try:
+            args = closure.args.packed()
+            self._delivered.send_function(worker, closure.function, closure.packed)
+            self._delivered.send_parcels(worker, args.parcels)
+        except Closed:
+            raise
+        except Exception as error:  # noqa: BLE001 - an argument's own value or pickling failed: that is this closure's result
+            self._end(task.closure, None, error)
+            return None
+        return "run", task, closure.function, args.data, closure.unfinished
+
+    def _answered(self, worker: Member, message: tuple[Any, ...]) -> None:
+        what, number, *rest = message
+        if what == "prepare":
+            self._cluster.help_out("replicant-prepare", self._prepare_for, worker, number, rest[0])
+            return
+        attempt, blob, cost, held = rest
+        with self._changed:
+            if self._queue.is_current(number, attempt):
+                self._num_idle_deaths = 0
+                self.stats.note(worker.index, *cost)
+                self._pace.note(worker.client, self._closures[number].function, cost[0])
+                if self._rounds is not None and held is not None and any(held):
+                    self._rounds.offer(number, held)
+                self._end(number, *_result(what, blob, worker))
+        self._dispatch()
+
+    def _prepare_for(self, worker: Member, optimizer: int, variables: list[int]) -> None:
+        error = None
+        try:
+            self._prepare(optimizer, variables)
+        except Exception as raised:  # noqa: BLE001 - told to the function that asked
+            error = pack_error(raised, "the coordinator")
+        with self._changed:
+            self._prepared.append((worker, ("prepared", optimizer, error)))
+        self._cluster.wake()  # only the watching thread sends to workers
+
+    def _end(self, number: int, value: Any, error: Exception | None) -> None:
+        closure = self._closures.pop(number)
+        self._queue.end(number)
+        if self._rounds is not None:
+            self._rounds.leave(number)
+        closure.remote._end(value, error)
+        if error is not None:
+            self._cancel(error)
+        has_room = self._num_scheduling and len(self._queue) <= self._max_queued() // 2
+        if error is not None or has_room or not len(self._queue):
+            self._changed.notify_all()
+
+    def _cancel(self, error: Exception) -> None:
+        """Something failed: what has not begun will not."""
+        if self._error is None:
+            self._error = error
+            for cancelled in self._queue.cancel_queued():
+                self._closures.pop(cancelled).remote._end(None, _cancelled(error))
+
+    def _close_round(self) -> None:
+        """Apply what is to be applied together, if it is complete. Not in this thread, which sees to servers that die."""
+        last = self._num_joining > 0 and not self._queue.num_ready
+        offers = None if self._rounds is None else self._rounds.close(last=last)
+        if offers is not None:
+            self._cluster.help_out("replicant-update", self._apply, self._rounds, offers)
+
+    def _apply(self, rounds: Rounds, offers: list[Any]) -> None:
+        error = None
+        try:
+            self._cluster.client.push(merge(offers))
+        except Exception as raised:  # noqa: BLE001 - whatever an optimizer raises comes out of the next join
+            error = raised
+        with self._changed:
+            rounds.applied()
+            if error is not None:
+                self._cancel(error)
+            self._changed.notify_all()
+        if not self._broken():
+            self._cluster.wake()  # only the watching thread sends to workers
+
+    def _lost(self, worker: Member, how: str) -> None:
+        with self._changed:
+            self._delivered.leave(worker)
+            self._pace.forget(worker.client)
+            if self._rounds is not None:
+                self._rounds.lose(worker.client)
+            if worker in self._workers:
+                self._workers.remove(worker)
+            held = self._queue.first_held(worker.client)
+            executing = worker.executing if worker.has_pulse else held
+            if held is not None and (unfinished := worker.unfinished(held[0])) is not None:
+                self._closures[held[0]].unfinished = unfinished
+            for number in self._queue.lose(worker.client, executing[0] if executing else None):
+                text = f"A scheduled function lost {_MAX_ATTEMPTS} workers one after the other; the last, {worker}, {how}."
+                self._end(number, None, LostProcessError(text))
+            self._num_idle_deaths += held is not None and executing is None
+            if self._num_idle_deaths >= _MAX_IDLE_DEATHS:
+                self._cluster.failure = LostProcessError(
+                    f"{_MAX_IDLE_DEATHS} workers were lost one after the other before they called any of the functions that they "
+                    f"were given; the last, {worker}, {how}."
+                )
+
+    # Once a second
+
+    def _look(self, passed: float) -> None:
+        with self._changed:
+            workers = () if self._broken() else self._workers
+            doubtful = [(worker, text) for worker in workers if (text := self._doubt(worker, passed))]
+            seconds = self._stall.look(self._queue.num_ended if len(self._queue) else None, passed)
+            if seconds < _STALL_SECONDS:
+                self._next_report = _STALL_SECONDS
+            elif seconds >= self._next_report and len(self._queue):
+                self._next_report *= 2
+                _logger.warning("No scheduled function has ended for %.0f s. %s", seconds, self._who_has_what())
+        for worker, text in doubtful:
+            self._cluster.end(worker, text)
+
+    def _doubt(self, worker: Member, passed: float) -> str | None:
+        """What is wrong with a worker that does not do what it was sent, or that nobody sent what it does; mostly None."""
+        believed = self._queue.first_held(worker.client)
+        seconds = worker.health.disagrees(worker.running, believed, worker.control.outgoing_bytes, passed)
+        if seconds < _DISAGREE_SECONDS:
+            return None
+        sent, real = (f"closure {x[0]} (attempt {x[1]})" if x else "nothing" for x in (believed, worker.executing))
+        return f"was to be busy with {sent}, and has not been for {seconds:.0f} s: it is busy with {real}. A message was lost"
+
+    def _who_has_what(self) -> str:
+        parts = []
+        for worker in self._cluster.workers:
+            held = self._queue.first_held(worker.client)
+            if not worker.ready:
+                parts.append(f"{worker} is starting")
+            elif held is None:
+                parts.append(f"{worker} has nothing to do")
+            else:
+                number, attempt = held
+                rest = self._queue.held_by(worker.client) - 1
+                parts.append(f"{worker} has {self._closures[number].name!r} (closure {number}, attempt {attempt}) and {rest} more")
+        starting = [f"{server} is starting" for server in self._cluster.servers if not server.ready]
+        return f"{'; '.join([*parts, *starting])}. Not given to anybody: {self._queue.num_queued}."
+
+    def _give_up(self) -> None:
+        """Nothing runs any more: end everything."""
+        error = self._cluster.failure or LostProcessError("The strategy was closed before this function ran.")
+        for closure in self._closures.values():
+            closure.remote._end(None, error)
+        self._closures.clear()
+        self._changed.notify_all()
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__qualname__", fn))
+
+
+def _result(what: str, blob: bytes | None, worker: Member) -> tuple[Any, Exception | None]:
+    """The value or the error that a worker answered with."""
+    if blob is None:
+        return None, None
+    try:
+        if what == "failed":
+            return None, unpack_error(blob)
+        return pickle.loads(blob), None  # noqa: S301 - from a worker, which this program started
+    except Exception as error:  # noqa: BLE001 - its class may be one that only the worker has
+        return None, ParameterServerError(f"What {worker} answered cannot be unpickled here: {type(error).__name__}: {error}.")
+
+
+def _cancelled(error: Exception) -> CancelledError:
+    return CancelledError(f"This scheduled function did not run, because another one had failed: {type(error).__name__}: {error}")

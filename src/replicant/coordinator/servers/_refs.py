@@ -1,0 +1,243 @@
+"""A server's variable as compiled programs see it: read from shared memory before, its changes pushed after.
+
+A program cannot add to a variable that lies elsewhere. It computes what is to be added, as an output; a `ChangeRef` takes that
+output from the program and makes a push of it.
+"""
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._placement import Placement
+from ..._rules import VariableAggregation
+from ..._state import Recorder, Ref, current_recorder
+from ...errors import VariableError
+from ..wire._memory import aligned
+from ._client import Client
+from ._push import combine_rows
+from ._rows_gradient import RowsGradient
+from ._site import Site
+from ._store import VariableSpec
+
+_REFERENCES = 3  # to a buffer that nothing but its pool holds, seen from inside `getrefcount`
+
+
+class ServerRef(Ref):
+    """A variable on the servers."""
+
+    elsewhere = True
+
+    def __init__(self, spec: VariableSpec, site: Site, trainable: Callable[[], bool] | None = None):
+        super().__init__()
+        self.spec, self.site = spec, site
+        self.name, self.shape, self.dtype = spec.name, spec.shape, spec.dtype
+        self.on_read, self.aggregation, self.rows_only = False, VariableAggregation.NONE, False
+        self._trainable = trainable
+        self._value = None
+        self._copies = None
+        self._read: tuple[Any, np.ndarray] | None = None
+        self._pool: list[np.ndarray] = []
+        self.changes: dict[Any, ChangeRef] = {}
+        self.tables: list[Ref] | None = None  # its shards, for programs that look rows up
+
+    @property
+    def trainable(self) -> bool:  # type: ignore[override]  # Keras lets users freeze a variable at any time
+        return self.spec.trainable if self._trainable is None else self._trainable()
+
+    def get_raw(self) -> tuple[Any, bool]:
+        return self.read_eagerly(), False
+
+    def set_raw(self, raw: Any, *, stacked: bool) -> None:
+        self.site.client.change(self.spec, "assign", np.asarray(raw))
+        self.site.client.flush()
+
+    def read_eagerly(self) -> jax.Array:
+        self.site.client.flush()
+        return jnp.asarray(self.site.client.read(self.spec))
+
+    def load(self, placement: Placement, *, donated: bool) -> Any:
+        client = self.site.client
+        client.flush()
+        if donated:
+            return jnp.array(client.read(self.spec), copy=True)
+        version = client.version(self.spec)
+        if self._read is None or self._read[0] != version:
+            self._read = None
+            self._read = (version, client.read(self.spec, self._buffer))
+        client.note_read()
+        return self._read[1]
+
+    def store(self, raw: jax.Array, placement: Placement) -> None:
+        self.site.client.change(self.spec, "assign", np.asarray(raw))
+
+    def take_back(self) -> None:
+        self.site.client.drop()  # `load` has pushed what was noted before
+
+    def gradient(self, parts: Sequence[tuple[Any, Any]]) -> Any:
+        recorder = current_recorder()
+        lookups = [] if recorder is None else trace_of(recorder).lookups
+        ids_of = {id(rows): ids for rows, ids in lookups}
+        by_rows = [(ids_of[id(value)].reshape(-1), part) for value, part in parts if id(value) in ids_of]
+        dense = [(value, part) for value, part in parts if id(value) not in ids_of]
+        if not by_rows:
+            return super().gradient(dense)
+        found = RowsGradient(
+            jnp.concatenate([ids for ids, _ in by_rows]),
+            jnp.concatenate([part.reshape(-1, *self.shape[1:]) for _, part in by_rows]),
+        )
+        return super().gradient([*dense, (None, found.to_dense(self.shape[0]))]) if dense else found
+
+    def _buffer(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Memory that no program and no result looks at any more."""
+        for buffer in self._pool:
+            if sys.getrefcount(buffer) <= _REFERENCES:
+                return buffer
+        self._pool = [*self._pool[-2:], aligned(shape, dtype)]
+        return self._pool[-1]
+
+
+class ChangeRef(Ref):
+    """An output of a program that becomes a push. take: is given the array after every run of the program."""
+
+    elsewhere = True
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: Any, take: Callable[[np.ndarray], None], client: Client):
+        super().__init__()
+        self._client = client
+        self.name, self.shape, self.dtype = name, tuple(shape), jnp.dtype(dtype)
+        self.on_read, self.aggregation, self.rows_only, self.trainable = False, VariableAggregation.NONE, False, False
+        self._value = None
+        self._take = take
+        self._spare: Any = None
+
+    def get_raw(self) -> tuple[Any, bool]:
+        return jnp.zeros(self.shape, self.dtype), False
+
+    def load(self, placement: Placement, *, donated: bool) -> jax.Array:
+        self._client.flush()  # what was pushed from `spare` has left
+        spare, self._spare = self._spare, None
+        return jnp.zeros(self.shape, self.dtype) if spare is None or spare.is_deleted() else spare
+
+    def store(self, raw: jax.Array, placement: Placement) -> None:
+        self._take(np.asarray(raw))
+        self._spare = raw  # the next run may write over it
+
+    def take_back(self) -> None:
+        self._client.drop()  # `load` has pushed what was noted before
+
+
+class Trace:
+    """What has been noted in one trace.
+
+    pushed: variables whose next value only the servers know, and why. lookups: (rows, their numbers).
+    """
+
+    def __init__(self) -> None:
+        self.pushed: dict[Ref, str] = {}
+        self.num_outputs = 0
+        self.lookups: list[tuple[Any, Any]] = []
+
+
+_traces: "weakref.WeakKeyDictionary[Recorder, Trace]" = weakref.WeakKeyDictionary()
+
+
+def trace_of(recorder: Recorder) -> Trace:
+    """The notes of the trace in progress."""
+    return _traces.setdefault(recorder, Trace())
+
+
+def check_readable(ref: Ref) -> None:
+    """Raise if the servers have yet to compute what a read here would have to give."""
+    recorder = current_recorder()
+    what = None if recorder is None else trace_of(recorder).pushed.get(ref)
+    if what is not None:
+        raise VariableError(
+            f"Variable {ref.name!r} was read after {what} in the same compiled function. The servers compute its next value "
+            "when the function has ended, so it is not known here. Read it before, or in the next scheduled function."
+        )
+
+
+def record_output(owner: ServerRef, key: Any, value: jax.Array, take: Callable[[np.ndarray], None]) -> None:
+    """In a trace: hand `value` out of the program, to `take`. `key` tells the outputs of one variable apart."""
+    recorder = current_recorder()
+    assert recorder is not None
+    value = jnp.asarray(value)
+    key = (key, value.shape, value.dtype)
+    if key not in owner.changes:
+        owner.changes[key] = ChangeRef(f"{owner.name} {key[0]}", value.shape, value.dtype, take, owner.site.client)
+    recorder.write(owner.changes[key], value)
+
+
+def change(ref: ServerRef, kind: str, operand: Any, view: Callable[[Any], Any]) -> Any:
+    """Change a whole variable here and now: in a trace, or eagerly. view: the new value from the old. Returns the new value."""
+    recorder, client = current_recorder(), ref.site.client
+    if recorder is None:
+        client.change(ref.spec, kind, np.asarray(operand, ref.dtype))
+        return ref.read_eagerly()
+    check_readable(ref)
+    new = view(recorder.read(ref)).astype(ref.dtype)
+    if kind == "assign" or ref in recorder.written:
+        recorder.write(ref, new)
+        return new
+    total = jnp.broadcast_to(jnp.asarray(operand, ref.dtype), ref.shape)
+    output = next((c for (k, _, _), c in ref.changes.items() if k == kind), None)
+    if output is not None and output in recorder.written:
+        total = recorder.read(output) + total
+    record_output(ref, kind, total, lambda value: client.change(ref.spec, kind, value))
+    recorder.values[ref] = new  # what follows in the function sees it
+    return new
+
+
+def change_rows(ref: ServerRef, kind: str, rows: Any, values: Any, *, negative: bool = False) -> None:
+    """Change some rows of a variable, each as often as it is named."""
+    rows, values = jnp.asarray(rows), jnp.asarray(values).astype(ref.dtype)
+    values = jnp.broadcast_to(-values if negative else values, (*rows.shape, *ref.shape[1:]))
+    recorder = current_recorder()
+    if recorder is None:
+        push_rows(ref, kind, np.asarray(rows), np.asarray(values))
+        ref.site.client.flush()
+        return
+    notes = trace_of(recorder)
+    number, notes.num_outputs = notes.num_outputs, notes.num_outputs + 1
+    taken: dict[str, np.ndarray] = {}
+
+    def take(part: str, array: np.ndarray) -> None:
+        taken[part] = array
+        if part == "values":
+            push_rows(ref, kind, taken["rows"], array)
+
+    key = kind, number, rows.shape, rows.dtype  # of both: what one `taken` gets is of one program
+    record_output(ref, ("rows", *key), rows, functools.partial(take, "rows"))
+    record_output(ref, ("values", *key), values, functools.partial(take, "values"))
+    notes.pushed[ref] = f"its rows were changed ({kind})"
+
+
+def push_rows(ref: ServerRef, kind: str, rows: np.ndarray, values: np.ndarray) -> None:
+    """Note a change of rows, as many pushes as it takes for each row to be in each only once."""
+    rows, values = check_rows(ref, rows.reshape(-1)), values.reshape(-1, *ref.shape[1:])
+    client = ref.site.client
+    if kind == "add":
+        rows, values = combine_rows(rows, values)
+        client.change(ref.spec, kind, values, rows)
+        return
+    while rows.size:
+        _, first = np.unique(rows, return_index=True)
+        client.change(ref.spec, kind, values[first], rows[first])
+        rest = np.ones(rows.size, bool)
+        rest[first] = False
+        rows, values = rows[rest], values[rest]
+
+
+def check_rows(ref: ServerRef, rows: np.ndarray) -> np.ndarray:
+    """`rows` as int64, all of them rows of the variable."""
+    rows = rows.astype(np.int64)
+    bad = rows[(rows < 0) | (rows >= ref.shape[0])]
+    if bad.size:
+        raise VariableError(f"Variable {ref.name!r} has rows 0 to {ref.shape[0] - 1}; row {int(bad[0])} was asked for.")
+    return rows

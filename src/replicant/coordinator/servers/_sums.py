@@ -1,0 +1,66 @@
+"""Metrics: what a compiled function adds to them is summed, also where it is written as an assignment of old + new."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..._state import current_recorder
+from ._refs import ServerRef, record_output
+
+
+@contextmanager
+def summed(refs: Sequence[ServerRef]) -> Iterator[None]:
+    """In a trace: let code inside see zeros in these variables, and push what it leaves in them as changes to be added.
+
+    So whatever others push meanwhile is kept, and nobody need read the sums.
+    """
+    reset(refs)
+    yield
+    recorder = current_recorder()
+    assert recorder is not None
+    for ref in refs:
+        mine = [change for change in (ref, *ref.changes.values()) if change in recorder.written]
+        for change in mine:
+            del recorder.written[change]
+        if mine:
+            record_output(ref, "sum", recorder.values[ref], _adder(ref, None))
+
+
+@contextmanager
+def unchanged(refs: Sequence[ServerRef]) -> Iterator[None]:
+    """In a trace: what code inside adds to these variables, which are being summed, is forgotten."""
+    before = taken(refs)
+    yield
+    put(refs, before)
+
+
+def reset(refs: Sequence[ServerRef]) -> None:
+    """Make them zeros for the code that follows."""
+    put(refs, [jnp.zeros(ref.shape, ref.dtype) for ref in refs])
+
+
+def taken(refs: Sequence[ServerRef]) -> list[Any]:
+    """What has been added to them so far."""
+    recorder = current_recorder()
+    assert recorder is not None
+    return [recorder.values[ref] for ref in refs]
+
+
+def put(refs: Sequence[ServerRef], values: Sequence[Any]) -> None:
+    """Let this have been added to them."""
+    recorder = current_recorder()
+    assert recorder is not None
+    for ref, value in zip(refs, values, strict=True):
+        recorder.values[ref] = value
+
+
+def add_share(ref: ServerRef, value: Any, share: str) -> None:
+    """In a trace: push a part of a sum, to be divided when those of all functions are known."""
+    record_output(ref, ("share", share), value, _adder(ref, share))
+
+
+def _adder(ref: ServerRef, share: str | None) -> Callable[[np.ndarray], None]:
+    return lambda value: ref.site.client.change(ref.spec, "add", value, share=share)
