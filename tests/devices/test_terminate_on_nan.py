@@ -12,7 +12,7 @@ import pytest
 import replicant
 from replicant.data import Dataset
 from replicant.errors import ArgumentError, CheckpointError, NonFiniteError
-from replicant.keras._finite import Switch, _is_good
+from replicant.keras._nan_guard import Switch, _is_good
 from replicant.keras.callbacks import BackupAndRestore, TerminateOnNaN
 
 BATCH_SIZE = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replicant._compile_cache import CompileCache, _whole
-from replicant.plan import _kept
+from replicant.plan import _analysis_cache
 from replicant.plan._compile import Compiled
 from replicant.plan._exchanges import Exchange
 from replicant.plan._stages import stage
@@ -18,24 +18,26 @@ ANALYSIS = Compiled("compiled for 8 x TPU v5e", 1.5e9, 3.0e8, 100, 7, (Exchange(
 
 
 def test_an_analysis_is_kept_for_the_same_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_kept, "compile_cache", lambda: CompileCache(tmp_path, "on"))
-    key = _kept.key_of("a program", "v5e:2x4", False)
-    assert _kept.find(key) is None
-    _kept.keep(key, ANALYSIS)
-    assert Compiled(**_kept.find(key) or {}) == ANALYSIS
-    assert len({key, _kept.key_of("a program", "v5e:2x4", True), _kept.key_of("another", "v5e:2x4", False)}) == 3
+    monkeypatch.setattr(_analysis_cache, "compile_cache", lambda: CompileCache(tmp_path, "on"))
+    key = _analysis_cache.key_of("a program", "v5e:2x4", False)
+    assert _analysis_cache.find(key) is None
+    _analysis_cache.keep(key, ANALYSIS)
+    assert Compiled(**_analysis_cache.find(key) or {}) == ANALYSIS
+    assert (
+        len({key, _analysis_cache.key_of("a program", "v5e:2x4", True), _analysis_cache.key_of("another", "v5e:2x4", False)}) == 3
+    )
     (file,) = tmp_path.iterdir()
     assert file.name.endswith("-cache")  # one of the entries of which the oldest are dropped
     assert _whole(file.read_bytes())
     file.write_bytes(b"half")
-    assert _kept.find(key) is None
+    assert _analysis_cache.find(key) is None
 
 
 def test_nothing_is_kept_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in (None, tmp_path / "gone"):
-        monkeypatch.setattr(_kept, "compile_cache", lambda folder=folder: CompileCache(folder, ""))
-        _kept.keep("key", ANALYSIS)
-        assert _kept.find("key") is None
+        monkeypatch.setattr(_analysis_cache, "compile_cache", lambda folder=folder: CompileCache(folder, ""))
+        _analysis_cache.keep("key", ANALYSIS)
+        assert _analysis_cache.find("key") is None
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,7 @@ import pytest
 from replicant import _adopt
 from replicant._distribute import WorkersPlaces
 from replicant._topology import Topology
-from replicant.checkpoint import _once
+from replicant.checkpoint import _chief
 from replicant.cluster import Membership, _bootstrap
 from replicant.cluster._world import World
 from replicant.data import Dataset, DistributedDataset
@@ -88,9 +88,9 @@ def test_a_checkpoint_that_the_chief_could_not_write(monkeypatch):
     world = Answers(process_id=1)
     world.exchange = lambda label, text: ["OSError: disk full", text]
     monkeypatch.setattr(_bootstrap, "world", lambda: world)
-    assert not _once.is_writer()
+    assert not _chief.is_writer()
     with pytest.raises(CheckpointError, match=r"worker 0 \(a\) could not write the checkpoint: OSError: disk full"):
-        _once.write_once(lambda: pytest.fail("only the chief writes"))
+        _chief.write_once(lambda: pytest.fail("only the chief writes"))
 
 
 def test_the_chief_raises_its_own_error(monkeypatch):
@@ -100,14 +100,14 @@ def test_the_chief_raises_its_own_error(monkeypatch):
         raise CheckpointError("no space")
 
     with pytest.raises(CheckpointError, match=r"^no space$"):
-        _once.write_once(write)
+        _chief.write_once(write)
 
 
 def test_other_checkpoints(monkeypatch):
     monkeypatch.setattr(_bootstrap, "world", lambda: Answers("b/ckpt-1"))
     message = r"restore different checkpoints\.\n  worker 0 \(a\)  a/ckpt-1\n  worker 1 \(b\)  b/ckpt-1"
     with pytest.raises(WorkerMismatchError, match=message):
-        _once.meet_before_reading("a/ckpt-1")
+        _chief.meet_before_reading("a/ckpt-1")
 
 
 def test_one_world_per_process(monkeypatch):

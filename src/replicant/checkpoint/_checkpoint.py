@@ -13,10 +13,10 @@ from .._context import active_replica_context
 from .._state import current_recorder
 from ..errors import ArgumentError, ContextError
 from . import _storage
+from ._chief import chiefs, meet_before_reading, write_once
 from ._meta import EXTRA, read_checked
 from ._numbered import next_number
 from ._objects import Inventory, kind_of
-from ._once import chiefs, meet_before_reading, write_once
 from ._options import CheckpointOptions
 from ._restore import Restore, RestoreStatus
 from ._values import decode, encode, fetch, start_fetching

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ..errors import ArgumentError, DamagedCheckpointError
-from ._appearing import remove
+from ._atomic_folder import remove
 from ._checkpoint import Checkpoint
+from ._chief import chiefs, is_writer
 from ._direction import Mode, direction_of
 from ._lock import DirectoryLock
 from ._meta import read_checked
 from ._numbered import numbered_checkpoints, warn_passed_over
-from ._once import chiefs, is_writer
 from ._options import CheckpointOptions
 from ._retention import Saved, best_of, bests, divided
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import CheckpointError, DamagedCheckpointError
-from ._appearing import appearing, flush, write_durably
+from ._atomic_folder import appearing, flush, write_durably
 
 FORMAT = "replicant-checkpoint"
 VERSION = 2

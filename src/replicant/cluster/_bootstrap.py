@@ -25,13 +25,13 @@ from ..errors import AlreadyStartedError, ClusterError, UnreachableError
 from . import _gloo_sockets, _heartbeat, _rollcall
 from ._addresses import is_loopback, split_address
 from ._claims import Claim, problem_of
+from ._environ import Environ, number
 from ._job import job_key, job_of
 from ._membership import Membership
 from ._own_address import LOOPBACK, seen_by_others, source_towards
 from ._patience import Patience
 from ._program_cache import share_programs
 from ._reach import check_proxies, check_reachable
-from ._variables import Environ, number
 from ._world import Timeouts, World, describe_error, this_process
 
 OUTSIDE = "outside"

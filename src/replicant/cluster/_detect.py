@@ -7,11 +7,11 @@ from collections.abc import Callable
 from ..errors import ClusterError
 from . import _kubernetes, _launchers, _slurm, _tf_config, _tpu
 from ._addresses import split_address
+from ._environ import Environ
 from ._half_there import what_is_missing
 from ._membership import Membership
 from ._resolver import ClusterResolver, SimpleClusterResolver
 from ._spec import ClusterSpec
-from ._variables import Environ
 
 # The nearest to the process comes first: what was set for this program, then what started the process, then what runs the machines.
 # torchrun inside a Slurm job knows its processes; Slurm knows only the torchrun on each node.

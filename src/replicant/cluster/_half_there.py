@@ -1,6 +1,6 @@
 """What is left of a cluster's description where no source describes one: the sign of a launcher whose variables got lost."""
 
-from ._variables import Environ, facts
+from ._environ import Environ, facts
 
 # Variables that are set for the processes of a job only, and which of them were needed beside. `WORLD_SIZE=1` is no job.
 _SIGNS = (

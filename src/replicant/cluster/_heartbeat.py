@@ -19,8 +19,8 @@ from typing import Any
 
 from ..errors import ClusterError, WorkerLostError, WorkersChangedError
 from ._addresses import split_address
+from ._environ import Environ, number
 from ._lines import MAX_LINE, MAX_STRANGERS_LINE, parse_message
-from ._variables import Environ, number
 
 ADDRESS, KEY, GENERATION = "REPLICANT_SUPERVISOR", "REPLICANT_SUPERVISOR_KEY", "REPLICANT_GENERATION"
 JOIN = "REPLICANT_JOIN"  # set for a worker that is to join those that are there

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from ..errors import ClusterError
+from ._environ import Environ
 from ._membership import Membership
-from ._variables import Environ
 
 JOB_ID, JOB_KEY = "REPLICANT_JOB_ID", "REPLICANT_JOB_KEY"
 _MAX_NAME = 96  # bytes, in a claim

@@ -4,8 +4,7 @@ import os
 import re
 
 from ..errors import ClusterError
-from ._resolver import FoundClusterResolver
-from ._variables import (
+from ._environ import (
     Environ,
     check_rank,
     coordinator_port,
@@ -17,6 +16,7 @@ from ._variables import (
     told_bind_address,
     told_coordinator,
 )
+from ._resolver import FoundClusterResolver
 
 SOURCE = "Kubernetes"
 DEFAULT_PORT = 55527  # as JAX's own detection: network policies may know it

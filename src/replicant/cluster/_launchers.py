@@ -4,8 +4,7 @@ import re
 
 from ..errors import ClusterError
 from ._addresses import HIGHEST_PORT, join_address, split_address
-from ._resolver import FoundClusterResolver
-from ._variables import (
+from ._environ import (
     Environ,
     check_rank,
     coordinator_port,
@@ -18,6 +17,7 @@ from ._variables import (
     told_bind_address,
     told_coordinator,
 )
+from ._resolver import FoundClusterResolver
 
 JAX, TORCHRUN, OPEN_MPI = "JAX variables", "torchrun", "Open MPI"
 

@@ -8,7 +8,7 @@ import time
 
 from ..errors import ClusterError, UnreachableError
 from ._addresses import is_loopback, split_address
-from ._variables import Environ, first
+from ._environ import Environ, first
 
 _PAUSE_SECONDS = 0.2  # between tries
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")

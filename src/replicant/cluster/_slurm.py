@@ -4,10 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from ..errors import ClusterError
-from ._hostlist import expand_counts, expand_hosts
-from ._resolver import ClusterResolver
-from ._spec import ClusterSpec
-from ._variables import (
+from ._environ import (
     Environ,
     check_rank,
     coordinator_port,
@@ -20,6 +17,9 @@ from ._variables import (
     told_bind_address,
     told_coordinator,
 )
+from ._hostlist import expand_counts, expand_hosts
+from ._resolver import ClusterResolver
+from ._spec import ClusterSpec
 
 SOURCE = "Slurm"
 

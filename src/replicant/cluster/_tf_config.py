@@ -4,11 +4,11 @@ import os
 from typing import Any
 
 from ..errors import ClusterError
+from ._environ import Environ, told_bind_address
 from ._json_places import Path, load_with_places
 from ._membership import find_problem
 from ._resolver import ClusterResolver
 from ._spec import ClusterSpec, Problem, as_index, structure_problem
-from ._variables import Environ, told_bind_address
 
 VARIABLE = "TF_CONFIG"
 

@@ -4,8 +4,7 @@ import os
 
 from ..errors import ClusterError
 from ._addresses import join_address
-from ._resolver import FoundClusterResolver
-from ._variables import (
+from ._environ import (
     Environ,
     check_rank,
     coordinator_port,
@@ -16,6 +15,7 @@ from ._variables import (
     told_bind_address,
     told_coordinator,
 )
+from ._resolver import FoundClusterResolver
 
 SOURCE = "TPU"
 DEFAULT_PORT = 8482  # as JAX's own detection: firewalls may know it

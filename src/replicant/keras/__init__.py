@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _checkpoint as _checkpoint
 from . import _provider as _provider
-from ._statistics import use_replica_statistics as use_replica_statistics
+from ._batch_statistics import use_replica_statistics as use_replica_statistics
 
 if TYPE_CHECKING:
     from . import callbacks

@@ -10,9 +10,9 @@ from ..input._shapes_only import planned
 from ..input.distributed._distributed import DistributedDataset
 from ..input.graph._graph import Node
 from . import _internals
+from ._array_batches import rows_of, several
 from ._batches import Batches
-from ._rows import rows_of, several
-from ._sharing import shared
+from ._worker_datasets import shared
 
 
 class DatasetAdapter(_internals.DataAdapter):

@@ -25,9 +25,9 @@ from .._context import default_strategy, get_strategy
 from .._placement import Placement, is_local, on_all
 from .._strategy import Strategy
 from ..errors import ArgumentError, MixedStrategyError
-from . import _eager, _internals, _statistics
+from . import _batch_statistics, _eager, _internals
+from ._array_batches import Several, several
 from ._read import PROBLEM, read
-from ._rows import Several, several
 
 _STRATEGY = "_replicant_strategy"
 
@@ -415,7 +415,7 @@ def _make_train(original: Callable[..., Any], model: Any, force: bool = False) -
             "gradients themselves: in optimizer.apply inside of strategy.run. In `fit` XLA sums them as part of the whole batch's "
             "computation. Leave gradient_dtype out, or train with a custom loop."
         )
-    step = model.train_step if strategy is None else _statistics.train_step_of(model, strategy.num_replicas_in_sync)
+    step = model.train_step if strategy is None else _batch_statistics.train_step_of(model, strategy.num_replicas_in_sync)
     return _make(original, model, "train_function", step, force)
 
 

@@ -28,7 +28,7 @@ from .._rules import VariableAggregation
 from .._state import ReplicaRecorder, current_recorder
 from .._variables import register_variable_type
 from ..errors import LossReductionError
-from . import _batch_ends, _data, _fit, _internals, _labels, _resume, _slots, _statistics, _tracked, _workers
+from . import _batch_ends, _batch_statistics, _data, _fit, _internals, _labels, _resume, _sliced_optimizer, _tracked, _workers
 from ._internals import KerasVariable
 from ._reached import reached, settings
 from ._refs import MADE_UNDER, ref_of_keras
@@ -162,7 +162,7 @@ def _apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any =
         if isinstance(optimizer, _internals.LossScaleOptimizer):
             return _apply_functionally(optimizer, grads, trainable_variables)
         if outermost and context.strategy.placement.slices_slots:
-            return _slots.apply(original, optimizer, grads, trainable_variables, context.strategy.placement)
+            return _sliced_optimizer.apply(original, optimizer, grads, trainable_variables, context.strategy.placement)
         return original(optimizer, grads, trainable_variables)
     finally:
         _applying.depth -= 1
@@ -246,7 +246,7 @@ def _connect() -> None:
     _data.connect()
     _batch_ends.connect()
     _resume.connect()
-    _statistics.connect()
+    _batch_statistics.connect()
     _tracked.connect()
     _workers.connect()
 

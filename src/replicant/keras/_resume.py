@@ -24,9 +24,9 @@ from ..input.graph._graph import Node
 from ..input.sources._foreign import Foreign
 from ..input.sources._generator import Generator
 from . import _internals
+from ._array_batches import Several, several
 from ._batches import wants_states
 from ._data import DatasetAdapter
-from ._rows import Several, several
 
 _RUN = "_replicant_fit_run"
 _LAST = 99  # the rank of all other callbacks

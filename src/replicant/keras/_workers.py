@@ -17,7 +17,7 @@ from . import _internals
 from ._fit import strategy_of
 from ._read import Read, read
 from ._resume import Randomness
-from ._sharing import active
+from ._worker_datasets import active
 
 _COUNTS = (
     "batch_size",

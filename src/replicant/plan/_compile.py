@@ -14,7 +14,7 @@ from .. import kernels
 from .._placement import Placement
 from .._planning import Held, Planning, StepFound, planning
 from ..errors import ConfigurationError, ContextError
-from . import _kept
+from . import _analysis_cache
 from ._chips import Chip, Target
 from ._cpu import step_seconds
 from ._exchanges import Exchange, exchanges_in
@@ -133,8 +133,8 @@ def _for_tpu(step: Step, target: Target, began: float, *, quick: bool) -> Compil
     what = f"{target.num_devices} x {_name(target.chip)}"
     stage(f"lowering the step for {what}")
     lowered = step.lower(Placement(tuple(_tpu_devices(target))))
-    key = _kept.key_of(lowered.as_text(), target.text, quick)
-    if (known := _kept.find(key)) is not None:
+    key = _analysis_cache.key_of(lowered.as_text(), target.text, quick)
+    if (known := _analysis_cache.find(key)) is not None:
         return Compiled(**known | {"source": f"{known['source']}, at an earlier time", "seconds": time.perf_counter() - began})
     stage(f"compiling the step for {what}")
     try:
@@ -149,7 +149,7 @@ def _for_tpu(step: Step, target: Target, began: float, *, quick: bool) -> Compil
         source = f"compiled for {what}" + (" with little effort" if quick else "")
         counted = _counted(compiled, 1, source, exchanges_in(compiled.as_text()), began)
         analysis = dataclasses.replace(counted, code_bytes=compiled.memory_analysis().generated_code_size_in_bytes)
-    _kept.keep(key, analysis)
+    _analysis_cache.keep(key, analysis)
     return analysis
 
 

@@ -9,7 +9,7 @@ import jax
 
 from .. import _inflight
 from ..cluster import _bootstrap, _heartbeat
-from ..cluster._variables import number
+from ..cluster._environ import number
 from ..errors import ArgumentTypeError, ClusterError, WorkerError, WorkerLostError
 
 T = TypeVar("T")

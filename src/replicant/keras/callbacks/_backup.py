@@ -11,10 +11,10 @@ import keras
 import numpy as np
 
 from ...checkpoint import Checkpoint, CheckpointOptions
-from ...checkpoint._appearing import remove
+from ...checkpoint._atomic_folder import remove
+from ...checkpoint._chief import chiefs, is_writer
 from ...checkpoint._lock import DirectoryLock
 from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
-from ...checkpoint._once import chiefs, is_writer
 from ...checkpoint._packed import pack, unpack
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
 from .._resume import FirstCallback, FitCallback, FitRun, Position, Randomness, run_of

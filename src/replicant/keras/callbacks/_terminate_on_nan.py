@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from ...errors import ArgumentError, NonFiniteError
-from .._finite import Switch, Verdict, switch_of
+from .._nan_guard import Switch, Verdict, switch_of
 from .._resume import FitCallback, run_of
 from ._backup import BackupAndRestore
 
