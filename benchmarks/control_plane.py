@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from replicant._topology import Topology
 from replicant.cluster import Membership
 from replicant.cluster._heartbeat import WORKER, proof
 from replicant.cluster._rollcall import call_roll
@@ -34,6 +33,7 @@ from replicant.launch._logs import Logs
 from replicant.launch._settings import Settings
 from replicant.launch._supervisor import _beat_seconds
 from replicant.launch._team import Team
+from replicant.replicas._topology import Topology
 
 _STEPS = 64
 _EXCHANGES = 5

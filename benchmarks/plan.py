@@ -107,10 +107,10 @@ def exchanged_bytes(kind: str, **options: Any) -> dict[str, Any]:
     """Predicted and counted bytes of exchanges between two devices."""
     import jax
 
-    from replicant._placement import Placement
     from replicant.plan._chips import parse_target
     from replicant.plan._compile import find_step
     from replicant.plan._exchanges import exchanges_in
+    from replicant.replicas._placement import Placement
 
     program = Program(kind, None, 1, fuse_replicas=False, **options)
     plan = replicant.plan.make_plan(program, "gpu:2xh100")

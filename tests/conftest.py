@@ -13,7 +13,7 @@ import hypothesis
 import keras  # noqa: F401 - here, because it sets environment variables when it is first imported: no test's leak
 import pytest
 
-from replicant import _context
+from replicant.replicas import _context
 
 ROOT = Path(__file__).resolve().parent.parent
 EXCHANGE_SECONDS = 20.0  # that a worker waits for the others

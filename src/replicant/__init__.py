@@ -21,25 +21,10 @@ from typing import TYPE_CHECKING, Any
 if "keras" not in sys.modules:
     os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads it when it is imported; without it, it looks for TensorFlow
 
-from ._collectives import ReduceOp
-from ._compile_cache import CompileCache, compile_cache
-from ._compile_cache import configure as _configure_compile_cache
-from ._context import (
-    ReplicaContext,
-    get_replica_context,
-    get_strategy,
-    has_strategy,
-    in_cross_replica_context,
-)
-from ._finite import keep_updates_if
 from ._function import function
+from ._keep_updates import keep_updates_if
 from ._losses import compute_average_loss, scale_regularization_loss
-from ._rules import VariableAggregation, VariableSynchronization
-from ._strategy import Strategy
 from ._tape import GradientTape, value_and_grad
-from ._values import DistributedValues, Mirrored, PerReplica
-from ._variables import Variable
-from ._watchdog import Watchdog
 from .checkpoint import (
     Checkpoint,
     CheckpointManager,
@@ -51,6 +36,19 @@ from .checkpoint import (
     load_variable,
 )
 from .kernels._control import install as _install_kernels
+from .replicas._collectives import ReduceOp
+from .replicas._context import (
+    ReplicaContext,
+    get_replica_context,
+    get_strategy,
+    has_strategy,
+    in_cross_replica_context,
+)
+from .replicas._copies import VariableAggregation, VariableSynchronization
+from .replicas._values import DistributedValues, Mirrored, PerReplica
+from .runtime._compile_cache import CompileCache, compile_cache
+from .runtime._compile_cache import configure as _configure_compile_cache
+from .runtime._watchdog import Watchdog
 from .strategies import (
     CommunicationImplementation,
     CommunicationOptions,
@@ -63,6 +61,8 @@ from .strategies import (
     set_virtual_devices,
 )
 from .strategies import install_default_strategy as _install_default_strategy
+from .strategies._strategy import Strategy
+from .variables._variable import Variable
 
 if TYPE_CHECKING:
     from . import cluster, coordinator, data, errors, keras, kernels, plan

@@ -6,10 +6,10 @@ from typing import Any, TypeVar, overload
 
 import jax
 
-from ._program import Compiled
-from ._state import NotTraceable, current_recorder
-from ._values import is_array
 from .errors import ArgumentTypeError
+from .programs._program import Compiled
+from .replicas._values import is_array
+from .variables._recorder import NotTraceable, current_recorder
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from ._context import active_replica_context, get_replica_context
-from ._reduction_search import AVERAGE
-from ._traced_graph import calling_line
-from ._values import is_distributed
 from .errors import ArgumentError, ArgumentTypeError, ContextError
+from .reductions._search import AVERAGE
+from .replicas._context import active_replica_context, get_replica_context
+from .replicas._values import is_distributed
+from .tracing._graph import calling_line
 
 
 def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None) -> jax.Array:

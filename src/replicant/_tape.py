@@ -15,13 +15,13 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from . import _state
 from ._function import function
-from ._markers import gradient_p, name_constant, region_p
-from ._state import CrossRecorder, Recorder, Ref, current_recorder
-from ._values import is_array
-from ._variables import is_variable, ref_of
 from .errors import ArgumentError, ArgumentTypeError, GradientError
+from .replicas._values import is_array
+from .tracing._marks import gradient_p, name_constant, region_p
+from .variables import _recorder
+from .variables._recorder import CrossRecorder, Recorder, Ref, current_recorder
+from .variables._variable import is_variable, ref_of
 
 _ids = itertools.count()
 
@@ -73,11 +73,11 @@ class GradientTape:
         if isinstance(self._recorder, CrossRecorder):
             self._recorder.uses_tape = True
         region_p.bind(tape=self._id, opens=True)
-        _state.add_listener(self._note)
+        _recorder.add_listener(self._note)
         self._recording = True
 
     def _stop(self, *, mark: bool = True) -> None:
-        _state.remove_listener(self._note)
+        _recorder.remove_listener(self._note)
         self._recording = False
         if mark:
             region_p.bind(tape=self._id, opens=False)
@@ -171,7 +171,7 @@ class GradientTape:
         """A variable among the targets is its value."""
         if not is_variable(leaf):
             return leaf
-        value = _state.read(ref_of(leaf))
+        value = _recorder.read(ref_of(leaf))
         self._note(ref_of(leaf), value, self._recorder, assigned=False)
         return value
 

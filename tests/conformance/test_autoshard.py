@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 
-from replicant._topology import Topology
 from replicant.data import (
     AutoShardPolicy,
     Dataset,
@@ -20,6 +19,7 @@ from replicant.data import (
     TFRecordWriter,
 )
 from replicant.errors import DatasetError
+from replicant.replicas._topology import Topology
 
 ONE_RULE = "one cutting rule for every policy"
 IN_ORDER = "chunks go to the workers in order"

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from replicant._topology import Topology
-from replicant._values import PerReplica
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, InputOptions, Options, TensorSpec, TextLineDataset
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError, OutOfRangeError
 from replicant.input._options import InputReplicationMode
+from replicant.replicas._topology import Topology
+from replicant.replicas._values import PerReplica
 
 ONE_RULE = "one cutting rule for every policy"
 EARLY_ERRORS = "errors come at once and say what to do"

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant import Checkpoint, Variable, _state
+from replicant import Checkpoint, Variable
 from replicant.errors import CheckpointError
+from replicant.variables import _recorder
 
 PARTLY = r"was restored in part\."
 
@@ -41,7 +42,7 @@ def test_a_list_that_grows(saved: str) -> None:
     assert float(fifth) == 5.0
     assert float(checkpoint.blocks[0]) == 1.0
     status.assert_consumed()
-    assert _state.before_use == []
+    assert _recorder.before_use == []
 
 
 def test_containers_that_the_program_holds_itself_grow(saved: str) -> None:
@@ -180,7 +181,7 @@ def test_who_asked_is_not_told(saved: str, tmp_path: Path) -> None:
         checkpoint.restore(saved).expect_partial()
         del checkpoint, status
         gc.collect()
-    assert _state.before_use == []
+    assert _recorder.before_use == []
 
 
 # Keras

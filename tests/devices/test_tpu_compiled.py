@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant._placement import Placement
 from replicant.plan._chips import parse_target
 from replicant.plan._compile import _tpu_devices, find_step
+from replicant.replicas._placement import Placement
 
 pytestmark = [
     pytest.mark.slow,

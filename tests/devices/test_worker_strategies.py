@@ -113,8 +113,8 @@ def test_tpu_strategy_without_tpus():
 
 
 def test_bytes_per_pack_splits_the_bucket_and_changes_nothing():
-    from replicant._collectives import MeshAxis, ReduceOp
-    from replicant._step import named
+    from replicant.programs._replica_step import named
+    from replicant.replicas._collectives import MeshAxis, ReduceOp
 
     placement = replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=False).placement
     leaves = [np.arange(5, dtype=np.float32), np.ones((2, 3), np.float32)]

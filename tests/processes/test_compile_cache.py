@@ -9,7 +9,7 @@ import jax
 import jaxlib
 import pytest
 
-from replicant import _compile_cache
+from replicant.runtime import _compile_cache
 
 PROGRAM = """
 import jax, replicant

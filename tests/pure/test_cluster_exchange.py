@@ -7,12 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from replicant._topology import Topology
 from replicant.cluster import Membership
 from replicant.cluster._lookout import Lookout, News
 from replicant.cluster._world import Timeouts, World
 from replicant.data import Dataset, DistributedDataset
 from replicant.errors import WorkerLostError
+from replicant.replicas._topology import Topology
 
 from ._counting_store import CountingStore
 

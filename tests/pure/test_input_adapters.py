@@ -11,11 +11,11 @@ import keras
 import numpy as np
 import pytest
 
-from replicant._topology import Topology
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options
 from replicant.errors import ArgumentTypeError, DatasetError
 from replicant.input.adapters import as_dataset
 from replicant.input.graph._structure import TensorSpec
+from replicant.replicas._topology import Topology
 
 Named = collections.namedtuple("Named", "a b")
 

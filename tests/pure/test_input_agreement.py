@@ -8,11 +8,11 @@ import keras
 import numpy as np
 import pytest
 
-from replicant._topology import Topology
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, TextLineDataset
 from replicant.errors import DatasetError
 from replicant.input.distributed._same_order import AlikeDataset
 from replicant.input.graph._fingerprint import of_random_states
+from replicant.replicas._topology import Topology
 
 
 def cut(rows, sizes):

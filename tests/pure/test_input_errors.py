@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from replicant._topology import Topology
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, InputOptions, Options
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
+from replicant.replicas._topology import Topology
 
 NUMBERS = Dataset.range(4)
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicant._topology import Topology
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, InputContext, InputOptions, InputReplicationMode, Options
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
 from replicant.input.distributed._agreement import KnownEnd, agreed_steps
 from replicant.input.distributed._stats import InputStats
 from replicant.input.graph._structure import PerReplicaSpec, TensorSpec
+from replicant.replicas._topology import Topology
 
 PER_REPLICA = InputOptions(experimental_replication_mode=InputReplicationMode.PER_REPLICA)
 

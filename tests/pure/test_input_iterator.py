@@ -12,11 +12,11 @@ import weakref
 import numpy as np
 import pytest
 
-from replicant._topology import Topology
 from replicant.data import Dataset, DistributedDataset, InputOptions, Optional
 from replicant.errors import DatasetError, OutOfRangeError
 from replicant.input.graph import _background
 from replicant.input.graph._background import END, Background
+from replicant.replicas._topology import Topology
 
 SECONDS = 5.0
 
@@ -245,7 +245,7 @@ def test_a_forked_process_is_told_instead_of_waiting():
 def test_the_interpreter_exits_with_an_iterator_in_the_middle():
     program = """
 import time
-from replicant._topology import Topology
+from replicant.replicas._topology import Topology
 from replicant.data import Dataset, DistributedDataset
 import jax
 

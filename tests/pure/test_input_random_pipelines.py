@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicant._topology import Topology
 from replicant.data import Dataset, DistributedDataset
+from replicant.replicas._topology import Topology
 
 MANY = 60  # elements that are read of a pipeline, which may be infinite
 

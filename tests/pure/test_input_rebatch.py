@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicant._topology import Topology
 from replicant.errors import ArgumentError
 from replicant.input.sharding._rebatch import chunk_sizes, static_chunk_size, worker_chunk
+from replicant.replicas._topology import Topology
 
 
 @pytest.mark.parametrize(

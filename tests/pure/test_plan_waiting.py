@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from replicant._compile_cache import CompileCache, _whole
 from replicant.plan import _analysis_cache
 from replicant.plan._compile import Compiled
 from replicant.plan._exchanges import Exchange
 from replicant.plan._stages import stage
 from replicant.plan._waiting import Waiting, waiting
+from replicant.runtime._compile_cache import CompileCache, _whole
 
 ANALYSIS = Compiled("compiled for 8 x TPU v5e", 1.5e9, 3.0e8, 100, 7, (Exchange("all-reduce", 32, 8),), 2.0)
 

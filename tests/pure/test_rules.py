@@ -14,9 +14,9 @@ import replicant
 from replicant import VariableAggregation as Aggregation
 from replicant import VariableSynchronization as Synchronization
 from replicant import errors
-from replicant._identity import function_key
-from replicant._rules import aggregate_copies, parse_rule, split_value
 from replicant.errors import ArgumentError, ArgumentTypeError, ContextError, DivergenceError, VariableError
+from replicant.programs._function_key import function_key
+from replicant.replicas._copies import aggregate_copies, parse_rule, split_value
 
 
 @given(value=st.integers(-1000, 1000), num_replicas=st.integers(2, 9))

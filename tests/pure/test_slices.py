@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from replicant._markers import gradient_p, own_p, region_p
-from replicant._slices import Slice, connected_sources, find_slices, plan
 from replicant.errors import GradientError
+from replicant.tracing._gradient_paths import Slice, connected_sources, find_slices, plan
+from replicant.tracing._marks import gradient_p, own_p, region_p
 
 
 def gradient(call: int, target, *sources, tape: int = 0, owners=None, absent=()):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant import _watchdog
 from replicant.errors import ArgumentError, ContextError, StepTimeoutError
+from replicant.runtime import _watchdog
 
 LONG = 60.0  # far more than any of these tests takes
 SHORT = 0.02

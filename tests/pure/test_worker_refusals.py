@@ -6,9 +6,6 @@ import types
 import numpy as np
 import pytest
 
-from replicant import _adopt
-from replicant._distribute import WorkersPlaces
-from replicant._topology import Topology
 from replicant.checkpoint import _chief
 from replicant.cluster import Membership, _bootstrap
 from replicant.cluster._world import World
@@ -23,8 +20,11 @@ from replicant.errors import (
     WorkerLostError,
     WorkerMismatchError,
 )
+from replicant.replicas._topology import Topology
 from replicant.strategies import _multi_worker
 from replicant.strategies._communication import CommunicationOptions
+from replicant.strategies._place_batches import WorkersPlaces
+from replicant.variables import _chief as _values
 
 
 class Answers(World):
@@ -67,14 +67,14 @@ def test_variables_of_other_shapes():
         r"2 variable\(s\) to place; differing: w float32\[2\]\n  worker 1 \(b\)  2 variable\(s\) .*; differing: w float32\[3\]$"
     )
     with pytest.raises(WorkerMismatchError, match=message):
-        _adopt.chiefs_values([("w", np.zeros(2, np.float32)), ("b", np.zeros(1, np.float32))], placement)
+        _values.chiefs_values([("w", np.zeros(2, np.float32)), ("b", np.zeros(1, np.float32))], placement)
 
 
 def test_small_values_are_the_chiefs():
     mine = np.float32([1, 2])
     text = json.dumps([[["w", "float32", [2]]], ""])
     placement = types.SimpleNamespace(world=Answers(text))
-    np.testing.assert_array_equal(_adopt.chiefs_values([("w", mine)], placement)[0], mine)
+    np.testing.assert_array_equal(_values.chiefs_values([("w", mine)], placement)[0], mine)
 
 
 def test_positions_of_another_number_of_workers():

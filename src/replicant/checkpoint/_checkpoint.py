@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .._context import active_replica_context
-from .._state import current_recorder
 from ..errors import ArgumentError, ContextError
+from ..replicas._context import active_replica_context
+from ..variables._recorder import current_recorder
 from . import _storage
 from ._chief import chiefs, meet_before_reading, write_once
 from ._meta import EXTRA, read_checked

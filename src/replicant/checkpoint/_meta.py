@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._rules import VariableAggregation
 from ..errors import DamagedCheckpointError
+from ..replicas._copies import VariableAggregation
 from ._storage import MANIFEST, read_manifest
 from ._values import COPIES, is_number_text
 

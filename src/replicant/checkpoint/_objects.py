@@ -9,10 +9,10 @@ from typing import Any
 
 import jax
 
-from .._state import connect_libraries
-from .._values import is_distributed
-from .._variables import is_variable, ref_of
 from ..errors import ArgumentError
+from ..replicas._values import is_distributed
+from ..variables._recorder import connect_libraries
+from ..variables._variable import is_variable, ref_of
 from ._states import Stateful, is_stateful
 from ._values import COPIES, check_leaf
 

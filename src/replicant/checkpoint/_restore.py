@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import _state
-from .._state import Ref
 from ..errors import CheckpointError
+from ..variables import _recorder
+from ..variables._recorder import Ref
 from ._late import Place, frontier, is_there
 from ._objects import Inventory, kind_of
 from ._states import Stateful
@@ -180,13 +180,13 @@ class Restore:
         self._stop_watching()
         if self._frontier or (not self.answered and (self.missing or self.unexpected)):
             self._before_use = functools.partial(_before_use, weakref.ref(self))
-            _state.before_use.append(self._before_use)
+            _recorder.before_use.append(self._before_use)
 
     _before_use: Callable[[bool], None] | None = None
 
     def _stop_watching(self) -> None:
-        if self._before_use is not None and self._before_use in _state.before_use:
-            _state.before_use.remove(self._before_use)
+        if self._before_use is not None and self._before_use in _recorder.before_use:
+            _recorder.before_use.remove(self._before_use)
 
     def before_use(self, in_step: bool) -> None:
         """A variable is about to be read or written, maybe by a step."""

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._placement import on_all
-from .._rules import VariableAggregation
-from .._state import Ref
-from .._values import Mirrored, PerReplica
 from ..errors import ArgumentTypeError, DamagedCheckpointError
+from ..replicas._copies import VariableAggregation
+from ..replicas._placement import on_all
+from ..replicas._values import Mirrored, PerReplica
+from ..variables._recorder import Ref
 from ._states import Stateful, StoredState
 from ._storage import is_storable
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _state
-from .._placement import Placement
-from .._rules import VariableAggregation
-from .._state import Ref, current_recorder
-from .._variables import is_variable, ref_of
 from ..errors import ArgumentError
+from ..replicas._copies import VariableAggregation
+from ..replicas._placement import Placement
+from ..variables import _recorder
+from ..variables._recorder import Ref, current_recorder
+from ..variables._variable import is_variable, ref_of
 from .servers._refs import ServerRef, check_readable, check_rows, trace_of
 
 
@@ -56,16 +56,16 @@ def embedding_lookup(params: Any, ids: Any) -> jax.Array:
         raise ArgumentError(f"embedding_lookup takes a variable; got {params!r} of type {type(params).__name__}.")
     ref, ids = ref_of(params), jnp.asarray(ids)
     if not isinstance(ref, ServerRef):
-        return jnp.take(_state.read(ref), ids, axis=0)
+        return jnp.take(_recorder.read(ref), ids, axis=0)
     recorder = current_recorder()
     if recorder is None:
         return jnp.asarray(_rows_now(ref, np.asarray(ids)))
     check_readable(ref)
     if ref.tables is None:
         ref.tables = [_ShardRef(ref, i) for i in range(len(ref.spec.shards))]
-    rows = _state.own_value(_take(ref, [recorder.read(table) for table in ref.tables], ids))
+    rows = _recorder.own_value(_take(ref, [recorder.read(table) for table in ref.tables], ids))
     trace_of(recorder).lookups.append((rows, ids))
-    _state.tell_listeners(ref, rows, recorder)
+    _recorder.tell_listeners(ref, rows, recorder)
     return rows
 
 

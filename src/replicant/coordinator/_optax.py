@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._context import get_strategy
-from .._variables import Variable, is_variable, ref_of
 from ..errors import ArgumentError, ContextError
+from ..replicas._context import get_strategy
+from ..variables._variable import Variable, is_variable, ref_of
 from ._optax_rule import OptaxRule, Probe, check_transformation
 from ._variable import ServerVariable
 from .servers._gradients import Part, push_gradients

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .._context import entered
-from .._placement import Placement
-from .._strategy import Strategy
 from ..cluster import ClusterResolver
 from ..errors import ContextError
+from ..replicas._context import entered
+from ..replicas._placement import Placement
+from ..strategies._strategy import Strategy
 from ._partitioners import VariablePartitioner, check_partitioner, num_shards
 from ._variable import ServerVariable
 from .processes._cluster import Cluster

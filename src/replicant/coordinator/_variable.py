@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._variables import Variable
+from ..variables._variable import Variable
 from .servers._refs import ServerRef, change, change_rows, check_readable
 from .servers._site import Site, current_site
 from .servers._store import VariableSpec
@@ -32,7 +32,7 @@ class ServerVariable(Variable):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        from .._context import get_strategy
+        from ..replicas._context import get_strategy
 
         own = self._ref
         strategy: Any = get_strategy()

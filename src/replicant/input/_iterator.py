@@ -4,8 +4,8 @@ import abc
 from types import TracebackType
 from typing import Any, Self
 
-from replicant._state import NotTraceable, current_recorder
 from replicant.errors import DatasetError, OutOfRangeError
+from replicant.variables._recorder import NotTraceable, current_recorder
 
 from .graph._background import END
 from .graph._graph import Node, State, describe

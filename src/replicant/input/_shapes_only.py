@@ -5,7 +5,7 @@ import math
 import sys
 from typing import Any
 
-from .. import _planning
+from .. import _plan_mode
 from ._dataset import Dataset
 from .graph._blocks import Column, Dense
 from .graph._graph import known
@@ -30,12 +30,12 @@ class Zeros(Counted):
         return self.count
 
     def columns(self, start: int, stop: int) -> list[Column]:
-        return [Dense(_planning.zeros((stop - start, *leaf.shape), leaf.dtype)) for leaf in flatten(self.spec)[0]]
+        return [Dense(_plan_mode.zeros((stop - start, *leaf.shape), leaf.dtype)) for leaf in flatten(self.spec)[0]]
 
 
 def planned(dataset: Dataset) -> Dataset:
     """A dataset of batches as the plan in the making reads it; as it is where there is none."""
-    plan = _planning.current()
+    plan = _plan_mode.current()
     if plan is None:
         return dataset
     plan.inputs.append(dataset.explain)
@@ -52,7 +52,7 @@ def shapes_only(dataset: Dataset) -> Dataset:
     leaves = flatten(dataset.node.spec)[0]
     if rows is None or not leaves or any(leaf.dtype == STRING or None in leaf.shape[1:] or not leaf.shape for leaf in leaves):
         return dataset
-    if sum(rows * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in leaves) < _planning.BIG:
+    if sum(rows * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in leaves) < _plan_mode.BIG:
         return dataset
     spec = map_leaves(lambda leaf: TensorSpec((rows, *leaf.shape[1:]), leaf.dtype), dataset.node.spec)
     return Dataset(Zeros(size=count if known(count) else sys.maxsize, spec=spec, count=count), dataset.options())

@@ -7,11 +7,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._values import PerReplica, map_replicas
 from ..input._dataset import Dataset
 from ..input._iterator import ElementIterator
 from ..input.distributed._distributed import DistributedDataset
 from ..input.graph._graph import State
+from ..replicas._values import PerReplica, map_replicas
 
 _MAX_AHEAD = 2  # batches that Keras reads before the step that needs them
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from .._placement import Placement
+from ..replicas._placement import Placement
 
 # By exact class, because a subclass may do anything in Python. Not RandomCrop: it cuts at places that a trace does not know.
 _COMPILABLE = (

@@ -19,12 +19,13 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from .. import _inflight, _planning
-from .._adopt import check_same_program, chiefs_values
-from .._context import default_strategy, get_strategy
-from .._placement import Placement, is_local, on_all
-from .._strategy import Strategy
+from .. import _plan_mode
 from ..errors import ArgumentError, MixedStrategyError
+from ..replicas._context import default_strategy, get_strategy
+from ..replicas._placement import Placement, is_local, on_all
+from ..runtime import _in_flight
+from ..strategies._strategy import Strategy
+from ..variables._chief import check_same_program, chiefs_values
 from . import _batch_statistics, _eager, _internals
 from ._array_batches import Several, several
 from ._read import PROBLEM, read
@@ -155,11 +156,11 @@ class _Step:
         """The outputs of one or several batches of equal shapes, of all or only of the last one, and the new state."""
         if isinstance(group, list):
             batches, stacked = group, None
-        elif self._compiled and _planning.current() is None:
+        elif self._compiled and _plan_mode.current() is None:
             batches, stacked = [], group.stacked
         else:
             batches, stacked = group.apart(), None
-        if _planning.current() is not None and any(self._holds_slots):
+        if _plan_mode.current() is not None and any(self._holds_slots):
             raise self._found(state, batches[0])
         if self._placement.world is not None:
             state = self._adopted(state)
@@ -229,18 +230,18 @@ class _Step:
             PROBLEM,
         )
 
-    def _found(self, state: Any, batch: Any) -> _planning.StepFound:
+    def _found(self, state: Any, batch: Any) -> _plan_mode.StepFound:
         """The step, for whoever plans it."""
         kinds = {"trainable_variables": "weights", "optimizer_variables": "optimizer state"}
 
-        def held(placement: Placement) -> list[_planning.Held]:
+        def held(placement: Placement) -> list[_plan_mode.Held]:
             found = []
             for name, part, slots in zip(self._state_names, state, self._holds_slots, strict=True):
                 for i, x in enumerate(part):
                     layout = "sliced" if slots and placement.slice_axis(x.shape) is not None else "mirrored"
-                    found.append(_planning.Held(f"{name} {i}", kinds.get(name, "other state"), x.shape, x.dtype, layout))
+                    found.append(_plan_mode.Held(f"{name} {i}", kinds.get(name, "other state"), x.shape, x.dtype, layout))
             parts = jax.tree.leaves(batch)
-            return found + [_planning.Held(f"input {i}", "batch", np.shape(x), x.dtype, "cut") for i, x in enumerate(parts)]
+            return found + [_plan_mode.Held(f"input {i}", "batch", np.shape(x), x.dtype, "cut") for i, x in enumerate(parts)]
 
         def lower(placement: Placement) -> Any:
             step = _Step(self._step, placement, self._state_names, compiled=True)
@@ -254,12 +255,12 @@ class _Step:
             )
             return step._one.lower(abstract_state, abstract_batch)
 
-        return _planning.StepFound(lower, held, slices_slots=self._placement.slices_slots)
+        return _plan_mode.StepFound(lower, held, slices_slots=self._placement.slices_slots)
 
     def _start(self, program: Any, state: Any, data: Any) -> tuple[Any, Any]:
         box: list[Any] = []
-        with _inflight.lock:
-            _inflight.start(program, (state, data), box, bounded=self._bounded)
+        with _in_flight.lock:
+            _in_flight.start(program, (state, data), box, bounded=self._bounded)
         return box[0][1:]
 
     def _traced_one(self, state: Any, data: Any) -> tuple[Any, Any, Any]:

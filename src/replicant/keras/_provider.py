@@ -20,14 +20,15 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from .. import _planning, _state
-from .._collectives import ReduceOp
-from .._context import ReplicaContext, active_replica_context, default_strategy, get_strategy, has_strategy
-from .._reduction_search import GRADIENTS
-from .._rules import VariableAggregation
-from .._state import ReplicaRecorder, current_recorder
-from .._variables import register_variable_type
+from .. import _plan_mode
 from ..errors import LossReductionError
+from ..reductions._search import GRADIENTS
+from ..replicas._collectives import ReduceOp
+from ..replicas._context import ReplicaContext, active_replica_context, default_strategy, get_strategy, has_strategy
+from ..replicas._copies import VariableAggregation
+from ..variables import _recorder
+from ..variables._recorder import ReplicaRecorder, current_recorder
+from ..variables._variable import register_variable_type
 from . import _batch_ends, _batch_statistics, _data, _fit, _internals, _labels, _resume, _sliced_optimizer, _tracked, _workers
 from ._internals import KerasVariable
 from ._reached import reached, settings
@@ -46,7 +47,7 @@ class RecordingScope(keras.StatelessScope):
 
     def get_current_value(self, variable: Any) -> Any:
         recorder = current_recorder()
-        return None if recorder is None else _state.read(ref_of_keras(variable))
+        return None if recorder is None else _recorder.read(ref_of_keras(variable))
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, value = update
@@ -66,14 +67,14 @@ def tracing() -> Iterator[None]:
 
 
 def _value(original: Any, variable: Any) -> Any:
-    if _state.before_use:
-        _state.settle()
+    if _recorder.before_use:
+        _recorder.settle()
     recorder = current_recorder()
     if recorder is not None and _internals.in_stateless_scope():
         scope = _internals.get_stateless_scope()
         known = scope.get_current_value(variable) if scope is not None else None
         if known is None and not isinstance(scope, RecordingScope):  # Keras's own scope inside ours knows some variables only
-            known = _state.read(ref_of_keras(variable))
+            known = _recorder.read(ref_of_keras(variable))
         if known is not None:
             return variable._maybe_autocast(known)
     ref = variable.__dict__.get("_replicant_ref")
@@ -97,19 +98,19 @@ def _call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
     """A model belongs to one strategy, also before it has variables."""
     if _fit.strategy_of(layer) is not None and active_replica_context() is not None:
         strategy = get_strategy()
-        if strategy.placement.devices and _planning.current() is None:
+        if strategy.placement.devices and _plan_mode.current() is None:
             _fit.check_only(layer, strategy, "is called in `run`")
     return original(layer, *args, **kwargs)
 
 
 def _initialize(original: Any, variable: Any, initializer: Any) -> Any:
     """In a plan only the shapes of large variables count."""
-    if _planning.current() is None:
+    if _plan_mode.current() is None:
         return original(variable, initializer)
     dtype = jnp.dtype(variable._dtype)
-    if math.prod(variable.shape) * dtype.itemsize < _planning.BIG:
+    if math.prod(variable.shape) * dtype.itemsize < _plan_mode.BIG:
         return original(variable, initializer)
-    return variable._initialize(jax.device_put(_planning.zeros(variable.shape, dtype)))
+    return variable._initialize(jax.device_put(_plan_mode.zeros(variable.shape, dtype)))
 
 
 def _assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
@@ -126,8 +127,8 @@ def _assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> A
 
 def _assign(original: Any, variable: Any, value: Any) -> Any:
     """While an optimizer works on slices of variables, it assigns slices."""
-    if _state.before_use:
-        _state.settle()
+    if _recorder.before_use:
+        _recorder.settle()
     recorder = current_recorder()
     if isinstance(recorder, ReplicaRecorder) and recorder.writes_slice(ref := ref_of_keras(variable)):
         value = jnp.asarray(value, ref.dtype)

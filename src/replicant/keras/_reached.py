@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from .._reach import attribute_names
+from ..programs._reach import attribute_names
 
 _SETTINGS = ("keras.config.dtype_policy()", "keras.config.floatx()", "keras.config.epsilon()", "keras.config.image_data_format()")
 _PLAIN = (bool, int, float, str, type(None), tuple)

@@ -4,8 +4,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._rules import VariableAggregation
-from .._state import Ref
+from ..replicas._copies import VariableAggregation
+from ..variables._recorder import Ref
 
 MADE_UNDER = "_replicant_made_under"  # where a variable keeps its strategy
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")

@@ -11,8 +11,8 @@ from typing import Any
 
 import keras
 
-from .._placement import Placement
-from .._state import Ref, ReplicaRecorder, current_recorder
+from ..replicas._placement import Placement
+from ..variables._recorder import Ref, ReplicaRecorder, current_recorder
 from ._refs import ref_of_keras
 
 # Their update of an element depends on nothing but that element, its gradient and its state.

@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 
-from .._state import read
-from .._variables import OwnRef, Variable
 from ..errors import VariableError
+from ..variables._recorder import read
+from ..variables._variable import OwnRef, Variable
 from . import _internals
 
 

@@ -3,10 +3,10 @@
 import contextvars
 from typing import Any
 
-from .._strategy import Strategy
 from ..input._dataset import Dataset
 from ..input._options import AutoShardPolicy
 from ..input.distributed._same_order import AlikeDataset
+from ..strategies._strategy import Strategy
 
 # The strategy over several workers whose model is in its loop.
 active: contextvars.ContextVar[Strategy | None] = contextvars.ContextVar("replicant_workers", default=None)

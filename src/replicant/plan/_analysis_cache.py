@@ -11,7 +11,7 @@ import zlib
 from importlib import metadata
 from typing import Any
 
-from .._compile_cache import compile_cache
+from ..runtime._compile_cache import compile_cache
 from ._exchanges import Exchange
 
 _READING = 2  # to be raised when something else is read from a program

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from .. import kernels
-from .._placement import Placement
-from .._planning import Held, Planning, StepFound, planning
+from .._plan_mode import Held, Planning, StepFound, planning
 from ..errors import ConfigurationError, ContextError
+from ..replicas._placement import Placement
 from . import _analysis_cache
 from ._chips import Chip, Target
 from ._cpu import step_seconds

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .._planning import Held, zeros
-from .._values import PerReplica, is_array, map_replicas
+from .._plan_mode import Held, zeros
 from ..errors import DatasetError
 from ..input.sharding._plan import InputPlan
+from ..replicas._values import PerReplica, is_array, map_replicas
 from . import _tell
 from ._chips import Chip, Target, parse_target
 from ._compile import Compiled, Step, compile_step, find_step

@@ -1,7 +1,7 @@
 """The default strategy is made on first use."""
 
-from .._context import set_default_strategy
-from .._strategy import DefaultStrategy
+from ..replicas._context import set_default_strategy
+from ._strategy import DefaultStrategy
 
 
 def install_default_strategy() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from .._placement import Device
 from ..errors import AlreadyStartedError, ArgumentError, ConfigurationError, DeviceError
+from ..replicas._placement import Device
 
 # XLA's CPU devices hold threads of one pool while they wait for each other: too few threads and they wait for ever. Threads
 # beyond the cores cost: operations are cut in as many parts (8 on 2 cores: a step of the guide's CNN takes 1.3 times as long).

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import jax
 
-from .. import _inflight
 from ..cluster import _bootstrap, _heartbeat
 from ..cluster._environ import number
 from ..errors import ArgumentTypeError, ClusterError, WorkerError, WorkerLostError
+from ..runtime import _in_flight
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ def _attempt(train: Callable[[], T]) -> "tuple[Any, Exception | None]":
 
 def _leave() -> None:
     """Give up everything that lives on the devices of the workers' old world."""
-    _inflight.forget()
+    _in_flight.forget()
     keras = sys.modules.get("keras")
     if keras is not None:
         keras.utils.clear_session(free_memory=True)  # layers made again get the names that their checkpoints know

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._placement import Placement
-from .._strategy import Strategy
 from ..errors import ArgumentError
+from ..replicas._placement import Placement
 from ._devices import fusing, have_threads, resolve_devices
+from ._strategy import Strategy
 
 _NARROW = ("bfloat16", "float16")
 

@@ -6,18 +6,18 @@ import warnings
 
 import jax
 
-from .. import _planning
-from .._placement import Device, Placement
-from .._strategy import Strategy
+from .. import _plan_mode
 from ..cluster import _bootstrap
 from ..cluster._detect import detect
 from ..cluster._membership import Membership
 from ..cluster._resolver import ClusterResolver
 from ..cluster._world import World
 from ..errors import AlreadyStartedError, ArgumentTypeError, DeviceError
+from ..replicas._placement import Device, Placement
 from ._communication import CommunicationOptions
 from ._devices import have_threads
 from ._mirrored import fused_by_default
+from ._strategy import Strategy
 
 
 class MultiWorkerMirroredStrategy(Strategy):
@@ -85,7 +85,7 @@ def _detected(name: str) -> ClusterResolver:
 
 def meet(name: str, membership: Membership, options: CommunicationOptions, platform: str | None = None) -> Placement:
     """The devices of all workers, once they have met; those of this process if it is the only one."""
-    plan = _planning.current()
+    plan = _plan_mode.current()
     if plan is not None:  # whose devices need not be there
         return plan.placement
     if membership.num_processes == 1:

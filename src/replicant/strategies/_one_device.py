@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from .._placement import Placement
-from .._strategy import Strategy
 from ..errors import DeviceError
+from ..replicas._placement import Placement
 from ._devices import resolve_devices
+from ._strategy import Strategy
 
 
 class OneDeviceStrategy(Strategy):

@@ -10,10 +10,10 @@ from importlib import metadata
 from pathlib import Path
 
 from ... import cluster, kernels
-from ..._compile_cache import compile_cache
 from ...errors import ReplicantError
 from ...kernels._flags import OPTION, VALUE
 from ...kernels._switch import DEFAULT
+from ...runtime._compile_cache import compile_cache
 from ._result import Result
 
 Environ = Mapping[str, str]

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 
 from ..._function import function
-from ..._strategy import Strategy
 from ..._tape import GradientTape
-from ..._variables import ref_of
 from ...errors import ArgumentError
+from ...strategies._strategy import Strategy
+from ...variables._variable import ref_of
 from ..servers._gradients import Part
 from ..servers._refs import ServerRef
 from ..servers._shares import ROWS, LossPart, loss_parts

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from ..._context import get_strategy
-from ..._state import current_recorder
 from ...errors import ArgumentError
 from ...keras import _internals
+from ...replicas._context import get_strategy
+from ...variables._recorder import current_recorder
 from .._lookup import embedding_lookup
 from ..processes._cluster import Cluster
 from ..servers._gradients import Part, push_gradients

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..._identity import function_key
 from ...errors import CancelledError, LostProcessError, ParameterServerError
+from ...programs._function_key import function_key
 from .._remote_value import RemoteValue
 from ..processes._cluster import Cluster, Member
 from ..servers._intent import Unfinished

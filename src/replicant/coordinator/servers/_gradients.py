@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ..._state import current_recorder
+from ...variables._recorder import current_recorder
 from ._push import combine_rows
 from ._refs import ServerRef, check_rows, record_output, trace_of
 from ._rows_gradient import RowsGradient

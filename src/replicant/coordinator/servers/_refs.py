@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._placement import Placement
-from ..._rules import VariableAggregation
-from ..._state import Recorder, Ref, current_recorder
 from ...errors import VariableError
+from ...replicas._copies import VariableAggregation
+from ...replicas._placement import Placement
+from ...variables._recorder import Recorder, Ref, current_recorder
 from ..wire._memory import aligned
 from ._client import Client
 from ._push import combine_rows

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._state import current_recorder
+from ...variables._recorder import current_recorder
 from ._refs import ServerRef, record_output
 
 

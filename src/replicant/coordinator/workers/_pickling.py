@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._function import Function, function
-from ..._strategy import Strategy
 from ...errors import ArgumentTypeError, UnserializableError
+from ...strategies._strategy import Strategy
 from ..servers._site import current_site
 
 # type -> how an object of it is reduced, as by __reduce__. Connected libraries add theirs.

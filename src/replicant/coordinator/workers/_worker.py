@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..._context import entered
 from ...errors import ArgumentTypeError, LostProcessError
+from ...replicas._context import entered
 from ..scheduling._queue import Task
 from ..servers._client import Client, Link, Work
 from ..servers._intent import Intent, Unfinished

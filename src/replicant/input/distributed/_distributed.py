@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replicant._topology import Topology
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
+from replicant.replicas._topology import Topology
 
 from .._contexts import InputContext
 from .._iterator import ElementIterator

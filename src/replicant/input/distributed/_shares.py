@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from replicant._topology import Topology
 from replicant.errors import DatasetError, ElementError
+from replicant.replicas._topology import Topology
 
 from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, known
 from ..graph._structure import PerReplicaSpec, TensorSpec, component_names, flatten, map_leaves, show_structure

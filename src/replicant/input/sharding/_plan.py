@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from replicant._display import table, titled
-from replicant._topology import Topology
+from replicant.replicas._topology import Topology
 
 from .._options import AutoShardPolicy
 from ..graph._graph import Node, known

@@ -1,6 +1,6 @@
 """How a global batch is cut for the replicas: pure functions of small integers, one rule for every policy."""
 
-from replicant._topology import Topology
+from replicant.replicas._topology import Topology
 
 
 def chunk_sizes(batch_size: int, num_replicas: int) -> tuple[int, ...]:

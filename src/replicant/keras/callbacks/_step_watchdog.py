@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import keras
 
-from ..._watchdog import EXIT_CODE, Watchdog
+from ...runtime._watchdog import EXIT_CODE, Watchdog
 from .._resume import FitCallback
 
 

@@ -1,0 +1,184 @@
+"""State that a traced function changed where nobody will ever see it: an error, because training on would lose it in silence.
+
+Two ways lead there. An argument that JAX takes apart (a dictionary, a Flax ``nnx`` module) reaches the function as a copy, so what
+the function assigns in it is gone when it returns. And an object that JAX does not know (an attribute, a list in a closure) is left
+with a tracer, which stands for a value only while the function is traced.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from ..errors import LostStateError
+from ..replicas._values import DistributedValues, is_array, is_distributed
+from ._reach import Holder, Reach
+
+_PLAIN_KEYS = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
+_ADVICE = (
+    "Return the new value from the function and pass it in at the next call, or hold it in a replicant.Variable or a Keras "
+    "variable."
+)
+
+
+class Arguments:
+    """The arguments of a call, to be compared with what the call made of them.
+
+    Args:
+        args: positional arguments as the function gets them.
+        kwargs: keyword arguments, likewise.
+        batch: the leaves that are a replica's own rows: a step may prepare its batch in the dictionary that brought it.
+    """
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Sequence[Any] = ()):
+        self._now = (args, kwargs)
+        self._before = dict(self._flat())
+        self._batch = {id(x) for x in batch}
+
+    def _flat(self) -> list[tuple[Any, Any]]:
+        return jax.tree_util.tree_flatten_with_path(self._now, is_leaf=is_distributed)[0]
+
+    def check(self, what: str, result: Any, *, copies_are_theirs: bool) -> None:
+        """Raise if a leaf was replaced or added in place, and is not among the results.
+
+        Args:
+            what: names the call in the message.
+            result: what the call returned.
+            copies_are_theirs: whether a step may change dictionaries and lists that hold its batch, as in ``run``.
+        """
+        returned: set[int] | None = None
+        for path, leaf in self._flat():
+            if self._before.get(path) is leaf or not _traced(leaf):
+                continue
+            plain = all(isinstance(key, _PLAIN_KEYS) for key in path)
+            if plain and copies_are_theirs and self._is_batch(path):
+                continue
+            if returned is None:
+                returned = {id(x) for x in (*jax.tree.leaves(result), *jax.tree.leaves(result, is_leaf=is_distributed))}
+            if id(leaf) not in returned:
+                raise LostStateError(self._message(what, path, plain=plain))
+
+    def _is_batch(self, path: tuple[Any, ...]) -> bool:
+        beside = [leaf for other, leaf in self._before.items() if other[: len(path) - 1] == path[:-1]]
+        return any(id(leaf) in self._batch for leaf in beside)
+
+    def _message(self, what: str, path: tuple[Any, ...], *, plain: bool) -> str:
+        in_args = path[0].idx == 0
+        top = self._now[0][path[1].idx] if in_args else self._now[1][path[1].key]
+        where = f"argument {path[1].idx}" if in_args else f"argument {path[1].key!r}"
+        name = f"{where} (a {type(top).__name__}), at {jax.tree_util.keystr(path[2:])}"
+        if plain:
+            return (
+                f"{what} changed its {name}, in place. The function works on a copy of its arguments' structure, so the change "
+                "would be lost. Change a copy (`dict(x)`, `list(x)`) if it is meant for this call alone. " + _ADVICE
+            )
+        advice = f"Return the {type(top).__name__} from the function and go on with what the call returns. "
+        if any(base.__module__.partition(".")[0] == "flax" for base in type(top).__mro__):
+            advice = (
+                "With flax.nnx, split the modules outside, `graphdef, state = nnx.split((model, optimizer))`, pass `state` as an "
+                "argument, and in the function do `model, optimizer = nnx.merge(graphdef, state)` and return "
+                "`nnx.state((model, optimizer))`; after the last step, `nnx.update((model, optimizer), state)` puts it back. "
+            )
+        return (
+            f"{what} changed its {name}, in place. JAX takes such an object apart, and the function gets a copy, so what it "
+            f"learned would be lost, in silence. {advice}"
+        )
+
+
+class Outside:
+    """What a function reaches without being given it, before it is traced."""
+
+    def __init__(self, reach: Reach):
+        self._kept = [(holder, dict(holder.content())) for holder in reach.holders.values()]
+        self._random = [(label, x, _drawn(x)) for label, x in _generators(reach)]
+
+    def check(self, what: str) -> None:
+        """Raise if a tracer was left in one of the objects, after putting back what was there."""
+        lost = [found for holder, before in self._kept if (found := _restore(holder, before)) is not None]
+        if lost:
+            raise LostStateError(
+                f"{what} leaves `{lost[0]}` holding a traced value, which stands for a number only while the function is compiled. "
+                "A compiled step does not run its Python code again, so the object would never see what later steps compute. "
+                + _ADVICE
+            )
+
+    def counted(self) -> list[str]:
+        """The Python numbers that the trace has changed: they do not change with every step."""
+        found = []
+        for holder, before in self._kept:
+            content = holder.content()
+            for key in before if isinstance(holder.target, list | dict) and holder.label else holder.exact:
+                pair = content.get(key), before.get(key)
+                if not holder.layer and all(type(x) in (int, float) for x in pair) and pair[0] != pair[1]:
+                    found.append(holder.path(key))
+        return found
+
+    def frozen_random(self) -> list[str]:
+        """The generators of random numbers that the trace has drawn from: their numbers are constants of the program."""
+        return [label for label, generator, before in self._random if _drawn(generator) != before]
+
+
+def _restore(holder: Holder, before: dict[Any, Any]) -> str | None:
+    """Where `holder` has been left with a tracer; it gets back what it had."""
+    lost = None
+    for key, value in list(holder.content().items()):
+        old = before.get(key, _ABSENT)
+        if value is old or not _traced(value):
+            continue
+        if holder.layer and not _is_state(old):
+            continue  # a layer that keeps its last attention scores or the like: nothing that the next step would read
+        lost = lost or holder.path(key)
+        _put_back(holder, key, old)
+    if lost and isinstance(holder.target, list):
+        holder.target[:] = list(before.values())
+    return lost
+
+
+def _put_back(holder: Holder, key: Any, old: Any) -> None:
+    target = holder.target
+    if isinstance(target, list):
+        return
+    if isinstance(target, dict):
+        if old is _ABSENT:
+            del target[key]
+        else:
+            target[key] = old
+    elif old is _ABSENT:
+        delattr(target, key)
+    else:
+        setattr(target, key, old)
+
+
+def _traced(value: Any) -> bool:
+    if isinstance(value, Tracer):
+        return True
+    return isinstance(value, list | tuple | dict | DistributedValues) and any(isinstance(x, Tracer) for x in jax.tree.leaves(value))
+
+
+def _is_state(old: Any) -> bool:
+    return old is not _ABSENT and (is_array(old) or (isinstance(old, int | float) and not isinstance(old, bool)))
+
+
+def _generators(reach: Reach) -> list[tuple[str, Any]]:
+    found = {}
+    for holder in reach.holders.values():
+        content = holder.content()
+        for name in [*holder.exact, *holder.loose]:
+            value = content.get(name)
+            if isinstance(value, np.random.Generator | np.random.RandomState | random.Random):
+                label = holder.path(name)
+                found[id(value)] = (label, value)
+    return list(found.values())
+
+
+def _drawn(generator: Any) -> str:
+    """The state of a generator."""
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    return repr(generator.get_state() if isinstance(generator, np.random.RandomState) else generator.getstate())
+
+
+_ABSENT = object()

@@ -1,0 +1,379 @@
+"""Steps in which the replicas have different sizes: the last batch of an epoch, batches smaller than the number of replicas.
+
+One SPMD program needs equal shapes. So every device gets all of the (small) batch, the replica function is traced once per
+replica on its exact slice, and the traces are computed side by side in one program. At an exchange each replica waits for the
+others; the answers are worked out from the exact values, then all go on. Equal to one device, at the cost of at most n ordinary
+steps; XLA merges what the replicas compute alike (the optimizer's update).
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from ..errors import RaggedStepError
+from ..reductions._same_values import Numbering
+from ..replicas._collectives import ReduceOp, mean_of
+from ..replicas._context import as_mirrored
+from ..replicas._copies import VariableAggregation
+from ..replicas._values import PerReplica, is_array, is_same_object
+from ..tracing._interpreter import Exchange, evaluate
+from ..tracing._marks import exchange_p, sync_p
+from ..variables._recorder import Facts, ReplicaRecorder
+from ._program import learn
+from ._replica_step import Marked, Replica, Step, check_agreement, moves
+
+Rows = list[list[Any]]  # one row per replica
+
+
+class _Suspended(Exception):
+    """A replica's trace met an exchange whose answer's shapes are not known yet. Never reaches the user."""
+
+    def __init__(self, index: int, question: "_Question"):
+        super().__init__(index)
+        self.index = index
+        self.question = question
+
+
+class _Question:
+    """One replica's side of an exchange: what it is about, what it brings, and how all sides together give the answers."""
+
+    def __init__(self, label: str, shapes: list[jax.ShapeDtypeStruct], objects: Sequence[Any], joint: Callable[[Rows], Rows]):
+        self.label = label
+        self.shapes = shapes
+        self.objects = objects
+        self.joint = joint
+
+
+class Lockstep:
+    """The group of a replica that is traced by itself. `replica_id` is an input of the trace."""
+
+    def __init__(self, num_replicas: int, index: int, facts: Facts):
+        self.num_replicas = num_replicas
+        self.index = index
+        self._id: Any = None
+        self._facts = facts
+        self._count = 0
+
+    def begin(self, replica_id: Any) -> None:
+        """Start a new trace."""
+        self._id, self._count = replica_id, 0
+
+    def replica_id(self) -> jax.Array:
+        return self._id
+
+    def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        def joint(rows: Rows) -> Rows:
+            sums = [_total(column) for column in zip(*rows, strict=True)]
+            answer = [mean_of(x, self.num_replicas) for x in sums] if op is ReduceOp.MEAN else sums
+            return [answer] * self.num_replicas
+
+        return self._ask("all_reduce", leaves, joint, same_shapes=True, rule=op.name)
+
+    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
+        def joint(rows: Rows) -> Rows:
+            return [[jnp.concatenate([row[0] for row in rows], axis=axis)]] * self.num_replicas
+
+        return self._ask("all_gather", [leaf], joint, same_shapes=False, free_axis=axis)[0]
+
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
+        index = self._count
+
+        def joint(rows: Rows) -> Rows:
+            columns = fn([list(column) for column in zip(*rows, strict=True)], self._facts.objects[index])
+            return [list(row) for row in zip(*columns, strict=True)] or [[] for _ in rows]
+
+        return self._ask("merge_call", leaves, joint, same_shapes=False, free_axis=None, check=False, objects=objects)
+
+    def _ask(
+        self,
+        label: str,
+        leaves: Sequence[jax.Array],
+        joint: Callable[[Rows], Rows],
+        *,
+        same_shapes: bool,
+        free_axis: int | None = None,
+        check: bool = True,
+        rule: str = "",
+        objects: Sequence[Any] = (),
+    ) -> list[jax.Array]:
+        index, self._count = self._count, self._count + 1
+        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
+
+        def checked(rows: Rows) -> Rows:
+            if check:
+                _check_shapes(label, rows, None if same_shapes else free_axis)
+            return joint(rows)
+
+        if index not in self._facts.answers:
+            raise _Suspended(index, _Question(label, shapes, objects, checked))
+        asked, answers = self._facts.answers[index]
+        if label == "merge_call":  # its function also makes the structure of the result
+            jax.eval_shape(checked, asked)
+        out_shapes = tuple(answers[self.index])
+        agrees = label != "merge_call"
+        answer = exchange_p.bind(*leaves, joint=checked, label=label, rule=rule, index=index, agrees=agrees, out_shapes=out_shapes)
+        return list(answer)
+
+
+def _total(values: Sequence[Any]) -> Any:
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
+
+
+def _check_shapes(label: str, rows: Rows, free_axis: int | None) -> None:
+    if len({len(row) for row in rows}) > 1:
+        listing = ", ".join(f"replica {i}: {len(row)}" for i, row in enumerate(rows))
+        raise RaggedStepError(f"{label} needs as many arrays on each replica; got {listing}.")
+    for column in zip(*rows, strict=True):
+        shapes = [x.shape for x in column]
+        fixed = {tuple(d for k, d in enumerate(s) if k != free_axis) for s in shapes}
+        if len(fixed) > 1 or len({x.dtype for x in column}) > 1:
+            listing = ", ".join(f"replica {i}: {x.dtype}{list(x.shape)}" for i, x in enumerate(column))
+            rule = "equal shapes and dtypes" if free_axis is None else f"equal shapes but for axis {free_axis}, and equal dtypes"
+            raise RaggedStepError(f"{label} needs {rule} on all replicas; got {listing}.")
+
+
+def run_ragged(step: Step) -> Any:
+    """Compute one step with replicas of different sizes."""
+    n, cross = step.num_replicas, step.cross
+    refs = list(cross.values)
+    flags = [ref.copies(n) for ref in refs]
+    leaves = step.inputs.leaves
+    moving = [i for i, x in enumerate(leaves) if moves(x)]
+    rows = [step.inputs.of_replica(r) for r in range(n)]
+    inputs = [
+        [
+            *[cross.values[ref][r] if ref.copies(n) else cross.values[ref] for ref in refs],
+            *[jnp.asarray(rows[r][i]) for i in moving],
+        ]
+        for r in range(n)
+    ]
+    replicas = [_RaggedReplica(step, refs, moving, r) for r in range(n)]
+    jaxprs = _trace_together(replicas, inputs, step.facts())
+
+    varying_inputs = [True, *flags, *[isinstance(leaves[i], PerReplica) for i in moving]]
+    made = _number(step, replicas, jaxprs, varying_inputs)
+    has_rows = [step.inputs.has_rows(r) for r in range(n)]
+    answers = _compute_together(jaxprs, inputs, varying_inputs, has_rows)
+    _write_back(step, replicas, answers)
+    filled = [replica.fill(answers[r][: replica.num_results], rows[r]) for r, replica in enumerate(replicas)]
+    given = [_GIVEN] * len(leaves)
+    kinds = [replica.fill(numbers, given, _GIVEN) for replica, numbers in zip(replicas, made, strict=True)]
+    return _regroup(filled, kinds)
+
+
+_GIVEN = "given"  # the kind of a result that was not computed; that of any other is its number
+
+
+def _number(
+    step: Step, replicas: "Sequence[_RaggedReplica]", jaxprs: Sequence[jex.ClosedJaxpr], varying_inputs: list[bool]
+) -> list[list[int]]:
+    """Numbers of the replicas' results; those with equal numbers are the same. Raise if a variable's copies would differ."""
+    refs, n = list(step.cross.values), step.num_replicas
+    numbering = Numbering(jaxprs)
+    rows = [numbering.results(closed, varying_inputs) for closed in jaxprs]
+    if step.inputs.objects_differ:  # then code that no trace shows may be another one, such as a call of the host
+        rows = [[numbering.fresh() for _ in row] for row in rows]
+    written = [
+        dict(zip(replica.written, row[replica.num_results :], strict=True)) for replica, row in zip(replicas, rows, strict=True)
+    ]
+    all_written = list(dict.fromkeys(ref for stored in written for ref in stored))
+    # A replica that does not write a variable leaves it as it was.
+    stored = [[mine.get(ref, numbering.input(1 + refs.index(ref))) for mine in written] for ref in all_written]
+    check_agreement(all_written, [len(set(numbers)) > 1 for numbers in stored], n)
+    return [row[: replica.num_results] for replica, row in zip(replicas, rows, strict=True)]
+
+
+def rehearse_ragged(step: Step) -> Any:
+    """See which variables the replicas use, each on its own rows. The result has the shapes and Python objects of the step."""
+    n, facts = step.num_replicas, Facts()
+    facts.several = True
+
+    def rehearse(index: int) -> Any:
+        group = Lockstep(n, index, facts)
+        group.begin(jnp.asarray(index, jnp.int32))
+        recorder = ReplicaRecorder(step.local_values(), Marked(group), rehearsing=True, facts=facts)
+        try:
+            return step.call(step.inputs.of_replica(index), group, recorder, has_rows=step.inputs.has_rows(index))
+        finally:
+            step.note_needs(recorder)
+
+    results = _until_answered(rehearse, n, facts)
+    ids = itertools.count()  # nothing is known to be the same
+    return _regroup(results, [jax.tree.map(lambda x: next(ids) if isinstance(x, Tracer) else _GIVEN, each) for each in results])
+
+
+class _RaggedReplica(Replica):
+    """The trace of one of several unequal replicas."""
+
+    def __init__(self, step: Step, refs: list[Any], moving: list[int], index: int):
+        super().__init__(step, refs, moving)
+        self.index = index
+
+    def trace_with(self, inputs: list[Any], facts: Facts) -> jex.ClosedJaxpr:
+        """The jaxpr whose first input is the replica id."""
+        group = Lockstep(self._step.num_replicas, self.index, facts)
+
+        def flat(replica_id: Any, values: list[Any]) -> list[Any]:
+            group.begin(replica_id)
+            return self._flat(values, group, facts, self._step.inputs.has_rows(self.index), self.index)
+
+        return jax.make_jaxpr(flat)(jnp.asarray(self.index, jnp.int32), inputs)
+
+
+def _trace_together(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Facts) -> list[jex.ClosedJaxpr]:
+    """Trace all replicas, again while that teaches which gradients are None.
+
+    A gradient is None where no replica has a path to its source, so that all replicas exchange the same ones; a replica that alone
+    has no path gets zeros. What an exchange carries depends on it: the answers are worked out anew each time.
+    """
+    facts.several = True
+    while True:
+        facts.answers.clear()
+        jaxprs = _until_answered(lambda r: replicas[r].trace_with(inputs[r], facts), len(replicas), facts)
+        if not learn(facts, [closed.jaxpr for closed in jaxprs]):
+            return jaxprs
+
+
+def _until_answered(trace: Callable[[int], Any], num_replicas: int, facts: Facts) -> list[Any]:
+    """Trace all replicas; wherever they meet in an exchange with unknown shapes, work those out and start again knowing them."""
+    while True:
+        traces: list[Any] = []
+        waiting: list[_Suspended] = []
+        for index in range(num_replicas):
+            try:
+                traces.append(trace(index))
+            except _Suspended as suspended:
+                waiting.append(suspended)
+        if not waiting:
+            return traces
+        if len(waiting) < num_replicas or len({(w.index, w.question.label) for w in waiting}) > 1:
+            listing = ", ".join(w.question.label for w in waiting)
+            raise RaggedStepError(
+                f"{len(waiting)} of {num_replicas} replicas wait in an exchange ({listing}) that the others do not make. All "
+                "replicas must exchange in the same order: do not let the batch's size decide whether to exchange."
+            )
+        question = waiting[0].question
+        asked = [w.question.shapes for w in waiting]
+        facts.objects[waiting[0].index] = _together([w.question.objects for w in waiting])
+        facts.answers[waiting[0].index] = (asked, jax.eval_shape(question.joint, asked))
+
+
+def _together(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """The Python objects that all replicas bring to an exchange, None where they bring arrays."""
+    kinds = [[x is None for x in row] for row in rows]
+    if any(kind != kinds[0] for kind in kinds):
+        listing = ", ".join(f"replica {r}: {list(row)}" for r, row in enumerate(rows))
+        raise RaggedStepError(
+            "merge_call needs arguments of one structure on all replicas, with arrays in the same places; got "
+            f"{listing} (None is an array)."
+        )
+    return [x[0] if all(is_same_object(x[0], other) for other in x) else PerReplica(x) for x in zip(*rows, strict=True)]
+
+
+def _compute_together(jaxprs: Sequence[jex.ClosedJaxpr], inputs: Rows, varying: list[bool], has_rows: list[bool]) -> Rows:
+    """Evaluate the replicas' traces side by side, in the trace of the surrounding program."""
+    machines = [
+        evaluate(closed.jaxpr, closed.consts, [jnp.asarray(r, jnp.int32), *values], varying, None)
+        for r, (closed, values) in enumerate(zip(jaxprs, inputs, strict=True))
+    ]
+    results: Rows = [[] for _ in machines]
+    questions: dict[int, Exchange] = {}
+    for r, machine in enumerate(machines):
+        _advance(machine, None, r, questions, results)
+    while questions:
+        if len(questions) < len(machines) or len({_kind(q) for q in questions.values()}) > 1:
+            listing = ", ".join(f"replica {r}: {_kind(q)[1]}" for r, q in questions.items())
+            raise RaggedStepError(
+                f"Only some replicas make the exchange ({listing}). All replicas must exchange in the same order: do not let the "
+                "batch's size decide whether to exchange."
+            )
+        asked = [questions[r] for r in range(len(machines))]
+        questions = {}
+        for r, answer in enumerate(_answer(asked, has_rows)):
+            _advance(machines[r], answer, r, questions, results)
+    return results
+
+
+def _advance(machine: Any, answer: Any, r: int, questions: dict[int, Exchange], results: Rows) -> None:
+    try:
+        questions[r] = machine.send(answer)
+    except StopIteration as stop:
+        results[r] = stop.value
+
+
+def _kind(question: Exchange) -> tuple[str, str, int]:
+    name, params = question.eqn.primitive.name, question.eqn.params
+    if question.eqn.primitive is exchange_p:
+        return name, f"{params['label']}{params['rule'] and ' ' + params['rule']}", params["index"]
+    return name, f"assignment with aggregation={params['aggregation'].name}", params["index"]
+
+
+def _answer(asked: list[Exchange], has_rows: list[bool]) -> Rows:
+    if asked[0].eqn.primitive is sync_p:
+        return _answer_sync(asked, has_rows)
+    return asked[0].eqn.params["joint"]([q.values for q in asked])
+
+
+def _answer_sync(asked: list[Exchange], has_rows: list[bool]) -> Rows:
+    """What unequal replicas store in a variable with an aggregation: replicas without rows have no say in batch statistics."""
+    params = asked[0].eqn.params
+    values = [q.values[0] for q in asked]
+    if params["rows_only"] and any(has_rows):
+        values = [v for v, rows in zip(values, has_rows, strict=True) if rows]
+    match params["aggregation"]:
+        case VariableAggregation.SUM:
+            answer = _total(values)
+        case VariableAggregation.MEAN:
+            answer = (_total(values) / len(values)).astype(values[0].dtype)
+        case _:
+            answer = values[0]
+    return [[answer]] * len(asked)
+
+
+def _write_back(step: Step, replicas: Sequence[_RaggedReplica], answers: Rows) -> None:
+    n, cross = step.num_replicas, step.cross
+    written: dict[Any, None] = {}
+    for replica in replicas:
+        written.update(dict.fromkeys(replica.written))
+    for ref in written:
+        copies = []
+        for r, replica in enumerate(replicas):
+            if ref in replica.written:
+                copies.append(answers[r][replica.num_results + replica.written.index(ref)])
+            else:  # this replica left it alone
+                copies.append(cross.values[ref][r] if ref.copies(n) else None)
+        cross.write_raw(ref, jnp.stack(copies) if ref.copies(n) else next(c for c in copies if c is not None))
+
+
+def _regroup(results: Sequence[Any], kinds: Sequence[Any]) -> Any:
+    """One structure of values of all replicas from each replica's result and the kinds of its leaves."""
+    flat = [jax.tree.flatten(result, is_leaf=lambda x: x is None) for result in results]
+    trees = [tree for _, tree in flat]
+    if any(tree != trees[0] for tree in trees):
+        listing = ", ".join(f"replica {r}: {tree}" for r, tree in enumerate(trees))
+        raise RaggedStepError(f"The replicas returned results of different structure: {listing}.")
+    kind_rows = [jax.tree.leaves(kind, is_leaf=lambda x: x is None) for kind in kinds]
+    columns = zip(zip(*[leaves for leaves, _ in flat], strict=True), zip(*kind_rows, strict=True), strict=True)
+    return jax.tree.unflatten(trees[0], [_column(list(values), set(kind)) for values, kind in columns])
+
+
+def _column(values: list[Any], kinds: set[Any]) -> Any:
+    """One leaf of the result. It was made alike on all replicas if they have one kind, and that is a number."""
+    first = values[0]
+    if not all(map(is_array, values)):
+        return first if all(is_same_object(v, first) for v in values) else PerReplica(values)
+    if kinds == {_GIVEN} and all(v is first for v in values):
+        return first
+    if len(kinds) == 1 and _GIVEN not in kinds:
+        return as_mirrored(first, len(values))
+    if all(v.shape == first.shape and v.dtype == first.dtype for v in values):
+        return PerReplica.from_stacked(jnp.stack([jnp.asarray(v) for v in values]))
+    return PerReplica(values)

@@ -1,0 +1,478 @@
+"""``strategy.run``: one replica function, traced once, computed by every replica.
+
+Equal replicas become one SPMD program under ``jax.shard_map`` (this file), or, where they share one device, one vectorised
+program (``_fused.py``); replicas of different sizes are traced one by one and computed in lockstep (``_ragged.py``). All happen
+inside the trace of a ``_program.Compiled``, which owns the state.
+"""
+
+import dataclasses
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax.core import ShapedArray, Tracer
+from jax.sharding import PartitionSpec
+
+from .. import _plan_mode
+from ..errors import ArgumentError, DivergenceError, MixedStrategyError
+from ..reductions import _checks
+from ..reductions._causes import Input
+from ..replicas._collectives import AXIS, Group, MayDiffer, MeshAxis, Rehearsal, SingleReplica
+from ..replicas._context import ReplicaContext, as_mirrored, entered
+from ..replicas._copies import VariableAggregation
+from ..replicas._placement import Placement
+from ..replicas._values import HostArray, Mirrored, PerReplica, is_array, is_distributed
+from ..tracing._fused import fuse
+from ..tracing._interpreter import Exchange, run_alone
+from ..tracing._marks import sync_p
+from ..tracing._varying import Varying
+from ..variables._recorder import CrossRecorder, Facts, Recorder, Ref, ReplicaRecorder, UnknownState, cross_recorder, recording
+from ._lost_state import Arguments
+from ._program import trace_until_learned
+
+if TYPE_CHECKING:
+    from ..strategies._strategy import Strategy
+
+
+# How a replica sees an array of the program: the same on all (None), its row of a stack, or its slice along an axis (0, 1, ...).
+Layout: TypeAlias = int | None
+_ROW = -1
+
+
+def _spec(layout: Layout) -> PartitionSpec:
+    if layout is None:
+        return PartitionSpec()
+    return PartitionSpec(AXIS) if layout == _ROW else PartitionSpec(*[None] * layout, AXIS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The arguments of ``run``: which leaves differ by replica, which are arrays for all, which are Python objects."""
+
+    tree: Any
+    leaves: list[Any]
+    num_replicas: int
+
+    @classmethod
+    def of(cls, args: Any, num_replicas: int) -> "Inputs":
+        leaves, tree = jax.tree.flatten(args, is_leaf=is_distributed)
+        for leaf in leaves:
+            if isinstance(leaf, PerReplica) and leaf.num_replicas != num_replicas:
+                raise ArgumentError(
+                    f"run: a PerReplica argument has {leaf.num_replicas} values, but the strategy has {num_replicas} replicas. "
+                    "It belongs to another strategy; distribute the data with this one."
+                )
+        return cls(tree, [_even(leaf) for leaf in leaves], num_replicas)
+
+    @property
+    def names(self) -> list[str]:
+        """What the user calls each leaf: "args[0]['image']"."""
+        numbered = jax.tree.unflatten(self.tree, range(len(self.leaves)))
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
+        return [("args" if path.startswith("[0]") else "kwargs") + path[3:] for path in paths]
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the replicas' arrays have different shapes, or their Python objects differ: each is traced by itself."""
+        return any(isinstance(x, PerReplica) and x.stacked is None and not stays_on_host(x) for x in self.leaves)
+
+    @property
+    def objects_differ(self) -> bool:
+        """Whether replicas get different Python objects, so that their programs may differ in anything."""
+        return any(isinstance(x, PerReplica) and not moves(x) and not stays_on_host(x) for x in self.leaves)
+
+    def has_rows(self, index: int) -> bool:
+        """Whether replica `index` got any data: a non-empty array, or nothing that could be empty."""
+        mine = [_of_replica(x, index) for x in self.leaves if isinstance(x, PerReplica)]
+        sizes = [x.shape[0] for x in mine if is_array(x) and x.ndim > 0]
+        return not sizes or any(sizes)
+
+    def of_replica(self, index: int) -> list[Any]:
+        """The leaves as replica `index` sees them."""
+        return [_of_replica(x, index) for x in self.leaves]
+
+
+def stays_on_host(leaf: Any) -> bool:
+    """Whether each replica has an array that is only handed through."""
+    return isinstance(leaf, PerReplica) and leaf.stacked is None and all(isinstance(v, HostArray) for v in leaf.values)
+
+
+def moves(leaf: Any) -> bool:
+    """Whether `leaf` is an input of the replicas' program: an array, or one for each."""
+    if isinstance(leaf, PerReplica) and leaf.stacked is not None:
+        return True
+    return is_array(leaf) or (is_distributed(leaf) and all(map(is_array, leaf.values)))
+
+
+def _of_replica(leaf: Any, index: int) -> Any:
+    if isinstance(leaf, PerReplica) and leaf.stacked is not None:
+        return leaf.stacked[index]
+    return leaf.values[index] if is_distributed(leaf) else leaf
+
+
+def _even(leaf: Any) -> Any:
+    """A PerReplica of equal shapes, or of Python numbers, as one stacked array."""
+    if isinstance(leaf, PerReplica) and leaf.stacked is None:
+        values = leaf.values
+        if all(type(v) is type(values[0]) and isinstance(v, bool | int | float | complex) for v in values):
+            return PerReplica.from_stacked(jnp.asarray(values))
+        if all(is_array(v) and v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
+            return PerReplica.from_stacked(jnp.stack([jnp.asarray(v) for v in values]))
+    return leaf
+
+
+def run_replicas(strategy: "Strategy", fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Run ``fn(*args, **kwargs)`` on all replicas, inside the trace of a program."""
+    cross = cross_recorder()
+    cross.use(strategy.placement)
+    n = strategy.num_replicas_in_sync
+    inputs = Inputs.of((args, kwargs), n)
+    step = Step(strategy, fn, inputs, cross)
+    if n == 1:
+        return step.alone()
+    if not inputs.ragged:
+        return step.rehearse() if cross.rehearsing else step.spmd()
+    from ._ragged import rehearse_ragged, run_ragged
+
+    if not cross.rehearsing:
+        return run_ragged(step)
+    try:
+        return step.rehearse()
+    except MayDiffer:
+        return rehearse_ragged(step)
+
+
+class Step:
+    """One call of ``run`` in the trace of a program."""
+
+    def __init__(self, strategy: "Strategy", fn: Callable[..., Any], inputs: Inputs, cross: CrossRecorder):
+        self.strategy = strategy
+        self.inputs = inputs
+        self.cross = cross
+        self.num_replicas = inputs.num_replicas
+        self.counts: list[tuple[int, int, Any]] = []  # what the last trace noted
+        self._fn = fn
+
+    def call(self, leaves: Sequence[Any], group: Group, recorder: Recorder, *, has_rows: bool = True) -> Any:
+        """The replica function on one replica's leaves."""
+        args, kwargs = jax.tree.unflatten(self.inputs.tree, leaves)
+        context = ReplicaContext(self.strategy, group, has_rows=has_rows)
+        self.counts = context.counts
+        given = Arguments(args, kwargs, self._rows(leaves))
+        with recording(recorder), entered(self.strategy, context):
+            result = self._fn(*args, **kwargs)
+        given.check(f"run: {getattr(self._fn, '__qualname__', self._fn)!r}", result, copies_are_theirs=True)
+        return result
+
+    def _rows(self, leaves: Sequence[Any]) -> list[Any]:
+        """Which of one replica's leaves are its part of the batch. With one replica that may be any of them."""
+        if self.num_replicas == 1:
+            return list(leaves)
+        return [x for x, given in zip(leaves, self.inputs.leaves, strict=True) if isinstance(given, PerReplica)]
+
+    # One replica: part of the surrounding program.
+
+    def alone(self) -> Any:
+        if not self.cross.rehearsing:
+            return self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
+        before = set(self.cross.missing)
+        result = self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
+        self._check_owners([ref for ref in self.cross.missing if ref not in before])
+        return result
+
+    # Which variables does it use?
+
+    def rehearse(self) -> Any:
+        """Rehearse replica 0 for all. Raises MayDiffer if the others may get other Python objects than it does."""
+        n, group = self.num_replicas, Rehearsal(self.num_replicas, alike=not self.inputs.ragged)
+        recorder = ReplicaRecorder(self.local_values(), group, rehearsing=True, facts=Facts())
+        result = self.call(self.inputs.of_replica(0), group, recorder)
+        self.note_needs(recorder)
+        leaves, tree = jax.tree.flatten(result)
+        if self.inputs.ragged and not all(isinstance(x, Tracer) for x in leaves):
+            raise MayDiffer
+        return jax.tree.unflatten(
+            tree,
+            [PerReplica.from_stacked(jnp.broadcast_to(x, (n, *x.shape))) if isinstance(x, Tracer) else x for x in leaves],
+        )
+
+    def note_needs(self, recorder: ReplicaRecorder) -> None:
+        """Note in the program which variables a replica's rehearsal has read and written."""
+        n, cross = self.num_replicas, self.cross
+        self._check_owners(recorder.missing)
+        for ref in recorder.missing:
+            cross.read_raw(ref)
+        for ref in recorder.written:
+            value = recorder.values[ref]
+            cross.write_raw(ref, jnp.broadcast_to(value, (n, *value.shape)) if ref.copies(n) else value)
+
+    def local_values(self) -> dict[Ref, Any]:
+        """The program's variables as one replica sees them in a rehearsal."""
+        n = self.num_replicas
+        return {ref: raw[0] if ref.copies(n) else raw for ref, raw in self.cross.values.items()}
+
+    def _check_owners(self, refs: Iterable[Ref]) -> None:
+        """Raise for variables that were made under a strategy on other devices."""
+        if _plan_mode.current() is not None or not self.strategy.placement.devices:
+            return
+        for ref in refs:
+            if ref.strategy is not None and ref.strategy.placement != self.strategy.placement:
+                raise MixedStrategyError(
+                    f"Variable {ref.name!r} belongs to {ref.strategy!r} and is used in `run` of {self.strategy!r}. To go on with "
+                    "another strategy, make the model or the variable anew in its scope and assign the old values to it, or save "
+                    "them in a checkpoint and restore it there."
+                )
+
+    # Equal replicas: one SPMD program.
+
+    def spmd(self) -> Any:
+        cross, n = self.cross, self.num_replicas
+        refs = list(cross.values)
+        raws = [cross.values[ref] for ref in refs]
+        stacked = [ref.copies(n) for ref in refs]
+        leaves = self.inputs.leaves
+        moving = [i for i, x in enumerate(leaves) if moves(x)]
+        arrays = [_raw(leaves[i]) for i in moving]
+        by_replica = [isinstance(leaves[i], PerReplica) for i in moving]
+
+        slices = {ref: axis for ref in refs if (axis := ref.slice_axis(self.strategy.placement)) is not None}
+        traced = Replica(self, refs, moving, slices)
+        layouts = [_ROW if s else slices.get(ref) for ref, s in zip(refs, stacked, strict=True)]
+        layouts += [_ROW if s else None for s in by_replica]
+        closed = traced.trace([*raws, *arrays], layouts, self.facts(), has_rows=self.inputs.has_rows(0))
+        self._check_reductions(closed, refs, [leaves[i] for i in moving], [self.inputs.names[i] for i in moving])
+        varying = Varying(closed.jaxpr, [layout is not None for layout in layouts])
+        check_agreement(traced.written, varying.outputs[traced.num_results :], n, slices)
+        is_out_stacked = varying.outputs[: traced.num_results]
+        out_layouts = [_ROW if s else None for s in is_out_stacked]
+        out_layouts += [_ROW if ref.copies(n) else slices.get(ref) for ref in traced.written]
+
+        compute = self._fused if self.strategy.placement.fused else self._side_by_side
+        results = compute(closed, [*raws, *arrays], layouts, out_layouts)
+        for ref, value in zip(traced.written, results[traced.num_results :], strict=True):
+            cross.write_raw(ref, value)
+        values = [
+            PerReplica.from_stacked(x) if s else as_mirrored(x, n)
+            for x, s in zip(results[: traced.num_results], is_out_stacked, strict=False)
+        ]
+        return traced.fill(values, leaves)
+
+    def _check_reductions(self, closed: jex.ClosedJaxpr, refs: list[Ref], arguments: list[Any], names: list[str]) -> None:
+        """Warn of gradients that the sum over the replicas counts several times; see ``_checks.py``."""
+        inputs = [Input(ref.copies(self.num_replicas), accumulates=_accumulates(ref)) for ref in refs]
+        inputs += [Input(isinstance(x, PerReplica), name) for x, name in zip(arguments, names, strict=True)]
+        counts = [_checks.Count(*count) for count in self.counts]
+        found = _checks.find(closed.jaxpr, inputs, counts, self.num_replicas)
+        _checks.tell(found, self.strategy.told, strict=self.strategy.strict)
+
+    def _side_by_side(
+        self, closed: jex.ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]
+    ) -> Sequence[Any]:
+        """Each replica computes on its device."""
+        varies = [layout is not None for layout in layouts]
+
+        def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
+            local = [x[0] if layout == _ROW else x for x, layout in zip(inputs, layouts, strict=True)]
+            answers = self._unmarked(closed, consts, local, varies)
+            return [jnp.asarray(x)[None] if layout == _ROW else x for x, layout in zip(answers, out_layouts, strict=True)]
+
+        return jax.shard_map(
+            replica_program,
+            mesh=self.strategy.placement.mesh,
+            in_specs=([PartitionSpec()] * len(closed.consts), [_spec(layout) for layout in layouts]),
+            out_specs=[_spec(layout) for layout in out_layouts],
+            check_vma=False,
+        )(list(closed.consts), inputs)
+
+    def _fused(self, closed: jex.ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]) -> Sequence[Any]:
+        """One device computes all replicas."""
+        flags = [layout is not None for layout in layouts]
+        shapes = [_shape(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
+        k = len(closed.consts)
+        trace = jax.make_jaxpr(lambda *xs: self._unmarked(closed, xs[:k], xs[k:], flags))
+        unmarked = named(self.strategy.placement, lambda: trace(*shapes))
+        results = fuse(unmarked, [*closed.consts, *inputs], [*[False] * k, *flags], self.num_replicas)
+        return [
+            jnp.asarray(x.value) if layout is None else x.stack(self.num_replicas)
+            for x, layout in zip(results, out_layouts, strict=True)
+        ]
+
+    def _unmarked(self, closed: jex.ClosedJaxpr, consts: Sequence[Any], local: Sequence[Any], flags: list[bool]) -> list[Any]:
+        """One replica's results: gradients worked out, writes to variables agreed with the others."""
+        group = self.mesh_axis()
+        unnamed = jex.ClosedJaxpr(closed.jaxpr, list(consts))
+        return run_alone(unnamed, local, flags, lambda exchange: answer_uniformly(exchange, group))
+
+    def mesh_axis(self) -> MeshAxis:
+        """The group of equal replicas."""
+        placement = self.strategy.placement
+        return MeshAxis(self.num_replicas, bucket=placement.deadlocks, bytes_per_pack=placement.bytes_per_pack)
+
+    def facts(self) -> Facts:
+        """What earlier traces learned about this call of ``run`` in its program."""
+        cross = self.cross
+        index, cross.num_runs = cross.num_runs, cross.num_runs + 1
+        while len(cross.run_facts) <= index:
+            cross.run_facts.append(Facts())
+        return cross.run_facts[index]
+
+
+def named(placement: Placement, trace: Callable[[], jex.ClosedJaxpr]) -> jex.ClosedJaxpr:
+    """What `trace` returns where the axis of the replicas has its name."""
+    found: list[jex.ClosedJaxpr] = []
+
+    def probe(row: Any) -> Any:
+        found.append(trace())
+        return row
+
+    each = [jnp.zeros((placement.num_replicas,))]
+    if placement.fused:
+        jax.eval_shape(jax.vmap(probe, axis_name=AXIS), *each)
+    else:
+        split = PartitionSpec(AXIS)
+        jax.eval_shape(jax.shard_map(probe, mesh=placement.mesh, in_specs=split, out_specs=split, check_vma=False), *each)
+    return found[-1]
+
+
+def _shape(x: Any, layout: Layout = None, num_replicas: int = 1) -> jax.ShapeDtypeStruct:
+    x = x if isinstance(x, ShapedArray) else jax.typeof(x)
+    shape = list(x.shape[1:] if layout == _ROW else x.shape)
+    if layout is not None and layout != _ROW:
+        shape[layout] //= num_replicas
+    return jax.ShapeDtypeStruct(tuple(shape), x.dtype, weak_type=x.weak_type)
+
+
+class Replica:
+    """The trace of a replica function: results first, then the values of the variables that it wrote."""
+
+    def __init__(self, step: Step, refs: list[Ref], moving: list[int], slices: dict[Ref, int] | None = None):
+        self._step = step
+        self._refs = refs
+        self._moving = moving
+        self._slices = slices
+        self.written: list[Ref] = []
+        self.num_arguments = len(step.inputs.leaves)
+        self.num_results = 0
+        self._tree: Any = None
+        self._leaves: list[Any] = []
+
+    def trace(self, inputs: list[Any], layouts: list[Layout], facts: Facts, *, has_rows: bool) -> jex.ClosedJaxpr:
+        """The jaxpr of one of equal replicas, which sees the `inputs` as their layouts say."""
+        local = [_shape(x, layout, self._step.num_replicas) for x, layout in zip(inputs, layouts, strict=True)]
+        group = self._step.mesh_axis()
+        return named(self._step.strategy.placement, lambda: self.trace_here(local, group, facts, has_rows=has_rows))
+
+    def trace_here(self, local: list[Any], group: Group, facts: Facts, *, has_rows: bool = True) -> jex.ClosedJaxpr:
+        """The jaxpr of the function on one replica's state and arrays."""
+        return trace_until_learned(lambda inputs: self._flat(inputs, group, facts, has_rows), (local,), facts)
+
+    def _flat(self, inputs: list[Any], group: Group, facts: Facts, has_rows: bool, index: int = 0) -> list[Any]:
+        step, k = self._step, len(self._refs)
+        recorder = ReplicaRecorder(
+            dict(zip(self._refs, inputs[:k], strict=True)),
+            Marked(group),
+            rehearsing=False,
+            facts=facts,
+            has_rows=has_rows,
+            slices=self._slices,
+        )
+        leaves = list(step.inputs.leaves)
+        for position, value in zip(self._moving, inputs[k:], strict=True):
+            leaves[position] = value
+        leaves = [x.values[index] if is_distributed(x) else x for x in leaves]
+        result = step.call(leaves, group, recorder, has_rows=has_rows)
+        unknown = [*recorder.missing, *[ref for ref in recorder.written if ref not in self._refs]]
+        if unknown:
+            raise UnknownState(unknown)
+        passed = {id(leaves[p]): p for p in self._moving if not isinstance(step.inputs.leaves[p], PerReplica)}
+        passed |= {id(leaves[p]): p for p, x in enumerate(step.inputs.leaves) if stays_on_host(x)}
+        answers, self._tree = jax.tree.flatten(result)
+        self._leaves = [_result_kind(x, passed) for x in answers]
+        arrays = [jnp.asarray(x) for x, kind in zip(answers, self._leaves, strict=True) if kind is _COMPUTED]
+        self.num_results = len(arrays)
+        self.written = list(recorder.written)
+        return [*arrays, *[recorder.values[ref] for ref in self.written]]
+
+    def fill(self, computed: Sequence[Any], arguments: Sequence[Any], other: Any = None) -> Any:
+        """The function's result: computed values, arguments that were handed through, Python objects as they are (or `other`)."""
+        rest = iter(computed)
+        leaves = []
+        for kind in self._leaves:
+            if kind is _COMPUTED:
+                leaves.append(next(rest))
+            elif isinstance(kind, _Passed):
+                leaves.append(arguments[kind.position])
+            else:
+                leaves.append(kind if other is None else other)
+        return jax.tree.unflatten(self._tree, leaves)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Passed:
+    position: int
+
+
+_COMPUTED = object()
+
+
+def _result_kind(leaf: Any, passed: dict[int, int]) -> Any:
+    if id(leaf) in passed:
+        return _Passed(passed[id(leaf)])
+    # As in TensorFlow, an object that is the same on all replicas (a constant, a captured array) comes back bare.
+    return _COMPUTED if isinstance(leaf, Tracer) else leaf
+
+
+class Marked:
+    """A group whose variable writes become marks, answered once it is known whether the value varies."""
+
+    def __init__(self, group: Group):
+        self._group = group
+        self.num_replicas = group.num_replicas
+        self._count = 0
+
+    def sync(self, aggregation: VariableAggregation, value: Any, rows_only: bool) -> jax.Array:
+        index, self._count = self._count, self._count + 1
+        return sync_p.bind(jnp.asarray(value), aggregation=aggregation, rows_only=rows_only, index=index)[0]
+
+    def replica_id(self) -> jax.Array:
+        return self._group.replica_id()
+
+    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
+        return self._group.all_gather(leaf, axis)
+
+
+def answer_uniformly(exchange: Exchange, group: MeshAxis) -> list[Any]:
+    """What equal replicas store in a variable with an aggregation."""
+    (value,), (varies,) = exchange.values, exchange.varying
+    aggregation = exchange.eqn.params["aggregation"]
+    if varies:
+        return [group.sync(aggregation, value, exchange.eqn.params["rows_only"])]
+    return [value * group.num_replicas if aggregation is VariableAggregation.SUM else value]
+
+
+def check_agreement(written: Sequence[Ref], varies: Sequence[bool], num_replicas: int, slices: Container[Ref] = ()) -> None:
+    """Raise if a mirrored variable would get a different value on each replica."""
+    for ref, differs in zip(written, varies, strict=True):
+        if differs and not ref.copies(num_replicas) and ref not in slices:
+            raise DivergenceError(
+                f"Variable {ref.name!r} (shape {ref.shape}, aggregation=NONE) was assigned a value that differs between the "
+                f"{num_replicas} replicas, so its copies would no longer agree. Create it with synchronization=ON_READ if each "
+                "replica is to keep its own value, such as gradients that it accumulates over several steps: an optimizer's "
+                "apply_gradients inside `run` sums them by itself. Create it with aggregation=SUM, MEAN or ONLY_FIRST_REPLICA, or "
+                "combine the value first with get_replica_context().all_reduce(...), if all replicas are to have one value; a "
+                "gradient that was combined must not be given to apply_gradients inside `run`, which would sum it again."
+            )
+
+
+def _accumulates(ref: Ref) -> str | None:
+    """The name of a variable that holds what was combined over the replicas when it was assigned."""
+    combined = ref.aggregation in (VariableAggregation.SUM, VariableAggregation.MEAN) and not ref.on_read and not ref.rows_only
+    return ref.name if combined else None
+
+
+def _raw(leaf: Any) -> Any:
+    if isinstance(leaf, PerReplica):
+        return leaf.stacked
+    return leaf.value if isinstance(leaf, Mirrored) else jnp.asarray(leaf)

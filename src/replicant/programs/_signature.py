@@ -1,0 +1,92 @@
+"""Which program a call needs: its arrays (and some numbers) are inputs, everything else is part of a key."""
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..replicas._placement import Placement
+from ..replicas._values import HostArray, is_array, is_host_array
+from ._numbers import dtype_of
+
+
+class _Array:
+    def __repr__(self) -> str:
+        return "<array>"
+
+
+ARRAY = _Array()
+
+
+class Signature:
+    """One call's arguments, and which program they need: arrays (and some numbers) apart from everything else.
+
+    numbers: the positions, among the leaves, of the Python numbers that are inputs.
+    """
+
+    __slots__ = ("arrays", "key", "number_inputs", "numbers", "on_host", "placement", "tree")
+
+    def __init__(self, leaves: Sequence[Any], tree: Any, numbers: tuple[int, ...], placement: Placement):
+        self.tree, self.numbers, self.placement = tree, numbers, placement
+        self.on_host: list[Any] = []
+        self.number_inputs: list[int] = []  # their positions among the arrays
+        on_host = self.on_host
+        if numbers:
+            self.arrays = [x for i, x in enumerate(leaves) if is_array(x) or i in numbers]
+            static = tuple(ARRAY if is_array(x) or i in numbers else _Static(_stand_in(x, on_host)) for i, x in enumerate(leaves))
+            self.number_inputs = [i for i, x in enumerate(self.arrays) if not is_array(x)]
+            shapes = tuple(
+                ((), dtype_of(x), True) if type(x) in (int, float) else (x.shape, x.dtype, getattr(x, "weak_type", False))
+                for x in self.arrays
+            )
+        else:
+            self.arrays = [leaf for leaf in leaves if is_array(leaf)]
+            static = tuple(ARRAY if is_array(leaf) else _Static(_stand_in(leaf, on_host)) for leaf in leaves)
+            shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in self.arrays)
+        self.key: Any = (tree, static, shapes, placement)
+
+    @property
+    def avals(self) -> list[jax.ShapeDtypeStruct]:
+        """The inputs' shapes."""
+        return [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in self.key[2]]
+
+    def arguments(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The function's arguments with these inputs."""
+        rest = iter(inputs)
+        return jax.tree.unflatten(self.tree, [next(rest) if s is ARRAY else s.value for s in self.key[1]])
+
+    def is_like(self, key: Any) -> bool:
+        """Whether another key differs at most in Python objects."""
+        return (key[0], key[2], key[3]) == (self.key[0], self.key[2], self.key[3])
+
+
+_BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)
+
+
+def _stand_in(leaf: Any, on_host: list[Any]) -> Any:
+    """What the signature has instead of an array on the host, which is added to `on_host`; any other leaf as it is."""
+    if not is_host_array(leaf):
+        return leaf
+    on_host.append(leaf)
+    return HostArray(len(on_host) - 1, leaf.shape, leaf.dtype)
+
+
+class _Static:
+    """An argument that is part of the signature: plain Python values compare by value and type, objects by identity."""
+
+    __slots__ = ("_key", "value")
+
+    def __init__(self, value: Any):
+        self.value = value
+        self._key = (
+            type(value),
+            value.key if isinstance(value, HostArray) else value if isinstance(value, _BY_VALUE) else id(value),
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Static) and self._key == other._key

@@ -1,0 +1,174 @@
+"""What a trace has read and Python can change afterwards: a program is good for as long as all of it is as it was.
+
+``strategy.run`` outside of a function watches what its code names, so that it computes what the code would compute now, as
+tf.distribute's eager ``run`` does. Inside of a ``function`` only `trainable` of the variables counts, as in tf.function.
+"""
+
+import enum
+import operator
+import types
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ..variables._recorder import Ref, connect_libraries
+from ._reach import Holder, Reach, holds_arrays
+
+_BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)
+_MAX_ITEMS = 256  # of a list or dictionary that is watched
+
+
+class Watch:
+    """Values and how to read them again."""
+
+    def __init__(self) -> None:
+        self._reads: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
+        self._values: list[Any] = []  # one after the other, as `_reads` gives them
+        self._labels: list[tuple[int, Callable[[int], str]]] = []  # how many values of each, and what they are called
+
+    def add(self, getter: Callable[[Any], tuple[Any, ...]], target: Any, label: Callable[[int], str]) -> None:
+        """Watch ``getter(target)``, of which ``label(i)`` names the i-th value."""
+        values = getter(target)
+        self._reads.append((getter, target))
+        self._values += values
+        self._labels.append((len(values), label))
+
+    def holds(self) -> bool:
+        """Whether everything is as it was. Every call asks this, and nearly always finds the same objects."""
+        try:
+            now = [getter(target) for getter, target in self._reads]
+        except (AttributeError, KeyError, ValueError):  # deleted
+            return False
+        if all(map(operator.is_, chain.from_iterable(now), self._values)):
+            return True
+        flat = list(chain.from_iterable(now))
+        if len(flat) == len(self._values) and all(map(_same, flat, self._values)):
+            self._values = flat  # so that the next call finds the same objects
+            return True
+        return False
+
+    def changed(self) -> str:
+        """The first thing that is not as it was, as the code would write it."""
+        start = 0
+        for (getter, target), (count, label) in zip(self._reads, self._labels, strict=True):
+            then, start = self._values[start : start + count], start + count
+            try:
+                now = getter(target)
+            except (AttributeError, KeyError, ValueError):  # deleted
+                return label(0)
+            if len(now) != count:
+                return label(0)
+            for i, pair in enumerate(zip(now, then, strict=True)):
+                if not _same(*pair):
+                    return label(i)
+        return "something"
+
+
+def _same(now: Any, then: Any) -> bool:
+    """Whether two values make the same program: plain ones compare by type and value, objects by identity."""
+    if now is then:
+        return True
+    if type(now) is not type(then):
+        return False
+    if isinstance(now, tuple):
+        return len(now) == len(then) and all(map(_same, now, then))
+    return isinstance(now, _BY_VALUE) and bool(now == then)
+
+
+def watch_trainable(watch: Watch, refs: Iterable[Ref]) -> None:
+    """Watch whether the variables of a program are trainable."""
+    by_attribute: dict[str, list[tuple[Any, Ref]]] = {}
+    for ref in refs:
+        if not ref.slot and not ref.on_read:
+            holder, attribute = ref.switch()
+            by_attribute.setdefault(attribute, []).append((holder, ref))
+    for attribute, pairs in by_attribute.items():
+        read = operator.attrgetter(attribute)
+        names = [f"{ref.name}.trainable" for _, ref in pairs]
+        watch.add(partial(_map, read), [holder for holder, _ in pairs], names.__getitem__)
+
+
+def _map(read: Callable[[Any], Any], holders: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(map(read, holders))
+
+
+def watch_layers(watch: Watch, reach: Reach) -> None:
+    """Watch whether the layers that a function names are trainable: some compute otherwise if they are not."""
+    layers = [holder for holder in reach.holders.values() if holder.layer and "_trainable" in holder.exact]
+    if layers:
+        read = partial(_map, operator.attrgetter("_trainable"))
+        watch.add(read, [holder.target for holder in layers], lambda i: f"{layers[i].label}.trainable")
+
+
+def watch_code(watch: Watch, reach: Reach) -> None:
+    """Watch what the code of a function names, and the settings of the libraries that are in use."""
+    for holder in reach.holders.values():
+        if isinstance(holder.target, types.CellType):
+            if holder.content():
+                watch.add(_cell, holder.target, partial(_first, holder.path))
+        elif isinstance(holder.target, list | dict) and holder.label:
+            _watch_items(watch, holder)
+        else:
+            _watch_names(watch, holder)
+    for label, array in reach.arrays:
+        watch.add(_bytes, array, lambda _, label=label: label)
+    for provider in connect_libraries():
+        if hasattr(provider, "settings"):
+            names, read = provider.settings()
+            watch.add(_call, read, names.__getitem__)
+
+
+def _cell(cell: types.CellType) -> tuple[Any]:
+    return (cell.cell_contents,)
+
+
+def _bytes(array: np.ndarray) -> tuple[bytes]:
+    return (array.tobytes(),)
+
+
+def _first(path: Callable[[Any], str], index: int) -> str:
+    del index
+    return path(None)
+
+
+def _call(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    return read()
+
+
+def _watch_items(watch: Watch, holder: Holder) -> None:
+    """A list or dictionary; one of arrays only where the code certainly reads it, because others may change with every step."""
+    if len(holder.target) > _MAX_ITEMS or (not holder.sure and holds_arrays(holder.target)):
+        return
+    count, keys = len(holder.target), list(holder.content())
+    if isinstance(holder.target, list):
+        watch.add(_items, holder.target, lambda i: holder.path(keys[i - 1]) if i > 0 else holder.label)
+    else:
+        watch.add(_entries, holder.target, lambda i: holder.path(keys[i - 1 - count]) if i > count else holder.label)
+
+
+def _items(items: list[Any]) -> tuple[Any, ...]:
+    return (len(items), *items)
+
+
+def _entries(items: dict[Any, Any]) -> tuple[Any, ...]:
+    return (len(items), *items, *items.values())
+
+
+def _watch_names(watch: Watch, holder: Holder) -> None:
+    """Attributes of an object or class, globals of a module."""
+    content = holder.content()
+    names = [*holder.exact, *(n for n in holder.loose if n not in holder.exact and not holds_arrays(content.get(n)))]
+    own = [name for name in names if name in content]
+    inherited = [name for name in names if name not in content and hasattr(holder.target, name)]
+    direct = holder.target if isinstance(holder.target, dict) else getattr(holder.target, "__dict__", None)
+    if direct is None:
+        inherited, own = own + inherited, []
+    if own:  # a getter of one name alone would give no tuple
+        watch.add(operator.itemgetter(*own, own[0]), direct, lambda i: holder.path([*own, own[0]][i]))
+    if inherited:
+        watch.add(
+            operator.attrgetter(*inherited, inherited[0]), holder.target, lambda i: holder.path([*inherited, inherited[0]][i])
+        )

@@ -1,0 +1,219 @@
+"""What replicas do together: all-reduce and all-gather inside a replica function. The only file that names ``lax.psum`` & co.
+
+A replica context talks to one of four groups. They differ in how the replicas run, never in what they compute:
+
+* ``SingleReplica``: one replica; nothing to exchange.
+* ``Rehearsal``: the abstract run that finds out which variables a function uses; right shapes, no values.
+* ``MeshAxis``: one SPMD program for equal replicas, under ``jax.shard_map``.
+* ``Lockstep``: replicas of different sizes, traced one by one (see ``_ragged.py``).
+
+Convention for gradients: ``shard_map`` runs with ``check_vma=False``, so a gradient taken inside a replica is that replica's
+own; the gradient of an all-reduce is the all-reduce of the incoming gradients, as in TensorFlow.
+"""
+
+import enum
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..errors import ArgumentError, ArgumentTypeError
+from ._copies import VariableAggregation
+
+AXIS = "replica"  # the mesh axis of all replicas
+
+
+class ReduceOp(enum.Enum):
+    """How values of several replicas are combined. The strings "SUM" and "MEAN", in any case, are accepted everywhere.
+
+    >>> ReduceOp.parse("sum")
+    <ReduceOp.SUM: 'SUM'>
+    """
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+
+    @classmethod
+    def parse(cls, op: "ReduceOp | str") -> "ReduceOp":
+        """The op named by `op`; raises ArgumentError for any other value."""
+        if isinstance(op, cls):
+            return op
+        if isinstance(op, str) and op.upper() in cls.__members__:
+            return cls[op.upper()]
+        raise ArgumentError(f"{op!r} is not a valid ReduceOp: use ReduceOp.SUM or ReduceOp.MEAN (or their names as strings).")
+
+
+class Group(Protocol):
+    """The replicas that one replica belongs to."""
+
+    num_replicas: int
+
+    def replica_id(self) -> jax.Array: ...
+    def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]: ...
+    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array: ...
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]: ...
+
+
+def as_leaf(value: Any, what: str) -> jax.Array:
+    """`value` as an array to exchange; Python numbers are refused because they are the same on all replicas."""
+    if isinstance(value, bool | int | float | complex) or not hasattr(value, "dtype"):
+        raise ArgumentTypeError(
+            f"{what} takes arrays; got {value!r} of type {type(value).__name__}, which is the same on every replica. "
+            "Wrap it, for example jnp.asarray(x), if you mean to combine one copy per replica."
+        )
+    return jnp.asarray(value)
+
+
+def check_reducible(leaf: Any, what: str) -> None:
+    """Refuse booleans and strings, which cannot be added."""
+    if leaf.dtype == bool or leaf.dtype.kind in "OSU":
+        raise ArgumentTypeError(f"{what} cannot add values of dtype {leaf.dtype}: convert them to a numeric dtype first.")
+
+
+def normalized_axis(axis: Any, rank: int, what: str) -> int:
+    """`axis` of a value of rank `rank`, counted from the front."""
+    if not isinstance(axis, int) or isinstance(axis, bool):
+        raise ArgumentTypeError(f"{what}: axis must be an int; got {axis!r}.")
+    if rank == 0:
+        raise ArgumentError(f"{what}: axis={axis} is out of range, because each replica's value is a scalar (rank 0).")
+    if not -rank <= axis < rank:
+        raise ArgumentError(f"{what}: axis={axis} is out of range for values of rank {rank}; it must be in [{-rank}, {rank}).")
+    return axis % rank
+
+
+def mean_of(total: jax.Array, count: Any) -> jax.Array:
+    """Total / count; integers become the default float type."""
+    return total / jnp.asarray(count, total.dtype) if jnp.issubdtype(total.dtype, jnp.inexact) else total / count
+
+
+class SingleReplica:
+    """A group of one."""
+
+    num_replicas = 1
+
+    def replica_id(self) -> jax.Array:
+        return jnp.zeros((), jnp.int32)
+
+    def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        return [mean_of(x, 1) if op is ReduceOp.MEAN else x for x in leaves]
+
+    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
+        return leaf
+
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
+        return [answer[0] for answer in fn([[x] for x in leaves], objects)]
+
+
+class MayDiffer(Exception):
+    """A rehearsal of one replica met Python objects of which the others may have other ones. Never reaches the user."""
+
+
+class Rehearsal:
+    """Stands in for a group of `num_replicas` when only shapes and state matter. `alike`: whether these are equal on all."""
+
+    def __init__(self, num_replicas: int, *, alike: bool = True):
+        self.num_replicas = num_replicas
+        self._alike = alike
+
+    def replica_id(self) -> jax.Array:
+        return jnp.zeros((), jnp.int32)
+
+    def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        return [mean_of(x, 1) if op is ReduceOp.MEAN else x for x in leaves]
+
+    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
+        return jnp.concatenate([leaf] * self.num_replicas, axis=axis)
+
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
+        if not self._alike and any(x is not None for x in objects):
+            raise MayDiffer
+        return [answer[0] for answer in fn([[x] * self.num_replicas for x in leaves], objects)]
+
+    def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array:
+        return value
+
+
+class MeshAxis:
+    """Equal replicas along the mesh axis of a ``shard_map``.
+
+    `bucket`: send all leaves of a dtype as one flat vector, for backends that do not combine all-reduces (XLA on CPU), in pieces
+    of at most `bytes_per_pack` bytes unless that is 0.
+    """
+
+    def __init__(self, num_replicas: int, bucket: bool, bytes_per_pack: int = 0):
+        self.num_replicas = num_replicas
+        self._bucket = bucket
+        self._bytes_per_pack = bytes_per_pack
+
+    def replica_id(self) -> jax.Array:
+        return lax.axis_index(AXIS)
+
+    def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        sums = self._bucketed_sum(leaves) if self._bucket and len(leaves) > 1 else list(lax.psum(list(leaves), AXIS))
+        return [mean_of(x, self.num_replicas) for x in sums] if op is ReduceOp.MEAN else sums
+
+    def _bucketed_sum(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        sums: list[Any] = [None] * len(leaves)
+        by_dtype: dict[Any, list[int]] = {}
+        for i, leaf in enumerate(leaves):
+            by_dtype.setdefault(leaf.dtype, []).append(i)
+        for indices in by_dtype.values():
+            flat, start = self._flat_sum(_joined([leaves[i].ravel() for i in indices])), 0
+            for i in indices:
+                sums[i] = flat[start : start + leaves[i].size].reshape(leaves[i].shape)
+                start += leaves[i].size
+        return sums
+
+    def _flat_sum(self, flat: jax.Array) -> jax.Array:
+        size = self._bytes_per_pack // flat.dtype.itemsize
+        if self._bytes_per_pack == 0 or flat.size <= max(1, size):
+            return lax.psum(flat, AXIS)
+        starts = range(0, flat.size, max(1, size))
+        return _joined([lax.psum(flat[start : start + max(1, size)], AXIS) for start in starts])
+
+    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
+        return _all_gather(leaf, axis)
+
+    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
+        n, me = self.num_replicas, self.replica_id()
+        columns = [[row[i] for i in range(n)] for row in (lax.all_gather(x, AXIS) for x in leaves)]
+        return [lax.dynamic_index_in_dim(jnp.stack(a), me, keepdims=False) if len(a) > 1 else a[0] for a in fn(columns, objects)]
+
+    def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array:
+        match aggregation:
+            case VariableAggregation.SUM:
+                return lax.psum(value, AXIS)
+            case VariableAggregation.MEAN:
+                return (lax.psum(value, AXIS) / self.num_replicas).astype(value.dtype)
+            case _:
+                return lax.psum(jnp.where(self.replica_id() == 0, value, jnp.zeros_like(value)), AXIS)
+
+
+def _joined(vectors: Sequence[jax.Array]) -> jax.Array:
+    """As ``jnp.concatenate``, for which XLA on CPU finds out for each number from which vector it comes: seven times slower."""
+    joined, start = jnp.zeros(sum(vector.size for vector in vectors), vectors[0].dtype), 0
+    for vector in vectors:
+        joined = lax.dynamic_update_slice(joined, vector, (start,))
+        start += vector.size
+    return joined
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _all_gather(leaf: jax.Array, axis: int) -> jax.Array:
+    return lax.all_gather(leaf, AXIS, axis=axis, tiled=True)
+
+
+def _all_gather_forward(leaf: jax.Array, axis: int) -> tuple[jax.Array, int]:
+    return _all_gather(leaf, axis), leaf.shape[axis]
+
+
+def _all_gather_backward(axis: int, size: int, upstream: jax.Array) -> tuple[jax.Array]:
+    # JAX's own rule is a reduce-scatter, after which every later sum over gloo is up to 50 times slower: sum, then slice.
+    total = lax.psum(upstream, AXIS)
+    return (lax.dynamic_slice_in_dim(total, lax.axis_index(AXIS) * size, size, axis),)
+
+
+_all_gather.defvjp(_all_gather_forward, _all_gather_backward)

@@ -1,0 +1,199 @@
+"""Where the replicas compute: their devices, and how mirrored and per-replica arrays lie on them."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from ..cluster._world import World
+from ..runtime import _in_flight
+from ._collectives import AXIS
+
+_MOST_LISTED = 8
+Device: TypeAlias = Any  # a jax.Device; JAX defines the name at run time, which type checkers refuse
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """The devices of a strategy's replicas, one each. No devices: one replica wherever JAX puts it (the default strategy).
+
+    fused: all replicas compute on the first device, as one vectorised program (``_fused.py``).
+    slices_slots: optimizer state is cut into one slice per replica where its shape allows (ZeRO stage 1).
+    world: the workers, where devices of several processes take part; worker after worker, as many from each.
+    bytes_per_pack: the largest piece in which gradients are sent where they are sent as one flat vector; 0: in one piece.
+    factored: the mesh has an axis for each prime factor of the number of replicas, so that one mesh has every cut of a batch.
+    """
+
+    devices: tuple[Device, ...] = ()
+    fused: bool = False
+    slices_slots: bool = False
+    world: World | None = None
+    bytes_per_pack: int = 0
+    factored: bool = False
+
+    @cached_property
+    def num_replicas(self) -> int:
+        """How many replicas compute in lockstep."""
+        return max(1, len(self.devices))
+
+    @cached_property
+    def listing(self) -> str:
+        """The devices, for messages; of many, the first few."""
+        shown = [str(device) for device in self.devices[:_MOST_LISTED]]
+        more = len(self.devices) - len(shown)
+        return f"[{', '.join(shown)}{f', and {more} more' if more else ''}]"
+
+    @cached_property
+    def local_ids(self) -> tuple[int, ...]:
+        """The replicas that compute in this process."""
+        if self.world is None:
+            return tuple(range(self.num_replicas))
+        return tuple(i for i, device in enumerate(self.devices) if device.process_index == self.world.process_id)
+
+    @cached_property
+    def on_cpu(self) -> bool:
+        """Whether the replicas compute on (virtual) CPU devices."""
+        platform = self.devices[0].platform if self.devices else jax.default_backend()
+        return platform == "cpu"
+
+    @cached_property
+    def on_one_device(self) -> bool:
+        """Whether one device computes everything."""
+        return len(self.devices) < 2 or self.fused
+
+    @cached_property
+    def deadlocks(self) -> bool:
+        """Whether programs wait for each other on threads of one pool: too many at once, and none can go on."""
+        return self.on_cpu and not self.on_one_device
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The mesh of all replicas: of one axis unless it is factored."""
+        sizes = prime_factors(self.num_replicas) if self.factored else (self.num_replicas,)
+        names = [AXIS] if len(sizes) < 2 else [f"{AXIS}_{i}" for i in range(len(sizes))]
+        return Mesh(np.array(self.devices).reshape(sizes or (1,)), names)  # Mesh, not make_mesh: its axes would be Explicit
+
+    @cached_property
+    def mirrored(self) -> Sharding | None:
+        """How an array that is the same on all replicas lies; None leaves it where it is."""
+        if not self.devices:
+            return None
+        if self.on_one_device:
+            return SingleDeviceSharding(self.devices[0])
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @cached_property
+    def stacked(self) -> Sharding | None:
+        """How an array of shape (replicas, ...) lies: row i on replica i's device."""
+        if self.on_one_device:
+            return self.mirrored
+        return self.sliced(0)
+
+    def slice_axis(self, shape: tuple[int, ...]) -> int | None:
+        """The axis along which optimizer state of that shape is cut, a slice for each replica; None: it is mirrored."""
+        if not self.slices_slots or self.on_one_device:
+            return None
+        return next((axis for axis, size in enumerate(shape) if size > 0 and size % self.num_replicas == 0), None)
+
+    def sliced(self, axis: int) -> Sharding:
+        """How an array lies of which each replica holds a slice along `axis`."""
+        return NamedSharding(self.mesh, _along(self.mesh.axis_names, axis))
+
+    def cut(self, ways: int, axis: int) -> Sharding | None:
+        """How an array lies that is cut into `ways` parts along `axis` and repeated on the devices that are left.
+
+        `ways` divides the number of replicas. The placement is factored: a program that meets other shardings of another mesh
+        could not call back to the host, nor partition in its own way (``jax.pure_callback``, ``custom_partitioning``).
+        """
+        if self.on_one_device or ways == 1:
+            return self.mirrored
+        names, left = [], ways
+        for name, size in self.mesh.shape.items():
+            if left % size == 0:
+                names.append(name)
+                left //= size
+        assert left == 1, "the prime factors of the parts are among those of the replicas"
+        return NamedSharding(self.mesh, _along(names, axis))
+
+    def own(self, array: Any, sharding: Sharding | None) -> jax.Array:
+        """A fresh copy of `array` that lies as `sharding` says and shares memory with nothing, so that it may be donated."""
+        if sharding is None:
+            return jax.numpy.array(array, copy=True)
+        if self.world is not None:
+            if not is_local(array):
+                return jax.numpy.array(array if array.sharding == sharding else jax.device_put(array, sharding), copy=True)
+            return self.put(np.array(array, copy=True), sharding)
+        # device_put may alias its source, NumPy memory as well, whatever may_alias says: copy first.
+        fresh = jax.numpy.array(array, copy=True) if isinstance(array, jax.Array) else np.array(array, copy=True)
+        return jax.device_put(fresh, sharding)
+
+    def put(self, array: Any, sharding: Sharding | None) -> jax.Array:
+        """Host memory that nobody writes to any more, on the devices. Over several workers each gives its part of it, unasked."""
+        if self.world is None or not is_local(array):
+            return jax.device_put(array, sharding)
+        assert sharding is not None, "several workers have several devices"
+        host = np.asarray(array)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    def stack_local(self, rows: Sequence[np.ndarray]) -> jax.Array:
+        """The stack of all replicas' rows, of which this worker has its own, in order; all have one shape and dtype."""
+        home, shape, first = self.stacked, (self.num_replicas, *rows[0].shape), self.local_ids[0]
+        assert home is not None, "several workers have several devices"
+
+        def row(index: Any) -> np.ndarray:
+            return rows[(index[0].start or 0) - first][None]
+
+        return jax.make_array_from_callback(shape, home, row)
+
+    def constrain(self, array: jax.Array, *, stacked: bool = False, slice_axis: int | None = None) -> jax.Array:
+        """`array` inside a traced program, made to lie as mirrored, stacked or sliced."""
+        if self.on_one_device:
+            return array
+        home = self.stacked if stacked else self.mirrored if slice_axis is None else self.sliced(slice_axis)
+        return jax.lax.with_sharding_constraint(array, home)
+
+
+def _along(names: Sequence[str], axis: int) -> PartitionSpec:
+    return PartitionSpec(*[None] * axis, names[0] if len(names) == 1 else tuple(names))
+
+
+def prime_factors(number: int) -> tuple[int, ...]:
+    """The prime factors of a number from 1 on, the smallest first.
+
+    >>> prime_factors(12)
+    (2, 2, 3)
+    """
+    factors, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor += 1
+    return tuple(factors)
+
+
+def is_local(array: Any) -> bool:
+    """Whether this process has all of an array, so that the other workers may have another."""
+    return not isinstance(array, jax.Array) or array.is_fully_addressable
+
+
+def on_all(program: Callable[..., Any], arrays: Any, *static: Any) -> Any:
+    """``program(arrays, *static)``; on arrays that span workers all of them compute it together, and all get the result."""
+    wide = next((x for x in jax.tree.leaves(arrays) if not is_local(x)), None)
+    if wide is None:
+        return program(arrays, *static)
+    with _in_flight.lock:
+        box: list[Any] = []
+        compiled = _everywhere(program, wide.sharding.mesh, static)
+        _in_flight.start(lambda x: (compiled(x),), (arrays,), box, bounded=True)
+    return box[0][0]
+
+
+@functools.lru_cache(maxsize=256)
+def _everywhere(program: Callable[..., Any], mesh: Mesh, static: tuple[Any, ...]) -> Callable[[Any], Any]:
+    return jax.jit(lambda x: program(x, *static), out_shardings=NamedSharding(mesh, PartitionSpec()))

@@ -1,0 +1,50 @@
+"""Facts about who takes part: workers, and the replicas each one holds. Every size in the package derives from them."""
+
+import dataclasses
+
+from ..errors import ArgumentError
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """How many workers there are, which one this process is, and how many replicas each one holds.
+
+    Replica ids are worker-major: worker ``w`` holds replicas ``w * replicas_per_worker`` up to the next worker's first.
+
+    Args:
+        num_workers: processes that take part.
+        worker_index: this process, from 0.
+        replicas_per_worker: replicas on each worker, the same on all.
+
+    Raises:
+        ArgumentError: a count below 1, or an index outside ``range(num_workers)``.
+
+    >>> topology = Topology(num_workers=2, worker_index=1, replicas_per_worker=4)
+    >>> topology.num_replicas, topology.local_replica_ids
+    (8, (4, 5, 6, 7))
+    """
+
+    num_workers: int = 1
+    worker_index: int = 0
+    replicas_per_worker: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("num_workers", "replicas_per_worker"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"Topology: {name} must be at least 1. Received: {getattr(self, name)}.")
+        if not 0 <= self.worker_index < self.num_workers:
+            raise ArgumentError(
+                f"Topology: worker_index must be from 0 to {self.num_workers - 1} with {self.num_workers} worker(s). "
+                f"Received: {self.worker_index}."
+            )
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas on all workers together."""
+        return self.num_workers * self.replicas_per_worker
+
+    @property
+    def local_replica_ids(self) -> tuple[int, ...]:
+        """Global ids of this worker's replicas, in order."""
+        first = self.worker_index * self.replicas_per_worker
+        return tuple(range(first, first + self.replicas_per_worker))

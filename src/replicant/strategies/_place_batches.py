@@ -1,0 +1,153 @@
+"""Bringing host data to the replicas' devices."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..cluster._claims import table_of
+from ..errors import ArgumentError, ArgumentTypeError, DatasetError
+from ..input._contexts import ValueContext
+from ..replicas._placement import Placement, on_all
+from ..replicas._values import PerReplica, is_array
+
+_ON_HOST = "OSUMm"  # kinds of dtypes that no device can hold
+_Spec = tuple[str, tuple[int, ...]]  # dtype and shape
+
+
+def place_batch(leaf: np.ndarray, sizes: tuple[int, ...], placement: Placement) -> Any:
+    """One component of a batch, `sizes[r]` rows for replica r: bare for one replica, else PerReplica.
+
+    The memory of `leaf` must not be written to afterwards: on CPU the devices may share it.
+    """
+    if leaf.dtype.kind in _ON_HOST:  # strings and other host data stay on the host
+        return leaf if len(sizes) == 1 else PerReplica(_cut(leaf, sizes))
+    if len(sizes) == 1:
+        return jax.device_put(leaf, placement.mirrored)
+    if len(set(sizes)) == 1:
+        return PerReplica.from_stacked(jax.device_put(leaf.reshape(len(sizes), sizes[0], *leaf.shape[1:]), placement.stacked))
+    # Replicas of different sizes are computed side by side on every device: all need the whole of the (small) batch.
+    return PerReplica([jax.device_put(part, placement.mirrored) for part in _cut(leaf, sizes)])
+
+
+def place_each(values: Sequence[Any], placement: Placement) -> Any:
+    """One component of the replicas' elements, as they are: bare for one replica, else PerReplica."""
+    if len(values) > 1:
+        return _column(list(values), placement)
+    return jax.device_put(values[0], placement.mirrored) if is_array(values[0]) else values[0]
+
+
+def _cut(leaf: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    ends = np.cumsum(sizes)
+    return [leaf[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+class WorkersPlaces:
+    """How batches get to the devices of several workers.
+
+    Args:
+        placement: where the replicas compute.
+    """
+
+    def __init__(self, placement: Placement):
+        assert placement.world is not None, "only used where there are several workers"
+        self._placement = placement
+        self._world = placement.world
+
+    def whole(self, leaf: np.ndarray, sizes: tuple[int, ...]) -> Any:
+        """One component of a batch that all workers have, `sizes[r]` rows for replica r."""
+        placement = self._placement
+        if leaf.dtype.kind in _ON_HOST:
+            return PerReplica(_cut(leaf, sizes))
+        parts = _cut(leaf, sizes)
+        if len(set(sizes)) == 1:
+            return PerReplica.from_stacked(placement.stack_local([parts[i] for i in placement.local_ids]))
+        return PerReplica([placement.put(part, placement.mirrored) for part in parts])
+
+    def form(self, columns: Sequence[Sequence[Any]]) -> list[list[list[Any]]]:
+        """Dtype and shape of each part, for the other workers."""
+        return [[[str(part.dtype), list(part.shape)] for part in map(_on_host, column)] for column in columns]
+
+    def together(self, columns: Sequence[Sequence[Any]], forms: Sequence[Any] | None = None) -> list[Any]:
+        """Components of which each worker has the parts of its own replicas. All workers call it, step by step.
+
+        forms: of all workers' parts, as `form` gives them; they tell each other if nobody has so far.
+
+        Raises DatasetError if the workers' parts do not belong together.
+        """
+        local = [[_on_host(part) for part in column] for column in columns]
+        answers = forms or [json.loads(text) for text in self._world.exchange("input", json.dumps(self.form(columns)))]
+        if len({len(answer) for answer in answers}) > 1:
+            rows = {self._world.name_of(rank): f"{len(answer)} component(s)" for rank, answer in enumerate(answers)}
+            raise DatasetError(table_of("The workers' datasets yield different structures:", rows))
+        specs = [
+            [(dtype, tuple(shape)) for answer in answers for dtype, shape in answer[position]] for position in range(len(columns))
+        ]
+        return [self._column(parts, spec) for parts, spec in zip(local, specs, strict=True)]
+
+    def _column(self, parts: list[np.ndarray], specs: list[_Spec]) -> PerReplica:
+        placement = self._placement
+        if len({(dtype, len(shape)) for dtype, shape in specs}) > 1 and not any(part.dtype.kind in _ON_HOST for part in parts):
+            rows = {f"replica {i}": f"{dtype}{list(shape)}" for i, (dtype, shape) in enumerate(specs)}
+            raise DatasetError(table_of("The workers' batches have different dtypes or ranks:", rows))
+        if any(part.dtype.kind in _ON_HOST for part in parts):  # the other workers' strings stay there
+            mine = dict(zip(placement.local_ids, parts, strict=True))
+            return PerReplica([mine.get(i, np.full(shape, None, object)) for i, (_, shape) in enumerate(specs)])
+        shapes = [shape for _, shape in specs]
+        if len(set(shapes)) == 1:
+            return PerReplica.from_stacked(placement.stack_local(parts))
+        # Replicas of different sizes are computed side by side on every device: all need the whole of the (small) batch.
+        widest = tuple(map(max, zip(*shapes, strict=True)))
+        padded = [np.pad(part, [(0, most - size) for size, most in zip(part.shape, widest, strict=True)]) for part in parts]
+        every = np.asarray(on_all(_same, placement.stack_local(padded)))
+        rows = [every[i][tuple(map(slice, shape))] for i, shape in enumerate(shapes)]
+        return PerReplica([placement.put(row, placement.mirrored) for row in rows])
+
+    def states(self, state: Any) -> list[Any]:
+        """What all workers gave, in their order: positions in their data, in JSON's types."""
+        return [json.loads(text) for text in self._world.exchange("positions", json.dumps(state))]
+
+    def objects(self, column: Sequence[Any]) -> PerReplica:
+        """Python objects of this worker's replicas: those of all. Raises ArgumentTypeError for what cannot be told."""
+        for value in column:
+            if not isinstance(value, bool | int | float | str | None):
+                raise ArgumentTypeError(
+                    f"A value of type {type(value).__name__} cannot be told to the other workers. Return arrays, numbers, strings "
+                    "or None."
+                )
+        answers = self._world.exchange("values", json.dumps(list(column)))
+        return PerReplica([value for answer in answers for value in json.loads(answer)])
+
+
+def _on_host(part: Any) -> np.ndarray:
+    return np.asarray(part, dtype=object if isinstance(part, str | bytes) else None)
+
+
+def _same(x: jax.Array) -> jax.Array:
+    return x
+
+
+def distribute_values(value_fn: Callable[[ValueContext], Any], placement: Placement) -> Any:
+    """PerReplica values of ``value_fn(context)``, one call per replica of this worker."""
+    n = placement.num_replicas
+    made = [jax.tree.flatten(value_fn(ValueContext(i, n)), is_leaf=lambda x: x is None) for i in placement.local_ids]
+    trees = [tree for _, tree in made]
+    if any(tree != trees[0] for tree in trees):
+        listing = ", ".join(f"replica {i}: {tree}" for i, tree in zip(placement.local_ids, trees, strict=True))
+        raise ArgumentError(f"The value function returned different structures: {listing}.")
+    columns = zip(*[leaves for leaves, _ in made], strict=True)
+    return jax.tree.unflatten(trees[0], [_column(list(column), placement) for column in columns])
+
+
+def _column(values: list[Any], placement: Placement) -> PerReplica:
+    if placement.world is not None:
+        places = WorkersPlaces(placement)
+        return places.together([values])[0] if all(map(is_array, values)) else places.objects(values)
+    if all(map(is_array, values)):
+        arrays = [np.array(jax.device_get(v)) for v in values]
+        if len(arrays) > 1 and all(a.shape == arrays[0].shape and a.dtype == arrays[0].dtype for a in arrays):
+            return PerReplica.from_stacked(jax.device_put(np.stack(arrays), placement.stacked))
+        return PerReplica([jax.device_put(a, placement.mirrored) for a in arrays])
+    return PerReplica(values)

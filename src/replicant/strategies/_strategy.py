@@ -1,0 +1,340 @@
+"""``Strategy``: the public methods of all synchronous strategies, once. A strategy is a Placement with these methods."""
+
+import collections
+import importlib
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from .. import _display, _plan_mode
+from ..errors import ArgumentTypeError
+from ..input._contexts import InputContext, ValueContext
+from ..input._shapes_only import planned
+from ..input.adapters import as_dataset
+from ..input.distributed._distributed import DistributedDataset
+from ..programs._function_key import function_key
+from ..programs._program import Compiled
+from ..programs._replica_step import run_replicas
+from ..replicas._collectives import ReduceOp
+from ..replicas._context import entered, require_cross_replica
+from ..replicas._placement import Placement
+from ..replicas._topology import Topology
+from ..replicas._values import is_distributed, map_replicas
+from ..variables._recorder import CrossRecorder, connect_libraries, current_recorder
+from ..variables._variable import value_of
+from . import _reduce
+from ._place_batches import WorkersPlaces, distribute_values, place_batch, place_each
+
+_MAX_EAGER_FUNCTIONS = 128  # of one strategy; the least recently used are forgotten, so fresh lambdas do not pile up
+
+
+class Strategy:
+    """One policy of computing on several devices. Base class: make a MirroredStrategy or one of its siblings instead.
+
+    Semantics of all methods: tf.distribute.Strategy.
+    """
+
+    # In which dtype gradients travel between the replicas of a custom loop; None: their own.
+    gradient_dtype: Any = None
+
+    def __init__(self, placement: Placement, *, strict: bool | None = None):
+        plan = _plan_mode.current()
+        self._placement: Placement = placement if plan is None or not placement.devices else plan.adopt(self, placement)
+        # Whether a gradient that is counted several times is an error; the lines that have been warned of.
+        self.strict = os.environ.get("REPLICANT_STRICT", "0") not in ("", "0") if strict is None else bool(strict)
+        self.told: set[Any] = set()
+        self._eager: collections.OrderedDict[Any, Compiled] = collections.OrderedDict()
+
+    @property
+    def placement(self) -> Placement:
+        """The devices of the replicas."""
+        return self._placement
+
+    @property
+    def topology(self) -> Topology:
+        """Workers and replicas."""
+        world = self._placement.world
+        if world is None:
+            return Topology(replicas_per_worker=self._placement.num_replicas)
+        return Topology(world.num_processes, world.process_id, len(self._placement.local_ids))
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the one that writes what is written once: worker 0, or the only process."""
+        return self._placement.world is None or self._placement.world.is_chief
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this process writes checkpoints: the chief does. Semantics: ``strategy.extended.should_checkpoint``."""
+        return self.is_chief
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Whether this process writes summaries: the chief does. Semantics: ``strategy.extended.should_save_summary``."""
+        return self.is_chief
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas compute in lockstep."""
+        return self._placement.num_replicas
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """What told the strategy about its cluster; None on one machine."""
+        return None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Strategy":
+        return self  # devices cannot be copied, and a copied model computes where its original does
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({[str(d) for d in self._placement.devices]})"
+
+    def _repr_html_(self) -> str:
+        topology, placement = self.topology, self._placement
+        facts = [("replicas", str(topology.num_replicas)), ("workers", str(topology.num_workers))]
+        if placement.fused:
+            facts.append(("computed as", f"one program on {placement.devices[0]}"))
+        if placement.slices_slots:
+            facts.append(("optimizer state", "in slices"))
+        return _display.strategy(type(self).__name__, [str(device) for device in placement.devices], facts)
+
+    @contextmanager
+    def scope(self) -> Iterator["Strategy"]:
+        """Make this the current strategy: ``with strategy.scope(): model = ...``.
+
+        Entering the scope of the current strategy again is fine. Raises ContextError inside ``run`` and MixedStrategyError inside
+        another strategy's scope.
+        """
+        require_cross_replica(self, "scope()")
+        connected = len(connect_libraries())
+        with entered(self, None):
+            yield self
+        if len(connect_libraries()) > connected:
+            warnings.warn(
+                "Keras was imported inside of strategy.scope(): models made there before now do not know the strategy and train on "
+                "one device. Import keras before entering the scope.",
+                stacklevel=3,
+            )
+
+    def run(self, fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Compute ``fn(*args, **kwargs)`` on every replica.
+
+        Args:
+            fn: ordinary Python and JAX or Keras code. It is traced, not called at every step. Outside of a ``function`` it is
+                traced again when something that it names has changed (a global, an attribute, `trainable` of a layer).
+            args: positional arguments. PerReplica values, also nested, are taken apart: each replica gets its own. All replicas
+                get the rest.
+            kwargs: keyword arguments, likewise.
+
+        Returns: the structure that `fn` returns. Arrays that differ by replica come back as PerReplica, those provably equal on
+        all replicas as Mirrored, Python objects as they are. With one replica everything comes back bare.
+
+        Raises ArgumentTypeError if args is not a tuple or list, ContextError inside ``run``, LostStateError if `fn` changes an
+        object in a way that nobody would see (a ``flax.nnx`` module among the arguments, an attribute, a list). Inside a
+        ``replicant.function`` it becomes part of that program; outside it is compiled by itself.
+
+        >>> import replicant, jax.numpy as jnp
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> print(strategy.run(lambda x: x + 1, args=(jnp.asarray(2),)))
+        3
+        """
+        if not callable(fn):
+            raise ArgumentTypeError(f"run: fn must be callable; got {fn!r}.")
+        if not isinstance(args, tuple | list):
+            raise ArgumentTypeError(
+                f"run: args must be a tuple or list of positional arguments, got {type(args).__name__}. Write args=(value,)."
+            )
+        require_cross_replica(self, "run()")
+        fn = getattr(fn, "python_function", fn)
+        if current_recorder() is not None:
+            return run_replicas(self, fn, tuple(args), dict(kwargs or {}))
+        connect_libraries()
+        with entered(self, None):
+            return self._compiled(fn)(*args, **(kwargs or {}))
+
+    def plan(self, fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None, *, topology: str) -> Any:
+        """What a training step would do on another topology: a ``replicant.plan.Plan``. Nothing is trained.
+
+        Args:
+            fn: what is given to ``run``, or a ``replicant.function`` that calls ``run``. It assigns trainable variables.
+            args: positional arguments. PerReplica values become as many as the topology has devices, of the first one's shape;
+                under a strategy of one replica every array that is no scalar counts as its batch.
+            kwargs: keyword arguments, likewise.
+            topology: "cpu:8", "gpu:8xh100", "v5e:16x16" and others that ``replicant.plan.make_plan`` takes.
+
+        Raises what ``replicant.plan.make_plan`` raises.
+
+        >>> import replicant, jax.numpy as jnp
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> weight = replicant.Variable(jnp.zeros(3), name="weight")
+        >>> def step(x):
+        ...     weight.assign_sub(replicant.get_replica_context().all_reduce("SUM", jnp.sum(x, axis=0)))
+        >>> plan = strategy.plan(step, args=(jnp.ones((4, 3)),), topology="gpu:8xh100")
+        >>> plan.batch, plan.weights, plan.examples_per_step
+        (((4, 3),), 12, 32)
+        """
+        require_cross_replica(self, "plan()")
+        module = importlib.import_module("replicant.plan._plan")  # which knows strategies, not the other way round
+        return module.plan_run(self, fn, args, dict(kwargs or {}), topology)
+
+    def _compiled(self, fn: Callable[..., Any]) -> Compiled:
+        key = function_key(fn)
+        if key not in self._eager:
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return run_replicas(self, fn, args, kwargs)
+
+            call.__qualname__ = getattr(fn, "__qualname__", type(fn).__name__)  # for messages
+            self._eager[key] = Compiled(call, of_run=fn)
+            if len(self._eager) > _MAX_EAGER_FUNCTIONS:
+                self._eager.popitem(last=False)
+        self._eager.move_to_end(key)
+        return self._eager[key]
+
+    def reduce(self, op: ReduceOp | str, value: Any, axis: Any = None) -> Any:
+        """Combine the replicas' values into one.
+
+        Args:
+            op: "SUM" or "MEAN".
+            value: PerReplica or Mirrored, or a nested structure of them. A variable with one copy per replica counts as PerReplica.
+            axis: None combines the replicas' values element by element, which needs equal shapes. An int (or tuple) reduces
+                along that axis of each value as well; sizes along it may differ, and MEAN is then the mean of all elements.
+
+        Returns: an array per leaf. MEAN of integers gives floats.
+
+        Raises ArgumentError for another op, an axis out of range, unequal shapes, or SUM of a value that is not distributed;
+        ContextError inside ``run`` (use ``get_replica_context().all_reduce``).
+
+        >>> import replicant
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> print(strategy.reduce("MEAN", replicant.PerReplica([jax.numpy.asarray([1.0, 3.0])]), axis=0))
+        2.0
+        """
+        require_cross_replica(self, "reduce()", "use get_replica_context().all_reduce(op, value)")
+        parsed, recorder = ReduceOp.parse(op), current_recorder()
+        if isinstance(recorder, CrossRecorder):  # a variable's copies are those of this strategy
+            recorder.use(self._placement)
+        return jax.tree.map(
+            lambda leaf: _reduce.reduce_leaf(parsed, value_of(leaf), axis, self.num_replicas_in_sync),
+            value,
+            is_leaf=lambda x: is_distributed(x) or x is None,
+        )
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Concatenate the replicas' values along `axis`, in replica order.
+
+        Args:
+            value: PerReplica arrays of rank >= 1, or a nested structure of them; sizes along `axis` may differ.
+            axis: int in [-rank, rank).
+
+        Raises ArgumentError for an axis out of range or other dimensions that differ, ArgumentTypeError for strings, ContextError
+        inside ``run`` (use ``get_replica_context().all_gather``).
+        """
+        require_cross_replica(self, "gather()", "use get_replica_context().all_gather(value, axis)")
+        return jax.tree.map(lambda leaf: _reduce.gather_leaf(leaf, axis), value, is_leaf=lambda x: is_distributed(x) or x is None)
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """What each of this worker's replicas holds, as a tuple; ``(value,)`` for a value that is not distributed.
+
+        A nested structure with distributed values in it becomes one structure per replica.
+        """
+        found = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_distributed) if is_distributed(leaf)]
+        local_ids = self._placement.local_ids if self._placement.world is not None else None
+
+        def of_replica(i: int) -> Any:
+            def own(x: Any) -> Any:  # over several workers some values know all replicas, others only this worker's
+                values = x.values
+                return values[i if local_ids is None or len(values) == len(local_ids) else local_ids[i]]
+
+            return map_replicas(lambda x: own(x) if is_distributed(x) else x, value)
+
+        count = found[0].num_replicas if found and local_ids is None else len(local_ids or ())
+        return tuple(of_replica(i) for i in range(count)) if found else (value,)
+
+    def experimental_distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
+        """PerReplica values made by calling ``value_fn(context)`` once per replica.
+
+        Args:
+            value_fn: gets a ValueContext (``replica_id_in_sync_group``, ``num_replicas_in_sync``) and returns arrays, Python
+                objects or nested structures of them; the same structure for every replica.
+        """
+        require_cross_replica(self, "experimental_distribute_values_from_function()")
+        return distribute_values(value_fn, self._placement)
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> DistributedDataset:
+        """A dataset of global batches, distributed: each replica gets its share of every batch.
+
+        Args:
+            dataset: a ``replicant.data.Dataset`` whose elements are global batches, or another library's (docs/input.md).
+            options: ``replicant.data.InputOptions``.
+
+        A batch of b examples is cut into chunks of ceil(b/n); the last chunks may be short or empty. Raises DatasetError for
+        elements without a batch axis, ElementError for components of different sizes.
+        """
+        require_cross_replica(self, "experimental_distribute_dataset()")
+        return DistributedDataset(
+            dataset if _plan_mode.current() is None or isinstance(dataset, DistributedDataset) else planned(as_dataset(dataset)),
+            self.topology,
+            lambda leaf, sizes: place_batch(leaf, sizes, self._placement),
+            options,
+            self._exchange("dataset"),
+            workers=self._workers_places(),
+        )
+
+    def _exchange(self, label: str) -> Callable[[Any], list[Any]] | None:
+        world = self._placement.world
+        return None if world is None else world.values(label)
+
+    def _workers_places(self) -> WorkersPlaces | None:
+        return None if self._placement.world is None else WorkersPlaces(self._placement)
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: Any = None
+    ) -> DistributedDataset:
+        """Datasets of per-replica batches that a function makes: each replica in turn gets the next element, as it is.
+
+        Args:
+            dataset_fn: gets a ``replicant.data.InputContext`` (``num_input_pipelines``, ``input_pipeline_id``,
+                ``num_replicas_in_sync``, ``get_per_replica_batch_size(global_batch_size)``) and returns a
+                ``replicant.data.Dataset``. Called once per worker, or once per replica if the options say so. Batching and sharding
+                are its own affair.
+            options: ``replicant.data.InputOptions``.
+
+        A last step with fewer elements than replicas is never dropped: the other replicas get batches without rows, and empty
+        vectors where the elements are scalars. Raises ArgumentTypeError for something else than a function, or than a dataset
+        from it.
+
+        >>> import replicant
+        >>> from replicant.data import Dataset
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> def dataset_fn(context):
+        ...     batch_size = context.get_per_replica_batch_size(4)
+        ...     return Dataset.range(8).shard(context.num_input_pipelines, context.input_pipeline_id).batch(batch_size)
+        >>> for batch in strategy.distribute_datasets_from_function(dataset_fn):
+        ...     print(batch)
+        [0 1 2 3]
+        [4 5 6 7]
+        """
+        require_cross_replica(self, "distribute_datasets_from_function()")
+        return DistributedDataset.from_function(
+            dataset_fn,
+            self.topology,
+            lambda values: place_each(values, self._placement),
+            options,
+            self._exchange("dataset"),
+            workers=self._workers_places(),
+        )
+
+
+class DefaultStrategy(Strategy):
+    """The strategy outside of all scopes: one replica on JAX's default device."""
+
+    def __init__(self) -> None:
+        super().__init__(Placement())
+
+    def __repr__(self) -> str:
+        return "DefaultStrategy()"

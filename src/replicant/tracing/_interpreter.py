@@ -1,0 +1,201 @@
+"""Evaluates a traced replica function, answering its marks: gradients by ``jax.vjp`` of their slices, exchanges by the caller.
+
+``evaluate`` is a generator: it yields an ``Exchange`` wherever replicas must agree on something and is sent the answer. So one
+interpreter serves all ways to run: alone, as one SPMD program, and several replicas of different sizes in lockstep.
+"""
+
+import dataclasses
+from collections import ChainMap
+from collections.abc import Callable, Generator, MutableMapping, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+
+from ..errors import GradientError, RaggedStepError
+from ._gradient_paths import Slice, find_slices, plan
+from ._marks import exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
+from ._varying import Varying
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """A question to the other replicas: the mark, this replica's values, and whether they may differ from the others'."""
+
+    eqn: jex.JaxprEqn
+    values: list[Any]
+    varying: list[bool]
+
+
+Answer = Callable[[Exchange], list[Any]]
+Env = MutableMapping[Any, Any]
+
+
+def run_alone(closed: jex.ClosedJaxpr, args: Sequence[Any], varying: Sequence[bool], answer: Answer) -> list[Any]:
+    """Evaluate `closed` on `args`, asking `answer` at each exchange."""
+    steps = evaluate(closed.jaxpr, closed.consts, args, varying, answer)
+    try:
+        question = next(steps)
+        while True:
+            question = steps.send(answer(question))
+    except StopIteration as stop:
+        return stop.value
+
+
+def evaluate(
+    jaxpr: jex.Jaxpr, consts: Sequence[Any], args: Sequence[Any], varying: Sequence[bool], answer: Answer | None
+) -> Generator[Exchange, list[Any], list[Any]]:
+    """Evaluate step by step. `answer` serves exchanges that cannot be yielded because they lie inside a gradient's slice."""
+    env: Env = dict(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+    machine = _Machine(jaxpr, env, Varying(jaxpr, varying), answer)
+    yield from machine.run()
+    return [machine.read(env, v) for v in jaxpr.outvars]
+
+
+class _Machine:
+    def __init__(self, jaxpr: jex.Jaxpr, env: Env, varying: Varying, answer: Answer | None):
+        self._jaxpr = jaxpr
+        self._env = env
+        self._varying = varying
+        self._answer = answer
+        self._slices = find_slices(jaxpr)
+        self._by_mark = {id(piece.mark): piece for piece in self._slices.values()}
+        self._pullbacks: dict[int, Callable[..., Any]] = {}
+
+    @staticmethod
+    def read(env: Env, var: Any) -> Any:
+        return var.val if isinstance(var, jex.Literal) else env[var]
+
+    def run(self) -> Generator[Exchange, list[Any], None]:
+        env = self._env
+        last_use = _last_uses(self._jaxpr)
+        for step in plan(self._jaxpr, self._slices):
+            if isinstance(step, Slice):
+                self._run_slice(step, last_use)
+                continue
+            values = [self.read(env, v) for v in step.invars]
+            if step.primitive is gradient_p:
+                results = self._gradient(step, env)
+            elif step.primitive is own_p:  # no slice goes through it, but a tape around `run` differentiates all of this
+                results = [jax.lax.stop_gradient(values[0])]
+            elif step.primitive in (sync_p, exchange_p):
+                results = yield self._exchange(step, values)
+            elif step.primitive.name in ("jit", "pjit") and has_markers(step.params["jaxpr"].jaxpr):
+                body = step.params["jaxpr"]
+                flags = [self._varying(v) for v in step.invars]
+                results = yield from evaluate(body.jaxpr, body.consts, values, flags, self._answer)
+            else:
+                results = _bind(step, values, self._answer)
+            env.update(zip(step.outvars, results, strict=True))
+
+    def _run_slice(self, piece: Slice, used: set[jex.Var]) -> None:
+        """Evaluate a slice once, for its values and for its gradient."""
+        made = [v for eqn in piece.eqns for v in eqn.outvars if v in used]
+        pullback, values = self._differentiate(piece, self._env, made)
+        self._pullbacks[id(piece.mark)] = pullback
+        self._env.update(zip(made, values, strict=True))
+
+    def _gradient(self, mark: jex.JaxprEqn, env: Env) -> list[Any]:
+        piece = self._by_mark[id(mark)]
+        pullback = self._pullbacks.get(id(mark)) if env is self._env else None
+        if pullback is None:
+            pullback, _ = self._differentiate(piece, env, [])
+        cotangents = [jnp.asarray(self.read(env, v)) for v in piece.cotangents]
+        return list(pullback(cotangents)[0])
+
+    def _differentiate(self, piece: Slice, env: Env, made: list[jex.Var]) -> tuple[Callable[..., Any], list[Any]]:
+        produced = {v for eqn in piece.eqns for v in eqn.outvars}
+
+        def forward(sources: list[Any]) -> tuple[list[Any], list[Any]]:
+            local: Env = ChainMap({}, env)
+            shifts = {}
+            for var, value in zip(piece.sources, sources, strict=True):
+                if var in produced:
+                    shifts[var] = value
+                else:
+                    local[var] = value
+            for eqn in piece.eqns:
+                local.update(zip(eqn.outvars, self._bind_inside(eqn, local), strict=True))
+                for var in eqn.outvars:
+                    if var in shifts:
+                        local[var] = local[var] + shifts[var]
+            return [self.read(local, v) for v in piece.targets], [local[v] for v in made]
+
+        # A source that the slice itself computes is differentiated through a shift by zero.
+        inputs = [_zeros(v) if v in produced else self.read(env, v) for v in piece.sources]
+        _, pullback, values = jax.vjp(forward, inputs, has_aux=True)
+        return pullback, values
+
+    def _exchange(self, eqn: jex.JaxprEqn, values: list[Any]) -> Exchange:
+        arrays = [jnp.asarray(value, _dtype(var)) for value, var in zip(values, eqn.invars, strict=True)]
+        return Exchange(eqn, arrays, [self._varying(v) for v in eqn.invars])
+
+    def _bind_inside(self, eqn: jex.JaxprEqn, local: Env) -> list[Any]:
+        """One equation inside of a slice, where nothing can be yielded."""
+        if eqn.primitive is gradient_p:
+            return self._gradient(eqn, local)
+        values = [self.read(local, v) for v in eqn.invars]
+        if eqn.primitive in (sync_p, exchange_p):
+            if self._answer is None:
+                what = eqn.params.get("label", "an assignment to a variable with an aggregation")
+                raise RaggedStepError(
+                    f"In this step the replicas have different sizes, and {what} lies between a gradient's sources and its "
+                    "target; exchanges inside a gradient need equal sizes. Move it behind `tape.gradient`, or use a global "
+                    "batch size that the number of replicas divides (drop_remainder=True for the last batch)."
+                )
+            return self._answer(self._exchange(eqn, values))
+        return _bind(eqn, values, self._answer)
+
+
+def _dtype(var: Any) -> Any:
+    return var.aval.dtype
+
+
+def _zeros(var: Any) -> jax.Array:
+    return jnp.zeros(var.aval.shape, var.aval.dtype)
+
+
+def _last_uses(jaxpr: jex.Jaxpr) -> set[jex.Var]:
+    used = {v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, jex.Literal)}
+    return used | {v for v in jaxpr.outvars if not isinstance(v, jex.Literal)}
+
+
+def _bind(eqn: jex.JaxprEqn, values: list[Any], answer: Answer | None) -> list[Any]:
+    params = eqn.params
+    if any(has_markers(inner) for inner in inner_jaxprs(eqn)):
+        params = {key: _without_marks(value, eqn, answer) for key, value in params.items()}
+    with eqn.ctx.manager:
+        results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(params))
+    return list(results) if eqn.primitive.multiple_results else [results]
+
+
+def _without_marks(param: Any, eqn: jex.JaxprEqn, answer: Answer | None) -> Any:
+    """The bodies of a scan, cond or while loop with the gradients inside of them worked out."""
+    if isinstance(param, tuple):
+        return tuple(_without_marks(item, eqn, answer) for item in param)
+    if isinstance(param, jex.Jaxpr) and not hasattr(param, "consts"):  # the body of jax.checkpoint, before JAX 0.11
+        if not has_markers(param):
+            return param
+        closed = _without_marks(jex.ClosedJaxpr(param, ()), eqn, answer)
+        if closed.consts:
+            raise GradientError(
+                f"`tape.gradient` was called inside a function that JAX transforms ({eqn.primitive.name}) and that captures "
+                "constants. Call it outside of that function, or use jax.grad inside it."
+            )
+        return closed.jaxpr
+    if not isinstance(param, jex.ClosedJaxpr) or not has_markers(param.jaxpr):
+        return param
+    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in param.jaxpr.invars]
+    return jax.make_jaxpr(lambda *args: run_alone(param, args, [True] * len(args), answer or _refuse(eqn)))(*shapes)
+
+
+def _refuse(eqn: jex.JaxprEqn) -> Answer:
+    def answer(exchange: Exchange) -> list[Any]:
+        raise RaggedStepError(
+            f"In this step the replicas have different sizes, and {exchange.eqn.params.get('label', 'an assignment')} happens "
+            f"inside a loop or branch ({eqn.primitive.name}). Exchange outside of it, or use equal sizes."
+        )
+
+    return answer

@@ -1,0 +1,384 @@
+"""``replicant.Variable``: state that every replica has a copy of."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from ..errors import ArgumentError, ArgumentTypeError, ContextError, DivergenceError, VariableError
+from ..replicas._collectives import ReduceOp
+from ..replicas._context import active_replica_context, get_replica_context, get_strategy
+from ..replicas._copies import VariableAggregation, VariableSynchronization, parse_rule, split_value
+from ..replicas._values import DistributedValues, Mirrored, PerReplica, is_array, unstack
+from . import _recorder
+from ._recorder import Ref, current_recorder
+
+
+class Variable:
+    """State with one copy per replica.
+
+    Args:
+        initial_value: array, number, or a callable without arguments that returns one (called once).
+        trainable: whether gradient tapes watch it; by default True, except with synchronization ON_READ.
+        name: for messages and checkpoints.
+        dtype: of the value; by default that of `initial_value`.
+        synchronization: AUTO or ON_WRITE keep all copies equal; ON_READ gives each replica its own copy.
+        aggregation: how the replicas' values become one: at assignment (ON_WRITE) or when read in cross-replica context (ON_READ).
+
+    Raises ContextError inside ``strategy.run``, VariableError for synchronization NONE or for MEAN of a non-float dtype.
+    Semantics: tf.Variable under tf.distribute; assigning a replica-varying value without aggregation is an error here.
+
+    >>> v = Variable(1.0, name="v")
+    >>> print(v.assign_add(2.0))
+    3.0
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Variable":  # noqa: ARG004, PYI034 - of the class that the strategy says
+        """A variable of the kind that the current strategy keeps."""
+        return object.__new__(getattr(get_strategy(), "variable_class", cls) if cls is Variable else cls)
+
+    def __init__(
+        self,
+        initial_value: Any,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        *,
+        synchronization: VariableSynchronization | str = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation | str = VariableAggregation.NONE,
+    ):
+        sync = parse_rule(VariableSynchronization, synchronization)
+        rule = parse_rule(VariableAggregation, aggregation)
+        if current_recorder() is not None or active_replica_context() is not None:
+            raise ContextError(
+                f"A Variable{f' {name!r}' if name else ''} was created inside `strategy.run` or a compiled function, where it "
+                "would be made anew at every trace. Create it once, outside, for example under `strategy.scope()`."
+            )
+        if sync is VariableSynchronization.NONE:
+            raise VariableError("synchronization=NONE is not supported: use ON_WRITE (equal copies) or ON_READ (one per replica).")
+        _recorder.connect_libraries()  # a Keras that is in use is to know our variables as weights of its layers
+        array = _initial_array(initial_value, name, dtype)
+        if rule is VariableAggregation.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
+            raise VariableError(
+                f"aggregation=MEAN needs a float dtype, since a mean of {array.dtype} is none: use SUM, or a float dtype."
+            )
+        self._ref = OwnRef(array, name or "Variable", sync, rule, trainable)
+        self._ref.strategy = get_strategy() if get_strategy().placement.devices else None
+        num_replicas = get_strategy().num_replicas_in_sync
+        if self._ref.copies(num_replicas):  # every copy starts with the initial value
+            with _no_trace():
+                self._ref.set_raw(jnp.broadcast_to(array, (num_replicas, *array.shape)), stacked=True)
+
+    @property
+    def name(self) -> str:
+        """The name given at creation, "Variable" by default."""
+        return self._ref.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one copy."""
+        return self._ref.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Dtype of one copy."""
+        return self._ref.dtype
+
+    @property
+    def trainable(self) -> bool:
+        """Whether gradient tapes watch it by themselves."""
+        return self._ref.trainable
+
+    @property
+    def synchronization(self) -> VariableSynchronization:
+        """When the copies are brought together (AUTO is ON_WRITE)."""
+        return VariableSynchronization.ON_READ if self._ref.on_read else VariableSynchronization.ON_WRITE
+
+    @property
+    def aggregation(self) -> VariableAggregation:
+        """How the replicas' values become one."""
+        return self._ref.aggregation
+
+    def value(self) -> jax.Array:
+        """The replica's copy inside ``run``; the (aggregated) value in cross-replica context."""
+        stand_in = self._ref.stand_in
+        return _recorder.read(self._ref) if stand_in is None else stand_in.value
+
+    read_value = value
+
+    def numpy(self) -> Any:
+        """The value as a NumPy array."""
+        return jax.device_get(self.value())
+
+    @property
+    def values(self) -> tuple[jax.Array, ...]:
+        """The copies, in replica order; one, where they are all equal and no strategy holds more, and inside ``run``."""
+        raw, stacked = _recorder.read_copies(self._ref)
+        return unstack(raw) if stacked else (raw,)
+
+    def assign(self, value: Any) -> jax.Array:
+        """Set the value, combined over replicas as the aggregation says. Returns the new value."""
+        return self._assign("assign", value, lambda _, new: new)
+
+    def assign_add(self, delta: Any) -> jax.Array:
+        """Add `delta`, combined over replicas as the aggregation says. Returns the new value."""
+        return self._assign("assign_add", delta, lambda old, d: old + d)
+
+    def assign_sub(self, delta: Any) -> jax.Array:
+        """Subtract `delta`, combined over replicas as the aggregation says. Returns the new value."""
+        return self._assign("assign_sub", delta, lambda old, d: old - d)
+
+    def _assign(self, what: str, value: Any, update: Callable[[Any, Any], Any]) -> jax.Array:
+        ref, recorder = self._ref, current_recorder()
+        if ref.stand_in is not None and ref.stand_in.in_functional_code():
+            return ref.stand_in.assign(update(self.value(), self._checked(what, value)).astype(ref.dtype))
+        if get_replica_context() is None or recorder is None:
+            return self._assign_cross_replica(what, value, update)
+        operand = self._checked(what, value)
+        if ref.aggregation is VariableAggregation.SUM and not ref.on_read and not is_array(value) and self._num_replicas() > 1:
+            raise ArgumentError(
+                f"{what} of variable {ref.name!r} with aggregation=SUM got the Python number {value!r}, which is the same on all "
+                f"{self._num_replicas()} replicas: its sum is probably not what you mean. Pass jnp.asarray({value!r}) to add one "
+                "per replica, or use aggregation=ONLY_FIRST_REPLICA."
+            )
+        combined = recorder.combine(ref, operand)
+        recorder.write_combined(ref, update(recorder.read(ref), combined).astype(ref.dtype))
+        return _recorder.read(ref, assigned=True)  # for a tape this is the variable, and not what the new value was made of
+
+    def _assign_cross_replica(self, what: str, value: Any, update: Callable[[Any, Any], Any]) -> jax.Array:
+        ref, recorder = self._ref, current_recorder()
+        if isinstance(value, PerReplica):
+            raise DivergenceError(
+                f"{what} of variable {ref.name!r} got a PerReplica value in cross-replica context, where there is one value for "
+                "all copies. Reduce it first with strategy.reduce(...), or assign inside `strategy.run`."
+            )
+        if ref.on_read and isinstance(recorder, _recorder.ReplicaRecorder):
+            raise ContextError(
+                f"{what} of variable {self.name!r} with synchronization=ON_READ inside merge_call: each replica has its own copy, "
+                "and merge_call speaks for all. Do it in the replica function, or outside of `run`."
+            )
+        operand = self._checked(what, value.value if isinstance(value, Mirrored) else value)
+        raw, stacked = _recorder.read_copies(ref)
+        if ref.on_read and what != "assign":
+            if ref.aggregation is VariableAggregation.SUM or (stacked and ref.aggregation is VariableAggregation.NONE):
+                raise VariableError(
+                    f"Variable {ref.name!r} has synchronization=ON_READ and aggregation={ref.aggregation.name}: {what} in "
+                    "cross-replica context is ambiguous (once, or once per copy?). Do it inside `strategy.run`, or use assign with "
+                    "the new value."
+                )
+            changed = update(raw, operand).astype(ref.dtype)
+            if isinstance(recorder, _recorder.CrossRecorder):
+                recorder.write_raw(ref, changed)
+            else:
+                ref.set_raw(changed, stacked=stacked)
+            return _recorder.read(ref)
+        new = update(None if what == "assign" else _recorder.read(ref), operand).astype(ref.dtype)
+        if recorder is None:
+            ref.set_raw(split_value(new, ref.aggregation, raw.shape[0]) if stacked else new, stacked=stacked)
+            ref.expose()
+            return new
+        if isinstance(recorder, _recorder.CrossRecorder):
+            recorder.write(ref, new)
+        else:
+            recorder.write_combined(ref, new)  # inside merge_call: one value for all replicas, nothing to combine
+        return _recorder.own_value(new) if stacked else _recorder.read(ref, assigned=True)  # copies may add up to another last bit
+
+    def _checked(self, what: str, value: Any) -> jax.Array:
+        array = jnp.asarray(value)
+        if array.shape != self.shape:
+            raise ArgumentError(
+                f"{what} of variable {self.name!r}: the value has shape {array.shape}, the variable {self.shape}; "
+                "they must be equal."
+            )
+        return array.astype(self.dtype)
+
+    def _num_replicas(self) -> int:
+        context = get_replica_context()
+        return context.num_replicas_in_sync if context else 1
+
+    # Rows of a variable (embeddings): `indices` select along axis 0, `updates` has one row per index.
+
+    def scatter_add(self, indices: Any, updates: Any) -> jax.Array:
+        """Add `updates` to the rows `indices`. Rows of all replicas are applied, those of MEAN divided by their number."""
+        return self._scatter("scatter_add", indices, updates)
+
+    def scatter_sub(self, indices: Any, updates: Any) -> jax.Array:
+        """Subtract `updates` from the rows `indices`."""
+        return self._scatter("scatter_sub", indices, updates)
+
+    def scatter_mul(self, indices: Any, updates: Any) -> jax.Array:
+        """Multiply the rows `indices` by `updates`."""
+        return self._scatter("scatter_mul", indices, updates)
+
+    def scatter_div(self, indices: Any, updates: Any) -> jax.Array:
+        """Divide the rows `indices` by `updates`."""
+        return self._scatter("scatter_div", indices, updates)
+
+    def scatter_max(self, indices: Any, updates: Any) -> jax.Array:
+        """Raise the rows `indices` to at least `updates`. Not for aggregation SUM or MEAN."""
+        return self._scatter("scatter_max", indices, updates)
+
+    def scatter_min(self, indices: Any, updates: Any) -> jax.Array:
+        """Lower the rows `indices` to at most `updates`. Not for aggregation SUM or MEAN."""
+        return self._scatter("scatter_min", indices, updates)
+
+    def scatter_update(self, indices: Any, updates: Any) -> jax.Array:
+        """Replace the rows `indices` by `updates`. Not for aggregation SUM or MEAN."""
+        return self._scatter("scatter_update", indices, updates)
+
+    def _scatter(self, what: str, indices: Any, updates: Any) -> jax.Array:
+        ref, context, recorder = self._ref, get_replica_context(), current_recorder()
+        rows, values = jnp.asarray(indices), jnp.asarray(updates).astype(ref.dtype)
+        if ref.stand_in is not None and ref.stand_in.in_functional_code():
+            return ref.stand_in.assign(_SCATTER[what](self.value(), rows, values).astype(ref.dtype))
+        if context is not None and recorder is not None and context.num_replicas_in_sync > 1 and not ref.on_read:
+            rows, values = self._all_rows(what, rows, values)
+        new = _SCATTER[what](_recorder.read(ref), rows, values).astype(ref.dtype)
+        if recorder is None:
+            ref.set_raw(new, stacked=False)
+            return new
+        recorder.write_combined(ref, new)
+        return _recorder.read(ref, assigned=True)
+
+    def _all_rows(self, what: str, rows: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The rows of all replicas, as the aggregation says."""
+        rule, context = self._ref.aggregation, get_replica_context()
+        assert context is not None
+        if rule is VariableAggregation.NONE:
+            return rows, values
+        if rule is VariableAggregation.ONLY_FIRST_REPLICA:
+            first = context.replica_id_in_sync_group == 0
+            return tuple(context.all_reduce(ReduceOp.SUM, [jnp.where(first, x, jnp.zeros_like(x)) for x in (rows, values)]))
+        if what in ("scatter_max", "scatter_min", "scatter_update"):
+            raise VariableError(
+                f"{what} of variable {self.name!r} with aggregation={rule.name}: it is defined only for aggregation NONE or "
+                "ONLY_FIRST_REPLICA, since several replicas may name the same row."
+            )
+        if rule is VariableAggregation.MEAN:
+            values = values / context.num_replicas_in_sync
+        return context.all_gather(rows, 0), context.all_gather(values, 0)
+
+    def __repr__(self) -> str:
+        if self._ref.on_read and self._ref.aggregation is VariableAggregation.NONE and self._ref.get_raw()[1]:
+            value = "(one for each replica)"
+        else:
+            value = self.numpy() if current_recorder() is None else "(traced)"
+        return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype} value={value}>"
+
+    def __jax_array__(self) -> jax.Array:
+        return self.value()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        del copy
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def __float__(self) -> float:
+        return float(self.value())
+
+    def __int__(self) -> int:
+        return int(self.value())
+
+    def __getitem__(self, key: Any) -> jax.Array:
+        return self.value()[key]
+
+    def __neg__(self) -> jax.Array:
+        return -self.value()
+
+
+def _no_trace() -> AbstractContextManager[Any]:
+    """Keras traces `build` of a layer to learn shapes: a variable that is made there is no part of the trace."""
+    return jax.ensure_compile_time_eval() if _recorder.in_a_trace() else nullcontext()
+
+
+def _initial_array(initial_value: Any, name: str | None, dtype: Any) -> jax.Array:
+    with _no_trace():
+        value = initial_value() if callable(initial_value) else initial_value
+        if isinstance(value, DistributedValues):
+            raise ArgumentTypeError(
+                f"The initial value of a variable must be the same on all replicas; got a {type(value).__name__}. Start from one "
+                "value, and assign the replicas' values inside `strategy.run` to a variable with synchronization=ON_READ."
+            )
+        array = jnp.array(value, dtype=dtype, copy=True)
+    if isinstance(array, Tracer):
+        raise ContextError(
+            f"The initial value of Variable {name or 'Variable'!r} (shape {array.shape}) was computed inside a function that JAX "
+            "traces, so it has no value yet. Pass a function that computes it, Variable(lambda: ...), or a NumPy array; in `build` "
+            "of a Keras layer, self.add_weight(...) does the same."
+        )
+    return array
+
+
+def _operator(name: str) -> Callable[[Variable, Any], Any]:
+    def method(self: Variable, other: Any) -> Any:
+        return getattr(self.value(), name)(other.value() if isinstance(other, Variable) else other)
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
+    setattr(Variable, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(Variable, f"__r{_name}__", _operator(f"__r{_name}__"))
+
+_SCATTER: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "scatter_add": lambda v, i, u: v.at[i].add(u),
+    "scatter_sub": lambda v, i, u: v.at[i].add(-u),
+    "scatter_mul": lambda v, i, u: v.at[i].multiply(u),
+    "scatter_div": lambda v, i, u: v.at[i].divide(u),
+    "scatter_max": lambda v, i, u: v.at[i].max(u),
+    "scatter_min": lambda v, i, u: v.at[i].min(u),
+    "scatter_update": lambda v, i, u: v.at[i].set(u),
+}
+
+
+class OwnRef(Ref):
+    """Storage of a ``replicant.Variable``."""
+
+    def __init__(
+        self, array: jax.Array, name: str, sync: VariableSynchronization, aggregation: VariableAggregation, trainable: bool | None
+    ):
+        super().__init__()
+        self.name, self.shape, self.dtype = name, array.shape, array.dtype
+        self.on_read = sync is VariableSynchronization.ON_READ
+        self.aggregation = aggregation
+        self.rows_only = False
+        self.trainable = (not self.on_read) if trainable is None else trainable
+        self._value, self._stacked = array, False
+
+    def get_raw(self) -> tuple[Any, bool]:
+        return self._value, self._stacked
+
+    def set_raw(self, raw: Any, *, stacked: bool) -> None:
+        self._value, self._stacked = raw, stacked
+
+
+# How to find the Ref of other libraries' variables: type -> function. Filled by their providers.
+_foreign: dict[type, Callable[[Any], Ref]] = {}
+
+
+def register_variable_type(kind: type, find: Callable[[Any], Ref]) -> None:
+    """Make variables of another library known to tapes."""
+    _foreign[kind] = find
+
+
+def is_variable(value: Any) -> bool:
+    """Whether `value` is a variable of ours or of a connected library."""
+    return isinstance(value, (Variable, *_foreign))
+
+
+def ref_of(variable: Any) -> Ref:
+    """The Ref of a variable."""
+    if isinstance(variable, Variable):
+        return variable._ref
+    return next(find(variable) for kind, find in _foreign.items() if isinstance(variable, kind))
+
+
+def value_of(value: Any) -> Any:
+    """What a variable holds: PerReplica if each replica has its own copy. Anything else as it is."""
+    if not is_variable(value):
+        return value
+    raw, stacked = _recorder.read_copies(ref_of(value))
+    return PerReplica.from_stacked(raw) if stacked else raw
