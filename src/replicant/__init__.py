@@ -40,7 +40,6 @@ from .replicas._collectives import ReduceOp
 from .replicas._context import (
     ReplicaContext,
     get_replica_context,
-    get_strategy,
     has_strategy,
     in_cross_replica_context,
 )
@@ -56,6 +55,7 @@ from .strategies import (
     MultiWorkerMirroredStrategy,
     OneDeviceStrategy,
     TPUStrategy,
+    get_strategy,
     list_devices,
     run_elastic,
     set_virtual_devices,

@@ -20,8 +20,9 @@ from .errors import ArgumentError, ArgumentTypeError, GradientError
 from .replicas._values import is_array
 from .tracing._marks import gradient_p, name_constant, region_p
 from .variables import _recorder
-from .variables._recorder import CrossRecorder, Recorder, Ref, current_recorder
-from .variables._variable import is_variable, ref_of
+from .variables._known import is_variable, ref_of
+from .variables._recorder import CrossRecorder, Recorder, current_recorder
+from .variables._ref import Ref
 
 _ids = itertools.count()
 

@@ -11,8 +11,8 @@ import jax
 
 from ..errors import ArgumentError
 from ..replicas._values import is_distributed
-from ..variables._recorder import connect_libraries
-from ..variables._variable import is_variable, ref_of
+from ..variables._known import is_variable, ref_of
+from ..variables._libraries import connect_libraries
 from ._states import Stateful, is_stateful
 from ._values import COPIES, check_leaf
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import CheckpointError
 from ..variables import _recorder
-from ..variables._recorder import Ref
+from ..variables._ref import Ref
 from ._late import Place, frontier, is_there
 from ._objects import Inventory, kind_of
 from ._states import Stateful

@@ -16,7 +16,7 @@ from ..errors import ArgumentTypeError, DamagedCheckpointError
 from ..replicas._copies import VariableAggregation
 from ..replicas._placement import on_all
 from ..replicas._values import Mirrored, PerReplica
-from ..variables._recorder import Ref
+from ..variables._ref import Ref
 from ._states import Stateful, StoredState
 from ._storage import is_storable
 

@@ -10,8 +10,9 @@ from ..errors import ArgumentError
 from ..replicas._copies import VariableAggregation
 from ..replicas._placement import Placement
 from ..variables import _recorder
-from ..variables._recorder import Ref, current_recorder
-from ..variables._variable import is_variable, ref_of
+from ..variables._known import is_variable, ref_of
+from ..variables._recorder import current_recorder
+from ..variables._ref import Ref
 from .servers._refs import ServerRef, check_readable, check_rows, trace_of
 
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentError, ContextError
-from ..replicas._context import get_strategy
-from ..variables._variable import Variable, is_variable, ref_of
+from ..replicas._context import active_strategy
+from ..variables._known import is_variable, ref_of
+from ..variables._variable import Variable
 from ._optax_rule import OptaxRule, Probe, check_transformation
 from ._variable import ServerVariable
 from .servers._gradients import Part, push_gradients
@@ -52,7 +53,7 @@ class OptaxOptimizer:
     """
 
     def __init__(self, transformation: Any, variables: Any):
-        strategy: Any = get_strategy()
+        strategy: Any = active_strategy()
         if not hasattr(strategy, "place_variable"):
             raise ContextError("Make an OptaxOptimizer in the scope of a ParameterServerStrategy: with strategy.scope(): ...")
         self.variables = variables

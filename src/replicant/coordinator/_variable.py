@@ -32,10 +32,10 @@ class ServerVariable(Variable):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        from ..replicas._context import get_strategy
+        from ..replicas._context import active_strategy
 
         own = self._ref
-        strategy: Any = get_strategy()
+        strategy: Any = active_strategy()
         strategy.place_variable(self, own.name, np.asarray(own.get_raw()[0]), trainable=own.trainable)
 
     def attach(self, spec: VariableSpec, site: Site) -> None:

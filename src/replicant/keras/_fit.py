@@ -21,7 +21,7 @@ import numpy as np
 
 from .. import _plan_mode
 from ..errors import ArgumentError, MixedStrategyError
-from ..replicas._context import default_strategy, get_strategy
+from ..replicas._context import ActiveStrategy, active_strategy, default_strategy
 from ..replicas._placement import Placement, is_local, on_all
 from ..runtime import _in_flight
 from ..strategies._strategy import Strategy
@@ -47,7 +47,7 @@ def strategy_of(model: Any) -> Strategy | None:
 
 def _remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(model, *args, **kwargs)
-    strategy = get_strategy()
+    strategy = active_strategy()
     if strategy is not default_strategy():
         check_only(model, strategy, "was compiled")
         if keras.distribution.distribution() is not None:
@@ -60,12 +60,12 @@ def _remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: An
 
 
 def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    if strategy_of(model) is not None or get_strategy() is not default_strategy():
+    if strategy_of(model) is not None or active_strategy() is not default_strategy():
         _eager.allow_compilation(model)
     return _remember(original, model, *args, **kwargs)
 
 
-def check_only(model: Any, strategy: Strategy, what_was_done: str) -> None:
+def check_only(model: Any, strategy: ActiveStrategy, what_was_done: str) -> None:
     """One strategy per model, or several on the same devices: its state lies there."""
     own = strategy_of(model)
     if own is not None and own.placement != strategy.placement:
@@ -78,7 +78,7 @@ def check_only(model: Any, strategy: Strategy, what_was_done: str) -> None:
 
 def _own_strategy(model: Any) -> Strategy | None:
     """The strategy whose devices compute the model's steps; that of the current scope must be the same."""
-    own, current = strategy_of(model), get_strategy()
+    own, current = strategy_of(model), active_strategy()
     if current is default_strategy():
         return own
     if own is None:

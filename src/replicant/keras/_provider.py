@@ -24,11 +24,11 @@ from .. import _plan_mode
 from ..errors import LossReductionError
 from ..reductions._search import GRADIENTS
 from ..replicas._collectives import ReduceOp
-from ..replicas._context import ReplicaContext, active_replica_context, default_strategy, get_strategy, has_strategy
+from ..replicas._context import ReplicaContext, active_replica_context, active_strategy, default_strategy, has_strategy
 from ..replicas._copies import VariableAggregation
 from ..variables import _recorder
+from ..variables._known import register_variable_type
 from ..variables._recorder import ReplicaRecorder, current_recorder
-from ..variables._variable import register_variable_type
 from . import _batch_ends, _batch_statistics, _data, _fit, _internals, _labels, _resume, _sliced_optimizer, _tracked, _workers
 from ._internals import KerasVariable
 from ._reached import reached, settings
@@ -89,7 +89,7 @@ def _value(original: Any, variable: Any) -> Any:
 def _make(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
     """A variable remembers the strategy under which it was made."""
     original(variable, *args, **kwargs)
-    strategy = get_strategy()
+    strategy = active_strategy()
     if strategy.placement.devices:
         variable.__dict__[MADE_UNDER] = strategy
 
@@ -97,7 +97,7 @@ def _make(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
 def _call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
     """A model belongs to one strategy, also before it has variables."""
     if _fit.strategy_of(layer) is not None and active_replica_context() is not None:
-        strategy = get_strategy()
+        strategy = active_strategy()
         if strategy.placement.devices and _plan_mode.current() is None:
             _fit.check_only(layer, strategy, "is called in `run`")
     return original(layer, *args, **kwargs)
@@ -219,7 +219,7 @@ _MEAN_TYPES = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 def _call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-    if loss.reduction in _MEAN_TYPES and active_replica_context() is not None and get_strategy() is not default_strategy():
+    if loss.reduction in _MEAN_TYPES and active_replica_context() is not None and active_strategy() is not default_strategy():
         raise LossReductionError(
             f"The loss {loss.name!r} has reduction={loss.reduction!r}, which divides by the rows of one replica; summed over "
             "replicas that is not the mean over the global batch. Create it with reduction='none' (or 'sum') and use "

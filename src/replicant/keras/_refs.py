@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..replicas._copies import VariableAggregation
-from ..variables._recorder import Ref
+from ..variables._ref import Ref
 
 MADE_UNDER = "_replicant_made_under"  # where a variable keeps its strategy
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")

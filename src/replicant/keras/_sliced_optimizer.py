@@ -12,7 +12,8 @@ from typing import Any
 import keras
 
 from ..replicas._placement import Placement
-from ..variables._recorder import Ref, ReplicaRecorder, current_recorder
+from ..variables._recorder import ReplicaRecorder, current_recorder
+from ..variables._ref import Ref
 from ._refs import ref_of_keras
 
 # Their update of an element depends on nothing but that element, its gradient and its state.

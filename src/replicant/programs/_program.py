@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import _plan_mode
 from ..errors import ArgumentError, ReplicantError
-from ..replicas._context import get_strategy
+from ..replicas._context import active_strategy
 from ..replicas._placement import Placement
 from ..replicas._values import HostArray, PerReplica, is_array, is_distributed
 from ..runtime import _in_flight
@@ -28,7 +28,9 @@ from ..tracing._gradient_paths import connected_sources
 from ..tracing._interpreter import run_alone
 from ..variables import _recorder
 from ..variables._chief import adopt, check_same_program
-from ..variables._recorder import CrossRecorder, Facts, Recorder, Ref, Refs, UnknownState, recording, require_eager, tracing
+from ..variables._libraries import tracing
+from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState, recording, require_eager
+from ..variables._ref import Ref, Refs
 from ._lost_state import Arguments, Outside
 from ._number_inputs import computes_the_same
 from ._numbers import Numbers, dtype_of, name_of
@@ -287,7 +289,7 @@ class Compiled:
         if _recorder.before_use:
             _recorder.settle(in_step=True)
         leaves, tree = jax.tree.flatten((args, kwargs))
-        placement = get_strategy().placement
+        placement = active_strategy().placement
         numbers = self._numbers.inputs(tree, leaves)
         signature = Signature(leaves, tree, numbers, placement)
         program = self._known(signature)

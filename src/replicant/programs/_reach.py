@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from ..replicas._values import is_array, is_distributed, is_host_array
-from ..variables._recorder import connect_libraries
+from ..variables._libraries import connect_libraries
 
 # Their functions and objects are not entered: what they do does not depend on what a program changes between two steps.
 _LIBRARIES = {

@@ -7,7 +7,7 @@ inside the trace of a ``_program.Compiled``, which owns the state.
 
 import dataclasses
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.extend.core as jex
@@ -20,7 +20,7 @@ from ..errors import ArgumentError, DivergenceError, MixedStrategyError
 from ..reductions import _checks
 from ..reductions._causes import Input
 from ..replicas._collectives import AXIS, Group, MayDiffer, MeshAxis, Rehearsal, SingleReplica
-from ..replicas._context import ReplicaContext, as_mirrored, entered
+from ..replicas._context import ActiveStrategy, ReplicaContext, as_mirrored, entered
 from ..replicas._copies import VariableAggregation
 from ..replicas._placement import Placement
 from ..replicas._values import HostArray, Mirrored, PerReplica, is_array, is_distributed
@@ -28,13 +28,10 @@ from ..tracing._fused import fuse
 from ..tracing._interpreter import Exchange, run_alone
 from ..tracing._marks import sync_p
 from ..tracing._varying import Varying
-from ..variables._recorder import CrossRecorder, Facts, Recorder, Ref, ReplicaRecorder, UnknownState, cross_recorder, recording
+from ..variables._recorder import CrossRecorder, Facts, Recorder, ReplicaRecorder, UnknownState, recording
+from ..variables._ref import Ref
 from ._lost_state import Arguments
 from ._program import trace_until_learned
-
-if TYPE_CHECKING:
-    from ..strategies._strategy import Strategy
-
 
 # How a replica sees an array of the program: the same on all (None), its row of a stack, or its slice along an axis (0, 1, ...).
 Layout: TypeAlias = int | None
@@ -123,31 +120,10 @@ def _even(leaf: Any) -> Any:
     return leaf
 
 
-def run_replicas(strategy: "Strategy", fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Run ``fn(*args, **kwargs)`` on all replicas, inside the trace of a program."""
-    cross = cross_recorder()
-    cross.use(strategy.placement)
-    n = strategy.num_replicas_in_sync
-    inputs = Inputs.of((args, kwargs), n)
-    step = Step(strategy, fn, inputs, cross)
-    if n == 1:
-        return step.alone()
-    if not inputs.ragged:
-        return step.rehearse() if cross.rehearsing else step.spmd()
-    from ._ragged import rehearse_ragged, run_ragged
-
-    if not cross.rehearsing:
-        return run_ragged(step)
-    try:
-        return step.rehearse()
-    except MayDiffer:
-        return rehearse_ragged(step)
-
-
 class Step:
     """One call of ``run`` in the trace of a program."""
 
-    def __init__(self, strategy: "Strategy", fn: Callable[..., Any], inputs: Inputs, cross: CrossRecorder):
+    def __init__(self, strategy: ActiveStrategy, fn: Callable[..., Any], inputs: Inputs, cross: CrossRecorder):
         self.strategy = strategy
         self.inputs = inputs
         self.cross = cross

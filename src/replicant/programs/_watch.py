@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..variables._recorder import Ref, connect_libraries
+from ..variables._libraries import connect_libraries
+from ..variables._ref import Ref
 from ._reach import Holder, Reach, holds_arrays
 
 _BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)

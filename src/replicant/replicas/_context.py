@@ -7,17 +7,39 @@ the default strategy's single replica is the context, as in tf.distribute. One s
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from ..errors import ArgumentTypeError, ContextError, MixedStrategyError
 from ._collectives import Group, ReduceOp, SingleReplica, as_leaf, check_reducible, normalized_axis
+from ._placement import Placement
 from ._values import Mirrored, PerReplica, is_array, is_distributed
 
-if TYPE_CHECKING:
-    from ..strategies._strategy import Strategy
+
+class ActiveStrategy(Protocol):
+    """What the rooms below the strategies need of the strategy that is active."""
+
+    @property
+    def placement(self) -> Placement:
+        """Where its replicas compute."""
+        ...
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas compute in lockstep."""
+        ...
+
+    @property
+    def strict(self) -> bool:
+        """Whether sums that count gradients several times are errors."""
+        ...
+
+    @property
+    def told(self) -> set[str]:
+        """Which such sums have been told already."""
+        ...
 
 
 class ReplicaContext:
@@ -26,15 +48,15 @@ class ReplicaContext:
     Get it with ``replicant.get_replica_context()`` inside ``strategy.run``. Semantics: tf.distribute.ReplicaContext.
     """
 
-    def __init__(self, strategy: "Strategy", group: Group, *, has_rows: bool = True):
+    def __init__(self, strategy: ActiveStrategy, group: Group, *, has_rows: bool = True):
         self._strategy = strategy
         self._group = group
         self._has_rows = has_rows
         self.counts: list[tuple[int, int, Any]] = []  # noted by compute_average_loss: rows, the count it was given, and the line
 
     @property
-    def strategy(self) -> "Strategy":
-        """The strategy whose ``run`` this is."""
+    def strategy(self) -> Any:
+        """The Strategy whose ``run`` this is."""
         return self._strategy
 
     @property
@@ -119,19 +141,19 @@ class ReplicaContext:
 
 class _Stack(threading.local):
     def __init__(self) -> None:
-        self.frames: list[tuple[Strategy, ReplicaContext | None]] = []
+        self.frames: list[tuple[ActiveStrategy, ReplicaContext | None]] = []
 
 
 _stack = _Stack()
 _default: dict[str, Any] = {}
 
 
-def set_default_strategy(make: "Callable[[], Strategy]") -> None:
+def set_default_strategy(make: Callable[[], ActiveStrategy]) -> None:
     """Say how the default strategy is made, on first use (called once, by the module that defines it)."""
     _default["make"] = make
 
 
-def default_strategy() -> "Strategy":
+def default_strategy() -> ActiveStrategy:
     """The strategy that is active outside every scope: one replica on JAX's default device."""
     if "strategy" not in _default:
         _default["strategy"] = _default["make"]()
@@ -139,14 +161,14 @@ def default_strategy() -> "Strategy":
     return _default["strategy"]
 
 
-def get_strategy() -> "Strategy":
+def active_strategy() -> ActiveStrategy:
     """The strategy in whose scope or ``run`` this is called; the default strategy (one replica) outside of all."""
     return _stack.frames[-1][0] if _stack.frames else default_strategy()
 
 
 def has_strategy() -> bool:
     """Whether a strategy other than the default one is active."""
-    return get_strategy() is not default_strategy()
+    return active_strategy() is not default_strategy()
 
 
 def get_replica_context() -> ReplicaContext | None:
@@ -168,7 +190,7 @@ def active_replica_context() -> ReplicaContext | None:
 
 
 @contextmanager
-def entered(strategy: "Strategy", replica: ReplicaContext | None) -> Iterator[None]:
+def entered(strategy: ActiveStrategy, replica: ReplicaContext | None) -> Iterator[None]:
     """Make `strategy` current: in cross-replica context, or in the given replica context."""
     _stack.frames.append((strategy, replica))
     try:
@@ -177,7 +199,7 @@ def entered(strategy: "Strategy", replica: ReplicaContext | None) -> Iterator[No
         _stack.frames.pop()
 
 
-def require_cross_replica(strategy: "Strategy", what: str, instead: str = "") -> None:
+def require_cross_replica(strategy: ActiveStrategy, what: str, instead: str = "") -> None:
     """Raise unless `what` of `strategy` may be called here: not inside ``run``, not under another strategy."""
     if not _stack.frames:
         return

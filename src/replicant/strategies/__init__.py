@@ -9,4 +9,5 @@ from ._elastic import run_elastic as run_elastic
 from ._mirrored import MirroredStrategy as MirroredStrategy
 from ._multi_worker import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
 from ._one_device import OneDeviceStrategy as OneDeviceStrategy
+from ._strategy import get_strategy as get_strategy
 from ._tpu import TPUStrategy as TPUStrategy

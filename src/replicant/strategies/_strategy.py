@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -18,14 +18,15 @@ from ..input.adapters import as_dataset
 from ..input.distributed._distributed import DistributedDataset
 from ..programs._function_key import function_key
 from ..programs._program import Compiled
-from ..programs._replica_step import run_replicas
+from ..programs._run import run_replicas
 from ..replicas._collectives import ReduceOp
-from ..replicas._context import entered, require_cross_replica
+from ..replicas._context import active_strategy, entered, require_cross_replica
 from ..replicas._placement import Placement
 from ..replicas._topology import Topology
 from ..replicas._values import is_distributed, map_replicas
-from ..variables._recorder import CrossRecorder, connect_libraries, current_recorder
-from ..variables._variable import value_of
+from ..variables._known import value_of
+from ..variables._libraries import connect_libraries
+from ..variables._recorder import CrossRecorder, current_recorder
 from . import _reduce
 from ._place_batches import WorkersPlaces, distribute_values, place_batch, place_each
 
@@ -338,3 +339,8 @@ class DefaultStrategy(Strategy):
 
     def __repr__(self) -> str:
         return "DefaultStrategy()"
+
+
+def get_strategy() -> Strategy:
+    """The strategy in whose scope or ``run`` this is called; the default strategy (one replica) outside of all."""
+    return cast(Strategy, active_strategy())

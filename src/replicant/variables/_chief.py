@@ -20,7 +20,7 @@ from ..errors import WorkerMismatchError
 from ..replicas._placement import Placement, is_local
 from ..runtime import _in_flight
 from ..tracing._fingerprint import fingerprint, first_difference
-from ._recorder import Ref
+from ._ref import Ref
 
 _SMALL = 1 << 16  # bytes that go with the message
 _MIN_WORDS, _MAX_WORDS = 1 << 14, 1 << 22  # of one broadcast: few sizes, so that few programs are compiled

@@ -10,11 +10,13 @@ from jax.core import Tracer
 
 from ..errors import ArgumentError, ArgumentTypeError, ContextError, DivergenceError, VariableError
 from ..replicas._collectives import ReduceOp
-from ..replicas._context import active_replica_context, get_replica_context, get_strategy
+from ..replicas._context import active_replica_context, active_strategy, get_replica_context
 from ..replicas._copies import VariableAggregation, VariableSynchronization, parse_rule, split_value
 from ..replicas._values import DistributedValues, Mirrored, PerReplica, is_array, unstack
 from . import _recorder
-from ._recorder import Ref, current_recorder
+from ._libraries import connect_libraries
+from ._recorder import current_recorder
+from ._ref import Ref
 
 
 class Variable:
@@ -38,7 +40,7 @@ class Variable:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Variable":  # noqa: ARG004, PYI034 - of the class that the strategy says
         """A variable of the kind that the current strategy keeps."""
-        return object.__new__(getattr(get_strategy(), "variable_class", cls) if cls is Variable else cls)
+        return object.__new__(getattr(active_strategy(), "variable_class", cls) if cls is Variable else cls)
 
     def __init__(
         self,
@@ -59,15 +61,15 @@ class Variable:
             )
         if sync is VariableSynchronization.NONE:
             raise VariableError("synchronization=NONE is not supported: use ON_WRITE (equal copies) or ON_READ (one per replica).")
-        _recorder.connect_libraries()  # a Keras that is in use is to know our variables as weights of its layers
+        connect_libraries()  # a Keras that is in use is to know our variables as weights of its layers
         array = _initial_array(initial_value, name, dtype)
         if rule is VariableAggregation.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
             raise VariableError(
                 f"aggregation=MEAN needs a float dtype, since a mean of {array.dtype} is none: use SUM, or a float dtype."
             )
         self._ref = OwnRef(array, name or "Variable", sync, rule, trainable)
-        self._ref.strategy = get_strategy() if get_strategy().placement.devices else None
-        num_replicas = get_strategy().num_replicas_in_sync
+        self._ref.strategy = active_strategy() if active_strategy().placement.devices else None
+        num_replicas = active_strategy().num_replicas_in_sync
         if self._ref.copies(num_replicas):  # every copy starts with the initial value
             with _no_trace():
                 self._ref.set_raw(jnp.broadcast_to(array, (num_replicas, *array.shape)), stacked=True)
@@ -353,32 +355,3 @@ class OwnRef(Ref):
 
     def set_raw(self, raw: Any, *, stacked: bool) -> None:
         self._value, self._stacked = raw, stacked
-
-
-# How to find the Ref of other libraries' variables: type -> function. Filled by their providers.
-_foreign: dict[type, Callable[[Any], Ref]] = {}
-
-
-def register_variable_type(kind: type, find: Callable[[Any], Ref]) -> None:
-    """Make variables of another library known to tapes."""
-    _foreign[kind] = find
-
-
-def is_variable(value: Any) -> bool:
-    """Whether `value` is a variable of ours or of a connected library."""
-    return isinstance(value, (Variable, *_foreign))
-
-
-def ref_of(variable: Any) -> Ref:
-    """The Ref of a variable."""
-    if isinstance(variable, Variable):
-        return variable._ref
-    return next(find(variable) for kind, find in _foreign.items() if isinstance(variable, kind))
-
-
-def value_of(value: Any) -> Any:
-    """What a variable holds: PerReplica if each replica has its own copy. Anything else as it is."""
-    if not is_variable(value):
-        return value
-    raw, stacked = _recorder.read_copies(ref_of(value))
-    return PerReplica.from_stacked(raw) if stacked else raw

@@ -9,7 +9,7 @@ from ..._function import function
 from ..._tape import GradientTape
 from ...errors import ArgumentError
 from ...strategies._strategy import Strategy
-from ...variables._variable import ref_of
+from ...variables._known import ref_of
 from ..servers._gradients import Part
 from ..servers._refs import ServerRef
 from ..servers._shares import ROWS, LossPart, loss_parts

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import ArgumentError
 from ...keras import _internals
-from ...replicas._context import get_strategy
+from ...replicas._context import active_strategy
 from ...variables._recorder import current_recorder
 from .._lookup import embedding_lookup
 from ..processes._cluster import Cluster
@@ -143,7 +143,7 @@ def _initialized_late(original: Any, variable: Any) -> None:
 
 
 def _adopt(variable: Any) -> None:
-    strategy: Any = get_strategy()
+    strategy: Any = active_strategy()
     if hasattr(strategy, "place_variable") and not is_server_variable(variable):
         value = np.asarray(variable.__dict__["_value"])
         beside = _beside.spec

@@ -17,7 +17,8 @@ import numpy as np
 from ...errors import VariableError
 from ...replicas._copies import VariableAggregation
 from ...replicas._placement import Placement
-from ...variables._recorder import Recorder, Ref, current_recorder
+from ...variables._recorder import Recorder, current_recorder
+from ...variables._ref import Ref
 from ..wire._memory import aligned
 from ._client import Client
 from ._push import combine_rows

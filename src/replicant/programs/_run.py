@@ -1,0 +1,29 @@
+"""``run`` inside the trace of a program: steps whose replicas are alike, or of different sizes."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..replicas._collectives import MayDiffer
+from ..replicas._context import ActiveStrategy
+from ..variables._recorder import cross_recorder
+from ._ragged import rehearse_ragged, run_ragged
+from ._replica_step import Inputs, Step
+
+
+def run_replicas(strategy: ActiveStrategy, fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Run ``fn(*args, **kwargs)`` on all replicas, inside the trace of a program."""
+    cross = cross_recorder()
+    cross.use(strategy.placement)
+    n = strategy.num_replicas_in_sync
+    inputs = Inputs.of((args, kwargs), n)
+    step = Step(strategy, fn, inputs, cross)
+    if n == 1:
+        return step.alone()
+    if not inputs.ragged:
+        return step.rehearse() if cross.rehearsing else step.spmd()
+    if not cross.rehearsing:
+        return run_ragged(step)
+    try:
+        return step.rehearse()
+    except MayDiffer:
+        return rehearse_ragged(step)
