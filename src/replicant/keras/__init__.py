@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _checkpoint as _checkpoint
-from . import _provider as _provider
+from . import _hooks as _hooks
 from ._batch_statistics import use_replica_statistics as use_replica_statistics
 
 if TYPE_CHECKING:

@@ -4,13 +4,11 @@ Keras hands each batch's logs to a pool of threads, which wait for the step, cop
 do nothing. On few cores the waiting threads take their time from the steps.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
-from . import _internals
 from ._fit import strategy_of
 
 _ENDS = {
@@ -20,7 +18,9 @@ _ENDS = {
 }
 
 
-def _end(names: Sequence[str], original: Callable[..., Any], callbacks: Any, batch: Any, logs: Any = None) -> None:
+def end(original: Callable[..., Any], callbacks: Any, batch: Any, logs: Any = None) -> None:
+    """The end of a batch, told to a list of callbacks of which one listens."""
+    names = _ENDS[original.__name__]
     model = getattr(callbacks, "_model", None)  # the property `model` would copy the state back into the variables
     if model is None or strategy_of(model) is None or any(_listens(each, names) for each in callbacks.callbacks):
         original(callbacks, batch, logs)
@@ -28,9 +28,3 @@ def _end(names: Sequence[str], original: Callable[..., Any], callbacks: Any, bat
 
 def _listens(callback: Any, names: Sequence[str]) -> bool:
     return any(getattr(getattr(callback, name), "__func__", None) is not vars(keras.callbacks.Callback)[name] for name in names)
-
-
-def connect() -> None:
-    """Teach Keras's lists of callbacks to tell nobody nothing."""
-    for end, names in _ENDS.items():
-        _internals.wrap_method(keras.callbacks.CallbackList, end, functools.partial(_end, names))

@@ -17,7 +17,6 @@ import keras
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..input.sharding._rebatch import chunk_sizes
-from . import _internals
 
 _ASKED = "_replicant_replica_statistics"
 
@@ -82,7 +81,8 @@ def _cut_into(chunks: tuple[int, ...]) -> Iterator[None]:
         _cut.chunks = before
 
 
-def _call(original: Callable[..., Any], layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+def call(original: Callable[..., Any], layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+    """BatchNormalization in a step on a batch that is cut: each replica's rows by their own statistics."""
     chunks = _cut.chunks
     if len(chunks) < 2 or not training or not layer.trainable:
         return original(layer, inputs, training=training, mask=mask)
@@ -118,8 +118,3 @@ def _own_sizes(layer: Any, inputs: Any, chunks: tuple[int, ...]) -> list[int]:
             "each as often, and must not be the axis of the features. Use the statistics of the global batch for this model."
         )
     return [size * (rows // batch) for size in chunks]
-
-
-def connect() -> None:
-    """Teach Keras's layer about replicas' statistics."""
-    _internals.wrap_method(keras.layers.BatchNormalization, "call", _call)

@@ -1,7 +1,6 @@
 """How checkpoints save and restore Keras's objects."""
 
 import contextlib
-import functools
 import json
 import warnings
 from collections.abc import Callable
@@ -13,7 +12,8 @@ import numpy as np
 
 from ..checkpoint._objects import Inventory, ObjectKind, numbered, register_kind
 from ..errors import CheckpointError
-from ._internals import BaseOptimizer, SeedGenerator, outside_stateless_scope, wrap_method
+from . import _hooks
+from ._internals import BaseOptimizer, SeedGenerator, outside_stateless_scope
 from ._provider import _build_now
 
 
@@ -45,16 +45,11 @@ class _Layers(ObjectKind):
         return any(not layer.built for layer in item._flatten_layers())
 
     def when_built(self, item: Any, resume: Callable[[], None]) -> None:
-        _install_call_hook()
+        _hooks.fill(_hooks.Slot.RESTORE, {(keras.Layer, "__call__"): _call})
         item.__dict__.setdefault(_WAITING, []).append(resume)  # not an attribute of the layer: Keras would try to track it
 
 
 _WAITING = "_replicant_waiting_restores"
-
-
-@functools.cache
-def _install_call_hook() -> None:
-    wrap_method(keras.Layer, "__call__", _call)
 
 
 def _call(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -14,6 +14,8 @@ from ._array_batches import rows_of, several
 from ._batches import Batches
 from ._worker_datasets import shared
 
+_OPTIONS = ("batch_size", "steps_per_epoch", "shuffle", "class_weight")  # of Keras's function, in its order
+
 
 class DatasetAdapter(_internals.DataAdapter):
     """Feeds a dataset of ours, distributed or not, to Keras: always as global batches."""
@@ -68,8 +70,9 @@ class DatasetAdapter(_internals.DataAdapter):
         return None
 
 
-def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
+def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: Any = None, *args: Any, **options: Any) -> Any:
     """Keras's choice of an adapter, which knows our datasets too."""
+    options |= dict(zip(_OPTIONS, args, strict=False))
     if isinstance(x, _internals.DataAdapter):
         return x
     if not isinstance(x, Dataset | DistributedDataset):
@@ -131,14 +134,3 @@ def _no_batch(what: str) -> DatasetError:
         f"{what} yields no batch: nothing to train on, to evaluate or to predict. Look at its source, and at filter, take, skip "
         "and batch(..., drop_remainder=True), which can leave nothing."
     )
-
-
-def connect() -> None:
-    """Teach Keras about our datasets."""
-    original = _internals.data_adapters.get_data_adapter
-
-    def get_data_adapter(x: Any, y: Any = None, sample_weight: Any = None, *args: Any, **options: Any) -> Any:
-        names = ("batch_size", "steps_per_epoch", "shuffle", "class_weight")
-        return adapt(original, x, y, sample_weight, **dict(zip(names, args, strict=False)), **options)
-
-    _internals.data_adapters.get_data_adapter = get_data_adapter

@@ -26,7 +26,7 @@ from ..replicas._placement import Placement, is_local, on_all
 from ..runtime import _in_flight
 from ..strategies._strategy import Strategy
 from ..variables._chief import check_same_program, chiefs_values
-from . import _batch_statistics, _eager, _internals
+from . import _batch_statistics, _eager
 from ._array_batches import Several, several
 from ._read import PROBLEM, read
 
@@ -45,7 +45,8 @@ def strategy_of(model: Any) -> Strategy | None:
     return model.__dict__.get(_STRATEGY)
 
 
-def _remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """A model remembers the strategy under which it is made or compiled."""
     result = original(model, *args, **kwargs)
     strategy = active_strategy()
     if strategy is not default_strategy():
@@ -59,10 +60,11 @@ def _remember(original: Callable[..., Any], model: Any, *args: Any, **kwargs: An
     return result
 
 
-def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def compile_model(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `remember`; and JAX may compile what it can."""
     if strategy_of(model) is not None or active_strategy() is not default_strategy():
         _eager.allow_compilation(model)
-    return _remember(original, model, *args, **kwargs)
+    return remember(original, model, *args, **kwargs)
 
 
 def check_only(model: Any, strategy: ActiveStrategy, what_was_done: str) -> None:
@@ -408,7 +410,8 @@ def _signature(batch: Any) -> Any:
     return tree, [(np.shape(x), getattr(x, "dtype", type(x))) for x in leaves]
 
 
-def _make_train(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+def make_train(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+    """The train function of a model that belongs to a strategy uses all its devices."""
     strategy = strategy_of(model)
     if strategy is not None and strategy.gradient_dtype is not None:
         raise ArgumentError(
@@ -420,11 +423,14 @@ def _make_train(original: Callable[..., Any], model: Any, force: bool = False) -
     return _make(original, model, "train_function", step, force)
 
 
-def _make_test(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+def make_test(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+    """As `make_train`."""
     return _make(original, model, "test_function", model.test_step, force)
 
 
-def _make_predict(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+def make_predict(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+    """As `make_train`."""
+
     def predict_step(state: Any, data: Any) -> Any:
         outputs, non_trainable_variables = model.predict_step(state, data)
         return outputs, (state[0], non_trainable_variables)
@@ -445,20 +451,10 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
     return getattr(model, name)
 
 
-def _finalize(original: Callable[..., Any], optimizer: Any, variables: Any) -> Any:
+def finalize(original: Callable[..., Any], optimizer: Any, variables: Any) -> Any:
     """Keras ends training with each moving average as the variable's value: one buffer for two, but steps donate their state."""
     result = original(optimizer, variables)
     if optimizer.use_ema:
         for variable in variables:
             variable.assign(jnp.array(variable.value, copy=True))
     return result
-
-
-def connect() -> None:
-    """Teach Keras's trainer about strategies."""
-    _internals.wrap_method(_internals.JAXTrainer, "__init__", _remember)
-    _internals.wrap_method(_internals.Trainer, "compile", _compile)
-    _internals.wrap_method(_internals.BaseOptimizer, "finalize_variable_values", _finalize)
-    _internals.wrap_method(_internals.JAXTrainer, "make_train_function", _make_train)
-    _internals.wrap_method(_internals.JAXTrainer, "make_test_function", _make_test)
-    _internals.wrap_method(_internals.JAXTrainer, "make_predict_function", _make_predict)

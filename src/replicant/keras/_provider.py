@@ -13,7 +13,6 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import jax
@@ -29,7 +28,7 @@ from ..replicas._copies import VariableAggregation
 from ..variables import _recorder
 from ..variables._known import register_variable_type
 from ..variables._recorder import ReplicaRecorder, current_recorder
-from . import _batch_ends, _batch_statistics, _data, _fit, _internals, _labels, _resume, _sliced_optimizer, _tracked, _workers
+from . import _fit, _internals, _labels, _sliced_optimizer
 from ._internals import KerasVariable
 from ._reached import reached, settings
 from ._refs import MADE_UNDER, ref_of_keras
@@ -66,7 +65,8 @@ def tracing() -> Iterator[None]:
         yield
 
 
-def _value(original: Any, variable: Any) -> Any:
+def value(original: Any, variable: Any) -> Any:
+    """The value of a Keras variable: what the current recorder knows, or what it holds."""
     if _recorder.before_use:
         _recorder.settle()
     recorder = current_recorder()
@@ -86,7 +86,7 @@ def _value(original: Any, variable: Any) -> Any:
     return original(variable)
 
 
-def _make(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
     """A variable remembers the strategy under which it was made."""
     original(variable, *args, **kwargs)
     strategy = active_strategy()
@@ -94,7 +94,7 @@ def _make(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
         variable.__dict__[MADE_UNDER] = strategy
 
 
-def _call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
     """A model belongs to one strategy, also before it has variables."""
     if _fit.strategy_of(layer) is not None and active_replica_context() is not None:
         strategy = active_strategy()
@@ -103,7 +103,7 @@ def _call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
     return original(layer, *args, **kwargs)
 
 
-def _initialize(original: Any, variable: Any, initializer: Any) -> Any:
+def initialize(original: Any, variable: Any, initializer: Any) -> Any:
     """In a plan only the shapes of large variables count."""
     if _plan_mode.current() is None:
         return original(variable, initializer)
@@ -113,7 +113,7 @@ def _initialize(original: Any, variable: Any, initializer: Any) -> Any:
     return variable._initialize(jax.device_put(_plan_mode.zeros(variable.shape, dtype)))
 
 
-def _assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
+def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
     """assign_add and assign_sub combine the change, not the new value: with SUM the difference matters."""
     recorder = current_recorder()
     ref = ref_of_keras(variable) if isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1 else None
@@ -125,7 +125,7 @@ def _assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> A
     return new
 
 
-def _assign(original: Any, variable: Any, value: Any) -> Any:
+def assign(original: Any, variable: Any, value: Any) -> Any:
     """While an optimizer works on slices of variables, it assigns slices."""
     if _recorder.before_use:
         _recorder.settle()
@@ -144,7 +144,8 @@ class _Applying(threading.local):
 _applying = _Applying()
 
 
-def _apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    """An optimizer in a replica gets the gradients of all replicas together."""
     context = active_replica_context()
     if context is None or current_recorder() is None:
         return original(optimizer, grads, trainable_variables)
@@ -204,7 +205,8 @@ def _build_now(optimizer: Any, variables: list[Any]) -> None:
         optimizer.built = True
 
 
-def _draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
+def draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Each replica draws other numbers; replica 0 those of one device."""
     seed = original(generator, *args, **kwargs)
     context = active_replica_context()
     if context is None or current_recorder() is None or context.num_replicas_in_sync == 1:
@@ -218,7 +220,8 @@ def _draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
 _MEAN_TYPES = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
-def _call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+def call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+    """A loss in a replica must not divide by the rows of that replica."""
     if loss.reduction in _MEAN_TYPES and active_replica_context() is not None and active_strategy() is not default_strategy():
         raise LossReductionError(
             f"The loss {loss.name!r} has reduction={loss.reduction!r}, which divides by the rows of one replica; summed over "
@@ -229,27 +232,4 @@ def _call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
     return _labels.marked(loss, result, *args, **kwargs) if has_strategy() or _labels.in_step_of_strategy() else result
 
 
-def _connect() -> None:
-    _internals.wrap_property(KerasVariable, "value", _value)
-    _internals.wrap_method(KerasVariable, "__init__", _make)
-    _internals.wrap_method(keras.layers.Layer, "__call__", _call_layer)
-    _internals.wrap_method(KerasVariable, "_initialize_with_initializer", _initialize)
-    _internals.wrap_method(KerasVariable, "assign", _assign)
-    _internals.wrap_method(KerasVariable, "assign_add", partial(_assign_change, sign=1))
-    _internals.wrap_method(KerasVariable, "assign_sub", partial(_assign_change, sign=-1))
-    for optimizer in (_internals.BaseOptimizer, _internals.LossScaleOptimizer):
-        _internals.wrap_method(optimizer, "apply", _apply)
-    _internals.wrap_method(_internals.SeedGenerator, "next", _draw_seed)
-    _internals.wrap_method(_internals.Loss, "__call__", _call_loss)
-    register_variable_type(KerasVariable, ref_of_keras)
-    _internals.wrap_method(_internals.Trainer, "compute_loss", _labels.compute_loss)
-    _fit.connect()
-    _data.connect()
-    _batch_ends.connect()
-    _resume.connect()
-    _batch_statistics.connect()
-    _tracked.connect()
-    _workers.connect()
-
-
-_connect()
+register_variable_type(KerasVariable, ref_of_keras)

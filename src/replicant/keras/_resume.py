@@ -23,7 +23,6 @@ from ..errors import CheckpointError
 from ..input.graph._graph import Node
 from ..input.sources._foreign import Foreign
 from ..input.sources._generator import Generator
-from . import _internals
 from ._array_batches import Several, several
 from ._batches import wants_states
 from ._data import DatasetAdapter
@@ -375,7 +374,8 @@ class FirstCallback(FitCallback):
     """Marks those whose fit is watched."""
 
 
-def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Callbacks of ours come first, are told when ``fit`` is left, and may ask for it to be watched."""
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     given = bound.arguments.get("callbacks")
     every = list(keras.tree.flatten(getattr(given, "callbacks", given) or []))
@@ -410,26 +410,21 @@ def _watching(model: Any, callbacks: Sequence[Any]) -> Iterator[None]:
         run.close()
 
 
-def _make_epochs(original: Callable[..., Any], epochs: Any, *args: Any, **kwargs: Any) -> None:
+def make_epochs(original: Callable[..., Any], epochs: Any, *args: Any, **kwargs: Any) -> None:
+    """The fit that is running learns of the epochs that Keras makes."""
     original(epochs, *args, **kwargs)
     run = _current.get()
     if run is not None:
         run.watch(epochs)
 
 
-def _get_iterator(original: Callable[..., Any], epochs: Any) -> Any:
+def get_iterator(original: Callable[..., Any], epochs: Any) -> Any:
+    """A pass over the data of a fit that is watched."""
     run: FitRun | None = epochs.__dict__.get(_RUN)
     return original(epochs) if run is None else run.begin_pass(functools.partial(original, epochs))
 
 
-def _enumerate(original: Callable[..., Any], epochs: Any) -> Any:
+def enumerate_steps(original: Callable[..., Any], epochs: Any) -> Any:
+    """The steps of a fit that is watched: those that are still to do."""
     run: FitRun | None = epochs.__dict__.get(_RUN)
     return original(epochs) if run is None else run.steps(original(epochs))
-
-
-def connect() -> None:
-    """Teach Keras's fit to go on in the midst of an epoch."""
-    _internals.wrap_method(_internals.JAXTrainer, "fit", _fit)
-    _internals.wrap_method(_internals.EpochIterator, "__init__", _make_epochs)
-    _internals.wrap_method(_internals.EpochIterator, "_enumerate_iterator", _enumerate)
-    _internals.wrap_method(_internals.JAXEpochIterator, "_get_iterator", _get_iterator)

@@ -79,19 +79,22 @@ def _keras_variable(variable: Variable) -> Any:
     return TrackedVariable(variable) if known is None else known
 
 
-def _track(original: Any, tracker: Any, attr: Any) -> Any:
+def track(original: Any, tracker: Any, attr: Any) -> Any:
+    """A variable of ours that is set as an attribute: Keras tracks the one that stands for it."""
     if not isinstance(attr, Variable) or not _internals.is_tracking_enabled():
         return original(tracker, attr)
     original(tracker, _keras_variable(attr))
     return attr
 
 
-def _untrack(original: Any, tracker: Any, value: Any) -> None:
+def untrack(original: Any, tracker: Any, value: Any) -> None:
+    """The opposite of `track`."""
     tracked = _tracked(value)
     original(tracker, value if tracked is None else tracked)
 
 
-def _delete(original: Any, layer: Any, name: str) -> None:
+def delete(original: Any, layer: Any, name: str) -> None:
+    """An attribute that is a variable of ours is deleted: Keras forgets the one that stands for it."""
     tracked = _tracked(getattr(layer, name, None))
     if tracked is not None:
         layer._untrack_variable(tracked)
@@ -100,10 +103,3 @@ def _delete(original: Any, layer: Any, name: str) -> None:
 
 def _tracked(value: Any) -> Any:
     return value._ref.stand_in if isinstance(value, Variable) else None
-
-
-def connect() -> None:
-    """Teach Keras's trackers about our variables."""
-    _internals.wrap_method(_internals.Tracker, "track", _track)
-    _internals.wrap_method(_internals.Tracker, "untrack", _untrack)
-    _internals.wrap_method(keras.Layer, "__delattr__", _delete)

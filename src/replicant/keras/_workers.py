@@ -13,7 +13,6 @@ import keras
 import numpy as np
 
 from ..cluster._world import World
-from . import _internals
 from ._fit import strategy_of
 from ._read import Read, read
 from ._resume import Randomness
@@ -34,7 +33,8 @@ _MUTE = "replicant_is_mute"
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "RemoteMonitor", "OrbaxCheckpoint")
 
 
-def _loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """``fit``, ``evaluate`` or ``predict`` of a model whose strategy is over several workers."""
     strategy = strategy_of(model)
     world = None if strategy is None else strategy.placement.world
     if world is None:
@@ -104,9 +104,3 @@ def _muted(callback: Any) -> Any:
         callback._save_model = lambda: None
         callback.delete_checkpoint = False
     return callback
-
-
-def connect() -> None:
-    """Teach Keras's loops about workers."""
-    for name in ("fit", "evaluate", "predict"):
-        _internals.wrap_method(_internals.JAXTrainer, name, _loop)

@@ -10,7 +10,6 @@ import numpy as np
 
 from ...errors import ArgumentError
 from ...input._dataset import Dataset
-from ...keras import _internals
 from ...keras._fit import strategy_of
 from .._coordinator import ClusterCoordinator
 from .._strategy import ParameterServerStrategy
@@ -20,12 +19,7 @@ _DEFAULT_BATCH = 32
 _SHARDS_PER_WORKER = 2  # so that a slow worker can do fewer than the others
 
 
-def connect() -> None:
-    """Teach Keras's evaluate."""
-    _internals.wrap_method(_internals.JAXTrainer, "evaluate", _evaluate)
-
-
-def _evaluate(
+def evaluate(
     original: Callable[..., Any],
     model: Any,
     x: Any = None,
@@ -34,6 +28,7 @@ def _evaluate(
     pss_evaluation_shards: int | str = 0,
     **kwargs: Any,
 ) -> Any:
+    """``evaluate`` with shards is done by the workers."""
     strategy, shards = strategy_of(model), pss_evaluation_shards
     if not shards and not isinstance(shards, bool):
         return original(model, x, y, *args, **kwargs)

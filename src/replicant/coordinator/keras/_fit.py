@@ -9,25 +9,18 @@ import numpy as np
 
 from ...errors import ArgumentError
 from ...input._dataset import Dataset
-from ...keras import _internals
 from ...keras._fit import strategy_of
 from .._coordinator import ClusterCoordinator
 from .._strategy import ParameterServerStrategy
 from ._evaluate import Evaluation, check_shards
-from ._evaluate import connect as connect_evaluate
 from ._steps import build, step_of, train_step
 from ._tensorboard import write_epoch
 
 _DEFAULT_BATCH = 32
 
 
-def connect() -> None:
-    """Teach Keras's fit and evaluate."""
-    _internals.wrap_method(_internals.JAXTrainer, "fit", _fit)
-    connect_evaluate()
-
-
-def _fit(original: Callable[..., Any], model: Any, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+def fit(original: Callable[..., Any], model: Any, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """``fit`` of a model whose variables lie on parameter servers."""
     strategy = strategy_of(model)
     if not isinstance(strategy, ParameterServerStrategy):
         return original(model, x, y, *args, **kwargs)

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from ...errors import ArgumentError
-from ...keras import _internals
+from ...keras import _hooks, _internals
 from ...replicas._context import active_strategy
 from ...variables._recorder import current_recorder
 from .._lookup import embedding_lookup
@@ -295,18 +295,23 @@ def _made_optimizer(original: Any, optimizer: Any, *args: Any, **kwargs: Any) ->
 @functools.cache
 def connect() -> None:
     """Teach Keras about parameter servers."""
-    _internals.wrap_method(_internals.KerasVariable, "__init__", _created)
-    _internals.wrap_method(_internals.KerasVariable, "_deferred_initialize", _initialized_late)
-    _internals.wrap_method(keras.layers.Embedding, "call", _embed)
-    _internals.wrap_method(_internals.BaseOptimizer, "__init__", _made_optimizer)
-    _internals.wrap_method(_internals.BaseOptimizer, "add_variable_from_reference", _add_from_reference)
-    _internals.wrap_method(_internals.BaseOptimizer, "apply", _apply)
-    _internals.wrap_method(_internals.LossScaleOptimizer, "apply", _apply_scaled)  # it has one of its own
-    _internals.wrap_function(_internals.loss_module, "reduce_weighted_values", reduced)
-    register()
-    from ._fit import connect as connect_fit
+    from . import _evaluate, _fit
 
-    connect_fit()
+    optimizer = _internals.BaseOptimizer
+    wrappers: dict[tuple[Any, str], Any] = {
+        (_internals.KerasVariable, "__init__"): _created,
+        (_internals.KerasVariable, "_deferred_initialize"): _initialized_late,
+        (keras.layers.Embedding, "call"): _embed,
+        (optimizer, "__init__"): _made_optimizer,
+        (optimizer, "add_variable_from_reference"): _add_from_reference,
+        (optimizer, "apply"): _apply,
+        (_internals.LossScaleOptimizer, "apply"): _apply_scaled,  # it has one of its own
+        (_internals.loss_module, "reduce_weighted_values"): reduced,
+        (_internals.JAXTrainer, "fit"): _fit.fit,
+        (_internals.JAXTrainer, "evaluate"): _evaluate.evaluate,
+    }
+    _hooks.fill(_hooks.Slot.SERVERS, wrappers)
+    register()
 
 
 _pickling.rules[_Mixin] = _reduce

@@ -15,8 +15,9 @@ import keras
 import numpy as np
 
 from ...errors import ArgumentError
-from .. import _internals
+from .. import _hooks
 from .._fit import strategy_of
+from .._internals import JAXTrainer
 from ._event_file import EventFile, import_writer
 from ._pictures import pictures_of
 from ._profile import Profile
@@ -341,4 +342,4 @@ def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
             callback.close()
 
 
-_internals.wrap_method(_internals.JAXTrainer, "fit", _fit)
+_hooks.fill(_hooks.Slot.TENSORBOARD, {(JAXTrainer, "fit"): _fit})

@@ -1,0 +1,257 @@
+"""The one table of what Replicant wraps, calls and reads inside of Keras.
+
+Keras has no public hook for what happens at these places, so its methods are wrapped. Every wrapper does what Keras did unless a
+strategy is at work. The order of the wrappers of one method is that of its row here, whatever was imported first. A module that is
+loaded later, or not at all, has a slot in the row and fills it when it is needed. Before anything is wrapped, all that the table
+names is looked for in the Keras that is installed.
+"""
+
+import dataclasses
+import dis
+import enum
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+
+from . import _batch_ends, _batch_statistics, _data, _fit, _labels, _provider, _resume, _tracked, _workers
+from ._internals import (
+    ArrayDataAdapter,
+    BaseOptimizer,
+    EpochIterator,
+    JAXEpochIterator,
+    JAXTrainer,
+    KerasVariable,
+    Loss,
+    LossScaleOptimizer,
+    SeedGenerator,
+    Tracker,
+    Trainer,
+    data_adapters,
+    loss_module,
+    moved,
+    warn_if_newer,
+)
+
+
+class Slot(enum.Enum):
+    """The place of a wrapper whose module is loaded later. A row may have several; only what fills them knows the modules."""
+
+    RESTORE = "a checkpoint that waits for layers to be built"
+    SERVERS = "parameter servers"
+    TENSORBOARD = "the TensorBoard callback"
+
+
+Wrapper = Callable[..., Any]  # wrapper(inner, self, ...): `inner` is what it is around
+
+
+@dataclasses.dataclass
+class Hook:
+    """A method of Keras that Replicant relies on.
+
+    Attributes:
+        owner: its class, or the module of a function.
+        name: of the method.
+        expected: the parameters that it must have, in this order; None for a property.
+        wrappers: what is around it, from the innermost out; without any, it is only called.
+    """
+
+    owner: Any
+    name: str
+    expected: tuple[str, ...] | None
+    wrappers: tuple[Wrapper | Slot, ...] = ()
+    whole: Any = None  # the method with all that is around it now
+
+    def check(self) -> None:
+        """Raise BackendError if the installed Keras does not have it."""
+        what, found = f"{self.owner.__name__}.{self.name}", vars(self.owner).get(self.name)
+        if self.expected is None:
+            if not isinstance(found, property):
+                raise moved(f"{what} is no property but {found!r}")
+        elif not callable(found):
+            raise moved(f"{what} is gone")
+        elif (parameters := tuple(inspect.signature(found).parameters))[: len(self.expected)] != self.expected:
+            raise moved(f"{what} takes ({', '.join(parameters)}) and no longer ({', '.join(self.expected)})")
+
+    def install(self) -> None:
+        """Put the wrappers around it."""
+        if not self.wrappers:
+            return
+        self._original = vars(self.owner)[self.name]
+        self._filled: dict[Slot, Wrapper] = {}
+        if isinstance(self._original, property):
+            assert self._original.fget is not None, "a property that is read"
+            getter = self._around(self._original.fget)
+            new: Any = property(getter, self._original.fset, self._original.fdel, self._original.__doc__)
+        elif any(isinstance(wrapper, Slot) for wrapper in self.wrappers):
+            self.whole = self._around(self._original)
+            new = self._through()
+        else:
+            new = self._around(self._original)
+        setattr(self.owner, self.name, new)
+
+    def fill(self, slot: Slot, wrapper: Wrapper) -> None:
+        """Put a wrapper in its place, also where others have come around the method since."""
+        if self._filled.get(slot) is not wrapper:
+            self._filled[slot] = wrapper
+            self.whole = self._around(self._original)
+
+    def _around(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        for each in self.wrappers:
+            wrapper = self._filled.get(each) if isinstance(each, Slot) else each
+            if wrapper is not None:
+                inner = _wrapped(inner, wrapper)
+        return inner
+
+    def _through(self) -> Callable[..., Any]:
+        @functools.wraps(self._original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return self.whole(*args, **kwargs)
+
+        return method
+
+
+def _wrapped(inner: Callable[..., Any], wrapper: Wrapper) -> Callable[..., Any]:
+    @functools.wraps(inner)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(inner, *args, **kwargs)
+
+    return method
+
+
+_LOOP = ("self", "x")
+_STEP = ("self", "state", "data")
+_APPLY = ("self", "grads", "trainable_variables")
+_END = ("self", "batch", "logs")
+_DATA = ("x", "y", "sample_weight", "batch_size", "steps_per_epoch", "shuffle", "class_weight")
+
+HOOKS = (
+    # Variables
+    Hook(KerasVariable, "__init__", ("self", "initializer"), (_provider.make_variable, Slot.SERVERS)),
+    Hook(KerasVariable, "value", None, (_provider.value,)),
+    Hook(KerasVariable, "_initialize_with_initializer", ("self", "initializer"), (_provider.initialize,)),
+    Hook(KerasVariable, "_deferred_initialize", ("self",), (Slot.SERVERS,)),
+    Hook(KerasVariable, "assign", ("self", "value"), (_provider.assign,)),
+    Hook(KerasVariable, "assign_add", ("self", "value"), (functools.partial(_provider.assign_change, sign=1),)),
+    Hook(KerasVariable, "assign_sub", ("self", "value"), (functools.partial(_provider.assign_change, sign=-1),)),
+    Hook(SeedGenerator, "next", ("self", "ordered"), (_provider.draw_seed,)),
+    # Optimizers
+    Hook(BaseOptimizer, "__init__", ("self", "learning_rate"), (Slot.SERVERS,)),
+    Hook(BaseOptimizer, "add_variable_from_reference", ("self", "reference_variable"), (Slot.SERVERS,)),
+    Hook(BaseOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS)),
+    Hook(LossScaleOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS)),
+    Hook(BaseOptimizer, "stateless_apply", ("self", "optimizer_variables", "grads", "trainable_variables")),
+    Hook(BaseOptimizer, "finalize_variable_values", ("self", "var_list"), (_fit.finalize,)),
+    # Losses
+    Hook(Loss, "__call__", ("self", "y_true", "y_pred", "sample_weight"), (_provider.call_loss,)),
+    Hook(loss_module, "reduce_weighted_values", ("values", "sample_weight", "mask", "reduction"), (Slot.SERVERS,)),
+    Hook(Trainer, "compute_loss", ("self", "x", "y", "y_pred", "sample_weight"), (_labels.compute_loss,)),
+    # Layers
+    Hook(keras.Layer, "__call__", ("self",), (_provider.call_layer, Slot.RESTORE)),
+    Hook(keras.Layer, "__delattr__", ("self", "name"), (_tracked.delete,)),
+    Hook(Tracker, "track", ("self", "attr"), (_tracked.track,)),
+    Hook(Tracker, "untrack", ("self", "value"), (_tracked.untrack,)),
+    Hook(keras.layers.BatchNormalization, "call", ("self", "inputs", "training", "mask"), (_batch_statistics.call,)),
+    Hook(keras.layers.Embedding, "call", ("self", "inputs"), (Slot.SERVERS,)),
+    # Models and their steps
+    Hook(JAXTrainer, "__init__", ("self",), (_fit.remember,)),
+    Hook(Trainer, "compile", ("self", "optimizer", "loss"), (_fit.compile_model,)),
+    Hook(JAXTrainer, "make_train_function", ("self", "force"), (_fit.make_train,)),
+    Hook(JAXTrainer, "make_test_function", ("self", "force"), (_fit.make_test,)),
+    Hook(JAXTrainer, "make_predict_function", ("self", "force"), (_fit.make_predict,)),
+    Hook(JAXTrainer, "train_step", _STEP),
+    Hook(JAXTrainer, "test_step", _STEP),
+    Hook(JAXTrainer, "predict_step", _STEP),
+    Hook(JAXTrainer, "jax_state_sync", ("self",)),
+    # Loops. A fit on parameter servers does not come to what is inside of it.
+    Hook(
+        JAXTrainer,
+        "fit",
+        (*_LOOP, "y", "batch_size", "epochs", "verbose", "callbacks"),
+        (_resume.fit, _workers.loop, Slot.SERVERS, Slot.TENSORBOARD),
+    ),
+    Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (_workers.loop, Slot.SERVERS)),
+    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_workers.loop,)),
+    Hook(EpochIterator, "__init__", _LOOP, (_resume.make_epochs,)),
+    Hook(EpochIterator, "_enumerate_iterator", ("self",), (_resume.enumerate_steps,)),
+    Hook(JAXEpochIterator, "_get_iterator", ("self",), (_resume.get_iterator,)),
+    Hook(ArrayDataAdapter, "_get_iterator", ("self", "slice_and_convert_fn", "inputs")),
+    Hook(data_adapters, "get_data_adapter", _DATA, (_data.adapt,)),
+    Hook(keras.callbacks.CallbackList, "on_train_batch_end", _END, (_batch_ends.end,)),
+    Hook(keras.callbacks.CallbackList, "on_test_batch_end", _END, (_batch_ends.end,)),
+    Hook(keras.callbacks.CallbackList, "on_predict_batch_end", _END, (_batch_ends.end,)),
+)
+
+# What Replicant reads, writes or calls that Keras keeps for itself: the class, and the names that it must have.
+PRIVATE: Mapping[type, tuple[str, ...]] = {
+    KerasVariable: ("_dtype", "_initialize", "_initializer", "_maybe_autocast", "_shape", "_trainable", "_value"),
+    BaseOptimizer: (
+        "_apply_weight_decay",
+        "_clip_gradients",
+        "_get_current_learning_rate",
+        "_iterations",
+        "_learning_rate",
+        "_trainable_variables",
+        "_trainable_variables_indices",
+    ),
+    keras.losses.SparseCategoricalCrossentropy: ("_fn_kwargs",),
+    keras.Layer: ("_dtype_policy", "_flatten_layers", "_layers", "_trainable", "_untrack_variable"),
+    keras.layers.Embedding: ("_embeddings",),
+    Trainer: (
+        "_compile_loss",
+        "_compile_metrics",
+        "_flatten_metrics_in_order",
+        "_initial_epoch",
+        "_loss_tracker",
+        "_symbolic_build",
+    ),
+    JAXTrainer: ("_get_jax_state", "_jax_state", "_jax_state_synced"),
+    EpochIterator: ("_current_iterator", "_steps_seen"),
+    ArrayDataAdapter: ("_inputs",),
+    keras.callbacks.Callback: ("_model",),
+    keras.callbacks.CallbackList: ("_model",),
+    keras.callbacks.BackupAndRestore: ("_save_model",),
+}
+
+
+def _check_private() -> None:
+    for owner, names in PRIVATE.items():
+        for name in names:
+            if not hasattr(owner, name) and not any(_assigns(code, name) for code in _methods(owner)):
+                raise moved(f"{owner.__name__}.{name} is gone")
+
+
+def _methods(owner: type) -> Iterator[types.CodeType]:
+    """The code of a class, in which its objects get their attributes."""
+    for item in itertools.chain.from_iterable(vars(kind).values() for kind in owner.__mro__):
+        function = inspect.unwrap(item) if callable(item) else None
+        if isinstance(function, types.FunctionType):
+            yield function.__code__
+
+
+def _assigns(code: types.CodeType, name: str) -> bool:
+    return name in code.co_names and any(step.opname == "STORE_ATTR" and step.argval == name for step in dis.get_instructions(code))
+
+
+def fill(slot: Slot, wrappers: Mapping[tuple[Any, str], Wrapper]) -> None:
+    """Put wrappers into a slot of the table: exactly those methods (owner and name) that have it."""
+    rows = {(hook.owner, hook.name): hook for hook in HOOKS if slot in hook.wrappers}
+    assert rows.keys() == wrappers.keys(), f"{slot} belongs to {sorted(name for _, name in rows)}"
+    for key, hook in rows.items():
+        hook.fill(slot, wrappers[key])
+
+
+def _connect() -> None:
+    for hook in HOOKS:
+        hook.check()
+    _check_private()
+    warn_if_newer()
+    for hook in HOOKS:
+        hook.install()
+
+
+_connect()
