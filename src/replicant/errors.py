@@ -54,7 +54,7 @@ class DeviceError(ConfigurationError):
 
 
 class BackendError(ConfigurationError):
-    """Keras runs on a backend, or in a version, that Replicant cannot drive."""
+    """Keras runs on a backend, or Keras or JAX in a version, that Replicant cannot drive."""
 
 
 class ClusterError(ConfigurationError):

@@ -13,18 +13,13 @@ from typing import Any
 from ..replicas._copies import VariableAggregation
 from ..tracing._graph import Graph, Node, Operand, Value, ancestors
 from ..tracing._marks import gradient_p, sync_p
+from ..tracing._primitive_names import ADDITIVE, AGREEING, INDEX, LINEAR, SUMS
 from ._causes import Again, Cause, Finding, Input, Mean, Shared
 
 # The name of the part of a program in which an optimizer sums gradients over the replicas.
 GRADIENTS = "replicant_sum_of_gradients"
 # The name of the division in compute_average_loss, whose count is checked by itself.
 AVERAGE = "replicant_average_loss"
-_SUMS = {"psum", "psum_invariant"}
-_AGREEING = {*_SUMS, "pmax", "pmin", "all_gather", "all_gather_invariant"}
-# Through these a factor of what goes in is a factor of what comes out.
-_LINEAR = {"neg", "convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "reduce_sum", "copy", "copy_p", "expand_dims",
-           "reduce_precision", "transpose", "optimization_barrier"}  # fmt: skip
-_ADDITIVE = {"add", "sub", "add_any"}
 
 
 @dataclasses.dataclass
@@ -44,7 +39,7 @@ class _State:
 
 def sums_over_replicas(node: Node) -> bool:
     """Whether an equation adds up, or otherwise combines, values of all replicas."""
-    return node.name in _SUMS or node.eqn.primitive is sync_p
+    return node.name in SUMS or node.eqn.primitive is sync_p
 
 
 class Search:
@@ -60,7 +55,7 @@ class Search:
         self._constant: dict[int, bool] = {}
         self._global_sizes: set[int] = set()
         self._any_own = any(x.differs and x.argument for x in inputs)
-        gradients = {v.shape for node in graph.nodes if node.name in _SUMS for v in self._leaves(node)}
+        gradients = {v.shape for node in graph.nodes if node.name in SUMS for v in self._leaves(node)}
         for value, kind in zip(graph.inputs, inputs, strict=True):
             # Parameters are arguments too, in programs without variables; their gradients have their shapes.
             batch = kind.argument is not None and value.shape != () and (kind.differs or value.shape not in gradients)
@@ -103,7 +98,7 @@ class Search:
     def _ordinary(self, node: Node, states: list[_State], output: Value) -> _State:
         factor = node.factor()
         new = _State(
-            differs=(any(s.differs for s in states) and node.name not in _AGREEING) or node.name == "axis_index",
+            differs=(any(s.differs for s in states) and node.name not in AGREEING) or node.name == INDEX,
             gradient=any(s.gradient for s in states) or node.backward,
             means=frozenset().union(*(s.means for s in states)),
             scaled=any(s.scaled for s in states),
@@ -124,7 +119,7 @@ class Search:
             self._scale(node, new, factor[1])
         elif self._hides_a_factor(node, states):
             new.scaled, new.means = True, frozenset()
-        if node.name in _ADDITIVE and new.summed and any(not s.summed for s in states):
+        if node.name in ADDITIVE and new.summed and any(not s.summed for s in states):
             new.applied |= new.summed
         return new
 
@@ -165,13 +160,13 @@ class Search:
 
     def _is_foreign(self, x: Value) -> bool:
         kind = self._of.get(id(x))
-        return (kind is not None and kind.argument is not None) or (x.maker is not None and x.maker.name in _AGREEING)
+        return (kind is not None and kind.argument is not None) or (x.maker is not None and x.maker.name in AGREEING)
 
     # Rows and means over them.
 
     def _rows(self, node: Node, states: list[_State], output: Value) -> frozenset[Input]:
         shape = output.shape
-        if not shape or not any(s.rows for s in states) or node.name in _AGREEING or not self._keeps_axis_0(node):
+        if not shape or not any(s.rows for s in states) or node.name in AGREEING or not self._keeps_axis_0(node):
             return frozenset()
         rows: set[Input] = set()
         for x, state in zip(node.inputs, states, strict=True):
@@ -225,7 +220,7 @@ class Search:
             if node.name == "reduce_sum" and self._state(node.inputs[0]).rows and 0 in node.eqn.params["axes"]:
                 return node
             factor = node.factor()
-            if factor is None and node.name not in _LINEAR:
+            if factor is None and node.name not in LINEAR:
                 return None
             value = factor[0] if factor is not None else node.inputs[0]
         return None
@@ -282,7 +277,7 @@ class Search:
         return leaves
 
     def _after_exchange(self, node: Node, states: list[_State]) -> _State:
-        sums = node.name in _SUMS or node.eqn.params.get("aggregation") is VariableAggregation.SUM
+        sums = node.name in SUMS or node.eqn.params.get("aggregation") is VariableAggregation.SUM
         gradient = any(s.gradient for s in states)
         causes: frozenset[Cause] = frozenset()
         if sums and not node.backward:
@@ -356,9 +351,9 @@ class _Walk:
                 self.scaled = True
             elif factor is not None:
                 todo.append((factor[0], mean))
-            elif node.name in _LINEAR:
+            elif node.name in LINEAR:
                 todo.append((node.inputs[0], mean))
-            elif node.name in _ADDITIVE or node.name in ("cond", "select_n"):
+            elif node.name in ADDITIVE or node.name in ("cond", "select_n"):
                 todo += [(x, mean) for x in node.inputs]
             elif node.name in ("mul", "div"):
                 self._product(node, mean, todo)

@@ -22,11 +22,12 @@ import jax.extend.core as jex
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from ._primitive_names import PRINTING
+
 _DIGITS = 12  # of a digest
 _BLOCK = 256  # lines that are compared at once
 _MAX_SHOWN = 240  # characters of a line, in messages
 _VALUES_SHOWN = 3  # of a constant
-_PRINTING = ("debug_callback", "debug_print")  # each worker may print what it likes
 # Parameters that compute nothing. Some differ between hosts where source files lie elsewhere or other things were made before.
 _SILENT = frozenset(
     {"name", "name_and_src_info", "src_info", "debug_info", "ctx_mesh", "context_mesh", "metadata"}
@@ -153,7 +154,7 @@ class Reader:
     def _params(self, eqn: jex.JaxprEqn) -> tuple[str, list[Fingerprint]]:
         """An equation's parameters, and the programs in them."""
         inner: list[Fingerprint] = []
-        silent = eqn.primitive.name in _PRINTING
+        silent = eqn.primitive.name in PRINTING  # each worker may print what it likes
         keys = [] if silent else sorted(key for key in eqn.params.keys() - _SILENT if eqn.params[key] is not None)
         return "".join(f" {key}={self._value(eqn.params[key], inner)}" for key in keys), inner
 

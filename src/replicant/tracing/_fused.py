@@ -18,6 +18,7 @@ from jax import lax
 
 from ..replicas._collectives import AXIS
 from ._marks import inner_jaxprs
+from ._primitive_names import INLINED, SUMS
 from ._varying import Varying
 
 
@@ -105,7 +106,7 @@ class _Fused:
 
     def _equation(self, eqn: jex.JaxprEqn, values: list[Value], varies: list[bool]) -> list[Value]:
         name = eqn.primitive.name
-        if name in _SUMS and _is_sum_over_all(eqn):
+        if name in SUMS and _is_sum_over_all(eqn):
             return [Same(x.value * self._num_replicas if isinstance(x, Same) else x.total()) for x in values]
         if not any(varies) and all(isinstance(x, Same) for x in values) and not _names_axis(eqn):
             return [Same(x) for x in _bind(eqn, [x.value for x in values])]
@@ -151,10 +152,6 @@ def _bind(eqn: jex.JaxprEqn, values: Sequence[Any]) -> list[Any]:
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
-_SUMS = {"psum", "psum_invariant"}
-_INLINED = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
-
-
 def _is_sum_over_all(eqn: jex.JaxprEqn) -> bool:
     return tuple(eqn.params["axes"]) == (AXIS,) and eqn.params.get("axis_index_groups") is None
 
@@ -169,7 +166,7 @@ def _names_axis(eqn: jex.JaxprEqn) -> bool:
 
 def _body(eqn: jex.JaxprEqn, num_values: int) -> jex.ClosedJaxpr | None:
     """What the equation calls, where a call means no more than its body."""
-    if eqn.primitive.name not in _INLINED:
+    if eqn.primitive.name not in INLINED:
         return None
     bodies = [x for x in eqn.params.values() if isinstance(x, jex.ClosedJaxpr)]
     return bodies[0] if len(bodies) == 1 and len(bodies[0].jaxpr.invars) == num_values else None

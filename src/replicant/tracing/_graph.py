@@ -14,9 +14,7 @@ from typing import Any
 import jax.extend.core as jex
 
 from ._marks import inner_jaxprs
-
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call",
-          "custom_vjp_call_jaxpr"}  # fmt: skip
+from ._primitive_names import CALLS
 
 
 class Value:
@@ -119,7 +117,7 @@ class Graph:
         name, params = eqn.primitive.name, eqn.params
         bodies = inner_jaxprs(eqn)
         inline = functools.partial(self._body, eqn, backward=backward)
-        if name in _CALLS and len(bodies) == 1 and len(bodies[0].invars) == len(operands):
+        if name in CALLS and len(bodies) == 1 and len(bodies[0].invars) == len(operands):
             return inline(bodies[0], operands)
         if name == "scan":
             fixed = params["num_consts"] + params["num_carry"]

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from ..errors import GradientError, RaggedStepError
 from ._gradient_paths import Slice, find_slices, plan
 from ._marks import exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
+from ._primitive_names import JIT
 from ._varying import Varying
 
 
@@ -82,7 +83,7 @@ class _Machine:
                 results = [jax.lax.stop_gradient(values[0])]
             elif step.primitive in (sync_p, exchange_p):
                 results = yield self._exchange(step, values)
-            elif step.primitive.name in ("jit", "pjit") and has_markers(step.params["jaxpr"].jaxpr):
+            elif step.primitive.name == JIT and has_markers(step.params["jaxpr"].jaxpr):
                 body = step.params["jaxpr"]
                 flags = [self._varying(v) for v in step.invars]
                 results = yield from evaluate(body.jaxpr, body.consts, values, flags, self._answer)

@@ -10,16 +10,13 @@ from collections.abc import Sequence
 import jax.extend.core as jex
 
 from ..errors import ContextError
-from ._marks import exchange_p, inner_jaxprs, sync_p
-
-_AGREEING = {"psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant"}
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call",
-          "custom_vjp_call_jaxpr"}  # fmt: skip
+from ._marks import exchange_p, gradient_p, inner_jaxprs, sync_p
+from ._primitive_names import AGREEING, CALLS, INDEX
 
 
 def body_of_call(eqn: jex.JaxprEqn) -> jex.ClosedJaxpr | jex.Jaxpr | None:
     """What an equation calls with its operands, if it does just that."""
-    if eqn.primitive.name not in _CALLS:
+    if eqn.primitive.name not in CALLS:
         return None
     bodies = [param for param in eqn.params.values() if isinstance(param, jex.ClosedJaxpr | jex.Jaxpr)]
     jaxprs = inner_jaxprs(eqn)
@@ -43,11 +40,11 @@ class Varying:
     def _equation(self, eqn: jex.JaxprEqn) -> list[bool]:
         inputs = [self(v) for v in eqn.invars]
         name = eqn.primitive.name
-        if eqn.primitive is sync_p or name in _AGREEING:
+        if eqn.primitive is sync_p or name in AGREEING:
             return [False] * len(eqn.outvars)
         if eqn.primitive is exchange_p:
             return [not eqn.params["agrees"]] * len(eqn.outvars)
-        if name == "axis_index":
+        if name == INDEX:
             return [True]
         called = body_of_call(eqn)
         if called is not None:
@@ -62,7 +59,7 @@ class Varying:
             return self._while(eqn, inputs)
         # The gradient mark belongs here too: a slice that holds anything varying has varying targets or an all-reduce in it, and
         # the backward pass of an all-reduce multiplies by local values.
-        return [any(inputs) or (name == "replicant_gradient" and bool(self._vars))] * len(eqn.outvars)
+        return [any(inputs) or (eqn.primitive is gradient_p and bool(self._vars))] * len(eqn.outvars)
 
     @staticmethod
     def _loop(body: jex.Jaxpr, inputs: list[bool], num_consts: int, num_carry: int) -> list[bool]:
@@ -94,7 +91,7 @@ def _check_branch(eqn: jex.JaxprEqn, *, differs: bool) -> None:
 
 def _exchanges(jaxpr: jex.Jaxpr) -> bool:
     return any(
-        eqn.primitive is exchange_p or eqn.primitive.name in _AGREEING or any(map(_exchanges, inner_jaxprs(eqn)))
+        eqn.primitive is exchange_p or eqn.primitive.name in AGREEING or any(map(_exchanges, inner_jaxprs(eqn)))
         for eqn in jaxpr.eqns
     )
 

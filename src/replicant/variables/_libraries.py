@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
+from ..tracing._primitive_names import check
+
 # Libraries whose variables we know, and the module that connects them. Imported once the library itself is in use.
 _PROVIDERS = {"keras": "replicant.keras._provider"}
 
@@ -18,6 +20,7 @@ def connect_libraries() -> list[Any]:
 @contextmanager
 def tracing() -> Iterator[None]:
     """Route every library's variables to the current recorder, around the outermost trace of a program."""
+    check()
     with ExitStack() as stack:
         for provider in connect_libraries():
             context: AbstractContextManager[Any] = provider.tracing()
