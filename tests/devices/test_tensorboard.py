@@ -22,7 +22,7 @@ from tensorboard.util import tensor_util
 import replicant
 from replicant.data import Dataset
 from replicant.errors import ArgumentError, ConfigurationError
-from replicant.keras.callbacks import TensorBoard
+from replicant.keras.callbacks import BackupAndRestore, TensorBoard
 from replicant.keras.callbacks._event_file import EventFile, buckets
 from replicant.keras.callbacks._pictures import pictures_of, png
 
@@ -311,6 +311,14 @@ def test_two_callbacks_at_once(tmp_path):
         function = model.train_function
     assert Run(tmp_path / "a/train").steps("batch_loss") == [1, 2, 3, 4, 5, 6]
     assert Run(tmp_path / "b/train").steps("batch_loss") == [3, 6]
+
+
+def test_it_leaves_a_fit_that_was_backed_up(tmp_path):
+    model = make_model(2)
+    model.fit(X, Y, batch_size=8, verbose=0, callbacks=[BackupAndRestore(tmp_path / "b"), TensorBoard(tmp_path, update_freq=1)])
+    assert type(model.train_function).__name__ == "_Loop"
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert Run(tmp_path / "train").steps("batch_loss") == [1, 2, 3]
 
 
 def test_logs_that_are_arrays_or_nested(tmp_path):

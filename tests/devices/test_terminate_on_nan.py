@@ -12,7 +12,8 @@ import pytest
 import replicant
 from replicant.data import Dataset
 from replicant.errors import ArgumentError, CheckpointError, NonFiniteError
-from replicant.keras._nan_guard import Switch, _is_good
+from replicant.keras._nan_guard import _is_good, switch_of
+from replicant.keras._train_function import TrainFunction
 from replicant.keras.callbacks import BackupAndRestore, TerminateOnNaN
 
 BATCH_SIZE = 4
@@ -113,7 +114,7 @@ def test_good_batches_are_trained_on_as_ever() -> None:
     np.testing.assert_allclose(history["loss"], wanted["loss"], rtol=1e-6)
     for x, y in zip(state(model), state(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
-    assert not isinstance(expected.train_function, Switch)
+    assert not isinstance(expected.train_function, TrainFunction)
 
 
 def test_what_is_skipped_is_told() -> None:
@@ -336,10 +337,11 @@ def test_a_train_function_of_ones_own_is_refused() -> None:
 def test_a_guarded_step_is_compiled_once_and_gone_afterwards() -> None:
     model = create_small()
     fit(model, data((1,)), TerminateOnNaN("skip"), epochs=1)
-    switch = model.train_function
+    function, switch = model.train_function, switch_of(model)
     (program,) = switch._guarded.values()
     fit(model, data((1,)), TerminateOnNaN("skip"), epochs=1)
-    assert model.train_function is switch
+    assert model.train_function is function
+    assert switch_of(model) is switch
     assert switch._guarded == {False: program}
     assert "train_step" not in vars(model)
     fit(model, data((1,)), epochs=1)

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from ..errors import ArgumentError
+from ._train_function import Rank, Step, made, train_function_of
 
 _TOLD = "replicant_verdict"  # in the logs, on the way to the host
 _STATE = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
@@ -117,11 +118,10 @@ def _logs(model: Any, logs: dict[str, Any], metrics: list[Any], writes: Any) -> 
 
 
 class Switch:
-    """A model's ``train_function`` with and without a guard; each is made when it is first used, and compiled once."""
+    """A link of a model's train function that has guarded ones; each is made when it is first used, and compiled once."""
 
-    def __init__(self, model: Any, plain: Any):
+    def __init__(self, model: Any):
         self._model = model
-        self._plain = plain
         self._guarded: dict[bool, Any] = {}
         self._now: Any = None
         self._carried: Any = None
@@ -136,12 +136,12 @@ class Switch:
     def turn_on(self, *, latch: bool, then: Callable[[Any], Any] | None = None) -> None:
         """Guard the steps from now on; `then` gets the state after each call, and returns what goes on."""
         if latch not in self._guarded:
-            self._guarded[latch] = self._made(guarded(self._model, self._model.train_step, latch=latch))
+            self._guarded[latch] = made(self._model, guarded(self._model, self._model.train_step, latch=latch))
         self._now, self._then = self._guarded[latch], then
         self.forget(Verdict())
 
     def turn_off(self) -> None:
-        """Be the plain function again."""
+        """Take the steps as they are again."""
         self._now = self._then = None
         self.told.clear()
 
@@ -150,12 +150,10 @@ class Switch:
         self._carried = verdict.as_array()
         self.told.clear()
 
-    def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        """As Keras calls it."""
+    def __call__(self, plain: Step, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+        """One step, guarded or plain."""
         if self._now is None:
-            if self._plain is None:
-                self._plain = self._made(None)
-            return self._plain(state, iterator)
+            return plain(state, iterator)
         *parts, metrics = state
         logs, (*parts, metrics) = self._now((*parts, [*metrics, self._carried]), iterator)
         if _TOLD not in logs:
@@ -171,25 +169,12 @@ class Switch:
             state = self._then(state)
         return {key: value for key, value in logs.items() if key != _TOLD}, state
 
-    def _made(self, step: Callable[..., Any] | None) -> Any:
-        """The train function that the model makes, of `step` instead of its own."""
-        model, attributes = self._model, self._model.__dict__
-        before, own = model.train_function, attributes.get("train_step")
-        model.train_function = None
-        if step is not None:
-            attributes["train_step"] = step  # not an attribute of the layer: Keras would try to track it
-        try:
-            model.make_train_function()
-            return model.train_function
-        finally:
-            model.train_function = before
-            attributes.pop("train_step", None)
-            if own is not None:
-                attributes["train_step"] = own
-
 
 def switch_of(model: Any) -> Switch:
-    """The switch in place of the model's train function; there is one from now on."""
-    if not isinstance(model.train_function, Switch):
-        model.train_function = Switch(model, model.train_function)
-    return model.train_function
+    """The switch of the model's train function; there is one from now on."""
+    function = train_function_of(model)
+    switch = function.find(Switch)
+    if switch is None:
+        switch = Switch(model)
+        function.put(Rank.GUARD, switch)
+    return switch

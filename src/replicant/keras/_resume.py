@@ -26,6 +26,7 @@ from ..input.sources._generator import Generator
 from ._array_batches import Several, several
 from ._batches import wants_states
 from ._data import DatasetAdapter
+from ._train_function import Rank, Step, TrainFunction, train_function_of
 
 _RUN = "_replicant_fit_run"
 _LAST = 99  # the rank of all other callbacks
@@ -117,7 +118,7 @@ class FitRun:
         self.resume: Position | None = None
         self.logs: Any = {}  # of the last step
         self.before_saving: list[Callable[[], None]] = []  # called before the state of the fit is saved; they may end it
-        self._take: Any = None
+        self._function: TrainFunction | None = None
         self._epochs: Any = None
         self._passes: list[bool] = []
         self._pass: _Pass | None = None
@@ -247,33 +248,31 @@ class FitRun:
 
     def _end_of_epoch(self, resume: Position) -> tuple[int, int, Any]:
         """Keras cannot end an epoch without a step: it takes one that changes nothing and reports what the last one did."""
-        model, logs, take = self.model, self.logs, self.model.train_function
+        function, logs = train_function_of(self.model), self.logs
 
-        def nothing(state: Any, iterator: Any) -> tuple[Any, Any]:
-            del iterator
-            model.train_function = take
+        def nothing(inner: Step, state: Any, iterator: Any) -> tuple[Any, Any]:
+            del inner, iterator
+            function.take(nothing)
             return logs, state
 
-        model.train_function = nothing
+        function.put(Rank.SKIP, nothing)
         last = max(0, resume.num_steps - self._epochs.steps_per_execution)
         return last, resume.num_steps - 1, None
 
     def _note_logs(self) -> None:
         """What the last step reports is only told to callbacks, and there at the price of waiting for it."""
-        take = self.model.train_function
-        if take is None or getattr(take, "__self__", None) is self:  # None: Keras looks at the data before it makes its function
-            return
-        self._take = take
-        self.model.train_function = self._noting
+        if self.model.train_function is not None:  # Keras looks at the data before it makes its function
+            self._function = train_function_of(self.model)
+            self._function.put(Rank.NOTE, self._noting)
 
-    def _noting(self, state: Any, iterator: Any) -> tuple[Any, Any]:
-        self.logs, state = self._take(state, iterator)
+    def _noting(self, inner: Step, state: Any, iterator: Any) -> tuple[Any, Any]:
+        self.logs, state = inner(state, iterator)
         return self.logs, state
 
     def close(self) -> None:
         """Leave the model as it was."""
-        if getattr(self.model.train_function, "__self__", None) is self:
-            self.model.train_function = self._take
+        if self._function is not None:
+            self._function.take(self._noting)
 
     def check(self, resume: Position, num_epochs: int) -> None:
         """Raise CheckpointError unless this fit, of so many epochs, has as many batches as the other one."""

@@ -4,12 +4,15 @@ Keras's batch hooks cannot be used for this. A callback that has one makes Keras
 devices; and the input is read between the two hooks, not around them.
 """
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import keras
+
+from .._train_function import Rank, Step, TrainFunction, train_function_of
 
 
 class Watcher(Protocol):
@@ -28,17 +31,16 @@ class Watcher(Protocol):
         ...
 
 
-class WatchedTrainFunction:
-    """Stands in for ``model.train_function`` during a fit."""
+@dataclasses.dataclass(frozen=True)
+class _Watch:
+    """The link that tells a watcher."""
 
-    def __init__(self, inner: Any, watcher: Watcher):
-        self.inner = inner
-        self.watcher = watcher
+    watcher: Watcher
 
-    def __call__(self, state: Any, iterator: Any) -> tuple[Any, Any]:
+    def __call__(self, inner: Step, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         """What the watched function returns."""
         with self.watcher.around_step():
-            logs, state = self.inner(state, _watched(iterator, self.watcher))
+            logs, state = inner(state, _watched(iterator, self.watcher))
         self.watcher.on_step_dispatched(logs, state)
         return logs, state
 
@@ -62,14 +64,10 @@ def _num_rows(batch: Any) -> int:
 def attach(model: Any, watcher: Watcher) -> None:
     """Let `watcher` watch the model's train function, if it has one yet."""
     if model.train_function is not None:
-        model.train_function = WatchedTrainFunction(model.train_function, watcher)
+        train_function_of(model).put(Rank.WATCH, _Watch(watcher))
 
 
 def detach(model: Any, watcher: Watcher) -> None:
-    """The opposite of `attach`. Others that watch the same function, from outside or inside, stay."""
-    owner, name = model, "train_function"
-    while isinstance(link := getattr(owner, name), WatchedTrainFunction):
-        if link.watcher is watcher:
-            setattr(owner, name, link.inner)
-            return
-        owner, name = link, "inner"
+    """The opposite of `attach`. Others that watch the same function stay."""
+    if isinstance(model.train_function, TrainFunction):
+        model.train_function.take(_Watch(watcher))
