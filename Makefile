@@ -54,6 +54,7 @@ $(VENV)/.docs: $(STAMP)
 	@touch $@
 
 docs: $(VENV)/.docs
+	@cd docs && ../$(BIN)/python rooms.py --draw
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Every Python block of every page, the transcripts, the site.

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from replicant.input._rebatch import chunk_sizes
+from replicant.input.sharding._rebatch import chunk_sizes
 from replicant.plan._chips import CHIPS
 from replicant.plan._estimate import scaling
 

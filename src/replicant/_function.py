@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 import jax
 
 from .errors import ArgumentTypeError
-from .programs._program import Compiled
+from .programs._compiled import Compiled
 from .replicas._values import is_array
 from .variables._recorder import NotTraceable, current_recorder
 

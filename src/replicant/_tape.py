@@ -1,8 +1,9 @@
 """GradientTape and value_and_grad.
 
 The tape does not record values: the traced function *is* the recording. ``with tape`` marks a region of the trace and
-``tape.gradient`` leaves a mark that names target and sources; ``_interpret.py`` differentiates the equations between them. So the
-Python code runs once, any traced array can be a source, and the compiled program is the one that ``jax.value_and_grad`` makes.
+``tape.gradient`` leaves a mark that names target and sources; the interpreter (``tracing/_interpreter.py``) differentiates the
+equations between them. So the Python code runs once, any traced array can be a source, and the compiled program is the one that
+``jax.value_and_grad`` makes.
 
 Gradients are local: each replica's own, summed over replicas by the optimizer or by ``all_reduce`` (see ``_collectives.py``).
 """

@@ -13,9 +13,9 @@ import replicant
 from replicant.coordinator import ClusterCoordinator, OptaxOptimizer
 from replicant.coordinator.servers import _client, _gradients, _refs
 from replicant.errors import VariableError
-from replicant.variables import _recorder
+from replicant.variables import _recorder, _ref
 
-WATCHED = {module.__file__ for module in (_recorder, _client, _gradients, _refs)}
+WATCHED = {module.__file__ for module in (_recorder, _ref, _client, _gradients, _refs)}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def interrupted(step: Callable[[], Any], line: int) -> bool:
     def trace(frame: Any, event: str, _: Any) -> Any:
         nonlocal count, started
         code = frame.f_code
-        started = started or (code.co_filename == _recorder.__file__ and code.co_qualname == "Refs.store")
+        started = started or (code.co_filename == _ref.__file__ and code.co_qualname == "Refs.store")
         if not started or code.co_filename not in WATCHED:
             return trace
         count += event in ("call", "line")

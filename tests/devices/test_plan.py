@@ -18,7 +18,7 @@ import replicant
 from replicant.cli import main
 from replicant.errors import ArgumentError, ConfigurationError, ContextError
 from replicant.plan import Plan, _compile, make_plan
-from replicant.plan._compile import Step
+from replicant.plan._compile import FoundStep
 
 PROGRAM = """
 import sys
@@ -242,9 +242,9 @@ def test_a_step_that_the_compiler_refuses(said: str, expected: int | None, monke
         def compile(self) -> None:
             raise jax.errors.JaxRuntimeError(said)
 
-    lower = Step.lower
+    lower = FoundStep.lower
     monkeypatch.setattr(_compile, "_tpu_devices", lambda target: ["a chip"] * target.num_devices)
-    monkeypatch.setattr(Step, "lower", lambda self, where: Refused() if "a chip" in where.devices else lower(self, where))
+    monkeypatch.setattr(FoundStep, "lower", lambda self, where: Refused() if "a chip" in where.devices else lower(self, where))
     if expected is None:
         with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
             make_plan(by_fit, "v5e:2x4")
@@ -280,6 +280,37 @@ def test_a_strategy_plans_a_step_of_its_own() -> None:
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
     assert np.isfinite(float(everything(batch)))
+
+
+def test_a_strategy_plans_for_the_devices_that_it_has() -> None:
+    """The plan's program has the same arguments on the same devices as the one that was compiled for training."""
+    strategy = replicant.OneDeviceStrategy("cpu:0")
+    weight = replicant.Variable(np.zeros(3, "float32"), name="weight")
+
+    def step(x: Any) -> None:
+        weight.assign_sub(replicant.get_replica_context().all_reduce("SUM", keras.ops.sum(x, axis=0)))
+
+    batch = jax.numpy.ones((4, 3))
+    strategy.run(step, args=(batch,))
+    assert strategy.plan(step, args=(batch,), topology="cpu:1").batch == ((4, 3),)
+    assert weight.numpy().tolist() == [-4.0] * 3  # nothing was trained
+
+
+def test_copies_of_a_variable_are_counted_whole() -> None:
+    def program() -> None:
+        strategy = replicant.MirroredStrategy()
+        weight = replicant.Variable(1.0, name="weight", trainable=True)
+        with strategy.scope():
+            table = replicant.Variable(np.zeros((5, 7), "float32"), synchronization="ON_READ", aggregation="SUM", trainable=False)
+
+        def step(x: Any) -> None:
+            table.assign_add(keras.ops.ones((5, 7)))
+            _grow(weight, x)
+
+        for batch in strategy.experimental_distribute_dataset(replicant.data.Dataset.range(64).batch(16)):
+            strategy.run(step, args=(batch,))
+
+    assert make_plan(program, "gpu:8xh100").other_state == 4 * 5 * 7
 
 
 def test_a_cpu_step_is_measured() -> None:

@@ -13,9 +13,9 @@ import replicant
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
 from replicant.coordinator import ClusterCoordinator, embedding_lookup
 from replicant.coordinator._partitioners import Partitioner
-from replicant.coordinator.keras._variables import prepare_rule
 from replicant.coordinator.processes import _cluster as cluster_module
 from replicant.coordinator.processes._transport import Threads
+from replicant.coordinator.servers import _allocator
 from replicant.coordinator.servers import _store as store_module
 from replicant.coordinator.servers._apply import Applier
 from replicant.coordinator.servers._client import Client, Link
@@ -129,7 +129,7 @@ def test_addresses_on_other_machines(job):
 
 
 def test_a_server_has_room_for_so_many_shards(strategy, monkeypatch):
-    monkeypatch.setattr(cluster_module, "MAX_SHARDS", 2)
+    monkeypatch.setattr(_allocator, "MAX_SHARDS", 2)
     with strategy.scope():
         first = replicant.Variable(1.0)
         replicant.Variable(2.0)
@@ -268,7 +268,7 @@ def test_optimizers_that_cannot_be_applied(strategy):
     with pytest.raises(ArgumentError, match="LossScaleOptimizer does not work with parameter servers: use the optimizer itself"):
         scaled.apply([np.ones(1, "f4")], [v])
     with pytest.raises(ArgumentError, match=r"The optimizer was not made in strategy.scope\(\) of this program\."):
-        prepare_rule(strategy.cluster, strategy.site, 999, [])
+        strategy.site.prepare(999, [])
 
 
 def test_positions_in_fit(strategy):
@@ -307,7 +307,7 @@ def test_nobody_waits_for_a_watching_thread_that_has_failed(strategy):
     def fail(*_):
         raise RuntimeError("no memory")
 
-    strategy.cluster.on_message = fail
+    strategy.relay.said = fail
     waiting = coordinator.schedule(lambda: 2)
     with pytest.raises(LostProcessError, match=r"The thread that watches workers and servers failed: RuntimeError: no memory"):
         coordinator.join(timeout=60)

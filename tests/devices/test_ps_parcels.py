@@ -71,7 +71,7 @@ def test_a_dataset_travels_once_to_each_worker_and_is_dropped_with_its_last_name
 
 
 def test_functions_that_are_no_longer_kept_travel_again(coordinator, monkeypatch):
-    monkeypatch.setattr("replicant.coordinator.scheduling._dispatch._MAX_FUNCTIONS", 2)
+    monkeypatch.setattr("replicant.coordinator.scheduling._closures._MAX_FUNCTIONS", 2)
     functions = [lambda i=i: i for i in range(4)]
     for _ in range(3):
         values = [coordinator.schedule(function) for function in functions]

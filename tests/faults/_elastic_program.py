@@ -4,6 +4,8 @@ skew: rank 2 kills itself; when its replacement has come, rank 1 is between two 
 rank 1. An array of the old world is kept, which keeps XLA's client.
 early: rank 0 kills itself before it has connected to anybody.
 stuck: rank 2 kills itself, and rank 1 does not leave the step that it is in.
+connect, backends, mesh, sockets, step: rank 1 kills itself once all connect to each other: before it has, before its devices are
+made, before it exchanges anything, before the workers tell each other about their sockets, and before its first step.
 """
 
 import os
@@ -23,7 +25,26 @@ if MODE == "early" and RANK == "0" and IS_FIRST:
 import numpy as np  # noqa: E402
 
 import replicant  # noqa: E402
-from replicant.cluster import _bootstrap, _gloo_sockets, _heartbeat  # noqa: E402
+from replicant.cluster import _bootstrap, _devices, _gloo_sockets, _heartbeat  # noqa: E402
+
+WHERE = {
+    "connect": (type(_bootstrap._private()), "client"),
+    "backends": (_devices, "start"),
+    "mesh": (_devices, "_exchange"),
+    "sockets": (_gloo_sockets, "listening_ports"),
+}
+
+
+def die(*args: object, **kwargs: object) -> None:
+    if MODE != "sockets" or len(calls) == 1:
+        say("killed")
+        os.kill(os.getpid(), signal.SIGKILL)
+    calls.append(None)
+
+
+calls: list[None] = []
+if MODE in WHERE and RANK == "1" and IS_FIRST:
+    setattr(*WHERE[MODE], die)
 
 kept: list[Any] = []  # ports of the world's exchange, and an array
 
@@ -39,12 +60,14 @@ def train() -> int:
         own, peers, _ = kept[0]
         sockets = _gloo_sockets._sockets()
         say("open", sum(state == ESTABLISHED and (local in own or remote in peers) for _, local, remote, state in sockets))
+    if MODE == "step" and RANK == "1" and IS_FIRST:
+        die()
     ones = strategy.experimental_distribute_values_from_function(lambda _: np.float32(1))
 
     def step(x):
         return replicant.get_replica_context().all_reduce("SUM", x)
 
-    for number in range(NUM_STEPS if generation == 2 or MODE == "stuck" else 1_000_000):
+    for number in range(NUM_STEPS if generation == 2 or MODE in ("stuck", "step", *WHERE) else 1_000_000):
         total = strategy.run(step, args=(ones,))
         assert float(strategy.experimental_local_results(total)[0]) == strategy.num_replicas_in_sync
         say("step", number, "generation", generation)

@@ -1,5 +1,6 @@
 """What tests launch: ``_launched.py WHAT``, one function per misfortune. It speaks to the supervisor without importing JAX."""
 
+import atexit
 import os
 import signal
 import subprocess
@@ -94,6 +95,13 @@ def frozen() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     if GENERATION == 0:
         time.sleep(FOR_EVER)
+
+
+def frozen_at_its_end() -> None:
+    """Rank 1 stops for ever once its program has come to its end."""
+    if RANK == 1:
+        atexit.register(os.kill, os.getpid(), signal.SIGSTOP)  # runs after what the heartbeat registers
+    steps(5)
 
 
 def raises() -> None:

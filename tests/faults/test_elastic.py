@@ -62,3 +62,15 @@ def test_who_does_not_leave_its_step_is_replaced_and_the_others_wait_for_nobody(
     )
     assert "[0] done with" in out
     assert "rank 0 (" not in said
+
+
+# Who has begun to register with JAX's coordination service cannot be told anything for six seconds.
+@pytest.mark.parametrize(
+    ("mode", "seconds"), [("connect", 10.0), *((mode, 5.0) for mode in ("backends", "mesh", "sockets", "step"))]
+)
+def test_who_dies_while_all_connect_costs_the_others_seconds(tmp_path: Path, mode: str, seconds: float) -> None:
+    out, said = run(tmp_path, mode)
+    assert len(re.findall(r"rank \d \(.*\) was ended by SIGKILL", said)) == 1, said
+    waited = min(times(out, r"step 0 generation \d")) - times(out, "killed")[0]
+    assert waited < seconds, said + out
+    assert len(re.findall(r"\] done with", out)) >= 2

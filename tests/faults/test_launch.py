@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from replicant.errors import ConfigurationError
-from replicant.launch import Settings, Supervisor, _elastic, _service, _team
+from replicant.launch import Settings, Supervisor, _clock, _elastic, _service
 
 SCRIPT = Path(__file__).with_name("_launched.py")
 SECONDS = 120.0  # for what happens at once, on a machine that does much else
@@ -154,6 +154,18 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         wait_until_gone(pid)
 
 
+def test_a_worker_that_is_frozen_after_its_program_has_ended_is_ended(tmp_path: Path) -> None:
+    started = time.monotonic()
+    result = launch(tmp_path, "frozen_at_its_end", workers=2, heartbeat=1.0, finish=300.0)
+    assert result.code == 0
+    assert time.monotonic() - started < 40
+    assert re.fullmatch(
+        r"replicant launch: rank 1 \(host \S+, pid \d+\) had come to the end of its program, but its process gave no sign of life "
+        r"for 11 s and was ended\. It counts as ended well\.\n",
+        result.err,
+    )
+
+
 def test_a_frozen_worker_is_named_and_replaced(tmp_path: Path) -> None:
     result = launch(tmp_path, "frozen", workers=3, heartbeat=3.0, max_restarts=1)
     assert result.code == 0
@@ -237,7 +249,7 @@ class Slow(io.StringIO):
 
 
 def test_a_supervisor_that_was_stopped_blames_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_team, "_AWAY", 1.0)
+    monkeypatch.setattr(_clock, "AWAY_SECONDS", 1.0)
     out = Slow()
     assert launch(tmp_path, "patient", heartbeat=2.5, out=out).code == 0
     assert out.has_stopped

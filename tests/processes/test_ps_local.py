@@ -22,7 +22,7 @@ from replicant.coordinator import ClusterCoordinator, FixedShardsPartitioner, em
 from replicant.data import Dataset
 from replicant.errors import ContextError, LostProcessError
 
-from replicant.coordinator import _dispatch
+from replicant.coordinator.scheduling import _dispatch
 _dispatch._MAX_ATTEMPTS = 2  # that a poisonous function costs: each takes seconds
 answers = {}
 strategy = replicant.ParameterServerStrategy(variable_partitioner=FixedShardsPartitioner(2))

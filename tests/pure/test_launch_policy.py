@@ -2,6 +2,7 @@
 
 import pytest
 
+from replicant.launch._clock import Clock
 from replicant.launch._policy import Decision, Failure, Kind, decide, describe, exit_code, first_cause, is_short, of_exit
 from replicant.launch._progress import Progress, slowest, status_line, straggler
 
@@ -144,7 +145,6 @@ def test_what_is_no_beat_is_no_sign_of_life(message: dict[str, object]) -> None:
 
 
 def test_time_in_which_nobody_looked_counts_for_nobody() -> None:
-    progress = beats((10, 1.0, 0.5))
-    progress.pause(60.0)
-    assert (progress.seen, progress.moved) == (61.0, 61.0)
-    Progress().pause(60.0)
+    times = iter([100.0, 101.0, 106.0, 111.5, 112.0, 172.0, 172.5])  # one tick of 5.5 s, and one of a minute
+    clock = Clock(lambda: next(times))
+    assert [clock.read() for _ in range(6)] == [101.0, 106.0, 106.0, 106.5, 106.5, 107.0]

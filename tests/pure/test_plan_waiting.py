@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from replicant.plan import _analysis_cache
-from replicant.plan._compile import Compiled
+from replicant.plan._compile import Analysis
 from replicant.plan._exchanges import Exchange
 from replicant.plan._stages import stage
 from replicant.plan._waiting import Waiting, waiting
 from replicant.runtime._compile_cache import CompileCache, _whole
 
-ANALYSIS = Compiled("compiled for 8 x TPU v5e", 1.5e9, 3.0e8, 100, 7, (Exchange("all-reduce", 32, 8),), 2.0)
+ANALYSIS = Analysis("compiled for 8 x TPU v5e", 1.5e9, 3.0e8, 100, 7, (Exchange("all-reduce", 32, 8),), 2.0)
 
 
 def test_an_analysis_is_kept_for_the_same_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_an_analysis_is_kept_for_the_same_program(tmp_path: Path, monkeypatch: p
     key = _analysis_cache.key_of("a program", "v5e:2x4", False)
     assert _analysis_cache.find(key) is None
     _analysis_cache.keep(key, ANALYSIS)
-    assert Compiled(**_analysis_cache.find(key) or {}) == ANALYSIS
+    assert Analysis(**_analysis_cache.find(key) or {}) == ANALYSIS
     assert (
         len({key, _analysis_cache.key_of("a program", "v5e:2x4", True), _analysis_cache.key_of("another", "v5e:2x4", False)}) == 3
     )

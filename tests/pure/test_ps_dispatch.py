@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicant.coordinator.processes._cluster import Member
+from replicant.coordinator.processes._events import Relay
 from replicant.coordinator.processes._health import Health
+from replicant.coordinator.processes._member import Member
 from replicant.coordinator.scheduling import _dispatch
 from replicant.coordinator.scheduling._dispatch import Dispatcher
 from replicant.coordinator.wire._channel import Channel
@@ -25,7 +26,8 @@ class Play:
         self.lock, self.keeps_answers, self.closed, self.failure = threading.RLock(), True, False, None
         self.ends, self.ended, self.servers = {}, [], []
         self.workers = [self.start(i, i + 1) for i in range(num_workers)]
-        self.dispatcher = Dispatcher(self, lambda *_: None, None)
+        self.relay = Relay()
+        self.dispatcher = Dispatcher(self, self.relay, lambda *_: None, None)
 
     def start(self, index, client):
         here, there = Channel.pair("the coordinator", f"worker {index}")
@@ -36,7 +38,7 @@ class Play:
         return Member("worker", index, here, running, client=client, ready=True)
 
     def wake(self):
-        self.on_wake()
+        self.relay.woken()
 
     def check(self):
         if self.failure is not None:
@@ -58,15 +60,15 @@ class Play:
         """Returns its successor."""
         if executing is not None:
             worker.running.pulse.begin(*executing)
-        self.on_lost(worker, "was killed by SIGKILL")
+        self.relay.lost(worker, "was killed by SIGKILL")
         worker.control.close()
         self.ends.pop(worker.client).close()
         successor = self.workers[worker.index] = self.start(worker.index, worker.client + 100)
-        self.on_ready(successor)
+        self.relay.ready(successor)
         return successor
 
     def answer(self, worker, closure, attempt):
-        self.on_message(worker, ("done", closure, attempt, None, (0.001, 0, 0), None))
+        self.relay.said(worker, ("done", closure, attempt, None, (0.001, 0, 0), None))
 
     def close(self):
         for worker in self.workers:
@@ -126,7 +128,7 @@ def test_workers_that_die_before_they_begin_anything_end_the_cluster_some_time(p
     for _ in range(19):
         worker = play.lose(worker)
     assert play.failure is None
-    play.on_lost(worker, "ended with exit code 1")
+    play.relay.lost(worker, "ended with exit code 1")
     with pytest.raises(LostProcessError, match=r"20 workers were lost one after the other before they called any of the functions"):
         play.dispatcher.join(60)
 
@@ -144,10 +146,11 @@ def test_an_answer_of_an_attempt_that_no_longer_counts_is_left_out(play):
 def test_a_worker_that_is_lost_while_the_coordinator_is_made_is_not_given_anything():
     play = Play(1)
     old, half_way = play.workers[0], threading.Event()
+    play.relay = Relay()  # there is no coordinator yet
 
     def replace():  # as the watching thread does
         with play.lock:
-            play.on_lost = lambda *_: None  # there is no coordinator yet
+            play.relay.lost(old, "was killed by SIGKILL")
             half_way.set()
             time.sleep(0.1)
             play.workers[0] = play.start(0, 101)
@@ -155,7 +158,7 @@ def test_a_worker_that_is_lost_while_the_coordinator_is_made_is_not_given_anythi
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(replace)
         half_way.wait(60)
-        play.dispatcher = Dispatcher(play, lambda *_: None, None)
+        play.dispatcher = Dispatcher(play, play.relay, lambda *_: None, None)
         done.result(60)
     schedule(play, 1)
     assert (play.sent(old), play.sent(play.workers[0])) == ([], [(0, 0)])
@@ -165,7 +168,7 @@ def test_a_worker_that_is_lost_while_the_coordinator_is_made_is_not_given_anythi
 
 def look(play, seconds):
     for _ in range(seconds):
-        play.on_look(1.0)
+        play.relay.look(1.0)
 
 
 NOT_BUSY = "worker 0 was to be busy with closure 0 (attempt 0), and has not been for 61 s: it is busy with "
@@ -231,7 +234,7 @@ def test_where_nothing_ends_a_warning_says_who_has_what(play, caplog):
 
 def test_joining_with_an_error_waits_no_longer_than_it_was_told(play):
     failing, _ = schedule(play, 2)
-    play.on_message(
+    play.relay.said(
         play.workers[0], ("failed", 0, 0, _dispatch.pack_error(ZeroDivisionError("x"), "the worker"), (0.001, 0, 0), None)
     )
     with pytest.raises(ZeroDivisionError):

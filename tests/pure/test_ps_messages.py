@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from replicant.coordinator._remote_value import RemoteValue
-from replicant.coordinator.scheduling._queue import Task
 from replicant.coordinator.servers import _client
 from replicant.coordinator.servers._client import Client, Link
 from replicant.coordinator.servers._ledger import PushName
@@ -18,6 +17,7 @@ from replicant.coordinator.servers._store import ServerMemory
 from replicant.coordinator.wire import _errors
 from replicant.coordinator.wire._channel import Channel, Closed
 from replicant.coordinator.wire._memory import Memory
+from replicant.coordinator.wire._task import Task
 from replicant.coordinator.workers._datasets import PerWorkerValues
 from replicant.coordinator.workers._pickling import pack_plain
 from replicant.errors import LostProcessError

@@ -2,7 +2,8 @@
 
 import pytest
 
-from replicant.coordinator.scheduling._queue import UNKNOWN_SECONDS, ClosureQueue, Task
+from replicant.coordinator.scheduling._queue import UNKNOWN_SECONDS, ClosureQueue
+from replicant.coordinator.wire._task import Task
 
 
 def taken(queue, worker):

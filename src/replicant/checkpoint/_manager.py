@@ -164,15 +164,17 @@ class CheckpointManager:
             self._lock.acquire()
         number, now = chiefs("checkpoint number", lambda: [self._next_number(), time.time()])
         number = int(checkpoint_number) if checkpoint_number is not None else number
-        stay, preserved, gone = self._plan(Saved(number, now, judged, self._best_metric, self._mode))
+        stay, preserved, gone = self._sorted_out(Saved(number, now, judged, self._best_metric, self._mode))
         last_preserved = preserved[-1].saved_at if preserved else self._last_preserved
         extra = {"saved_at": now, "metric": judged, "last_preserved": last_preserved}
         extra |= {"metric_name": self._best_metric, "mode": self._mode}
         apply = functools.partial(self._apply, stay, preserved, gone, last_preserved)
-        path = self._checkpoint._write(Path(self._path(number)), number, options, extra=extra, then=apply)
+        path = self._checkpoint._write(  # noqa: SLF001 - what is behind all ways to save; no name for users
+            Path(self._path(number)), number, options, extra=extra, then=apply
+        )
         if not is_writer():
             self._apply(stay, preserved, [], last_preserved)
-        self._checkpoint._save_counter = number
+        self._checkpoint._save_counter = number  # noqa: SLF001 - whose numbers are given here
         self._last_step = step
         return path
 
@@ -270,7 +272,7 @@ class CheckpointManager:
                 stacklevel=3,
             )
 
-    def _plan(self, new: Saved) -> tuple[list[Saved], list[Saved], list[Saved]]:
+    def _sorted_out(self, new: Saved) -> tuple[list[Saved], list[Saved], list[Saved]]:
         """What stays, is preserved and goes once `new` is whole."""
         saved = [*self._saved, new]
         return divided(

@@ -53,8 +53,7 @@ class PreemptionCheckpointHandler:
         elif checkpoint_dir is not None:
             raise ArgumentError("PreemptionCheckpointHandler: a CheckpointManager has its own directory; leave checkpoint_dir out.")
         self._manager = manager
-        self._num_calls = 0
-        manager.checkpoint.preemption_handler = _Calls(self)
+        self._calls = manager.checkpoint.preemption_handler = _Calls()
         self._termination = Termination(termination_config or TerminationConfig())
         manager.restore_or_initialize()
         self._termination.start()
@@ -62,7 +61,7 @@ class PreemptionCheckpointHandler:
     @property
     def total_run_calls(self) -> int:
         """How often ``run`` was called, by this program and those that it continues."""
-        return self._num_calls
+        return self._calls.number
 
     @property
     def is_preempted(self) -> bool:
@@ -72,7 +71,7 @@ class PreemptionCheckpointHandler:
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call ``fn(*args, **kwargs)``; save and leave after it if the program was asked to. Returns what `fn` returns."""
         result = fn(*args, **kwargs)
-        self._num_calls += 1
+        self._calls.number += 1
         self.save_checkpoint_if_preempted()
         return result
 
@@ -82,7 +81,8 @@ class PreemptionCheckpointHandler:
         Raises SystemExit with the exit code, unless there is an `exit_fn`.
         """
         if self._termination.leaves_now():
-            self._manager._save(lambda: None, check_interval=False)  # nobody had the time to measure a metric
+            # Nobody had the time to measure a metric.
+            self._manager._save(lambda: None, check_interval=False)  # noqa: SLF001 - no name for users
             self._manager.close()
             self._termination.leave()
 
@@ -100,15 +100,15 @@ class PreemptionCheckpointHandler:
 class _Calls:
     """The number of calls, as part of the checkpoint."""
 
-    def __init__(self, handler: PreemptionCheckpointHandler):
-        self._handler = handler
+    def __init__(self) -> None:
+        self.number = 0
 
     def state(self) -> int:
         """The number."""
-        return self._handler._num_calls
+        return self.number
 
     def restore(self, state: int) -> None:
         """Go on counting. Raises ArgumentError unless `state` is a number of calls."""
         if type(state) is not int or state < 0:
             raise ArgumentError(f"{state!r} is no number of calls.")
-        self._handler._num_calls = state
+        self.number = state

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import ArgumentTypeError, DamagedCheckpointError
 from ..replicas._copies import VariableAggregation
-from ..replicas._placement import on_all
+from ..replicas._placement import host_copy
 from ..replicas._values import Mirrored, PerReplica
 from ..variables._ref import Ref
 from ._states import Stateful, StoredState
@@ -78,18 +78,14 @@ def fetch(item: Any) -> Any:
         if not stacked:
             return value
         item.expose()
-        return Copies(value, np.asarray(on_all(_same, raw)), item.aggregation.name)
+        return Copies(value, host_copy(raw), item.aggregation.name)
     if isinstance(item, Stateful):
         return item.get()
     if isinstance(item, Mirrored):
         return fetch(_bare(item))
     if isinstance(item, jax.Array):
-        return item if jnp.issubdtype(item.dtype, jax.dtypes.prng_key) else np.asarray(on_all(_same, item))
+        return item if jnp.issubdtype(item.dtype, jax.dtypes.prng_key) else host_copy(item)
     return np.array(item, copy=True) if isinstance(item, np.ndarray | np.generic) else item
-
-
-def _same(x: jax.Array) -> jax.Array:
-    return x
 
 
 def encode(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -35,11 +35,6 @@ class BackgroundWriter:
             error, self._error = self._error, None
             raise error
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a write is in progress."""
-        return self._thread is not None and self._thread.is_alive()
-
     def _run(self, write: Callable[[], None]) -> None:
         try:
             write()

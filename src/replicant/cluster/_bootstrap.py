@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import AlreadyStartedError, ClusterError, UnreachableError
-from . import _gloo_sockets, _heartbeat, _rollcall
+from . import _devices, _gloo_sockets, _heartbeat, _rollcall
 from ._addresses import is_loopback, split_address
 from ._claims import Claim, problem_of
 from ._environ import Environ, number
@@ -38,6 +38,7 @@ OUTSIDE = "outside"
 # What XLA says of an exchange that a peer has broken off; NCCL calls its own failures INTERNAL.
 _STATUS = re.compile("(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): |INTERNAL: .*(NCCL|Gloo)", re.DOTALL)
 _FAILURE_GRACE_SECONDS = 15.0  # that process 0 stays after an error of its own, for the others to read it
+_CUT_SECONDS = 2.0  # that process 0 stays where it hears nobody: JAX aborts those to whom a link heals, and who find nothing there
 _JAX_HEARTBEAT_SECONDS = 3600  # JAX aborts a worker that was silent and comes back; our own watch names it before
 _CALL_SECONDS = 2.0  # for an answer of the coordination service
 _TRY_SECONDS = 1  # to connect where the workers may form anew meanwhile; JAX takes some seconds more
@@ -163,7 +164,7 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
         made.who = _compared(made, timeouts)
     ports = _gloo_sockets.listening_ports()
     with jax_private.gloo_at(_own_address(made, address)):
-        platform = _start_backends()
+        platform = _devices.start(store, membership.num_processes)
     if outside:
         mine = _gloo_sockets.listening_ports() - ports
         theirs = [json.loads(text) for text in made.exchange("sockets", json.dumps(sorted(mine)), timeouts.start)]
@@ -192,13 +193,6 @@ def _compared(made: World, timeouts: Timeouts) -> tuple[str, ...]:
     return tuple(who for who, _ in said)
 
 
-def _start_backends() -> str:
-    """The platform of this process's devices."""
-    import jax
-
-    return jax.devices()[0].platform
-
-
 def _disconnect() -> None:
     found, _state["world"] = _state["world"], None
     if found is not None:
@@ -223,6 +217,8 @@ def _leave(text: str) -> None:
     found = _state["world"]
     if found is not None:
         found.report_end(well=False)
+        if _state["service"] is not None:
+            time.sleep(_CUT_SECONDS)
     _exit(1)
 
 

@@ -22,7 +22,6 @@ from ._lines import MAX_STRANGERS_LINE, parse_message
 
 _SLICE_SECONDS = 0.5  # the longest single wait
 _TELL_SECONDS = 5.0  # for all to hear the answer
-_OTHER_VERSION = "Process 0 runs another version of Replicant: install the same on all workers."
 _TURNED_AWAY = 5  # claims that are remembered for the message
 
 

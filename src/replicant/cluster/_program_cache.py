@@ -56,7 +56,9 @@ def _install() -> bool:
         return False
     if known != _EXPECTED:
         return False
-    hash_others, hash_options, own = keys._hash_accelerator_config, keys._hash_serialized_compile_options, processor()
+    hash_others = keys._hash_accelerator_config  # noqa: SLF001 - JAX has no public name for it
+    hash_options = keys._hash_serialized_compile_options  # noqa: SLF001 - nor for this
+    own = processor()
 
     def hash_devices(hash_obj: Any, accelerators: Any) -> None:
         devices = list(accelerators.flat)
@@ -69,5 +71,6 @@ def _install() -> bool:
         del strip_device_assignment
         hash_options(hash_obj, compile_options_obj, strip_device_assignment=True)
 
-    keys._hash_accelerator_config, keys._hash_serialized_compile_options = hash_devices, hash_without_ids
+    keys._hash_accelerator_config = hash_devices  # noqa: SLF001 - it is replaced by this
+    keys._hash_serialized_compile_options = hash_without_ids  # noqa: SLF001 - likewise
     return True

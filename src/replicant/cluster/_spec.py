@@ -36,7 +36,7 @@ class ClusterSpec:
 
     def __init__(self, cluster: "Mapping[str, Any] | ClusterSpec") -> None:
         if isinstance(cluster, ClusterSpec):
-            self._jobs: dict[str, dict[int, str | None]] = cluster._jobs
+            self._jobs: dict[str, dict[int, str | None]] = cluster._jobs  # noqa: SLF001 - of the same class
             return
         problem = structure_problem(cluster)
         if problem is not None:

@@ -4,14 +4,13 @@ Everything here goes over the coordination service's key-value store; nothing wa
 workers are missing and what is known of them. All workers call `exchange`, `agree` and `tell` in the same order.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..errors import WorkerLostError, WorkerMismatchError
@@ -27,6 +26,7 @@ _BEAT_SECONDS = 1.0
 _URGENT_SECONDS = 0.25  # between beats while something is wrong
 _MANY = 512  # workers, from which on looks and beats are rarer, so that all of them together are not
 _GRACE_SECONDS = 3.0  # for this worker's own error, once another has failed
+_SILENT_GRACE_SECONDS = 1.0  # once another is silent: a cut link brings no error
 _MAX_FAILURE = 4000  # characters
 
 
@@ -414,7 +414,8 @@ class World:
                 continue
             now = time.monotonic()
             troubled_since = troubled_since or now - max(0.0, longest - self.timeouts.heartbeat)  # since it could be known
-            if now - troubled_since > _GRACE_SECONDS and not self._ended.is_set():
+            grace = _GRACE_SECONDS if failed else _SILENT_GRACE_SECONDS
+            if now - troubled_since > grace and not self._ended.is_set():
                 leave(f"Worker {self.process_id} of {self.num_processes} ends, because it cannot go on alone.{self._known()}")
                 return
 
@@ -433,14 +434,6 @@ class World:
             news = lookout.look(ranks, fates["ended"], fates["failed"], bool(fates["leave"]), time.monotonic())
             self._try(self.store.put, f"{self._prefix}/news/now", news.text(), overwrite=True)
         return lookout.news
-
-    @contextlib.contextmanager
-    def explained(self, what: str, errors: "tuple[type[BaseException], ...]") -> Iterator[None]:
-        """Around work of all workers: its `errors` become WorkerLostError if another worker is the cause."""
-        try:
-            yield
-        except errors as error:
-            raise self.lost(what, error) from error
 
     def wait_for_others(self, timeout_seconds: float) -> None:
         """Until all others have ended or failed, or give no sign of life: process 0 holds what they speak over."""

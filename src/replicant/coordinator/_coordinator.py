@@ -65,12 +65,12 @@ class ClusterCoordinator:
             )
         mode = _Mode(max_staleness, synchronous, backup_workers)
         mode.check(strategy.shape.num_workers)
-        found: ClusterCoordinator | None = strategy.__dict__.get("_coordinator")
+        found: ClusterCoordinator | None = strategy._coordinator  # noqa: SLF001 - where the strategy keeps its only one
         if found is None:
-            found = strategy.__dict__["_coordinator"] = object.__new__(cls)
+            found = strategy._coordinator = object.__new__(cls)  # noqa: SLF001 - likewise
             found._strategy, found._mode = strategy, mode
             rounds = Rounds(found.functions_per_update, backup_workers) if synchronous else None
-            found._dispatcher = Dispatcher(strategy.cluster, strategy.site.prepare, max_staleness, rounds)
+            found._dispatcher = Dispatcher(strategy.cluster, strategy.relay, strategy.site.prepare, max_staleness, rounds)
         else:
             found._mode.check_same(mode)
         return found

@@ -13,7 +13,7 @@ from ..variables import _recorder
 from ..variables._known import is_variable, ref_of
 from ..variables._recorder import current_recorder
 from ..variables._ref import Ref
-from .servers._refs import ServerRef, check_readable, check_rows, trace_of
+from .servers._refs import ServerRef, check_readable, check_rows, notes_of
 
 
 class _ShardRef(Ref):
@@ -65,7 +65,7 @@ def embedding_lookup(params: Any, ids: Any) -> jax.Array:
     if ref.tables is None:
         ref.tables = [_ShardRef(ref, i) for i in range(len(ref.spec.shards))]
     rows = _recorder.own_value(_take(ref, [recorder.read(table) for table in ref.tables], ids))
-    trace_of(recorder).lookups.append((rows, ids))
+    notes_of(recorder).lookups.append((rows, ids))
     _recorder.tell_listeners(ref, rows, recorder)
     return rows
 

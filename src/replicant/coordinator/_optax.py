@@ -11,6 +11,7 @@ from ..replicas._context import active_strategy
 from ..variables._known import is_variable, ref_of
 from ..variables._variable import Variable
 from ._optax_rule import OptaxRule, Probe, check_transformation
+from ._server_strategy import ServerStrategy
 from ._variable import ServerVariable
 from .servers._gradients import Part, push_gradients
 from .servers._refs import ServerRef
@@ -53,9 +54,9 @@ class OptaxOptimizer:
     """
 
     def __init__(self, transformation: Any, variables: Any):
-        strategy: Any = active_strategy()
-        if not hasattr(strategy, "place_variable"):
+        if not isinstance(active_strategy(), ServerStrategy):
             raise ContextError("Make an OptaxOptimizer in the scope of a ParameterServerStrategy: with strategy.scope(): ...")
+        strategy: Any = active_strategy()  # the coordinator's: on a worker the first variable below raises
         self.variables = variables
         refs = self._refs()
         probe = check_transformation(transformation)
@@ -90,7 +91,7 @@ class OptaxOptimizer:
         push_gradients(self._counter(), self.iterations.value(), 0.0, [Part([g for g, _ in pairs])], refs)
 
     def _counter(self) -> ServerRef:
-        return self.iterations._ref  # type: ignore[return-value]
+        return ref_of(self.iterations)  # type: ignore[return-value]
 
     def _refs(self) -> list[ServerRef]:
         leaves = jax.tree.leaves(self.variables, is_leaf=is_variable)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArgumentError
-from .servers._push import pad_rows
+from .servers._padded_update import update_padded
 from .workers import _pickling
 
 _STEPS = (0, 1, 2, 999_999)  # counts that a transformation is tried at
@@ -22,7 +22,7 @@ class Probe(NamedTuple):
 
 
 class OptaxRule:
-    """See ``_apply.Rule``. table: for each (server, shard) its shape and the shards of the state that go with it."""
+    """See ``servers._apply.Rule``. table: for each (server, shard) its shape and the shards of the state that go with it."""
 
     def __init__(self, blob: bytes, table: dict[tuple[int, int], tuple[tuple[int, ...], list[int]]], server: int):
         self._transformation, self._probe = _pickling.loads(blob)
@@ -34,17 +34,8 @@ class OptaxRule:
     def update(
         self, step: int, learning_rate: float, items: list[tuple[int, np.ndarray, list[np.ndarray]]], outs: list[list[np.ndarray]]
     ) -> None:
-        sizes = [self._size(shard, gradient) for shard, gradient, _ in items]
-        gradients = [pad_rows(gradient, size) for (_, gradient, _), size in zip(items, sizes, strict=True)]
-        values = [[pad_rows(x, size) for x in old] for (_, _, old), size in zip(items, sizes, strict=True)]
-        news = self._compiled(np.int32(step), gradients, values)
-        for new, out in zip(news, outs, strict=True):
-            for x, target in zip(new, out, strict=True):
-                np.copyto(target, np.asarray(x)[: target.shape[0]] if target.ndim else np.asarray(x))
-
-    def _size(self, shard: int, gradient: np.ndarray) -> int | None:
-        """How many rows are computed for some rows of a shard; None for the whole shard."""
-        return None if gradient.shape == self._table[shard][0] else 1 << (gradient.shape[0] - 1).bit_length()
+        program = functools.partial(self._compiled, np.int32(step))
+        update_padded(program, lambda shard: self._table[shard][0], items, outs)
 
     @functools.cached_property
     def _compiled(self) -> Any:

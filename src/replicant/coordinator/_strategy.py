@@ -1,22 +1,23 @@
 """ParameterServerStrategy: variables on servers, workers that compute at their own pace."""
 
-import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..cluster import ClusterResolver
-from ..errors import ContextError
+from ..errors import ArgumentError, ContextError
 from ..replicas._context import entered
 from ..replicas._placement import Placement
-from ..strategies._strategy import Strategy
+from ._libraries import connect_libraries
 from ._partitioners import VariablePartitioner, check_partitioner, num_shards
+from ._server_strategy import ServerStrategy
 from ._variable import ServerVariable
 from .processes._cluster import Cluster
+from .processes._environment import child_role
+from .processes._events import Relay
 from .processes._shape import ClusterShape, shape_of
-from .processes._transport import Processes, Threads, Transport, child_role
+from .processes._transport import Processes, Threads, Transport
 from .ray._transport import RayTransport
 from .servers._placing import cut_rows
 from .servers._site import Site
@@ -25,7 +26,7 @@ from .servers._store import VariableSpec
 _TRANSPORTS: dict[str, type[Any]] = {"local": Processes, "ray": RayTransport, "threads": Threads}
 
 
-class ParameterServerStrategy(Strategy):
+class ParameterServerStrategy(ServerStrategy):
     """Asynchronous training: variables lie on parameter servers, workers read them, compute, and push changes.
 
     Args:
@@ -65,10 +66,11 @@ class ParameterServerStrategy(Strategy):
         self.shape: ClusterShape = shape_of(cluster_resolver, transport)
         servers, workers = self.shape
         starter = _TRANSPORTS[transport or "local"]() if isinstance(transport, str | None) else transport
-        self.cluster = Cluster(servers, workers, starter)
+        self.relay = Relay()
+        self.cluster = Cluster(servers, workers, starter, self.relay)
         self.site = Site(self.cluster.client, self._prepare_rule, is_coordinator=True)
         self.site.strategy = self
-        self._beside = threading.local()
+        self._coordinator: Any = None  # its only ClusterCoordinator, once there is one
         connect_libraries()
 
     @property
@@ -103,41 +105,8 @@ class ParameterServerStrategy(Strategy):
         return spec
 
     def _prepare_rule(self, optimizer: int, variables: list[int]) -> None:
-        from .keras._variables import prepare_rule
-
+        prepare = self.site.optimizers.get(optimizer)
+        if prepare is None:
+            raise ArgumentError("The optimizer was not made in strategy.scope() of this program.")
         with entered(self, None):
-            prepare_rule(self.cluster, self.site, optimizer, variables)
-
-
-class WorkerStrategy(Strategy):
-    """The strategy as scheduled functions see it."""
-
-    variable_class = ServerVariable
-
-    def __init__(self, num_servers: int):
-        super().__init__(Placement())
-        self._num_servers = num_servers
-
-    def __repr__(self) -> str:
-        return "ParameterServerStrategy(on a worker)"
-
-    def place_variable(self, variable: Any, name: str, value: Any, *, trainable: bool, beside: Any = None) -> Any:
-        """Raises ContextError: a worker cannot make variables."""
-        raise ContextError(
-            f"Variable {name!r} was made inside a scheduled function, on a worker. Make variables, layers and optimizers once, "
-            "on the coordinator, in strategy.scope(), and build models there: model.build(input_shape), or call them on an example."
-        )
-
-
-def worker_strategy(num_servers: int) -> WorkerStrategy:
-    """The strategy of a worker process."""
-    connect_libraries()
-    return WorkerStrategy(num_servers)
-
-
-def connect_libraries() -> None:
-    """Connect Keras once it is in use."""
-    if "keras" in sys.modules:
-        from .keras import _variables
-
-        _variables.connect()
+            prepare(self.cluster, variables)

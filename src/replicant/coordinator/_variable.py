@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..replicas._context import active_strategy
 from ..variables._variable import Variable
 from .servers._refs import ServerRef, change, change_rows, check_readable
 from .servers._site import Site, current_site
@@ -32,8 +33,6 @@ class ServerVariable(Variable):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        from ..replicas._context import active_strategy
-
         own = self._ref
         strategy: Any = active_strategy()
         strategy.place_variable(self, own.name, np.asarray(own.get_raw()[0]), trainable=own.trainable)

@@ -513,6 +513,7 @@ def _check_dataset(method: str, value: Any) -> None:
 def _merged_options(datasets: list[Dataset]) -> Options:
     """The first that says anything."""
     for dataset in datasets:
-        if dataset._options.experimental_distribute.auto_shard_policy is not AutoShardPolicy.AUTO:
-            return dataset._options
-    return datasets[0]._options
+        options = dataset.options()
+        if options.experimental_distribute.auto_shard_policy is not AutoShardPolicy.AUTO:
+            return options
+    return datasets[0].options()

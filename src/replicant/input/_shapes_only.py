@@ -5,7 +5,7 @@ import math
 import sys
 from typing import Any
 
-from .. import _plan_mode
+from ..replicas._planning import BIG, Planning, zeros
 from ._dataset import Dataset
 from .graph._blocks import Column, Dense
 from .graph._graph import known
@@ -30,14 +30,11 @@ class Zeros(Counted):
         return self.count
 
     def columns(self, start: int, stop: int) -> list[Column]:
-        return [Dense(_plan_mode.zeros((stop - start, *leaf.shape), leaf.dtype)) for leaf in flatten(self.spec)[0]]
+        return [Dense(zeros((stop - start, *leaf.shape), leaf.dtype)) for leaf in flatten(self.spec)[0]]
 
 
-def planned(dataset: Dataset) -> Dataset:
-    """A dataset of batches as the plan in the making reads it; as it is where there is none."""
-    plan = _plan_mode.current()
-    if plan is None:
-        return dataset
+def planned(dataset: Dataset, plan: Planning) -> Dataset:
+    """A dataset of batches as a plan in the making reads it."""
     plan.inputs.append(dataset.explain)
     return shapes_only(dataset)
 
@@ -52,7 +49,7 @@ def shapes_only(dataset: Dataset) -> Dataset:
     leaves = flatten(dataset.node.spec)[0]
     if rows is None or not leaves or any(leaf.dtype == STRING or None in leaf.shape[1:] or not leaf.shape for leaf in leaves):
         return dataset
-    if sum(rows * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in leaves) < _plan_mode.BIG:
+    if sum(rows * math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in leaves) < BIG:
         return dataset
     spec = map_leaves(lambda leaf: TensorSpec((rows, *leaf.shape[1:]), leaf.dtype), dataset.node.spec)
     return Dataset(Zeros(size=count if known(count) else sys.maxsize, spec=spec, count=count), dataset.options())

@@ -9,6 +9,7 @@ from ..input._dataset import Dataset
 from ..input._shapes_only import planned
 from ..input.distributed._distributed import DistributedDataset
 from ..input.graph._graph import Node
+from ..replicas._context import planning
 from . import _internals
 from ._array_batches import rows_of, several
 from ._batches import Batches
@@ -83,7 +84,9 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
                 f"`{name}` was given beside a dataset, which brings its own: let the dataset yield (x, y) or (x, y, sample_weight)."
             )
     data = shared(x)
-    return DatasetAdapter(planned(data) if isinstance(data, Dataset) else data, options.get("class_weight"))
+    if isinstance(data, Dataset) and (plan := planning()) is not None:
+        data = planned(data, plan)
+    return DatasetAdapter(data, options.get("class_weight"))
 
 
 def _never_empty(adapter: Any, x: Any) -> Any:

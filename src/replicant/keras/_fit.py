@@ -19,13 +19,13 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from .. import _plan_mode
 from ..errors import ArgumentError, MixedStrategyError
+from ..programs._executable import Executable, found_step
 from ..replicas._context import ActiveStrategy, active_strategy, default_strategy
-from ..replicas._placement import Placement, is_local, on_all
-from ..runtime import _in_flight
+from ..replicas._placement import Placement, host_copy, is_local
+from ..replicas._planning import Held, StepFound
 from ..strategies._strategy import Strategy
-from ..variables._chief import check_same_program, chiefs_values
+from ..variables._chief import chiefs_values
 from . import _batch_statistics, _eager
 from ._array_batches import Several, several
 from ._read import PROBLEM, read
@@ -137,7 +137,7 @@ def _count_references() -> int:
 _REFERENCES = _count_references()  # to an array that nobody holds but its batch; only such memory is not used again
 
 
-class _Step:
+class _StepFunction:
     """One of a model's step functions, compiled for the devices of a strategy: ``step(state, data) -> (outputs, state)``."""
 
     def __init__(self, step: Callable[..., Any], placement: Placement, state_names: Sequence[str], *, compiled: bool):
@@ -148,21 +148,23 @@ class _Step:
         self._holds_slots = [name == "optimizer_variables" for name in state_names]
         self._agreed: set[Any] = set()  # batches for which the workers have compared their programs
         self._compiled = compiled
-        self._bounded = placement.deadlocks
         self._cuts: dict[tuple[int, int], Any] = {}
-        self._one = jax.jit(self._traced_one, donate_argnums=0)
-        self._all_of_many = jax.jit(functools.partial(self._traced_many, last_only=False), donate_argnums=0)
-        self._last_of_many = jax.jit(functools.partial(self._traced_many, last_only=True), donate_argnums=0)
+        self.one = self._executable(self._traced_one)
+        self._all_of_many = self._executable(functools.partial(self._traced_many, last_only=False))
+        self._last_of_many = self._executable(functools.partial(self._traced_many, last_only=True))
+
+    def _executable(self, compute: Callable[..., Any]) -> Executable:
+        return Executable("fit, evaluate or predict", compute, self._placement)
 
     def __call__(self, state: Any, group: list[Any] | Several, *, all_outputs: bool) -> tuple[list[Any], Any]:
         """The outputs of one or several batches of equal shapes, of all or only of the last one, and the new state."""
         if isinstance(group, list):
             batches, stacked = group, None
-        elif self._compiled and _plan_mode.current() is None:
+        elif self._compiled and self._placement.planning is None:
             batches, stacked = [], group.stacked
         else:
             batches, stacked = group.apart(), None
-        if _plan_mode.current() is not None and any(self._holds_slots):
+        if self._placement.planning is not None and any(self._holds_slots):
             raise self._found(state, batches[0])
         if self._placement.world is not None:
             state = self._adopted(state)
@@ -174,14 +176,14 @@ class _Step:
         )
         if len(batches) == 1:
             data = self._spread(batches[0], axis=0)
-            self._check_workers(self._one, state, data, batches[0])
-            outputs, state = self._start(self._one, state, data)
+            self._check_workers(self.one, state, data, batches[0])
+            outputs, state = self.one.start(state, data)
             return [outputs], state
         stacked = self._stacked(batches) if stacked is None else stacked
         data = self._spread(stacked, axis=1)
         program = self._all_of_many if all_outputs else self._last_of_many
         self._check_workers(program, state, data, stacked)
-        outputs, state = self._start(program, state, data)
+        outputs, state = program.start(state, data)
         return [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs) if all_outputs else outputs], state
 
     def _eagerly(self, state: Any, batches: list[Any]) -> tuple[list[Any], Any]:
@@ -190,7 +192,7 @@ class _Step:
             # Over and over, because operations on what Python made in a step leave it on one device.
             state = tuple([self._home(x, slots) for x in part] for part, slots in zip(state, self._holds_slots, strict=True))
             data = self._spread(batch, axis=0)
-            if self._bounded:  # what was spread over the devices is collected: that must not wait for what comes later
+            if self._placement.deadlocks:  # what was spread over the devices is collected: that must not wait for what comes later
                 jax.block_until_ready((state, data))
             self._check_workers(None, state, data, batch)
             output, state = self._step(state, data)
@@ -198,7 +200,7 @@ class _Step:
         return outputs, state
 
     def _stacked(self, batches: list[Any]) -> Any:
-        known = np.asarray if self._placement.world is None else lambda x: np.asarray(on_all(_same, x))
+        known = np.asarray if self._placement.world is None else host_copy
         return jax.tree.map(lambda *leaves: np.stack([known(x) for x in leaves]), *batches)
 
     def _adopted(self, state: Any) -> Any:
@@ -212,68 +214,53 @@ class _Step:
             parts[p][i] = value
         return tuple(parts)
 
-    def _check_workers(self, program: Any, state: Any, data: Any, batch: Any) -> None:
+    def _check_workers(self, program: Executable | None, state: Any, data: Any, batch: Any) -> None:
         """Before a program is first used: all workers have the same one (None: it runs eagerly), and begin with the same batch."""
         world = self._placement.world
         if world is None:
             return
         if (own := read.get()) is not None:
             own.note(batch)
-        signature = (program is not self._one, str(_signature(data)))
+        signature = (program is not self.one, str(_signature(data)))
         if signature in self._agreed:
             return
         self._agreed.add(signature)
         local: list[Any] = [np.ascontiguousarray(x) for x in jax.tree.leaves(batch) if is_local(x)]
         if program is not None:
-            check_same_program("fit, evaluate or predict", program.trace(state, data).jaxpr, world)
+            program.check_workers(program.trace(state, data))
         world.agree(
             "batch",
             f"shapes {[x.shape for x in local]}, checksum {functools.reduce(lambda crc, x: zlib.crc32(x, crc), local, 0):08x}",
             PROBLEM,
         )
 
-    def _found(self, state: Any, batch: Any) -> _plan_mode.StepFound:
+    def _found(self, state: Any, batch: Any) -> StepFound:
         """The step, for whoever plans it."""
         kinds = {"trainable_variables": "weights", "optimizer_variables": "optimizer state"}
 
-        def held(placement: Placement) -> list[_plan_mode.Held]:
-            found = []
-            for name, part, slots in zip(self._state_names, state, self._holds_slots, strict=True):
-                for i, x in enumerate(part):
-                    layout = "sliced" if slots and placement.slice_axis(x.shape) is not None else "mirrored"
-                    found.append(_plan_mode.Held(f"{name} {i}", kinds.get(name, "other state"), x.shape, x.dtype, layout))
-            parts = jax.tree.leaves(batch)
-            return found + [_plan_mode.Held(f"input {i}", "batch", np.shape(x), x.dtype, "cut") for i, x in enumerate(parts)]
+        def inputs(placement: Placement) -> tuple[Any, Any]:
+            parts = [
+                _Leaves([_held(f"{name} {i}", kinds.get(name, "other state"), x, placement, slots) for i, x in enumerate(part)])
+                for name, part, slots in zip(self._state_names, state, self._holds_slots, strict=True)
+            ]
+            leaves, tree = jax.tree.flatten(batch)
+            held = [Held(f"input {i}", "batch", np.shape(x), x.dtype, "cut") for i, x in enumerate(leaves)]
+            return tuple(parts), tree.unflatten(held)
 
-        def lower(placement: Placement) -> Any:
-            step = _Step(self._step, placement, self._state_names, compiled=True)
-            abstract_state = tuple(
-                _Leaves([jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=step._home_of(x, slots)) for x in part])
-                for part, slots in zip(state, self._holds_slots, strict=True)
-            )
-            abstract_batch = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=step._cut(np.shape(x)[0] if np.ndim(x) else 1, 0)),
-                batch,
-            )
-            return step._one.lower(abstract_state, abstract_batch)
+        def make(placement: Placement) -> Executable:
+            return _StepFunction(self._step, placement, self._state_names, compiled=True).one
 
-        return _plan_mode.StepFound(lower, held, slices_slots=self._placement.slices_slots)
+        return found_step(make, inputs, slices_slots=self._placement.slices_slots)
 
-    def _start(self, program: Any, state: Any, data: Any) -> tuple[Any, Any]:
-        box: list[Any] = []
-        with _in_flight.lock:
-            _in_flight.start(program, (state, data), box, bounded=self._bounded)
-        return box[0][1:]
-
-    def _traced_one(self, state: Any, data: Any) -> tuple[Any, Any, Any]:
+    def _traced_one(self, state: Any, data: Any) -> tuple[Any, Any]:
         outputs, state = self._on_lists(state, data)
-        return self._token(), self._settled(outputs, axis=0), self._at_home(state)
+        return self._settled(outputs, axis=0), self._at_home(state)
 
     def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
         outputs, state = self._step(tuple(map(list, state)), data)
         return outputs, tuple(_Leaves(list(part)) for part in state)
 
-    def _traced_many(self, state: Any, data: Any, *, last_only: bool) -> tuple[Any, Any, Any]:
+    def _traced_many(self, state: Any, data: Any, *, last_only: bool) -> tuple[Any, Any]:
         """Several steps in one program: a loop on the devices."""
 
         def body(state: Any, batch: Any) -> tuple[Any, Any]:
@@ -282,11 +269,8 @@ class _Step:
 
         state, outputs = jax.lax.scan(body, self._at_home(state), data)
         if last_only:
-            return self._token(), self._settled(jax.tree.map(lambda x: x[-1], outputs), axis=0), state
-        return self._token(), self._settled(outputs, axis=1), state
-
-    def _token(self) -> jax.Array:
-        return self._placement.constrain(jnp.zeros((self._placement.num_replicas,), jnp.int8), stacked=True)
+            return self._settled(jax.tree.map(lambda x: x[-1], outputs), axis=0), state
+        return self._settled(outputs, axis=1), state
 
     def _at_home(self, state: Any) -> Any:
         """The state in a trace, made to lie as the next step wants it."""
@@ -315,8 +299,7 @@ class _Step:
         return jax.tree.map(settle, outputs)
 
     def _home_of(self, x: Any, slots: bool) -> Any:
-        axis = self._slice_axis(x, slots)
-        return self._placement.mirrored if axis is None else self._placement.sliced(axis)
+        return self._placement.home(slice_axis=self._slice_axis(x, slots))
 
     def _home(self, x: Any, slots: bool) -> Any:
         home = self._home_of(x, slots)
@@ -348,10 +331,15 @@ class _Step:
         return self._cuts[ways, axis]
 
 
+def _held(name: str, kind: str, x: Any, placement: Placement, slots: bool) -> Held:
+    layout = "sliced" if slots and placement.slice_axis(x.shape) is not None else "mirrored"
+    return Held(name, kind, x.shape, x.dtype, layout)
+
+
 class _Loop:
     """A model's ``train_function`` and its siblings: ``(state, iterator) -> (outputs, state)``."""
 
-    def __init__(self, step: _Step, model: Any, name: str):
+    def __init__(self, step: _StepFunction, model: Any, name: str):
         self._step = step
         self._model = model
         self._state_names = _STATE_NAMES[name]
@@ -383,10 +371,6 @@ class _Loop:
         if not self._concatenate:
             return outputs[-1], state
         return outputs[0] if len(outputs) == 1 else jax.tree.map(lambda *parts: np.concatenate(parts), *outputs), state
-
-
-def _same(x: Any) -> Any:
-    return x
 
 
 def _groups(batches: list[Any]) -> Iterator[list[Any] | Several]:
@@ -447,7 +431,7 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
         compiled = bool(model.jit_compile) and not model.run_eagerly
         if not compiled:
             _eager.warn_if_unasked(model, strategy.placement)
-        setattr(model, name, _Loop(_Step(step, strategy.placement, _STATE_NAMES[name], compiled=compiled), model, name))
+        setattr(model, name, _Loop(_StepFunction(step, strategy.placement, _STATE_NAMES[name], compiled=compiled), model, name))
     return getattr(model, name)
 
 

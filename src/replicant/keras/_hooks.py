@@ -192,7 +192,6 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
     BaseOptimizer: (
         "_apply_weight_decay",
         "_clip_gradients",
-        "_get_current_learning_rate",
         "_iterations",
         "_learning_rate",
         "_trainable_variables",

@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from .. import _plan_mode
 from ..errors import LossReductionError
 from ..reductions._search import GRADIENTS
 from ..replicas._collectives import ReduceOp
-from ..replicas._context import ReplicaContext, active_replica_context, active_strategy, default_strategy, has_strategy
+from ..replicas._context import ReplicaContext, active_replica_context, active_strategy, default_strategy, has_strategy, planning
 from ..replicas._copies import VariableAggregation
+from ..replicas._planning import BIG, zeros
 from ..variables import _recorder
 from ..variables._known import register_variable_type
 from ..variables._recorder import ReplicaRecorder, current_recorder
@@ -98,19 +98,19 @@ def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
     """A model belongs to one strategy, also before it has variables."""
     if _fit.strategy_of(layer) is not None and active_replica_context() is not None:
         strategy = active_strategy()
-        if strategy.placement.devices and _plan_mode.current() is None:
+        if strategy.placement.devices and strategy.placement.planning is None:
             _fit.check_only(layer, strategy, "is called in `run`")
     return original(layer, *args, **kwargs)
 
 
 def initialize(original: Any, variable: Any, initializer: Any) -> Any:
     """In a plan only the shapes of large variables count."""
-    if _plan_mode.current() is None:
+    if planning() is None:
         return original(variable, initializer)
     dtype = jnp.dtype(variable._dtype)
-    if math.prod(variable.shape) * dtype.itemsize < _plan_mode.BIG:
+    if math.prod(variable.shape) * dtype.itemsize < BIG:
         return original(variable, initializer)
-    return variable._initialize(jax.device_put(_plan_mode.zeros(variable.shape, dtype)))
+    return variable._initialize(jax.device_put(zeros(variable.shape, dtype)))
 
 
 def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:

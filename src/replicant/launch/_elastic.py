@@ -4,7 +4,6 @@ A worker keeps its number, its log and its process; its place among the others c
 ``replicant.run_elastic``.
 """
 
-import time
 from contextlib import ExitStack
 
 from ._channel import Message
@@ -64,7 +63,7 @@ class ElasticTeam(Team):
 
     def _take(self, rank: int, message: Message) -> None:
         super()._take(rank, message)
-        kind, now = message.get("kind"), time.monotonic()
+        kind, now = message.get("kind"), self._clock.read()
         if kind == "hello" and rank in self._unsent:
             self._tools.channel.send(rank, self._unsent.pop(rank))
         elif kind == "here" and message.get("generation") == self.generation and rank in self._members:
@@ -260,7 +259,7 @@ class ElasticTeam(Team):
 
     def _replace(self, rank: int) -> None:
         del self._launch_at[rank]
-        self._joined_by[rank] = time.monotonic() + self._settings.start
+        self._joined_by[rank] = self._clock.read() + self._settings.start
         self.progress[rank] = Progress()
         self._ran.pop(rank, None)
         self._new.add(rank)

@@ -49,12 +49,6 @@ class Progress:
             self.moved = now
         self.step = step
 
-    def pause(self, seconds: float) -> None:
-        """The supervisor did not look for that long: it counts for nobody."""
-        if self.seen is not None and self.moved is not None:
-            self.seen += seconds
-            self.moved += seconds
-
     @property
     def steps_per_second(self) -> float | None:
         """Of the last signs of life; None: not known yet."""

@@ -3,13 +3,13 @@
 import dataclasses
 import os
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from . import _policy
 from ._channel import Channel, Message
+from ._clock import Clock
 from ._console import Console
 from ._environment import Place, worker_environment
 from ._logs import Logs
@@ -22,8 +22,8 @@ from ._signals import Signals, name_of
 
 _TICK = 0.1  # seconds between looks at logs and deadlines; whatever else happens wakes the loop
 _REST = 0.02  # between two looks in any case
-_AWAY = 5.0  # the supervisor did not look for so long: it was stopped, or its terminal was
 _FAILURE_GRACE = 5.0  # for the others once one has failed: their work since the last backup is lost anyway
+_END_SECONDS = 10.0  # after the heartbeat timeout, for Python to end: threads stand still meanwhile
 _STOPPED = (Kind.FROZEN, Kind.STUCK, Kind.STALLED, Kind.LATE, Kind.HELD)  # workers that hear no signal
 _STATUS_SECONDS = 1.0
 _STRAGGLER_SECONDS = 60.0  # between two warnings
@@ -67,7 +67,8 @@ class Team:
         self.progress = {rank: Progress() for rank in range(self._settings.num_workers)}
         self._reported: set[int] = set()
         self._noted: set[Worker] = set()  # whose ends have been looked at
-        self._looked = time.monotonic()
+        self._clock = Clock()
+        self._looked = self._clock.read()
         self._ran: dict[int, float] = {}  # workers that have not connected, and when the system last said that they run
         self._first_came: float | None = None
         self._first_left: float | None = None
@@ -111,8 +112,7 @@ class Team:
         running = list(self.workers)
         while running:
             self._listen()
-            now = time.monotonic()
-            self._forgive(now)
+            now = self._looked = self._clock.read()
             self._obey(now)
             self._each_round(now)
             running = [worker for worker in self.workers if not self._has_ended(worker, now)]
@@ -126,9 +126,9 @@ class Team:
 
     def _listen(self) -> None:
         """Take in what comes until the next look at everything, which is due at once when it is more than a sign of life."""
-        until = max(self._looked + _TICK, time.monotonic() + _REST)
+        until = max(self._looked + _TICK, self._clock.read() + _REST)
         while True:
-            left = until - time.monotonic()
+            left = until - self._clock.read()
             kinds = set()
             for rank, message in self._tools.channel.poll(max(0.0, left)):
                 self._take(rank, message)
@@ -140,7 +140,7 @@ class Team:
         """What else there is to do."""
 
     def _take(self, rank: int, message: Message) -> None:
-        now, progress = time.monotonic(), self.progress[rank]
+        now, progress = self._clock.read(), self.progress[rank]
         kind = message.get("kind")
         if kind == "hello":
             self._first_came = self._first_came or now
@@ -205,18 +205,11 @@ class Team:
 
     # Deadlines.
 
-    def _forgive(self, now: float) -> None:
-        """Leave out of all deadlines the time in which the supervisor itself was stopped, or the machine asleep."""
-        away, self._looked = now - self._looked, now
-        if away > _AWAY:
-            for progress in self.progress.values():
-                progress.pause(away)
-            self._ran = {rank: when + away for rank, when in self._ran.items()}
-            for name in ("_first_came", "_first_left", "_stop_at"):
-                if getattr(self, name) is not None:
-                    setattr(self, name, getattr(self, name) + away)
-
     def _check_deadlines(self, now: float, running: list[Worker]) -> None:
+        silence = self._settings.heartbeat + _END_SECONDS
+        for worker in running:
+            if self.progress[worker.rank].phase == "end" and self._silent_for(now, worker.rank) > silence:
+                self._end_after_its_program(worker, now, silence)
         failure = next(filter(None, (self._deadline_missed(now, worker.rank) for worker in running)), None)
         if failure is None and self._settings.stall is not None and self._has_stalled(now, running):
             failure = Failure(running[0].rank, Kind.STALLED, DEADLINE_CODE, f"{self._settings.stall:g} s")
@@ -237,14 +230,30 @@ class Team:
             return Failure(rank, Kind.STUCK, DEADLINE_CODE, f"{settings.finish:g} s", other)
         return None
 
+    def _end_after_its_program(self, worker: Worker, now: float, silence: float) -> None:
+        """A worker's program has come to its end, and its process does not: nothing that it still does counts."""
+        if worker in self._noted:
+            return
+        self._console.say(
+            f"rank {worker.rank} (host {self.progress[worker.rank].host}, pid {worker.pid}) had come to the end of its program, "
+            f"but its process gave no sign of life for {silence:g} s and was ended. It counts as ended well."
+        )
+        worker.kill()
+        self._noted.add(worker)
+        self._note_end(worker.rank, 0, worker.signals, now)
+
     def _is_frozen(self, now: float, rank: int) -> bool:
         """Whether a worker has given no sign of life for too long, or was stopped before it could give the first one."""
+        return self._silent_for(now, rank) > self._settings.heartbeat
+
+    def _silent_for(self, now: float, rank: int) -> float:
+        """Seconds since a worker's last sign of life; before the first one, since it was stopped."""
         seen = self.progress[rank].seen
         if seen is None:
             if not self.workers[rank].is_stopped():
                 self._ran[rank] = now
             seen = self._ran.setdefault(rank, now)
-        return now - seen > self._settings.heartbeat
+        return now - seen
 
     def _has_stalled(self, now: float, running: list[Worker]) -> bool:
         moved = [self.progress[worker.rank].moved for worker in running]

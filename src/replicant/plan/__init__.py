@@ -5,6 +5,7 @@ compiles that step (for TPUs ahead of time, by libtpu on any CPU), and reads off
 """
 
 from ._exchanges import Exchange
-from ._plan import Plan, make_plan
+from ._make import make_plan
+from ._plan import Plan
 
 __all__ = ["Exchange", "Plan", "make_plan"]

@@ -5,15 +5,16 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import jax
 
 from .. import kernels
-from .._plan_mode import Held, Planning, StepFound, planning
 from ..errors import ConfigurationError, ContextError
+from ..replicas._context import default_strategy
 from ..replicas._placement import Placement
+from ..replicas._planning import Held, Planning, StepFound
 from . import _analysis_cache
 from ._chips import Chip, Target
 from ._cpu import step_seconds
@@ -24,7 +25,7 @@ _QUICK = {"exec_time_optimization_effort": -1.0}  # of XLA's efforts, -1 to 1, t
 
 
 @dataclasses.dataclass(frozen=True)
-class Compiled:
+class Analysis:
     """What the compiler says about one step, for each device.
 
     source: where the figures come from. seconds: that compiling took. measured: seconds of the step, where the devices are there.
@@ -41,7 +42,7 @@ class Compiled:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class FoundStep:
     """A program's first training step, and the strategies that the program made."""
 
     found: StepFound
@@ -59,17 +60,13 @@ class Step:
     def lower(self, placement: Placement) -> Any:
         """The step for the devices of `placement`."""
         placement = self._placed(placement)
-        before = [strategy._placement for strategy in self.strategies]
-        for strategy in self.strategies:
-            strategy._placement = placement
-        try:
+        with ExitStack() as stack:
+            for strategy in self.strategies:
+                stack.enter_context(strategy.on(placement))
             return self.found.lower(placement)
-        finally:
-            for strategy, old in zip(self.strategies, before, strict=True):
-                strategy._placement = old
 
 
-def find_step(program: Callable[[], Any], target: Target, strategy: Any = None) -> Step:
+def find_step(program: Callable[[], Any], target: Target, strategy: Any = None) -> FoundStep:
     """Run `program` up to its first training step, with as many replicas as the target has devices.
 
     Args:
@@ -80,17 +77,16 @@ def find_step(program: Callable[[], Any], target: Target, strategy: Any = None) 
     Raises ContextError if it ends without one.
     """
     stage("running the program up to its first training step")
-    own = None if strategy is None else strategy._placement
-    with planning(Planning(_stand_ins(target, fused=True))) as plan:
+    plan, default = Planning(_stand_ins(target, fused=True).devices), default_strategy()
+    with ExitStack() as stack:
+        stack.enter_context(default.on(dataclasses.replace(default.placement, planning=plan)))
         if strategy is not None:
-            strategy._placement = plan.adopt(strategy, own)
+            plan.strategies.append(strategy)
+            stack.enter_context(strategy.on(strategy.placement.planned(plan)))
         try:
             program()
         except StepFound as found:
-            return Step(found, tuple(plan.strategies), tuple(plan.inputs))
-        finally:
-            if strategy is not None:
-                strategy._placement = own
+            return FoundStep(found, tuple(plan.strategies), tuple(plan.inputs))
     raise ContextError(
         "The program ended without a training step under a strategy: nothing was trained by model.fit, nor by strategy.run "
         "of a function that assigns trainable variables."
@@ -103,7 +99,7 @@ def _stand_ins(target: Target, *, fused: bool) -> Placement:
     return Placement((here,) * target.num_devices, fused=fused and target.num_devices > 1)
 
 
-def compile_step(step: Step, target: Target, *, quick: bool = False) -> Compiled:
+def compile_step(step: FoundStep, target: Target, *, quick: bool = False) -> Analysis:
     """Compile the step for its target: for TPUs by libtpu, ahead of time; else for the CPU of this machine, whose counts serve.
 
     quick: with little effort, for TPUs.
@@ -129,13 +125,13 @@ def compile_step(step: Step, target: Target, *, quick: bool = False) -> Compiled
     return dataclasses.replace(counted, flops=cost.get("flops", 0.0), measured=step_seconds(compiled))
 
 
-def _for_tpu(step: Step, target: Target, began: float, *, quick: bool) -> Compiled:
+def _for_tpu(step: FoundStep, target: Target, began: float, *, quick: bool) -> Analysis:
     what = f"{target.num_devices} x {_name(target.chip)}"
     stage(f"lowering the step for {what}")
     lowered = step.lower(Placement(tuple(_tpu_devices(target))))
     key = _analysis_cache.key_of(lowered.as_text(), target.text, quick)
     if (known := _analysis_cache.find(key)) is not None:
-        return Compiled(**known | {"source": f"{known['source']}, at an earlier time", "seconds": time.perf_counter() - began})
+        return Analysis(**known | {"source": f"{known['source']}, at an earlier time", "seconds": time.perf_counter() - began})
     stage(f"compiling the step for {what}")
     try:
         with _not_kept_by_jax():
@@ -171,13 +167,13 @@ _TOO_LARGE = re.compile(r"RESOURCE_EXHAUSTED.*required for HLO temporaries \(([\
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def _too_large(step: Step, target: Target, temporary_bytes: int, began: float) -> Compiled:
+def _too_large(step: FoundStep, target: Target, temporary_bytes: int, began: float) -> Analysis:
     """What is known of a step that the compiler has refused."""
     n = target.num_devices
     with kernels.disabled():
         cost = step.lower(_stand_ins(target, fused=True)).cost_analysis() or {}
     held = sum(x.num_bytes for x in step.held(target) if x.kind != "batch")
-    return Compiled(
+    return Analysis(
         f"of a step that XLA refuses to compile for {n} x {_name(target.chip)}: it needs too much memory. Operations are counted "
         "before XLA's optimisations, exchanges by rule, and traffic as everything held, read and written once",
         cost.get("flops", 0.0) / n,
@@ -189,10 +185,10 @@ def _too_large(step: Step, target: Target, temporary_bytes: int, began: float) -
     )
 
 
-def _counted(compiled: Any, share: int, source: str, exchanges: Sequence[Exchange], began: float) -> Compiled:
+def _counted(compiled: Any, share: int, source: str, exchanges: Sequence[Exchange], began: float) -> Analysis:
     """What the compiler counted, of one of `share` devices."""
     cost, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
-    return Compiled(
+    return Analysis(
         source,
         cost.get("flops", 0.0) / share,
         cost.get("bytes accessed", 0.0) / share,
@@ -207,7 +203,7 @@ def _name(chip: Chip | None) -> str:
     return chip.name if chip is not None else "this machine's CPU"
 
 
-def _exchanges_by_rule(step: Step, target: Target) -> list[Exchange]:
+def _exchanges_by_rule(step: FoundStep, target: Target) -> list[Exchange]:
     """One all-reduce of all gradients; with sliced optimizer state, one all-gather of the weights that were updated in slices."""
     if target.num_devices == 1:
         return []

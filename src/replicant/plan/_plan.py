@@ -1,26 +1,23 @@
-"""A plan: what a training step will do on devices that nobody has paid for yet."""
+"""A plan: what a training step will do on devices that nobody has paid for yet; as numbers, and as people read it."""
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
 
-import numpy as np
-
-from .._plan_mode import Held, zeros
-from ..errors import DatasetError
+from .._display import table
 from ..input.sharding._plan import InputPlan
-from ..replicas._values import PerReplica, is_array, map_replicas
-from . import _tell
-from ._chips import Chip, Target, parse_target
-from ._compile import Compiled, Step, compile_step, find_step
-from ._cpu import measured_cpu
+from ._chips import Chip, Target
+from ._compile import Analysis
 from ._estimate import ASSUMPTIONS, Times, scaling, times_of
 from ._exchanges import ring_bytes
-from ._waiting import waiting
 
 MOST_DEVICES = 1024  # at least, in the table of scaling
+_MIB, _GIB = 1 << 20, 1 << 30
+_WORKERS_SHOWN = 2  # at the beginning; and the last one
+# More than four equal shares, and more than four numbers of replicas.
+_SHARES = re.compile(r"\b(\d+)((?: \+ \1){4,})\b")
+_REPLICAS = re.compile(r"replicas (\d+)(?:, \d+){3,}, (\d+);")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -44,7 +41,7 @@ class Plan:
     other_state: int
     batch_bytes: int
     sliced_state: int
-    compiled: Compiled
+    compiled: Analysis
     chip: Chip
     inputs: tuple[InputPlan | str, ...] = ()
 
@@ -132,115 +129,161 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        return _tell.as_text(self)
+        return _as_text(self)
 
     def __repr__(self) -> str:
-        return _tell.in_short(self)
+        return _in_short(self)
 
     def _repr_html_(self) -> str:
-        return _tell.as_html(self)
+        return _as_html(self)
 
 
-def make_plan(program: Callable[[], Any], topology: str, *, quick: bool = False) -> Plan:
-    """What the first training step of a program will do on a topology.
+def _as_text(plan: Plan) -> str:
+    """The plan, its table of scaling, and what was assumed."""
+    rows = _rows_of(plan)
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:{width}}  {value}".rstrip() for name, value in rows]
+    return "\n".join([*lines, "", *_scaling(plan), "", *[f"Assumed: {text}." for text in ASSUMPTIONS]])
 
-    Args:
-        program: called without arguments; makes a strategy, a model and data, and trains: by ``model.fit``, or by
-            ``strategy.run`` of a function that assigns trainable variables. It gets as many replicas as the topology has devices,
-            and is left at its first training step, which is compiled and not computed.
-        topology: "cpu:8", "gpu:8xh100", "v5e:16x16", "v6e:16x16*4" (four slices).
-        quick: for TPUs, let XLA optimise little. A large model is planned in a tenth of the time; its memory traffic is then only
-            roughly that of the program that will run.
 
-    Raises ArgumentError for an unknown topology or a first batch that the replicas do not divide, ConfigurationError if libtpu is
-    missing, ContextError if nothing is trained.
+def _in_short(plan: Plan) -> str:
+    """The plan in one line."""
+    fits = "fits" if plan.fits else f"does not fit, by {size(plan.missing_bytes)}"
+    return f"<Plan for {plan.target.text}: {size(plan.bytes_per_device)} per device, {fits}; {time(plan.seconds)} per step>"
 
-    >>> import keras, numpy as np, replicant
-    >>> def program():
-    ...     with replicant.MirroredStrategy().scope():
-    ...         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    ...         model.compile("sgd", "mse")
-    ...     model.fit(np.zeros((8, 4)), np.zeros((8, 2)), batch_size=8, verbose=0)
-    >>> plan = make_plan(program, "cpu:4")
-    >>> plan.batch, plan.weights, plan.examples_per_step
-    (((2, 4), (2, 2)), 40, 8)
+
+def _as_html(plan: Plan) -> str:
+    """Two tables: the plan, and its scaling."""
+    curve = [(str(n), time(t.step), f"{e:.1%}") for n, t, e in plan.scaling()]
+    return table(_rows_of(plan)) + (table(curve, head=("devices", "step", "efficiency")) if curve else "")
+
+
+def _rows_of(plan: Plan) -> list[tuple[str, str]]:
+    """Names and values."""
+    return [*_subject(plan), *_memory(plan), *_work(plan), *_times(plan)]
+
+
+def _subject(plan: Plan) -> list[tuple[str, str]]:
+    shapes = ", ".join("x".join(map(str, shape)) for shape in plan.batch)
+    rows = [
+        ("topology", f"{plan.target.text}: {plan.target.num_devices} x {plan.chip.name}"),
+        ("batch per replica", f"{shapes} (global batch {plan.examples_per_step})"),
+    ]
+    for number, found in enumerate(plan.inputs, 1):
+        name = f"who reads what, of dataset {number}" if len(plan.inputs) > 1 else "who reads what"
+        texts = [found] if isinstance(found, str) else _input_lines(found)
+        rows += [(name if i == 0 else "", text) for i, text in enumerate(texts)]
+    return rows
+
+
+def _input_lines(plan: InputPlan) -> list[str]:
+    """An input plan in a few lines: of many workers the first ones and the last."""
+    _, policy, *rest = (_short(line.strip()) for line in str(plan).splitlines())
+    workers = rest[1:]
+    if len(workers) > _WORKERS_SHOWN + 2:
+        workers = [*workers[:_WORKERS_SHOWN], f"... {len(workers) - _WORKERS_SHOWN - 1} more ...", workers[-1]]
+    return [policy, *workers]
+
+
+def _short(line: str) -> str:
+    """A line about a worker, without what says the same of one replica after the other.
+
+    >>> _short("worker 0: replicas 0, 1, 2, 3, 4, 5; reads everything; rows per batch: 8 + 8 + 8 + 8 + 8 + 8; of the last: 3 + 2")
+    'worker 0: replicas 0 to 5; reads everything; rows per batch: 6 times 8; of the last: 3 + 2'
     """
-    target = parse_target(topology)
-    with waiting("plan"):
-        return plan_of(find_step(program, target), target, quick=quick)
+    line = _REPLICAS.sub(r"replicas \1 to \2;", line)
+    return _SHARES.sub(lambda match: f"{match[2].count('+') + 1} times {match[1]}", line)
 
 
-def plan_run(strategy: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], topology: str) -> Plan:
-    """What ``strategy.plan`` returns: the plan of ``strategy.run(fn, args, kwargs)``, or of a compiled function called so."""
-    target = parse_target(topology)
-    args, kwargs = _for_replicas((tuple(args), kwargs), strategy.num_replicas_in_sync, target.num_devices)
-
-    def program() -> None:
-        if hasattr(fn, "python_function"):
-            with strategy.scope():
-                fn(*args, **kwargs)
-        else:
-            strategy.run(fn, args, kwargs)
-
-    with waiting("plan"):
-        return plan_of(find_step(program, target, strategy), target)
-
-
-def _for_replicas(values: Any, before: int, num_replicas: int) -> Any:
-    """`values` with a row for each of `num_replicas` in what had one for each of `before`, all of the first one's shape."""
-
-    def spread(leaf: Any) -> Any:
-        if isinstance(leaf, PerReplica):
-            first = leaf.values[0]
-            shape, dtype = np.shape(first), getattr(first, "dtype", None) or np.asarray(first).dtype
-            rows = zeros((num_replicas, *shape), dtype)
-            return rows[0] if num_replicas == 1 else PerReplica.from_stacked(rows)
-        if before == 1 and num_replicas > 1 and is_array(leaf) and leaf.ndim > 0:  # one replica has its batch bare
-            return PerReplica.from_stacked(zeros((num_replicas, *leaf.shape), leaf.dtype))
-        return leaf
-
-    return map_replicas(spread, values)
+def _memory(plan: Plan) -> list[tuple[str, str]]:
+    on_cpu = plan.target.kind == "cpu"
+    rows = [
+        ("weights", size(plan.weights)),
+        ("optimizer state", size(plan.optimizer_state)),
+        ("metrics and other state", size(plan.other_state)),
+        ("batch", size(plan.batch_bytes)),
+        ("activations and other temporaries", size(plan.compiled.temporary_bytes)),
+        ("the machine holds" if on_cpu else "each device holds", f"{size(plan.bytes_per_device)} of {size(plan.chip.memory)}"),
+        ("does it fit", _fits(plan.bytes_per_device, plan.chip.memory)),
+    ]
+    saved = plan.optimizer_state - plan.sliced_state
+    if not plan.fits and saved > 0:
+        less = plan.bytes_per_device - saved
+        # The temporaries may be fewer, too: the update is then computed in slices.
+        rows.append(("with shard_optimizer_state=True", f"at most {size(less)}, optimizer state {size(plan.sliced_state)}"))
+        rows.append(("does it fit then", "yes" if less <= plan.chip.memory else "not certain: plan with it"))
+    return rows
 
 
-def plan_of(step: Step, target: Target, *, quick: bool = False) -> Plan:
-    """The plan of a step that was found."""
-    n = target.num_devices
-    held, sliced = step.held(target), step.held(target, slices_slots=True)
-    compiled = compile_step(step, target, quick=quick)
-    return Plan(
-        target,
-        tuple(_share(x, n) for x in held if x.kind == "batch" and x.shape),
-        _bytes(held, "weights", n),
-        _bytes(held, "optimizer state", n),
-        _bytes(held, "other state", n),
-        _bytes(held, "batch", n) * (n if target.kind == "cpu" else 1),
-        _bytes(sliced, "optimizer state", n),
-        compiled,
-        target.chip or measured_cpu(),
-        tuple(_shared(explain, target) for explain in step.inputs),
+def _fits(needed: float, there: float) -> str:
+    return "yes" if needed <= there else f"NO, by {size(needed - there)}"
+
+
+def _work(plan: Plan) -> list[tuple[str, str]]:
+    kinds: dict[str, list[int]] = {}
+    for exchange in plan.compiled.exchanges:
+        kinds.setdefault(exchange.kind, []).append(exchange.num_bytes)
+    listing = ", ".join(
+        f"{len(each)} {kind}" + (f" of {size(sum(each))}" if len(kinds) > 1 else "") for kind, each in kinds.items()
     )
+    who = "operations" if plan.target.kind == "cpu" else "operations per device"
+    return [
+        (
+            "exchanged per step" if plan.target.kind == "cpu" else "exchanged per step and device",
+            f"{size(plan.exchanged_bytes)} ({listing or 'none'})",
+        ),
+        (who, operations(plan.compiled.flops)),
+        ("memory traffic" if plan.target.kind == "cpu" else "memory traffic per device", size(plan.compiled.memory_bytes)),
+    ]
 
 
-def _shared(explain: Callable[[int, int], InputPlan], target: Target) -> InputPlan | str:
-    try:
-        return explain(*target.workers)
-    except DatasetError as error:
-        return str(error)
+def _times(plan: Plan) -> list[tuple[str, str]]:
+    times, measured = plan.times, plan.compiled.measured
+    parts = f"compute {time(times.compute)} beside memory {time(times.memory)}, then network {time(times.network)}"
+    return [
+        ("estimated step", time(times.step)) if measured is None else ("step, measured on zeros", time(measured)),
+        ("of which" if measured is None else "by rates", parts),
+        ("bound by", times.bound),
+        ("examples per second", f"{plan.examples_per_step / plan.seconds:,.0f}" if plan.seconds else "-"),
+        ("figures", f"{plan.compiled.source}, in {plan.compiled.seconds:.1f} s"),
+    ]
 
 
-def _share(held: Held, num_replicas: int) -> tuple[int, ...]:
-    """The shape of one replica's part."""
-    if held.layout == "stacked":
-        return held.shape[1:]
-    if held.layout == "cut" and held.shape and held.shape[0] % num_replicas == 0:
-        return (held.shape[0] // num_replicas, *held.shape[1:])
-    return held.shape
+def _scaling(plan: Plan) -> list[str]:
+    if plan.target.kind == "cpu":
+        return ["All replicas share this machine's cores: more of them do not compute faster."]
+    rows = [f"{'devices':>8}  {'step':>10}  efficiency"]
+    for n, times, efficiency in plan.scaling():
+        rows.append(f"{n:>8}  {time(times.step):>10}  {efficiency:6.1%} {'#' * round(40 * efficiency)}")
+    return rows
 
 
-def _bytes(held: Sequence[Held], kind: str, num_replicas: int) -> int:
-    total = 0
-    for x in held:
-        if x.kind == kind:
-            whole = dataclasses.replace(x, shape=_share(x, num_replicas)).num_bytes
-            total += whole // num_replicas if x.layout == "sliced" else whole
-    return total
+def operations(number: float) -> str:
+    """Floating-point operations, for people.
+
+    >>> operations(1.5e6), operations(2.25e9), operations(1.4416e12)
+    ('1.50 MFLOP', '2.25 GFLOP', '1,441.60 GFLOP')
+    """
+    return f"{number / 1e6:,.2f} MFLOP" if number < 1e8 else f"{number / 1e9:,.2f} GFLOP"
+
+
+def size(num_bytes: float) -> str:
+    """Bytes, for people.
+
+    >>> size(20), size(1536), size(3 << 20), size(20 << 30)
+    ('20 bytes', '1.5 KiB', '3.0 MiB', '20.0 GiB')
+    """
+    if num_bytes < 1024:
+        return f"{num_bytes:.0f} bytes"
+    if num_bytes < _MIB:
+        return f"{num_bytes / 1024:,.1f} KiB"
+    return f"{num_bytes / _MIB:,.1f} MiB" if num_bytes < _GIB else f"{num_bytes / _GIB:,.1f} GiB"
+
+
+def time(seconds: float) -> str:
+    """Seconds, for people.
+
+    >>> time(0.0000015), time(0.25), time(3)
+    ('1.5 us', '250.00 ms', '3.00 s')
+    """
+    return f"{seconds * 1e6:,.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:,.2f} ms" if seconds < 1 else f"{seconds:,.2f} s"

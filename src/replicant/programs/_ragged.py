@@ -21,11 +21,11 @@ from ..replicas._collectives import ReduceOp, mean_of
 from ..replicas._context import as_mirrored
 from ..replicas._copies import VariableAggregation
 from ..replicas._values import PerReplica, is_array, is_same_object
-from ..tracing._interpreter import Exchange, evaluate
+from ..tracing._interpreter import Question, evaluate
 from ..tracing._marks import exchange_p, sync_p
 from ..variables._recorder import Facts, ReplicaRecorder
-from ._program import learn
-from ._replica_step import Marked, Replica, Step, check_agreement, moves
+from ._learning import learn
+from ._replica_step import Marked, Replica, ReplicaStep, check_agreement, moves
 
 Rows = list[list[Any]]  # one row per replica
 
@@ -49,7 +49,7 @@ class _Question:
         self.joint = joint
 
 
-class Lockstep:
+class RaggedGroup:
     """The group of a replica that is traced by itself. `replica_id` is an input of the trace."""
 
     def __init__(self, num_replicas: int, index: int, facts: Facts):
@@ -140,7 +140,7 @@ def _check_shapes(label: str, rows: Rows, free_axis: int | None) -> None:
             raise RaggedStepError(f"{label} needs {rule} on all replicas; got {listing}.")
 
 
-def run_ragged(step: Step) -> Any:
+def run_ragged(step: ReplicaStep) -> Any:
     """Compute one step with replicas of different sizes."""
     n, cross = step.num_replicas, step.cross
     refs = list(cross.values)
@@ -173,7 +173,7 @@ _GIVEN = "given"  # the kind of a result that was not computed; that of any othe
 
 
 def _number(
-    step: Step, replicas: "Sequence[_RaggedReplica]", jaxprs: Sequence[jex.ClosedJaxpr], varying_inputs: list[bool]
+    step: ReplicaStep, replicas: "Sequence[_RaggedReplica]", jaxprs: Sequence[jex.ClosedJaxpr], varying_inputs: list[bool]
 ) -> list[list[int]]:
     """Numbers of the replicas' results; those with equal numbers are the same. Raise if a variable's copies would differ."""
     refs, n = list(step.cross.values), step.num_replicas
@@ -191,13 +191,13 @@ def _number(
     return [row[: replica.num_results] for replica, row in zip(replicas, rows, strict=True)]
 
 
-def rehearse_ragged(step: Step) -> Any:
+def rehearse_ragged(step: ReplicaStep) -> Any:
     """See which variables the replicas use, each on its own rows. The result has the shapes and Python objects of the step."""
     n, facts = step.num_replicas, Facts()
     facts.several = True
 
     def rehearse(index: int) -> Any:
-        group = Lockstep(n, index, facts)
+        group = RaggedGroup(n, index, facts)
         group.begin(jnp.asarray(index, jnp.int32))
         recorder = ReplicaRecorder(step.local_values(), Marked(group), rehearsing=True, facts=facts)
         try:
@@ -213,13 +213,13 @@ def rehearse_ragged(step: Step) -> Any:
 class _RaggedReplica(Replica):
     """The trace of one of several unequal replicas."""
 
-    def __init__(self, step: Step, refs: list[Any], moving: list[int], index: int):
+    def __init__(self, step: ReplicaStep, refs: list[Any], moving: list[int], index: int):
         super().__init__(step, refs, moving)
         self.index = index
 
     def trace_with(self, inputs: list[Any], facts: Facts) -> jex.ClosedJaxpr:
         """The jaxpr whose first input is the replica id."""
-        group = Lockstep(self._step.num_replicas, self.index, facts)
+        group = RaggedGroup(self._step.num_replicas, self.index, facts)
 
         def flat(replica_id: Any, values: list[Any]) -> list[Any]:
             group.begin(replica_id)
@@ -285,7 +285,7 @@ def _compute_together(jaxprs: Sequence[jex.ClosedJaxpr], inputs: Rows, varying: 
         for r, (closed, values) in enumerate(zip(jaxprs, inputs, strict=True))
     ]
     results: Rows = [[] for _ in machines]
-    questions: dict[int, Exchange] = {}
+    questions: dict[int, Question] = {}
     for r, machine in enumerate(machines):
         _advance(machine, None, r, questions, results)
     while questions:
@@ -302,27 +302,27 @@ def _compute_together(jaxprs: Sequence[jex.ClosedJaxpr], inputs: Rows, varying: 
     return results
 
 
-def _advance(machine: Any, answer: Any, r: int, questions: dict[int, Exchange], results: Rows) -> None:
+def _advance(machine: Any, answer: Any, r: int, questions: dict[int, Question], results: Rows) -> None:
     try:
         questions[r] = machine.send(answer)
     except StopIteration as stop:
         results[r] = stop.value
 
 
-def _kind(question: Exchange) -> tuple[str, str, int]:
+def _kind(question: Question) -> tuple[str, str, int]:
     name, params = question.eqn.primitive.name, question.eqn.params
     if question.eqn.primitive is exchange_p:
         return name, f"{params['label']}{params['rule'] and ' ' + params['rule']}", params["index"]
     return name, f"assignment with aggregation={params['aggregation'].name}", params["index"]
 
 
-def _answer(asked: list[Exchange], has_rows: list[bool]) -> Rows:
+def _answer(asked: list[Question], has_rows: list[bool]) -> Rows:
     if asked[0].eqn.primitive is sync_p:
         return _answer_sync(asked, has_rows)
     return asked[0].eqn.params["joint"]([q.values for q in asked])
 
 
-def _answer_sync(asked: list[Exchange], has_rows: list[bool]) -> Rows:
+def _answer_sync(asked: list[Question], has_rows: list[bool]) -> Rows:
     """What unequal replicas store in a variable with an aggregation: replicas without rows have no say in batch statistics."""
     params = asked[0].eqn.params
     values = [q.values[0] for q in asked]
@@ -338,7 +338,7 @@ def _answer_sync(asked: list[Exchange], has_rows: list[bool]) -> Rows:
     return [[answer]] * len(asked)
 
 
-def _write_back(step: Step, replicas: Sequence[_RaggedReplica], answers: Rows) -> None:
+def _write_back(step: ReplicaStep, replicas: Sequence[_RaggedReplica], answers: Rows) -> None:
     n, cross = step.num_replicas, step.cross
     written: dict[Any, None] = {}
     for replica in replicas:

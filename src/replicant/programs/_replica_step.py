@@ -1,8 +1,8 @@
 """``strategy.run``: one replica function, traced once, computed by every replica.
 
 Equal replicas become one SPMD program under ``jax.shard_map`` (this file), or, where they share one device, one vectorised
-program (``_fused.py``); replicas of different sizes are traced one by one and computed in lockstep (``_ragged.py``). All happen
-inside the trace of a ``_program.Compiled``, which owns the state.
+program (``_fused.py``); replicas of different sizes are traced one by one and computed side by side (``_ragged.py``). All happen
+inside the trace of a ``_compiled.Compiled``, which owns the state.
 """
 
 import dataclasses
@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 from jax.sharding import PartitionSpec
 
-from .. import _plan_mode
 from ..errors import ArgumentError, DivergenceError, MixedStrategyError
 from ..reductions import _checks
 from ..reductions._causes import Input
@@ -25,13 +24,13 @@ from ..replicas._copies import VariableAggregation
 from ..replicas._placement import Placement
 from ..replicas._values import HostArray, Mirrored, PerReplica, is_array, is_distributed
 from ..tracing._fused import fuse
-from ..tracing._interpreter import Exchange, run_alone
+from ..tracing._interpreter import Question, run_alone
 from ..tracing._marks import sync_p
 from ..tracing._varying import Varying
 from ..variables._recorder import CrossRecorder, Facts, Recorder, ReplicaRecorder, UnknownState, recording
 from ..variables._ref import Ref
+from ._learning import trace_until_learned
 from ._lost_state import Arguments
-from ._program import trace_until_learned
 
 # How a replica sees an array of the program: the same on all (None), its row of a stack, or its slice along an axis (0, 1, ...).
 Layout: TypeAlias = int | None
@@ -120,7 +119,7 @@ def _even(leaf: Any) -> Any:
     return leaf
 
 
-class Step:
+class ReplicaStep:
     """One call of ``run`` in the trace of a program."""
 
     def __init__(self, strategy: ActiveStrategy, fn: Callable[..., Any], inputs: Inputs, cross: CrossRecorder):
@@ -191,7 +190,7 @@ class Step:
 
     def _check_owners(self, refs: Iterable[Ref]) -> None:
         """Raise for variables that were made under a strategy on other devices."""
-        if _plan_mode.current() is not None or not self.strategy.placement.devices:
+        if self.strategy.placement.planning is not None or not self.strategy.placement.devices:
             return
         for ref in refs:
             if ref.strategy is not None and ref.strategy.placement != self.strategy.placement:
@@ -323,13 +322,12 @@ def _shape(x: Any, layout: Layout = None, num_replicas: int = 1) -> jax.ShapeDty
 class Replica:
     """The trace of a replica function: results first, then the values of the variables that it wrote."""
 
-    def __init__(self, step: Step, refs: list[Ref], moving: list[int], slices: dict[Ref, int] | None = None):
+    def __init__(self, step: ReplicaStep, refs: list[Ref], moving: list[int], slices: dict[Ref, int] | None = None):
         self._step = step
         self._refs = refs
         self._moving = moving
         self._slices = slices
         self.written: list[Ref] = []
-        self.num_arguments = len(step.inputs.leaves)
         self.num_results = 0
         self._tree: Any = None
         self._leaves: list[Any] = []
@@ -419,7 +417,7 @@ class Marked:
         return self._group.all_gather(leaf, axis)
 
 
-def answer_uniformly(exchange: Exchange, group: MeshAxis) -> list[Any]:
+def answer_uniformly(exchange: Question, group: MeshAxis) -> list[Any]:
     """What equal replicas store in a variable with an aggregation."""
     (value,), (varies,) = exchange.values, exchange.varying
     aggregation = exchange.eqn.params["aggregation"]

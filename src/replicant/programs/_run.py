@@ -7,7 +7,7 @@ from ..replicas._collectives import MayDiffer
 from ..replicas._context import ActiveStrategy
 from ..variables._recorder import cross_recorder
 from ._ragged import rehearse_ragged, run_ragged
-from ._replica_step import Inputs, Step
+from ._replica_step import Inputs, ReplicaStep
 
 
 def run_replicas(strategy: ActiveStrategy, fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -16,7 +16,7 @@ def run_replicas(strategy: ActiveStrategy, fn: Callable[..., Any], args: tuple, 
     cross.use(strategy.placement)
     n = strategy.num_replicas_in_sync
     inputs = Inputs.of((args, kwargs), n)
-    step = Step(strategy, fn, inputs, cross)
+    step = ReplicaStep(strategy, fn, inputs, cross)
     if n == 1:
         return step.alone()
     if not inputs.ragged:

@@ -5,7 +5,7 @@ A replica context talks to one of four groups. They differ in how the replicas r
 * ``SingleReplica``: one replica; nothing to exchange.
 * ``Rehearsal``: the abstract run that finds out which variables a function uses; right shapes, no values.
 * ``MeshAxis``: one SPMD program for equal replicas, under ``jax.shard_map``.
-* ``Lockstep``: replicas of different sizes, traced one by one (see ``_ragged.py``).
+* ``RaggedGroup``: replicas of different sizes, traced one by one (see ``_ragged.py``).
 
 Convention for gradients: ``shard_map`` runs with ``check_vma=False``, so a gradient taken inside a replica is that replica's
 own; the gradient of an all-reduce is the all-reduce of the incoming gradients, as in TensorFlow.

@@ -6,7 +6,7 @@ the default strategy's single replica is the context, as in tf.distribute. One s
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import jax
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from ..errors import ArgumentTypeError, ContextError, MixedStrategyError
 from ._collectives import Group, ReduceOp, SingleReplica, as_leaf, check_reducible, normalized_axis
 from ._placement import Placement
+from ._planning import Planning
 from ._values import Mirrored, PerReplica, is_array, is_distributed
 
 
@@ -24,6 +25,10 @@ class ActiveStrategy(Protocol):
     @property
     def placement(self) -> Placement:
         """Where its replicas compute."""
+        ...
+
+    def on(self, placement: Placement) -> AbstractContextManager[None]:
+        """Within the ``with`` block its replicas are somewhere else."""
         ...
 
     @property
@@ -164,6 +169,11 @@ def default_strategy() -> ActiveStrategy:
 def active_strategy() -> ActiveStrategy:
     """The strategy in whose scope or ``run`` this is called; the default strategy (one replica) outside of all."""
     return _stack.frames[-1][0] if _stack.frames else default_strategy()
+
+
+def planning() -> Planning | None:
+    """The plan in the making, if the active strategy is part of one."""
+    return active_strategy().placement.planning
 
 
 def has_strategy() -> bool:

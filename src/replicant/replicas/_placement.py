@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 from ..cluster._world import World
 from ..runtime import _in_flight
 from ._collectives import AXIS
+from ._planning import Planning
 
 _MOST_LISTED = 8
 Device: TypeAlias = Any  # a jax.Device; JAX defines the name at run time, which type checkers refuse
@@ -27,6 +28,7 @@ class Placement:
     world: the workers, where devices of several processes take part; worker after worker, as many from each.
     bytes_per_pack: the largest piece in which gradients are sent where they are sent as one flat vector; 0: in one piece.
     factored: the mesh has an axis for each prime factor of the number of replicas, so that one mesh has every cut of a batch.
+    planning: the plan that is in the making, if any: then nothing is computed.
     """
 
     devices: tuple[Device, ...] = ()
@@ -35,6 +37,7 @@ class Placement:
     world: World | None = None
     bytes_per_pack: int = 0
     factored: bool = False
+    planning: Planning | None = dataclasses.field(default=None, repr=False)
 
     @cached_property
     def num_replicas(self) -> int:
@@ -94,6 +97,10 @@ class Placement:
             return self.mirrored
         return self.sliced(0)
 
+    def planned(self, planning: Planning) -> "Placement":
+        """What a strategy with this placement gets while a plan is made: the plan's devices, and the same options."""
+        return Placement(planning.devices, fused=len(planning.devices) > 1, slices_slots=self.slices_slots, planning=planning)
+
     def slice_axis(self, shape: tuple[int, ...]) -> int | None:
         """The axis along which optimizer state of that shape is cut, a slice for each replica; None: it is mirrored."""
         if not self.slices_slots or self.on_one_device:
@@ -150,12 +157,15 @@ class Placement:
 
         return jax.make_array_from_callback(shape, home, row)
 
+    def home(self, *, stacked: bool = False, slice_axis: int | None = None) -> Sharding | None:
+        """How an array lies that is stacked, or sliced along an axis, or else mirrored."""
+        return self.stacked if stacked else self.mirrored if slice_axis is None else self.sliced(slice_axis)
+
     def constrain(self, array: jax.Array, *, stacked: bool = False, slice_axis: int | None = None) -> jax.Array:
         """`array` inside a traced program, made to lie as mirrored, stacked or sliced."""
         if self.on_one_device:
             return array
-        home = self.stacked if stacked else self.mirrored if slice_axis is None else self.sliced(slice_axis)
-        return jax.lax.with_sharding_constraint(array, home)
+        return jax.lax.with_sharding_constraint(array, self.home(stacked=stacked, slice_axis=slice_axis))
 
 
 def _along(names: Sequence[str], axis: int) -> PartitionSpec:
@@ -187,13 +197,18 @@ def on_all(program: Callable[..., Any], arrays: Any, *static: Any) -> Any:
     wide = next((x for x in jax.tree.leaves(arrays) if not is_local(x)), None)
     if wide is None:
         return program(arrays, *static)
-    with _in_flight.lock:
-        box: list[Any] = []
-        compiled = _everywhere(program, wide.sharding.mesh, static)
-        _in_flight.start(lambda x: (compiled(x),), (arrays,), box, bounded=True)
-    return box[0][0]
+    return _in_flight.call(_everywhere(program, wide.sharding.mesh, static), arrays, bounded=True)
 
 
 @functools.lru_cache(maxsize=256)
 def _everywhere(program: Callable[..., Any], mesh: Mesh, static: tuple[Any, ...]) -> Callable[[Any], Any]:
     return jax.jit(lambda x: program(x, *static), out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def host_copy(array: Any) -> np.ndarray:
+    """The whole of an array as NumPy has it. Of one that spans workers all of them ask at once."""
+    return np.asarray(on_all(_itself, array))
+
+
+def _itself(x: jax.Array) -> jax.Array:
+    return x

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from ..cluster import _bootstrap, _heartbeat
 from ..kernels import _memory
@@ -22,14 +22,47 @@ lock = threading.RLock()
 _in_flight: collections.deque[Any] = collections.deque()
 
 
-def start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, bounded: bool) -> None:
-    """Call ``program(*args)``, which returns (token, ...), and put what it returns into `box`. Call it under `lock`.
+class State(Protocol):
+    """Where a program's state is kept, of which it has overwritten the old values."""
 
-    The result is in the box even if Ctrl-C arrives while the program starts: `extend` stores it before Python looks at signals
-    again. It must not be lost, because the program has consumed its donated inputs.
+    def store(self, values: Sequence[Any], /) -> None:
+        """Keep the new values."""
+        ...
+
+    def take_back(self) -> None:
+        """Undo what an interrupted `store` has left half done, so that it may be done again."""
+        ...
+
+
+def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | None = None) -> Any:
+    """Start ``program(*args)`` and return its results, which need not be there yet.
+
+    Args:
+        program: returns an array, or a tuple that begins with one: it is there once the program has ended.
+        args: its inputs. Those that it is given for good must be read under `lock`.
+        bounded: whether too many such programs at a time wait for each other for ever.
+        state: keeps the last of the program's results. It does so even if Ctrl-C arrives while the program starts: the program has
+            consumed its donated inputs, so what it makes of them is nowhere else.
 
     Raises WorkerLostError if a program failed because another worker is gone.
     """
+    box: list[Any] = []
+    with lock:
+        try:
+            _start(program, args, box, bounded=bounded)
+        finally:
+            if box and state is not None:
+                try:
+                    state.store(box[0][-1])
+                except KeyboardInterrupt:  # store all, and each change once
+                    state.take_back()
+                    state.store(box[0][-1])
+                    raise
+    return box[0]
+
+
+def _start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, bounded: bool) -> None:
+    """Put what the program returns into `box`: `extend` stores it before Python looks at signals again."""
     _heartbeat.beat()
     _memory.note()
     if not bounded:
@@ -42,7 +75,7 @@ def start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, b
             _heartbeat.waited(time.monotonic() - began)
             _in_flight.popleft()
         box.extend(map(program, *[(arg,) for arg in args]))
-    _in_flight.append(box[0][0])
+    _in_flight.append(box[0][0] if isinstance(box[0], tuple) else box[0])
 
 
 def forget() -> None:

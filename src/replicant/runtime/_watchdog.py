@@ -243,7 +243,7 @@ def stacks() -> str:
     """What every thread does, as text: the main thread first, the innermost call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
-    found = sorted(sys._current_frames().items(), key=lambda item: (item[0] != main, item[0]))
+    found = sorted(sys._current_frames().items(), key=lambda item: (item[0] != main, item[0]))  # noqa: SLF001 - Python has no other name for it
     return "\n".join(
         f'Thread "{names.get(ident, "not of Python")}", most recent call last:\n{_calls(frame)}'
         for ident, frame in found
@@ -261,7 +261,7 @@ def _calls(frame: FrameType | None) -> str:
 
 def _is_compiling() -> bool:
     """Whether a thread is in JAX's compiler."""
-    for frame in sys._current_frames().values():
+    for frame in sys._current_frames().values():  # noqa: SLF001 - Python has no other name for it
         current: FrameType | None = frame
         while current is not None:
             if current.f_code.co_filename.endswith(_COMPILER):

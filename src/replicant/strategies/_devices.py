@@ -65,7 +65,7 @@ def fusing() -> bool:
 def have_threads(num_devices: int | None = None) -> None:
     """Before JAX starts: threads for programs of several CPU devices (by default: of all there will be) that wait for each other.
 
-    Afterwards it has no effect, and the bound on programs in flight alone keeps them from waiting for ever (``_inflight.py``).
+    Afterwards it has no effect, and the bound on programs in flight alone keeps them from waiting for ever (``_in_flight.py``).
     """
     num_devices = num_devices or max(1, jax.config.values["jax_num_cpu_devices"])
     if num_devices == 1:

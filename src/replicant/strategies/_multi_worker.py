@@ -6,13 +6,13 @@ import warnings
 
 import jax
 
-from .. import _plan_mode
 from ..cluster import _bootstrap
 from ..cluster._detect import detect
 from ..cluster._membership import Membership
 from ..cluster._resolver import ClusterResolver
 from ..cluster._world import World
 from ..errors import AlreadyStartedError, ArgumentTypeError, DeviceError
+from ..replicas._context import planning
 from ..replicas._placement import Device, Placement
 from ._communication import CommunicationOptions
 from ._devices import have_threads
@@ -85,9 +85,9 @@ def _detected(name: str) -> ClusterResolver:
 
 def meet(name: str, membership: Membership, options: CommunicationOptions, platform: str | None = None) -> Placement:
     """The devices of all workers, once they have met; those of this process if it is the only one."""
-    plan = _plan_mode.current()
+    plan = planning()
     if plan is not None:  # whose devices need not be there
-        return plan.placement
+        return Placement(plan.devices)
     if membership.num_processes == 1:
         local = tuple(jax.local_devices(backend=platform))
         options.check_for(local[0].platform)

@@ -10,7 +10,7 @@ import numpy as np
 from ..cluster._claims import table_of
 from ..errors import ArgumentError, ArgumentTypeError, DatasetError
 from ..input._contexts import ValueContext
-from ..replicas._placement import Placement, on_all
+from ..replicas._placement import Placement, host_copy
 from ..replicas._values import PerReplica, is_array
 
 _ON_HOST = "OSUMm"  # kinds of dtypes that no device can hold
@@ -101,7 +101,7 @@ class WorkersPlaces:
         # Replicas of different sizes are computed side by side on every device: all need the whole of the (small) batch.
         widest = tuple(map(max, zip(*shapes, strict=True)))
         padded = [np.pad(part, [(0, most - size) for size, most in zip(part.shape, widest, strict=True)]) for part in parts]
-        every = np.asarray(on_all(_same, placement.stack_local(padded)))
+        every = host_copy(placement.stack_local(padded))
         rows = [every[i][tuple(map(slice, shape))] for i, shape in enumerate(shapes)]
         return PerReplica([placement.put(row, placement.mirrored) for row in rows])
 
@@ -123,10 +123,6 @@ class WorkersPlaces:
 
 def _on_host(part: Any) -> np.ndarray:
     return np.asarray(part, dtype=object if isinstance(part, str | bytes) else None)
-
-
-def _same(x: jax.Array) -> jax.Array:
-    return x
 
 
 def distribute_values(value_fn: Callable[[ValueContext], Any], placement: Placement) -> Any:

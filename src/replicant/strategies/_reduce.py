@@ -97,10 +97,7 @@ def _dispatch(program: Any, value: Any, **static: Any) -> Any:
     if not is_local(leaf):
         return on_all(program, value, *static.values())
     spread = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
-    box: list[Any] = []
-    with _in_flight.lock:
-        _in_flight.start(lambda x: (program(x, **static),), (value,), box, bounded=spread)
-    return box[0][0]
+    return _in_flight.call(partial(program, **static), value, bounded=spread)
 
 
 @partial(jax.jit, static_argnames=("op", "axes"))

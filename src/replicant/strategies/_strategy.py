@@ -1,6 +1,7 @@
 """``Strategy``: the public methods of all synchronous strategies, once. A strategy is a Placement with these methods."""
 
 import collections
+import dataclasses
 import importlib
 import os
 import warnings
@@ -10,17 +11,17 @@ from typing import Any, cast
 
 import jax
 
-from .. import _display, _plan_mode
+from .. import _display
 from ..errors import ArgumentTypeError
 from ..input._contexts import InputContext, ValueContext
 from ..input._shapes_only import planned
 from ..input.adapters import as_dataset
 from ..input.distributed._distributed import DistributedDataset
+from ..programs._compiled import Compiled
 from ..programs._function_key import function_key
-from ..programs._program import Compiled
 from ..programs._run import run_replicas
 from ..replicas._collectives import ReduceOp
-from ..replicas._context import active_strategy, entered, require_cross_replica
+from ..replicas._context import active_strategy, entered, planning, require_cross_replica
 from ..replicas._placement import Placement
 from ..replicas._topology import Topology
 from ..replicas._values import is_distributed, map_replicas
@@ -43,17 +44,35 @@ class Strategy:
     gradient_dtype: Any = None
 
     def __init__(self, placement: Placement, *, strict: bool | None = None):
-        plan = _plan_mode.current()
-        self._placement: Placement = placement if plan is None or not placement.devices else plan.adopt(self, placement)
+        self._placement: Placement = self._planned(placement)
         # Whether a gradient that is counted several times is an error; the lines that have been warned of.
         self.strict = os.environ.get("REPLICANT_STRICT", "0") not in ("", "0") if strict is None else bool(strict)
         self.told: set[Any] = set()
         self._eager: collections.OrderedDict[Any, Compiled] = collections.OrderedDict()
 
+    def _planned(self, placement: Placement) -> Placement:
+        """The placement of a strategy that is made while a plan is."""
+        plan = planning()
+        if plan is None:
+            return placement
+        if not placement.devices:
+            return dataclasses.replace(placement, planning=plan)
+        plan.strategies.append(self)
+        return placement.planned(plan)
+
     @property
     def placement(self) -> Placement:
         """The devices of the replicas."""
         return self._placement
+
+    @contextmanager
+    def on(self, placement: Placement) -> Iterator[None]:
+        """Within the ``with`` block the replicas are somewhere else: that is how a step is planned."""
+        before, self._placement = self._placement, placement
+        try:
+            yield
+        finally:
+            self._placement = before
 
     @property
     def topology(self) -> Topology:
@@ -179,7 +198,7 @@ class Strategy:
         (((4, 3),), 12, 32)
         """
         require_cross_replica(self, "plan()")
-        module = importlib.import_module("replicant.plan._plan")  # which knows strategies, not the other way round
+        module = importlib.import_module("replicant.plan._make")  # which knows strategies, not the other way round
         return module.plan_run(self, fn, args, dict(kwargs or {}), topology)
 
     def _compiled(self, fn: Callable[..., Any]) -> Compiled:
@@ -277,8 +296,9 @@ class Strategy:
         elements without a batch axis, ElementError for components of different sizes.
         """
         require_cross_replica(self, "experimental_distribute_dataset()")
+        plan = self._placement.planning
         return DistributedDataset(
-            dataset if _plan_mode.current() is None or isinstance(dataset, DistributedDataset) else planned(as_dataset(dataset)),
+            dataset if plan is None or isinstance(dataset, DistributedDataset) else planned(as_dataset(dataset), plan),
             self.topology,
             lambda leaf, sizes: place_batch(leaf, sizes, self._placement),
             options,
@@ -336,6 +356,9 @@ class DefaultStrategy(Strategy):
 
     def __init__(self) -> None:
         super().__init__(Placement())
+
+    def _planned(self, placement: Placement) -> Placement:
+        return placement  # it is there before any plan
 
     def __repr__(self) -> str:
         return "DefaultStrategy()"

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .. import _plan_mode
 from ..cluster._resolver import ClusterResolver
 from ..cluster._tpu import TPUClusterResolver
 from ..errors import ArgumentTypeError, DeviceError
+from ..replicas._context import planning
 from ..replicas._placement import Placement
 from ._communication import CommunicationOptions
 from ._devices import have_threads, list_devices, resolve_devices
@@ -52,7 +52,7 @@ class TPUStrategy(Strategy):
             return
         self._resolver = tpu_cluster_resolver or TPUClusterResolver()
         membership = self._resolver.membership()
-        if membership.num_processes == 1 and _plan_mode.current() is None:
+        if membership.num_processes == 1 and planning() is None:
             _require_tpus()
         super().__init__(meet("TPUStrategy", membership, CommunicationOptions(), platform="tpu"), strict=strict)
 

@@ -1,8 +1,8 @@
 """Where the gradients of a traced function live: the equations between a tape's sources and its target.
 
-``tape.gradient`` leaves one mark in the jaxpr. Its *slice* is every recorded equation that lies on a path from a source to a
-target. Where slices do not overlap, each becomes one step of the plan, evaluated once under ``jax.vjp``; its inner values serve
-the rest of the function too. An overlapping slice is evaluated again for its gradient alone (XLA merges the copies).
+``tape.gradient`` leaves one mark in the jaxpr. Its *path* is every recorded equation through which a source reaches a
+target. Where paths do not overlap, each is evaluated once and as a whole, under ``jax.vjp``; its inner values serve the rest of the
+function too. An overlapping path is evaluated again for its gradient alone (XLA merges the copies).
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from ._marks import gradient_p, own_p, region_p
 
 
 @dataclasses.dataclass(frozen=True)
-class Slice:
+class GradientPath:
     """One gradient mark and the equations that its answer depends on."""
 
     mark: jex.JaxprEqn
@@ -33,9 +33,9 @@ class Slice:
         return self.mark.params["call"]
 
 
-def find_slices(jaxpr: jex.Jaxpr) -> dict[int, Slice]:
-    """The slice of every gradient mark among the equations of `jaxpr`, by position of the mark."""
-    return {i: _slice(jaxpr, i) for i, eqn in enumerate(jaxpr.eqns) if eqn.primitive is gradient_p}
+def find_paths(jaxpr: jex.Jaxpr) -> dict[int, GradientPath]:
+    """The path of every gradient mark among the equations of `jaxpr`, by position of the mark."""
+    return {i: _path(jaxpr, i) for i, eqn in enumerate(jaxpr.eqns) if eqn.primitive is gradient_p}
 
 
 def _recorded(jaxpr: jex.Jaxpr, tape: int, end: int) -> list[int]:
@@ -50,7 +50,7 @@ def _recorded(jaxpr: jex.Jaxpr, tape: int, end: int) -> list[int]:
     return positions
 
 
-def _slice(jaxpr: jex.Jaxpr, position: int) -> Slice:
+def _path(jaxpr: jex.Jaxpr, position: int) -> GradientPath:
     mark = jaxpr.eqns[position]
     k = mark.params["num_targets"]
     targets, cotangents, sources = mark.invars[:k], mark.invars[k : 2 * k], _named(mark.invars[2 * k :])
@@ -70,7 +70,7 @@ def _slice(jaxpr: jex.Jaxpr, position: int) -> Slice:
             needed.update(v for v in eqn.invars if not isinstance(v, jex.Literal))
             inside.append(eqn)
     connected = tuple(v in needed for v in sources)
-    return Slice(mark, tuple(reversed(inside)), tuple(targets), tuple(cotangents), tuple(sources), connected)
+    return GradientPath(mark, tuple(reversed(inside)), tuple(targets), tuple(cotangents), tuple(sources), connected)
 
 
 def _named(sources: Sequence[jex.Var | jex.Literal]) -> list[jex.Var]:
@@ -85,25 +85,25 @@ def _named(sources: Sequence[jex.Var | jex.Literal]) -> list[jex.Var]:
     return [source for source in sources if isinstance(source, jex.Var)]
 
 
-Step = jex.JaxprEqn | Slice
+Entry = jex.JaxprEqn | GradientPath
 
 
-def plan(jaxpr: jex.Jaxpr, slices: dict[int, Slice]) -> list[Step]:
-    """The equations of `jaxpr` in an order in which every slice that can be is one step."""
-    fused = _disjoint(slices)
+def in_order(jaxpr: jex.Jaxpr, paths: dict[int, GradientPath]) -> list[Entry]:
+    """The equations of `jaxpr` in an order in which every path that can be is one entry."""
+    fused = _disjoint(paths)
     while fused:
-        steps = _ordered(jaxpr, fused)
-        if steps is not None:
-            return steps
-        fused.pop()  # slices that feed each other: evaluate one of them twice instead
+        entries = _ordered(jaxpr, fused)
+        if entries is not None:
+            return entries
+        fused.pop()  # paths that feed each other: evaluate one of them twice instead
     return [eqn for eqn in jaxpr.eqns if eqn.primitive is not region_p]
 
 
-def _disjoint(slices: dict[int, Slice]) -> list[Slice]:
-    """Slices without a common equation; outer ones (later marks) first, since they contain the inner ones."""
+def _disjoint(paths: dict[int, GradientPath]) -> list[GradientPath]:
+    """Paths without a common equation; outer ones (later marks) first, since they contain the inner ones."""
     taken: set[int] = set()
     chosen = []
-    for _, candidate in sorted(slices.items(), reverse=True):
+    for _, candidate in sorted(paths.items(), reverse=True):
         ids = {id(eqn) for eqn in candidate.eqns}
         if ids and not ids & taken and id(candidate.mark) not in taken:
             taken |= ids
@@ -111,25 +111,25 @@ def _disjoint(slices: dict[int, Slice]) -> list[Slice]:
     return chosen
 
 
-def _ordered(jaxpr: jex.Jaxpr, fused: Sequence[Slice]) -> list[Step] | None:
-    """A topological order close to the original one, None if the slices feed each other in a circle."""
-    home = {id(eqn): piece for piece in fused for eqn in piece.eqns}
-    steps: list[Step] = []
+def _ordered(jaxpr: jex.Jaxpr, fused: Sequence[GradientPath]) -> list[Entry] | None:
+    """A topological order close to the original one, None if the paths feed each other in a circle."""
+    home = {id(eqn): path for path in fused for eqn in path.eqns}
+    entries: list[Entry] = []
     seen: set[int] = set()
     for eqn in jaxpr.eqns:
-        step = home.get(id(eqn), eqn)
-        if eqn.primitive is not region_p and id(step) not in seen:
-            seen.add(id(step))
-            steps.append(step)
-    maker = {v: i for i, step in enumerate(steps) for eqn in _eqns(step) for v in eqn.outvars}
-    slice_of_mark = {id(piece.mark): i for i, step in enumerate(steps) if isinstance(step, Slice) for piece in (step,)}
+        entry = home.get(id(eqn), eqn)
+        if eqn.primitive is not region_p and id(entry) not in seen:
+            seen.add(id(entry))
+            entries.append(entry)
+    maker = {v: i for i, entry in enumerate(entries) for eqn in _eqns(entry) for v in eqn.outvars}
+    path_of_mark = {id(path.mark): i for i, entry in enumerate(entries) if isinstance(entry, GradientPath) for path in (entry,)}
     waits: list[set[int]] = []
-    for i, step in enumerate(steps):
-        before = {maker[v] for eqn in _eqns(step) for v in eqn.invars if not isinstance(v, jex.Literal) and v in maker}
-        if not isinstance(step, Slice) and id(step) in slice_of_mark:
-            before.add(slice_of_mark[id(step)])
+    for i, entry in enumerate(entries):
+        before = {maker[v] for eqn in _eqns(entry) for v in eqn.invars if not isinstance(v, jex.Literal) and v in maker}
+        if not isinstance(entry, GradientPath) and id(entry) in path_of_mark:
+            before.add(path_of_mark[id(entry)])
         waits.append(before - {i})
-    followers: list[list[int]] = [[] for _ in steps]
+    followers: list[list[int]] = [[] for _ in entries]
     for i, before in enumerate(waits):
         for j in before:
             followers[j].append(i)
@@ -138,23 +138,23 @@ def _ordered(jaxpr: jex.Jaxpr, fused: Sequence[Slice]) -> list[Step] | None:
     order = []
     while ready:
         i = heapq.heappop(ready)
-        order.append(steps[i])
+        order.append(entries[i])
         for j in followers[i]:
             waits[j].discard(i)
             if not waits[j]:
                 heapq.heappush(ready, j)
-    return order if len(order) == len(steps) else None
+    return order if len(order) == len(entries) else None
 
 
-def _eqns(step: Step) -> Sequence[jex.JaxprEqn]:
-    return step.eqns if isinstance(step, Slice) else (step,)
+def _eqns(entry: Entry) -> Sequence[jex.JaxprEqn]:
+    return entry.eqns if isinstance(entry, GradientPath) else (entry,)
 
 
 def connected_sources(jaxpr: jex.Jaxpr) -> dict[int, dict[int, bool]]:
     """For every gradient call: which of the sources that it asks for have a path to its target."""
     found = {}
-    for piece in find_slices(jaxpr).values():
-        found[piece.call] = linked = dict.fromkeys(piece.mark.params["absent"], False)
-        for owner, connected in zip(piece.mark.params["owners"], piece.connected, strict=True):
+    for path in find_paths(jaxpr).values():
+        found[path.call] = linked = dict.fromkeys(path.mark.params["absent"], False)
+        for owner, connected in zip(path.mark.params["owners"], path.connected, strict=True):
             linked[owner] = linked.get(owner, False) or connected
     return found

@@ -182,7 +182,7 @@ def _users_line(eqn: Any) -> Line | None:
 
 def calling_line() -> Line | None:
     """The innermost line of the user's code in the calls in progress."""
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # noqa: SLF001 - Python has no other name for it
     while frame is not None:
         if _is_users(frame.f_code.co_filename):
             return frame.f_code.co_filename, frame.f_lineno

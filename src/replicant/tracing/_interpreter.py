@@ -1,7 +1,7 @@
-"""Evaluates a traced replica function, answering its marks: gradients by ``jax.vjp`` of their slices, exchanges by the caller.
+"""Evaluates a traced replica function, answering its marks: gradients by ``jax.vjp`` of their paths, exchanges by the caller.
 
-``evaluate`` is a generator: it yields an ``Exchange`` wherever replicas must agree on something and is sent the answer. So one
-interpreter serves all ways to run: alone, as one SPMD program, and several replicas of different sizes in lockstep.
+``evaluate`` is a generator: it yields a ``Question`` wherever replicas must agree on something and is sent the answer. So one
+interpreter serves all ways to run: alone, as one SPMD program, and several replicas of different sizes side by side.
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from ..errors import GradientError, RaggedStepError
-from ._gradient_paths import Slice, find_slices, plan
+from ._gradient_paths import GradientPath, find_paths, in_order
 from ._marks import exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
 from ._primitive_names import JIT
 from ._varying import Varying
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
+class Question:
     """A question to the other replicas: the mark, this replica's values, and whether they may differ from the others'."""
 
     eqn: jex.JaxprEqn
@@ -29,7 +29,7 @@ class Exchange:
     varying: list[bool]
 
 
-Answer = Callable[[Exchange], list[Any]]
+Answer = Callable[[Question], list[Any]]
 Env = MutableMapping[Any, Any]
 
 
@@ -46,8 +46,8 @@ def run_alone(closed: jex.ClosedJaxpr, args: Sequence[Any], varying: Sequence[bo
 
 def evaluate(
     jaxpr: jex.Jaxpr, consts: Sequence[Any], args: Sequence[Any], varying: Sequence[bool], answer: Answer | None
-) -> Generator[Exchange, list[Any], list[Any]]:
-    """Evaluate step by step. `answer` serves exchanges that cannot be yielded because they lie inside a gradient's slice."""
+) -> Generator[Question, list[Any], list[Any]]:
+    """Evaluate step by step. `answer` serves exchanges that cannot be yielded because they lie inside the path of a gradient."""
     env: Env = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
     machine = _Machine(jaxpr, env, Varying(jaxpr, varying), answer)
@@ -61,25 +61,25 @@ class _Machine:
         self._env = env
         self._varying = varying
         self._answer = answer
-        self._slices = find_slices(jaxpr)
-        self._by_mark = {id(piece.mark): piece for piece in self._slices.values()}
+        self._paths = find_paths(jaxpr)
+        self._by_mark = {id(path.mark): path for path in self._paths.values()}
         self._pullbacks: dict[int, Callable[..., Any]] = {}
 
     @staticmethod
     def read(env: Env, var: Any) -> Any:
         return var.val if isinstance(var, jex.Literal) else env[var]
 
-    def run(self) -> Generator[Exchange, list[Any], None]:
+    def run(self) -> Generator[Question, list[Any], None]:
         env = self._env
         last_use = _last_uses(self._jaxpr)
-        for step in plan(self._jaxpr, self._slices):
-            if isinstance(step, Slice):
-                self._run_slice(step, last_use)
+        for step in in_order(self._jaxpr, self._paths):
+            if isinstance(step, GradientPath):
+                self._run_path(step, last_use)
                 continue
             values = [self.read(env, v) for v in step.invars]
             if step.primitive is gradient_p:
                 results = self._gradient(step, env)
-            elif step.primitive is own_p:  # no slice goes through it, but a tape around `run` differentiates all of this
+            elif step.primitive is own_p:  # no path goes through it, but a tape around `run` differentiates all of this
                 results = [jax.lax.stop_gradient(values[0])]
             elif step.primitive in (sync_p, exchange_p):
                 results = yield self._exchange(step, values)
@@ -91,50 +91,50 @@ class _Machine:
                 results = _bind(step, values, self._answer)
             env.update(zip(step.outvars, results, strict=True))
 
-    def _run_slice(self, piece: Slice, used: set[jex.Var]) -> None:
-        """Evaluate a slice once, for its values and for its gradient."""
-        made = [v for eqn in piece.eqns for v in eqn.outvars if v in used]
-        pullback, values = self._differentiate(piece, self._env, made)
-        self._pullbacks[id(piece.mark)] = pullback
+    def _run_path(self, path: GradientPath, used: set[jex.Var]) -> None:
+        """Evaluate a path once, for its values and for its gradient."""
+        made = [v for eqn in path.eqns for v in eqn.outvars if v in used]
+        pullback, values = self._differentiate(path, self._env, made)
+        self._pullbacks[id(path.mark)] = pullback
         self._env.update(zip(made, values, strict=True))
 
     def _gradient(self, mark: jex.JaxprEqn, env: Env) -> list[Any]:
-        piece = self._by_mark[id(mark)]
+        path = self._by_mark[id(mark)]
         pullback = self._pullbacks.get(id(mark)) if env is self._env else None
         if pullback is None:
-            pullback, _ = self._differentiate(piece, env, [])
-        cotangents = [jnp.asarray(self.read(env, v)) for v in piece.cotangents]
+            pullback, _ = self._differentiate(path, env, [])
+        cotangents = [jnp.asarray(self.read(env, v)) for v in path.cotangents]
         return list(pullback(cotangents)[0])
 
-    def _differentiate(self, piece: Slice, env: Env, made: list[jex.Var]) -> tuple[Callable[..., Any], list[Any]]:
-        produced = {v for eqn in piece.eqns for v in eqn.outvars}
+    def _differentiate(self, path: GradientPath, env: Env, made: list[jex.Var]) -> tuple[Callable[..., Any], list[Any]]:
+        produced = {v for eqn in path.eqns for v in eqn.outvars}
 
         def forward(sources: list[Any]) -> tuple[list[Any], list[Any]]:
             local: Env = ChainMap({}, env)
             shifts = {}
-            for var, value in zip(piece.sources, sources, strict=True):
+            for var, value in zip(path.sources, sources, strict=True):
                 if var in produced:
                     shifts[var] = value
                 else:
                     local[var] = value
-            for eqn in piece.eqns:
+            for eqn in path.eqns:
                 local.update(zip(eqn.outvars, self._bind_inside(eqn, local), strict=True))
                 for var in eqn.outvars:
                     if var in shifts:
                         local[var] = local[var] + shifts[var]
-            return [self.read(local, v) for v in piece.targets], [local[v] for v in made]
+            return [self.read(local, v) for v in path.targets], [local[v] for v in made]
 
-        # A source that the slice itself computes is differentiated through a shift by zero.
-        inputs = [_zeros(v) if v in produced else self.read(env, v) for v in piece.sources]
+        # A source that the path itself computes is differentiated through a shift by zero.
+        inputs = [_zeros(v) if v in produced else self.read(env, v) for v in path.sources]
         _, pullback, values = jax.vjp(forward, inputs, has_aux=True)
         return pullback, values
 
-    def _exchange(self, eqn: jex.JaxprEqn, values: list[Any]) -> Exchange:
+    def _exchange(self, eqn: jex.JaxprEqn, values: list[Any]) -> Question:
         arrays = [jnp.asarray(value, _dtype(var)) for value, var in zip(values, eqn.invars, strict=True)]
-        return Exchange(eqn, arrays, [self._varying(v) for v in eqn.invars])
+        return Question(eqn, arrays, [self._varying(v) for v in eqn.invars])
 
     def _bind_inside(self, eqn: jex.JaxprEqn, local: Env) -> list[Any]:
-        """One equation inside of a slice, where nothing can be yielded."""
+        """One equation inside of a path, where nothing can be yielded."""
         if eqn.primitive is gradient_p:
             return self._gradient(eqn, local)
         values = [self.read(local, v) for v in eqn.invars]
@@ -193,7 +193,7 @@ def _without_marks(param: Any, eqn: jex.JaxprEqn, answer: Answer | None) -> Any:
 
 
 def _refuse(eqn: jex.JaxprEqn) -> Answer:
-    def answer(exchange: Exchange) -> list[Any]:
+    def answer(exchange: Question) -> list[Any]:
         raise RaggedStepError(
             f"In this step the replicas have different sizes, and {exchange.eqn.params.get('label', 'an assignment')} happens "
             f"inside a loop or branch ({eqn.primitive.name}). Exchange outside of it, or use equal sizes."

@@ -1,4 +1,4 @@
-"""Primitives that mark a traced replica function: places where the interpreter (``_interpret.py``) has something to do.
+"""Primitives that mark a traced replica function: places where the interpreter (``_interpreter.py``) has something to do.
 
 A replica function is traced once, into a jaxpr. ``GradientTape``, variables with an aggregation and the exchanges of ragged steps
 leave these marks in it; none of them survives into the program that XLA compiles.
@@ -72,7 +72,7 @@ def name_constant(value: Any) -> None:
 
     JAX writes scalar constants into the equations that use them, and converts them on the way, so that nothing tells where they
     came from. There is no public way to change that: if a JAX keeps its tracers in another way, nothing happens here, and
-    ``_slices.py`` refuses the constant as a source.
+    ``_gradient_paths.py`` refuses the constant as a source.
     """
     if not isinstance(value, Tracer) or not isinstance(getattr(value, "val", None), jex.Literal):
         return
@@ -83,7 +83,8 @@ def name_constant(value: Any) -> None:
     user: Any = own_p.bind(array)  # its equation holds what a trace makes of an array that is not written into equations
     equation = getattr(user, "parent", None)
     inputs = getattr(equation, "in_tracers", ())
-    if user._trace is constant._trace and len(inputs) == 1:  # a constant of an outer trace has a variable in this one already
+    # A constant of an outer trace has a variable in this one already.
+    if user._trace is constant._trace and len(inputs) == 1:  # noqa: SLF001 - JAX has no public name for it
         constant.val, constant.parent = inputs[0].val, equation
 
 

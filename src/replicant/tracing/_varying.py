@@ -57,7 +57,7 @@ class Varying:
             return self._loop(bodies[0], inputs, eqn.params["num_consts"], eqn.params["num_carry"])
         if name == "while":
             return self._while(eqn, inputs)
-        # The gradient mark belongs here too: a slice that holds anything varying has varying targets or an all-reduce in it, and
+        # The gradient mark belongs here too: a path that holds anything varying has varying targets or an all-reduce in it, and
         # the backward pass of an all-reduce multiplies by local values.
         return [any(inputs) or (eqn.primitive is gradient_p and bool(self._vars))] * len(eqn.outvars)
 

@@ -17,8 +17,7 @@ import numpy as np
 from ..cluster._claims import table_of
 from ..cluster._world import World
 from ..errors import WorkerMismatchError
-from ..replicas._placement import Placement, is_local
-from ..runtime import _in_flight
+from ..replicas._placement import Placement, is_local, on_all
 from ..tracing._fingerprint import fingerprint, first_difference
 from ._ref import Ref
 
@@ -31,7 +30,7 @@ def adopt(refs: Sequence[Ref], placement: Placement) -> None:
     """Bring those of the variables to the devices that lie in this process's memory."""
     if placement.world is None:
         return
-    fresh = [ref for ref in refs if (raw := ref.get_raw()[0]) is not ref._owned and is_local(raw)]
+    fresh = [ref for ref in refs if (raw := ref.get_raw()[0]) is not ref.owned and is_local(raw)]
     if not fresh:
         return
     made = [ref.fitting(placement) for ref in fresh]
@@ -126,16 +125,8 @@ def _first_row(part: np.ndarray, placement: Placement) -> np.ndarray:
     """Replica 0's numbers on all workers: the others add zeros."""
     rows = [part if replica == 0 else np.zeros_like(part) for replica in placement.local_ids]
     stacked = placement.stack_local(rows)
-    box: list[Any] = []
-    with _in_flight.lock:
-        _in_flight.start(lambda x: (_sum_rows(x, placement.mirrored),), (stacked,), box, bounded=True)
-    return np.asarray(box[0][0])
+    return np.asarray(on_all(_sum_rows, stacked))
 
 
-def _sum_rows(stacked: jax.Array, home: Any) -> jax.Array:
-    if home not in _programs:
-        _programs[home] = jax.jit(lambda x: jnp.sum(x, axis=0, dtype=x.dtype), out_shardings=home)
-    return _programs[home](stacked)
-
-
-_programs: dict[Any, Any] = {}  # by placement's home; there are few
+def _sum_rows(stacked: jax.Array) -> jax.Array:
+    return jnp.sum(stacked, axis=0, dtype=stacked.dtype)

@@ -25,7 +25,7 @@ def is_variable(value: Any) -> bool:
 def ref_of(variable: Any) -> Ref:
     """The Ref of a variable."""
     if isinstance(variable, Variable):
-        return variable._ref
+        return variable._ref  # noqa: SLF001 - no name for users
     return next(find(variable) for kind, find in _foreign.items() if isinstance(variable, kind))
 
 

@@ -76,6 +76,14 @@ class Recorder:
         """Note a new value, as user code gives it."""
         raise NotImplementedError
 
+    def replace(self, ref: Ref, new: Any) -> None:
+        """Let the code that follows read `new`, which is no output of the program: the servers make the change itself."""
+        self.values[ref] = new
+
+    def without_output(self, ref: Ref) -> None:
+        """Forget that a variable was written: its value is no output of the program."""
+        del self.written[ref]
+
     def combine(self, ref: Ref, value: Any) -> Any:
         """`value` combined over the replicas as the variable's aggregation says."""
         del ref

@@ -1,7 +1,7 @@
 """A variable as a step sees it, whichever library it belongs to, and the variables of one program together."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.sharding import Sharding
@@ -10,12 +10,21 @@ from ..replicas._copies import VariableAggregation, aggregate_copies, split_valu
 from ..replicas._placement import Placement, on_all
 
 
+class Holder(Protocol):
+    """What has a variable's stored array: the variable itself, one of Keras's, or a reference that stores for itself."""
+
+    _value: Any
+
+
 class Ref:
     """One variable as a step sees it. Storage is its library's; the rules are ours.
 
     name: for messages. shape, dtype: of one copy. on_read: whether each replica keeps its own copy. aggregation: how copies are
     combined. rows_only: replicas without data have no say in its value (batch statistics, metrics). trainable: tapes watch it.
     slot: optimizer state, which a placement may cut into one slice per replica. strategy: that under which it was made, if any.
+
+    holder: what has the stored array. owned: the array that a program made and nobody else has seen, so it may be donated;
+    owned_on: where it lies. moved: the last array that had to be moved, and its new place. `Refs` reads and writes these four.
     """
 
     name: str
@@ -28,13 +37,14 @@ class Ref:
     slot: bool = False
     strategy: Any = None  # under which it was made, if that has devices of its own
     elsewhere: bool = False  # it lies on a server: storing notes a change, which is pushed later
+    _value: Any  # of a reference that is its own holder
 
     def __init__(self, holder: Any = None) -> None:
-        self.holder: Any = self if holder is None else holder  # whose attribute `_value` is the stored array
-        self._owned: Any = None  # the array that a program made and nobody else has seen: it may be donated
-        self._home: Placement | None = None  # where `_owned` lies
+        self.holder: Holder = self if holder is None else holder
+        self.owned: Any = None
+        self.owned_on: Placement | None = None
         self.stand_in: Any = None  # another library's variable that shares the storage, where that library tracks its own only
-        self._placed: tuple[Any, Placement, jax.Array] | None = None  # the last array that had to be moved, and its new place
+        self.moved: tuple[Any, Placement, jax.Array] | None = None
 
     def switch(self) -> tuple[Any, str]:
         """An object and the name of its attribute that says whether the variable is trainable."""
@@ -50,7 +60,7 @@ class Ref:
 
     def expose(self) -> None:
         """Note that the stored array was given to somebody: the next step must not donate it."""
-        self._owned = None
+        self.owned = None
 
     def copies(self, num_replicas: int) -> bool:
         """Whether the variable enters a program of `num_replicas` as a stack of copies."""
@@ -63,13 +73,13 @@ class Ref:
     def load(self, placement: Placement, *, donated: bool) -> jax.Array:
         """The stored array as the input of a program, which may overwrite it if `donated`."""
         raw, _ = self.get_raw()
-        if raw is self._owned and self._home is placement:
+        if raw is self.owned and self.owned_on is placement:
             return raw
-        if not donated and self._placed is not None and self._placed[0] is raw and self._placed[1] is placement:
-            return self._placed[2]
+        if not donated and self.moved is not None and self.moved[0] is raw and self.moved[1] is placement:
+            return self.moved[2]
         placed = placement.own(*self.fitting(placement))
         if not donated:
-            self._placed = (raw, placement, placed)
+            self.moved = (raw, placement, placed)
         return placed
 
     def fitting(self, placement: Placement) -> tuple[Any, Any]:
@@ -84,15 +94,12 @@ class Ref:
 
     def home(self, placement: Placement) -> Sharding | None:
         """How the variable lies in the programs of a placement."""
-        if self.copies(placement.num_replicas):
-            return placement.stacked
-        axis = self.slice_axis(placement)
-        return placement.mirrored if axis is None else placement.sliced(axis)
+        return placement.home(stacked=self.copies(placement.num_replicas), slice_axis=self.slice_axis(placement))
 
     def store(self, raw: jax.Array, placement: Placement) -> None:
         """Keep what a program wrote."""
         self.set_raw(raw, stacked=self.copies(placement.num_replicas))
-        self._owned, self._home, self._placed = raw, placement, None
+        self.owned, self.owned_on, self.moved = raw, placement, None
 
     def take_back(self) -> None:
         """Forget what `store` has noted, to be done elsewhere later. What is stored here is simply stored again."""
@@ -124,7 +131,9 @@ class Refs:
         """What ``Ref.load`` gives for each, to be donated."""
         placement = self._placement
         return [
-            ref._owned if holder._value is ref._owned is not None and ref._home is placement else ref.load(placement, donated=True)
+            ref.owned
+            if holder._value is ref.owned is not None and ref.owned_on is placement  # noqa: SLF001 - see Holder
+            else ref.load(placement, donated=True)
             for ref, holder in self._slots
         ]
 
@@ -133,9 +142,9 @@ class Refs:
         placement = self._placement
         try:
             for (ref, holder), raw in zip(self._slots, raws, strict=True):
-                if ref._home is placement and not ref.on_read:
-                    holder._value = ref._owned = raw
-                    ref._placed = None
+                if ref.owned_on is placement and not ref.on_read:
+                    holder._value = ref.owned = raw  # noqa: SLF001 - see Holder
+                    ref.moved = None
                 else:
                     ref.store(raw, placement)
         except BaseException:

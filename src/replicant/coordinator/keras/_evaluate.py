@@ -1,21 +1,18 @@
 """``model.evaluate`` on the workers of a ParameterServerStrategy: each example by one of them, counted once."""
 
 import itertools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 
 from ...errors import ArgumentError
-from ...input._dataset import Dataset
 from ...keras._fit import strategy_of
 from .._coordinator import ClusterCoordinator
 from .._strategy import ParameterServerStrategy
-from ._steps import build, step_of, test_step
+from ._datasets import batches_maker
+from ._steps import build_model, step_of, test_step
 
-_DEFAULT_BATCH = 32
 _SHARDS_PER_WORKER = 2  # so that a slow worker can do fewer than the others
 
 
@@ -76,7 +73,7 @@ def _with_callbacks(
     logs = evaluation.run()
     callbacks.on_test_batch_end((evaluation.num_steps or 1) - 1, logs)
     callbacks.on_test_end(logs)
-    return logs if return_dict else model._flatten_metrics_in_order(logs)
+    return logs if return_dict else model._flatten_metrics_in_order(logs)  # noqa: SLF001 - as Keras's `evaluate` does
 
 
 class Evaluation:
@@ -91,7 +88,7 @@ class Evaluation:
     ):
         self._model, self._strategy = model, strategy
         self._coordinator = ClusterCoordinator(strategy)
-        make, known_steps = _maker(data, batch_size)
+        make, known_steps = batches_maker(data, batch_size)
         self.num_steps = steps or known_steps
         self._limit = steps
         self._make = make
@@ -101,12 +98,13 @@ class Evaluation:
     def run(self) -> dict[str, float]:
         """Loss and metrics by name."""
         model, coordinator = self._model, self._coordinator
-        build(model, self._strategy, next(iter(self._make())), "evaluate")
+        build_model(model, self._strategy, next(iter(self._make())), "evaluate")
         step, count, limit = step_of(model, "test", _shard_step), self._num_shards, self._limit
         coordinator.join()
         model.reset_metrics()
         for shard in range(count):
-            coordinator._dispatcher.schedule(step, (self._batches, shard, count, limit), {}, alone=True)
+            arguments = (self._batches, shard, count, limit)
+            coordinator._dispatcher.schedule(step, arguments, {}, alone=True)  # noqa: SLF001 - `schedule` has no `alone` for users
         coordinator.join()
         return {name: float(value) for name, value in model.get_metrics_result().items()}
 
@@ -119,15 +117,3 @@ def _shard_step(model: Any) -> Callable[..., None]:
             test(batch)
 
     return evaluate_shard
-
-
-def _maker(data: tuple[Any, Any, Any], batch_size: int | None) -> tuple[Callable[[], Any], int | None]:
-    """A function that makes the batches, always the same, and how many there are, if that is known."""
-    x, y, weights = data
-    if callable(x):
-        return x, None
-    if hasattr(x, "__iter__") and not isinstance(x, np.ndarray | dict | list | tuple) and not hasattr(x, "__array__"):
-        return lambda: x, None
-    given = tuple(part for part in (x, y, weights) if part is not None)
-    arrays, size = keras.tree.map_structure(np.asarray, given), batch_size or _DEFAULT_BATCH
-    return lambda: Dataset.from_tensor_slices(arrays).batch(size), math.ceil(len(keras.tree.flatten(arrays)[0]) / size)

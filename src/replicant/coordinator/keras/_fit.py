@@ -1,22 +1,19 @@
 """``model.fit`` under a ParameterServerStrategy: steps are scheduled on the workers, callbacks run here at the ends of epochs."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 
 from ...errors import ArgumentError
 from ...input._dataset import Dataset
 from ...keras._fit import strategy_of
 from .._coordinator import ClusterCoordinator
 from .._strategy import ParameterServerStrategy
+from ._datasets import batches_maker
 from ._evaluate import Evaluation, check_shards
-from ._steps import build, step_of, train_step
+from ._steps import build_model, step_of, train_step
 from ._tensorboard import write_epoch
-
-_DEFAULT_BATCH = 32
 
 
 def fit(original: Callable[..., Any], model: Any, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +62,7 @@ class _Fit:
         self._model, self._strategy = model, strategy
         self._coordinator = ClusterCoordinator(strategy)
         self._epochs = range(initial_epoch, epochs)
-        make, known_steps = _dataset_maker(x, y, batch_size, shuffle)
+        make, known_steps = batches_maker((x, y), batch_size, _shuffled if shuffle else _repeated)
         if steps_per_epoch is None and known_steps is None:
             raise ArgumentError(
                 "fit under a ParameterServerStrategy needs steps_per_epoch: every worker reads its own copy of the dataset, so "
@@ -96,8 +93,8 @@ class _Fit:
     def run(self) -> Any:
         """Train. Returns Keras's History."""
         model, callbacks = self._model, self._callbacks
-        build(model, self._strategy, next(iter(self._dataset.make())), "fit")
-        shared = self._coordinator._mode.synchronous
+        build_model(model, self._strategy, next(iter(self._dataset.make())), "fit")
+        shared = self._coordinator._mode.synchronous  # noqa: SLF001 - users know what they asked for
         step, iterator = step_of(model, "train", lambda model: train_step(model, shared=shared)), iter(self._dataset)
         model.stop_training = False
         callbacks.on_train_begin()
@@ -142,19 +139,10 @@ class _Fit:
         return {f"val_{name}": value for name, value in logs.items()}
 
 
-def _dataset_maker(x: Any, y: Any, batch_size: int | None, shuffle: bool) -> tuple[Callable[[], Any], int | None]:
-    """A function that makes a worker's dataset of batches, and how many steps are one pass over it, if that is known."""
-    if callable(x):
-        return x, None
-    if hasattr(x, "__iter__") and not isinstance(x, np.ndarray | dict | list | tuple) and not hasattr(x, "__array__"):
-        return lambda: x, None
-    data = (x,) if y is None else (x, y)
-    arrays = keras.tree.map_structure(np.asarray, data)
-    num_rows = len(keras.tree.flatten(arrays)[0])
-    size = batch_size or _DEFAULT_BATCH
+def _shuffled(dataset: Dataset, num_rows: int) -> Dataset:
+    return dataset.shuffle(num_rows).repeat()
 
-    def make() -> Any:
-        dataset = Dataset.from_tensor_slices(arrays)
-        return (dataset.shuffle(num_rows) if shuffle else dataset).repeat().batch(size)
 
-    return make, math.ceil(num_rows / size)
+def _repeated(dataset: Dataset, num_rows: int) -> Dataset:
+    del num_rows
+    return dataset.repeat()

@@ -1,6 +1,7 @@
 """A Keras optimizer as a server has it: applied to its shards of variables, with the optimizer's own shards beside them."""
 
 import functools
+import threading
 from typing import Any
 
 import jax
@@ -9,12 +10,44 @@ import keras
 import numpy as np
 
 from ...errors import ParameterServerError
+from ...keras import _internals
+from .._libraries import connect_libraries
+from ..processes._cluster import Cluster
 from ..servers._apply import subtract_scaled
 from ..servers._client import Client
-from ..servers._push import pad_rows
+from ..servers._padded_update import update_padded
 from ..servers._site import Site, at
 from ..workers import _pickling
-from ._variables import connect, is_server_variable
+from ._variables import is_server_variable, server_ref, slot_of, spec_of
+
+_preparing = threading.Lock()
+
+
+def prepare_rule(optimizer: Any, cluster: Cluster, variables: list[int]) -> None:
+    """On the coordinator: make the optimizer's own variables, and send the optimizer to all servers."""
+    iterations = server_ref(iterations_of(optimizer))
+    with _preparing:
+        if not optimizer.built:
+            build_optimizer(optimizer, [iterations.site.variables[v] for v in variables])
+        if iterations.spec.number not in cluster.rules:
+            cluster.add_rule(iterations.spec.number, rule_blob(optimizer))
+
+
+def iterations_of(optimizer: Any) -> Any:
+    """The variable in which an optimizer counts its steps."""
+    return optimizer._iterations  # noqa: SLF001 - `iterations` may be a quotient of it
+
+
+def updated_by(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer was built for."""
+    return optimizer._trainable_variables  # noqa: SLF001 - Keras has no public name for them
+
+
+def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
+    """Make an optimizer's own variables now, wherever in a trace this is."""
+    with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
+        optimizer.build(variables)
+        optimizer.built = True
 
 
 def rule_blob(optimizer: Any) -> bytes:
@@ -23,10 +56,10 @@ def rule_blob(optimizer: Any) -> bytes:
 
 
 class KerasRule:
-    """See ``_apply.Rule``. Compiles one update for each combination of shards and shapes that is pushed together."""
+    """See ``servers._apply.Rule``. Compiles one update for each combination of shards and shapes that is pushed together."""
 
     def __init__(self, blob: bytes, server: int):
-        connect()
+        connect_libraries()
         self._site = Site(Client(-1, [], lambda *_: None), lambda *_: None)
         with at(self._site):
             self._optimizer = _pickling.loads(blob)
@@ -37,26 +70,26 @@ class KerasRule:
         self._variable_of: dict[int, tuple[Any, list[tuple[Any, int]]]] = {}
         slots: dict[int, list[Any]] = {}
         for variable in optimizer.variables:
-            if "_replicant_slot_of" in variable.__dict__:
-                slots.setdefault(variable.__dict__["_replicant_slot_of"], []).append(variable)
+            if (owner := slot_of(variable)) is not None:
+                slots.setdefault(owner, []).append(variable)
         self._check(slots)
-        for variable in optimizer._trainable_variables:
-            spec = variable.__dict__["_replicant_spec"]
+        for variable in updated_by(optimizer):
+            spec = spec_of(variable)
             own = slots.get(spec.number, [])
             for i, shard in enumerate(spec.shards):
-                beside = [(slot, slot.__dict__["_replicant_spec"].shards[i].index) for slot in own]
+                beside = [(slot, spec_of(slot).shards[i].index) for slot in own]
                 if shard.server == server:
                     self._variable_of[shard.index] = (variable, beside)
         self._is_plain_sgd = (
             type(optimizer) is keras.optimizers.SGD
             and not optimizer.momentum
             and optimizer.weight_decay is None
-            and all(v.constraint is None for v in optimizer._trainable_variables)
+            and all(v.constraint is None for v in updated_by(optimizer))
         )
 
     def _check(self, slots: dict[int, list[Any]]) -> None:
         optimizer = self._optimizer
-        known = {id(v) for own in slots.values() for v in own} | {id(optimizer._iterations), id(optimizer._learning_rate)}
+        known = {id(v) for own in slots.values() for v in own} | {id(iterations_of(optimizer)), id(_learning_rate_of(optimizer))}
         other = [v for v in optimizer.variables if id(v) not in known]
         if other:
             raise ParameterServerError(
@@ -76,19 +109,12 @@ class KerasRule:
                 subtract_scaled(new, old, gradient, learning_rate)
             return
         shards = tuple(shard for shard, _, _ in items)
-        sizes = [self._size(shard, gradient) for shard, gradient, _ in items]
-        gradients = [pad_rows(gradient, size) for (_, gradient, _), size in zip(items, sizes, strict=True)]
-        values = [[pad_rows(x, size) for x in old] for (_, _, old), size in zip(items, sizes, strict=True)]
-        news = self._compiled(shards)(np.int32(step), np.float32(learning_rate), gradients, values)
-        for new, out in zip(news, outs, strict=True):
-            for x, target in zip(new, out, strict=True):
-                np.copyto(target, np.asarray(x)[: target.shape[0]] if target.ndim else np.asarray(x))
+        program = functools.partial(self._compiled(shards), np.int32(step), np.float32(learning_rate))
+        update_padded(program, self._shape_of, items, outs)
 
-    def _size(self, shard: int, gradient: np.ndarray) -> int | None:
-        """How many rows are computed for some rows of a shard; None for the whole shard."""
+    def _shape_of(self, shard: int) -> tuple[int, ...]:
         variable, _ = self._variable_of[shard]
-        whole = next(s.shape for s in variable.__dict__["_replicant_spec"].shards if s.server == self._server and s.index == shard)
-        return None if gradient.shape == whole else 1 << (gradient.shape[0] - 1).bit_length()
+        return next(s.shape for s in spec_of(variable).shards if s.server == self._server and s.index == shard)
 
     @functools.cache  # noqa: B019 - a rule lives as long as its server
     def _compiled(self, shards: tuple[int, ...]) -> Any:
@@ -108,12 +134,18 @@ class KerasRule:
         optimizer, own = self._optimizer, [variable, *slots]
         for item in own:
             item.__dict__["_shape"] = gradient.shape  # of the shard, or of the rows
-        mapping = [*zip(own, old, strict=True), (optimizer._iterations, step)]
-        if is_server_variable(optimizer._learning_rate):
-            mapping.append((optimizer._learning_rate, rate))
+        mapping = [*zip(own, old, strict=True), (iterations_of(optimizer), step)]
+        learning_rate = _learning_rate_of(optimizer)
+        if is_server_variable(learning_rate):
+            mapping.append((learning_rate, rate))
         with keras.StatelessScope(state_mapping=mapping) as scope:
-            optimizer._apply_weight_decay([variable])
-            optimizer.update_step(gradient, variable, optimizer._get_current_learning_rate())
+            optimizer._apply_weight_decay([variable])  # noqa: SLF001 - Keras does so in `apply`, which does more
+            optimizer.update_step(gradient, variable, optimizer.learning_rate)
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
         return [jnp.asarray(scope.get_current_value(item)) for item in own]
+
+
+def _learning_rate_of(optimizer: Any) -> Any:
+    """The learning rate as the optimizer keeps it: a variable, a schedule, or a function."""
+    return optimizer._learning_rate  # noqa: SLF001 - `learning_rate` is what it gives

@@ -14,6 +14,7 @@ from ..servers._gradients import Part
 from ..servers._refs import ServerRef
 from ..servers._shares import ROWS, LossPart, loss_parts
 from ..servers._sums import add_share, put, reset, summed, taken
+from ._optimizers import apply_parts
 
 
 def batch_of(batch: Any) -> tuple[Any, ...]:
@@ -21,21 +22,21 @@ def batch_of(batch: Any) -> tuple[Any, ...]:
     return keras.utils.unpack_x_y_sample_weight(batch if isinstance(batch, tuple | list) else (batch,))
 
 
-def build(model: Any, strategy: Strategy, batch: Any, what: str) -> None:
+def build_model(model: Any, strategy: Strategy, batch: Any, what: str) -> None:
     """Make every variable here, in the scope: workers cannot."""
     if not model.compiled or model.optimizer is None:
         raise ArgumentError(
             f"{what}: the model has not been compiled. Call model.compile(optimizer, loss, ...) in strategy.scope()."
         )
     with strategy.scope():
-        model._symbolic_build(data_batch=batch_of(batch))
+        model._symbolic_build(data_batch=batch_of(batch))  # noqa: SLF001 - builds what `fit` would, the metrics too
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
 
 
 def step_of(model: Any, kind: str, make: Callable[[Any], Any]) -> Any:
     """A step of this model, made anew only when the model has been compiled anew."""
-    compiled = (model.optimizer, model._compile_loss, model._compile_metrics)
+    compiled = (model.optimizer, _loss_of(model), model._compile_metrics)  # noqa: SLF001 - another object after each `compile`
     known = model.__dict__.setdefault("_replicant_ps_step", {}).get(kind)
     if known is None or any(one is not other for one, other in zip(known[0], compiled, strict=True)):
         known = model.__dict__["_replicant_ps_step"][kind] = (compiled, make(model))
@@ -51,13 +52,13 @@ def train_step(model: Any, *, shared: bool) -> Callable[[Any], None]:
             with GradientTape() as tape:
                 predictions = model(x, training=True)
                 loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weights, training=True)
-            model._loss_tracker.update_state(loss, sample_weight=_num_rows(x))
+            _loss_tracker(model).update_state(loss, sample_weight=_num_rows(x))
             model.compute_metrics(x, y, predictions, weights)
         model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
     @function
     def train_together(x: Any, y: Any, weights: Any) -> None:
-        tracker, losses = model._loss_tracker, _LossMetrics(model, _num_rows(x))
+        tracker, losses = _loss_tracker(model), _LossMetrics(model, _num_rows(x))
         targets: list[tuple[LossPart, Any]] = []
         with summed(_metric_refs(model)):
             with GradientTape(persistent=True) as tape:
@@ -77,8 +78,6 @@ def train_step(model: Any, *, shared: bool) -> Callable[[Any], None]:
         parts = [Part(tape.gradient(target, variables), part.share, part.weight) for part, target in targets]
         if all(part.share != ROWS for part in parts):  # metrics and moving statistics are means over rows all the same
             parts.append(Part([None] * len(variables), ROWS, losses.num_rows))
-        from ._variables import apply_parts  # here: whoever imports that connects `fit`, which has this file's steps
-
         apply_parts(model.optimizer, parts, variables)
 
     train_on = train_together if shared else train
@@ -94,7 +93,8 @@ class _LossMetrics:
 
     def __init__(self, model: Any, num_rows: int):
         self.num_rows = num_rows
-        means = [model._loss_tracker, *([] if model._compile_loss is None else model._compile_loss.metrics)]
+        loss = _loss_of(model)
+        means = [_loss_tracker(model), *([] if loss is None else loss.metrics)]
         self._totals: list[ServerRef] = [ref_of(mean.total) for mean in means]  # type: ignore[misc]  # all on servers
         self._counts: list[ServerRef] = [ref_of(mean.count) for mean in means]  # type: ignore[misc]
         self.refs = [*self._totals, *self._counts]
@@ -132,7 +132,7 @@ def test_step(model: Any) -> Callable[[Any], None]:
         with summed(_metric_refs(model)):
             predictions = model(x, training=False)
             loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weights, training=False)
-            model._loss_tracker.update_state(loss, sample_weight=_num_rows(x))
+            _loss_tracker(model).update_state(loss, sample_weight=_num_rows(x))
             model.compute_metrics(x, y, predictions, weights)
 
     def step(batch: Any) -> None:
@@ -147,3 +147,13 @@ def _metric_refs(model: Any) -> list[ServerRef]:
 
 def _num_rows(x: Any) -> int:
     return next(value.shape[0] for value in keras.tree.flatten(x) if value is not None)
+
+
+def _loss_tracker(model: Any) -> Any:
+    """The metric "loss" of a model."""
+    return model._loss_tracker  # noqa: SLF001 - among `metrics` it could only be told by its name
+
+
+def _loss_of(model: Any) -> Any:
+    """What `compile` made of a model's losses; None without any."""
+    return model._compile_loss  # noqa: SLF001 - `loss` is what `compile` was given

@@ -90,4 +90,4 @@ def write_epoch(callbacks: Any, coordinator: ClusterCoordinator, epoch: int) -> 
 
     for callback in callbacks.callbacks:
         if isinstance(callback, TensorBoard):
-            write_stats(callback._file(_RUN), coordinator.stats(), epoch)
+            write_stats(callback._file(_RUN), coordinator.stats(), epoch)  # noqa: SLF001 - a callback of ours, with files for users

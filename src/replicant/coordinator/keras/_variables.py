@@ -1,34 +1,27 @@
-"""Keras under a ParameterServerStrategy: its variables lie on the servers, its optimizers update them there.
-
-On a worker ``optimizer.apply`` clips the gradients and pushes them; each server has a copy of the optimizer, without state of its
-own, and applies it to its shards and to the optimizer's variables that go with them.
-"""
+"""Keras variables under a ParameterServerStrategy: they lie on the servers."""
 
 import functools
 import threading
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 
-from ...errors import ArgumentError
-from ...keras import _hooks, _internals
+from ...keras import _internals
 from ...replicas._context import active_strategy
 from ...variables._recorder import current_recorder
+from .._libraries import connect_libraries
 from .._lookup import embedding_lookup
-from ..processes._cluster import Cluster
-from ..servers._gradients import Part, push_gradients
+from .._server_strategy import ServerStrategy
 from ..servers._refs import ServerRef, change, check_readable
-from ..servers._rows_gradient import RowsGradient
-from ..servers._shares import reduced
-from ..servers._site import Site, current_site, in_worker
+from ..servers._site import Site, current_site
 from ..servers._store import VariableSpec
 from ..workers import _pickling
-from ._pickling import register
 
 _SPEC = "_replicant_spec"
+_REF = "_replicant_ref"
+_SLOT_OF = "_replicant_slot_of"
 
 
 class _Mixin:
@@ -36,33 +29,33 @@ class _Mixin:
 
     @property
     def _value(self) -> Any:
-        return _ref(self).read_eagerly()
+        return server_ref(self).read_eagerly()
 
     @_value.setter
     def _value(self, value: Any) -> None:
         if value is not None:  # Keras empties variables while `fit` runs
-            _ref(self).set_raw(value, stacked=False)
+            server_ref(self).set_raw(value, stacked=False)
 
     @property
     def value(self) -> Any:
         if current_recorder() is not None:
-            check_readable(_ref(self))
+            check_readable(server_ref(self))
             return super().value  # type: ignore[misc]
         scope = _internals.get_stateless_scope() if _internals.in_stateless_scope() else None
         known = None if scope is None else scope.get_current_value(self)
-        return self._maybe_autocast(_ref(self).read_eagerly() if known is None else known)  # type: ignore[attr-defined]
+        return self._maybe_autocast(server_ref(self).read_eagerly() if known is None else known)  # type: ignore[attr-defined]
 
     def assign_add(self, value: Any) -> Any:
         if _is_functional():
             return self.assign(self.value + value)  # type: ignore[attr-defined]
         value = jnp.asarray(value)
-        return change(_ref(self), "add", value, lambda old: old + value)
+        return change(server_ref(self), "add", value, lambda old: old + value)
 
     def assign_sub(self, value: Any) -> Any:
         if _is_functional():
             return self.assign(self.value - value)  # type: ignore[attr-defined]
         value = jnp.asarray(value)
-        return change(_ref(self), "add", -value, lambda old: old - value)
+        return change(server_ref(self), "add", -value, lambda old: old - value)
 
 
 def _is_functional() -> bool:
@@ -70,8 +63,9 @@ def _is_functional() -> bool:
     return current_recorder() is None and _internals.in_stateless_scope()
 
 
-def _ref(variable: Any) -> ServerRef:
-    return variable.__dict__["_replicant_ref"]
+def server_ref(variable: Any) -> ServerRef:
+    """A server variable as compiled programs see it."""
+    return variable.__dict__[_REF]
 
 
 @functools.cache
@@ -94,7 +88,7 @@ class _Holder:
 
 def _put(variable: Any, spec: VariableSpec, site: Site) -> None:
     variable.__dict__[_SPEC] = spec
-    variable.__dict__["_replicant_ref"] = ServerRef(spec, site, lambda: variable.trainable)
+    variable.__dict__[_REF] = ServerRef(spec, site, lambda: variable.trainable)
     site.variables[spec.number] = variable
 
 
@@ -103,13 +97,24 @@ def is_server_variable(variable: Any) -> bool:
     return isinstance(variable, _Mixin)
 
 
+def spec_of(variable: Any) -> VariableSpec:
+    """Where a server variable lies."""
+    return variable.__dict__[_SPEC]
+
+
+def slot_of(variable: Any) -> int | None:
+    """The number of the variable that this one was made beside; None for a variable of no optimizer."""
+    return variable.__dict__.get(_SLOT_OF)
+
+
 def _reduce(variable: Any) -> Any:
-    own = {_SPEC, "_replicant_ref", "_value", "_initializer"}
+    own = {_SPEC, _REF, "_value", "_initializer"}
     state = {name: value for name, value in variable.__dict__.items() if name not in own}
-    return _restored, (variable.__dict__[_SPEC], type(variable).__bases__[1], state)
+    return _restored, (spec_of(variable), type(variable).__bases__[1], state)
 
 
 def _restored(spec: VariableSpec, kind: type, state: dict[str, Any]) -> Any:
+    connect_libraries()  # a worker meets Keras when it unpickles the first variable
     site = current_site()
 
     def make() -> Any:
@@ -131,151 +136,43 @@ class _Beside(threading.local):
 _beside = _Beside()
 
 
-def _created(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+def created(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+    """Put a new variable on the servers."""
     original(variable, *args, **kwargs)
     if variable.__dict__.get("_value") is not None:
         _adopt(variable)
 
 
-def _initialized_late(original: Any, variable: Any) -> None:
+def initialized_late(original: Any, variable: Any) -> None:
+    """Put a variable on the servers that gets its value only now."""
     original(variable)
     _adopt(variable)
 
 
 def _adopt(variable: Any) -> None:
-    strategy: Any = active_strategy()
-    if hasattr(strategy, "place_variable") and not is_server_variable(variable):
+    strategy = active_strategy()
+    if isinstance(strategy, ServerStrategy) and not is_server_variable(variable):
         value = np.asarray(variable.__dict__["_value"])
         beside = _beside.spec
         spec = strategy.place_variable(_Holder(variable), variable.path, value, trainable=variable.trainable, beside=beside)
         if beside is not None and spec.shape == beside.shape:
-            variable.__dict__["_replicant_slot_of"] = beside.number
+            variable.__dict__[_SLOT_OF] = beside.number
 
 
-def _add_from_reference(original: Any, optimizer: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+def placed_beside(original: Any, optimizer: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make an optimizer's variable where the one is that it is for."""
     if not is_server_variable(reference_variable):
         return original(optimizer, reference_variable, *args, **kwargs)
-    _beside.spec = reference_variable.__dict__[_SPEC]
+    _beside.spec = spec_of(reference_variable)
     try:
         return original(optimizer, reference_variable, *args, **kwargs)
     finally:
         _beside.spec = None
 
 
-# Optimizers
-
-_UNSUPPORTED = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
-
-
-def check_optimizer(optimizer: Any, variables: list[Any]) -> None:
-    """Raise ArgumentError for what servers cannot do."""
-    kind = type(optimizer).__name__
-    if isinstance(optimizer, _internals.LossScaleOptimizer):
-        raise ArgumentError(
-            "LossScaleOptimizer does not work with parameter servers: use the optimizer itself, without loss scaling."
-        )
-    for name in _UNSUPPORTED:
-        if getattr(optimizer, name, None):
-            raise ArgumentError(
-                f"{kind}({name}={getattr(optimizer, name)!r}) does not work with parameter servers, whose updates are each one "
-                f"step. Make the optimizer without {name}."
-            )
-    for variable in variables:
-        if not is_server_variable(variable):
-            raise ArgumentError(
-                f"{kind}: the variable {variable.path!r} lies in this process, not on the servers. Make it in strategy.scope()."
-            )
-        if variable.constraint is not None and len(variable.__dict__[_SPEC].shards) > 1:
-            raise ArgumentError(
-                f"The variable {variable.path!r} has a constraint and {len(variable.__dict__[_SPEC].shards)} shards, and a "
-                "constraint needs the whole value. Leave the constraint out, or the variable in one shard."
-            )
-
-
-def _apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    if trainable_variables is not None:
-        trainable_variables = list(trainable_variables)
-    if not is_server_variable(optimizer.__dict__.get("_iterations", getattr(optimizer, "iterations", None))):
-        return original(optimizer, grads, trainable_variables)
-    variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
-    apply_parts(optimizer, [Part(list(grads))], list(variables))
-    return None
-
-
-def apply_parts(optimizer: Any, parts: list[Part], variables: list[Any]) -> None:
-    """Have the servers apply an optimizer to the sum of the parts' gradients."""
-    used = [any(g is not None for g in found) for found in zip(*[part.grads for part in parts], strict=True)]
-    if len(used) != len(variables) or not any(used):
-        raise ArgumentError(f"{type(optimizer).__name__}.apply: there is no gradient for any of the {len(variables)} variables.")
-    chosen = [v for v, is_used in zip(variables, used, strict=True) if is_used]
-    check_optimizer(optimizer, chosen)
-    iterations = _ref(optimizer._iterations)
-    number = iterations.spec.number
-    if not in_worker() and not optimizer.built:
-        _build(optimizer, list(variables))
-    iterations.site.prepare_rule(number, [v.__dict__[_SPEC].number for v in variables])
-    _check_clipping(optimizer, iterations.site)
-    kept = [part._replace(grads=[g for g, is_used in zip(part.grads, used, strict=True) if is_used]) for part in parts]
-    if len(kept) == 1:
-        kept = [kept[0]._replace(grads=_clipped(optimizer, list(kept[0].grads)))]
-    rate = optimizer._get_current_learning_rate()
-    push_gradients(iterations, optimizer._iterations.value, rate, kept, [_ref(v) for v in chosen])
-
-
-_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
-
-
-def _check_clipping(optimizer: Any, site: Site) -> None:
-    name = next((name for name in _CLIPPING if getattr(optimizer, name) is not None), None)
-    if site.client.holds and name is not None:
-        raise ArgumentError(
-            f"{type(optimizer).__name__}({name}={getattr(optimizer, name)!r}) clips the gradient of each function by itself, and "
-            "with ClusterCoordinator(synchronous=True) several are summed first. Make the optimizer without it."
-        )
-
-
-def _apply_scaled(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    if any(is_server_variable(variable) for variable in optimizer.variables):
-        check_optimizer(optimizer, [])
-    return original(optimizer, grads, trainable_variables)
-
-
-def _clipped(optimizer: Any, grads: list[Any]) -> list[Any]:
-    """The gradients as the optimizer's clipping leaves them. Rows that have none would add nothing to a norm."""
-    if all(getattr(optimizer, name) is None for name in _CLIPPING):
-        return grads
-    grads = [g.summed() if isinstance(g, RowsGradient) else g for g in grads]
-    clipped = optimizer._clip_gradients([g.values if isinstance(g, RowsGradient) else g for g in grads])
-    return [g.replace(c) if isinstance(g, RowsGradient) else c for g, c in zip(grads, clipped, strict=True)]
-
-
-def _build(optimizer: Any, variables: list[Any]) -> None:
-    with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
-        optimizer.build(variables)
-        optimizer.built = True
-
-
-_preparing = threading.Lock()
-_known_optimizers: dict[int, Any] = {}
-
-
-def prepare_rule(cluster: Cluster, site: Site, number: int, variables: list[int]) -> None:
-    """On the coordinator: make the optimizer's own variables, and send the optimizer to all servers."""
-    from ._rule import rule_blob
-
-    with _preparing:
-        optimizer = site.resources.get(("optimizer", number))  # type: ignore[call-overload]
-        if optimizer is None:
-            raise ArgumentError("The optimizer was not made in strategy.scope() of this program.")
-        if not optimizer.built:
-            _build(optimizer, [site.variables[v] for v in variables])
-        if number not in cluster.rules:
-            cluster.add_rule(number, rule_blob(optimizer))
-
-
-def _embed(original: Any, layer: Any, inputs: Any) -> Any:
+def embed(original: Any, layer: Any, inputs: Any) -> Any:
     """Look rows up where they lie, instead of reading the whole table."""
-    table = layer._embeddings
+    table = layer._embeddings  # noqa: SLF001 - `embeddings` adds what LoRA has learned
     is_special = layer.lora_enabled or layer.quantization_mode is not None
     if not is_server_variable(table) or is_special or _is_functional():  # Keras has the table's value then
         return original(layer, inputs)
@@ -284,37 +181,4 @@ def _embed(original: Any, layer: Any, inputs: Any) -> Any:
     return keras.ops.cast(rows, layer.compute_dtype)
 
 
-def _made_optimizer(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-    original(optimizer, *args, **kwargs)
-    iterations = optimizer.__dict__.get("_iterations")
-    if iterations is not None and is_server_variable(iterations):
-        site = _ref(iterations).site
-        site.resources[("optimizer", iterations.__dict__[_SPEC].number)] = optimizer  # type: ignore[index]
-
-
-@functools.cache
-def connect() -> None:
-    """Teach Keras about parameter servers."""
-    from . import _evaluate, _fit
-
-    optimizer = _internals.BaseOptimizer
-    wrappers: dict[tuple[Any, str], Any] = {
-        (_internals.KerasVariable, "__init__"): _created,
-        (_internals.KerasVariable, "_deferred_initialize"): _initialized_late,
-        (keras.layers.Embedding, "call"): _embed,
-        (optimizer, "__init__"): _made_optimizer,
-        (optimizer, "add_variable_from_reference"): _add_from_reference,
-        (optimizer, "apply"): _apply,
-        (_internals.LossScaleOptimizer, "apply"): _apply_scaled,  # it has one of its own
-        (_internals.loss_module, "reduce_weighted_values"): reduced,
-        (_internals.JAXTrainer, "fit"): _fit.fit,
-        (_internals.JAXTrainer, "evaluate"): _evaluate.evaluate,
-    }
-    _hooks.fill(_hooks.Slot.SERVERS, wrappers)
-    register()
-
-
 _pickling.rules[_Mixin] = _reduce
-
-
-connect()  # a worker meets Keras when it unpickles the first variable

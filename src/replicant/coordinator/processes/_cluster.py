@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import dataclasses
 import logging
 import os
 import select
@@ -12,16 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import LostProcessError
-from ..servers._client import Client, Link
-from ..servers._intent import Intent, Unfinished
-from ..servers._ledger import MAX_SHARDS, NBYTES
-from ..servers._placing import RoundRobin, Shard
-from ..servers._push import Outbox
+from ..servers._allocator import Allocator, shards_on
+from ..servers._client import Client
+from ..servers._intent import Intent
+from ..servers._placing import Shard
 from ..servers._store import ServerMemory, VariableSpec
 from ..wire._channel import Channel, Closed
-from ..wire._memory import Memory, pages
-from ._health import Health
-from ._transport import Running, Transport
+from ..wire._memory import Memory
+from ._events import Events
+from ._member import Member, connect, link_to
+from ._transport import Transport
 
 _logger = logging.getLogger("replicant.coordinator")
 START_SECONDS = 180.0
@@ -31,83 +30,30 @@ _LOOK_SECONDS = 1.0  # between two looks at who is well
 _MAX_FAILED_STARTS = 3
 
 
-@dataclasses.dataclass
-class Member:
-    """A server or worker.
-
-    client: the number its pushes carry. generation: how many there were before it in its place. why: it was ended, in words.
-    intent, outboxes: of a worker that shares memory: what it is about to push, and the arrays of that.
-    """
-
-    role: str
-    index: int
-    control: Channel
-    running: Running
-    client: int = 0
-    generation: int = 0
-    ready: bool = False
-    failed_starts: int = 0
-    why: str = ""
-    intent: Intent | None = None
-    outboxes: dict[tuple[int, int], Memory] = dataclasses.field(default_factory=dict)
-    health: Health = dataclasses.field(default_factory=Health)
-
-    @property
-    def executing(self) -> tuple[int, int] | None:
-        """The closure that a worker is calling, or was when it died, and the attempt. Only of one that has a pulse."""
-        return self.running.pulse.executing  # type: ignore[attr-defined]
-
-    def unfinished(self, closure: int) -> Unfinished | None:
-        """How far a lost worker had come with the pushes of a closure; None if it had pushed nothing, or nobody can know."""
-        return None if self.intent is None else self.intent.unfinished(closure + 1, self.outboxes)
-
-    def release(self) -> None:
-        """Close what was shared with a worker that is gone."""
-        if self.intent is not None:
-            self.intent.close()
-        for outbox in self.outboxes.values():
-            outbox.close()
-
-    @property
-    def has_pulse(self) -> bool:
-        """Whether it can be seen what it does."""
-        return getattr(self.running, "pulse", None) is not None
-
-    def __str__(self) -> str:
-        return f"{self.role} {self.index}" + (f" (process {self.running.pid})" if self.running.pid else "")
-
-
 class Cluster:
     """Everything that belongs to the strategy in the coordinator's process but the scheduling.
 
     keeps_answers: whether all that a worker said before it died still arrives. If not, it may not begin a function before the
     answer to the one before has arrived: that one would be called again, and servers remember only a worker's last push.
 
-    on_ready, on_message, on_lost: called in the watching thread, with the worker; on_lost before its replacement starts, and it may
-    set `failure`. on_look: called there once a second, with the seconds that have passed.
+    events: told what happens to workers.
     """
 
-    def __init__(self, num_servers: int, num_workers: int, transport: Transport):
+    def __init__(self, num_servers: int, num_workers: int, transport: Transport, events: Events):
         self._transport = transport
+        self._events = events
         self.keeps_answers = getattr(transport, "keeps_answers", False)
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self.memories = transport.open(num_servers, num_workers)
-        self._ends = [pages(NBYTES)] * num_servers  # of what is in use of each server's memory
-        self._counts = [0] * num_servers
+        atexit.unregister(end_all)
+        atexit.register(end_all)  # after what the transport has imported: last registered is first called
+        self._allocator = Allocator(self.memories)
         self._next_client = 1
-        self._next_variable = 0
-        self.round_robin = RoundRobin(num_servers)
-        self.specs: list[VariableSpec] = []
         self.rules: dict[int, bytes] = {}
         self.client = Client(0, self.memories, self._await_server)
         self.failure: Exception | None = None
         self.num_replaced = {"server": 0, "worker": 0}
-        self.on_ready: Callable[[Member], None] = lambda _: None
-        self.on_message: Callable[[Member, Any], None] = lambda *_: None
-        self.on_lost: Callable[[Member, str], None] = lambda *_: None
-        self.on_wake: Callable[[], None] = lambda: None
-        self.on_look: Callable[[float], None] = lambda _: None
         self._stopping = False
         self._waking = threading.Lock()  # whoever wakes must not write to a descriptor that is another's by now
         self._wake_in, self._wake_out = os.pipe()
@@ -115,7 +61,7 @@ class Cluster:
         self.servers = [self._start("server", i) for i in range(num_servers)]
         for server in self.servers:
             self._begin(server, [], [])
-        self.client.links = [self._link(server, 0) for server in self.servers]
+        self.client.links = [link_to(server) for server in self.servers]
         self.workers: list[Member] = []
         for i in range(num_workers):
             self.workers.append(self._start_worker(i, 0))
@@ -150,32 +96,8 @@ class Cluster:
             with contextlib.suppress(Closed):  # it has ended already: noticed by the watching thread
                 worker.control.post(("intent",), [memory.fd])
         for server in self.servers:
-            self._connect(worker, server)
+            connect(worker, server)
         return worker
-
-    def _connect(self, worker: Member, server: Member) -> None:
-        """Give a worker its way to a server."""
-        one, other = Channel.pair(str(worker), str(server))
-        outbox = Memory.create()
-        with contextlib.suppress(Closed):  # the server is gone: its successor will be connected
-            server.control.post(("client", worker.client), [other.fileno(), outbox.fd])
-        with contextlib.suppress(Closed):
-            worker.control.post(("server", server.index, server.generation), [one.fileno(), outbox.fd])
-        one.close()
-        other.close()
-        if worker.intent is None:
-            outbox.close()
-        else:
-            worker.outboxes[server.index, server.generation] = outbox
-
-    def _link(self, server: Member, generation: int) -> Link:
-        """The coordinator's own way to a server."""
-        one, other = Channel.pair("the coordinator", str(server))
-        outbox = Memory.create()
-        with contextlib.suppress(Closed):
-            server.control.post(("client", 0), [other.fileno(), outbox.fd])
-        other.close()
-        return Link(one, Outbox(outbox), generation)
 
     def _await_start(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -201,7 +123,7 @@ class Cluster:
         return self._stopping
 
     def wake(self) -> None:
-        """Make the watching thread call `on_wake`. From any thread, at any time."""
+        """Have the watching thread tell its events so. From any thread, at any time."""
         with self._waking, contextlib.suppress(BlockingIOError):
             if self._wake_out >= 0:
                 os.write(self._wake_out, b"x")
@@ -232,7 +154,7 @@ class Cluster:
                 self.failure = failure
                 self._changed.notify_all()
         if self.failure is not None:
-            self.on_wake()
+            self._events.woken()
 
     def _watch_on(self) -> None:
         """Wait for something to happen, and deal with it, until there is nothing more to be done."""
@@ -244,7 +166,7 @@ class Cluster:
             for fd, _ in ready or poller.poll(1000 * max(0.0, looked + _LOOK_SECONDS - time.monotonic())):
                 if fd == self._wake_in:
                     os.read(self._wake_in, 4096)
-                    self.on_wake()
+                    self._events.woken()
                 elif self._attend(self._members[fd]):
                     break
             passed = time.monotonic() - looked
@@ -276,7 +198,7 @@ class Cluster:
             limits = {"start": START_SECONDS, "heartbeat": HEARTBEAT_SECONDS}
             if why := member.health.overdue(member.running, passed, ready=member.ready, **limits):
                 self.end(member, why)
-        self.on_look(passed)
+        self._events.look(passed)
 
     def end(self, member: Member, why: str) -> None:
         """End a member that is of no use any more. What it has said is taken in; then another takes its place."""
@@ -296,9 +218,9 @@ class Cluster:
                         member.ready, member.failed_starts = True, 0
                         self._changed.notify_all()
                     if member.role == "worker":
-                        self.on_ready(member)
+                        self._events.ready(member)
                 else:
-                    self.on_message(member, message[0])
+                    self._events.said(member, message[0])
         except Closed:
             self._replace(member)
             return True
@@ -326,7 +248,7 @@ class Cluster:
             if member.role == "server":
                 self._replace_server(member, failed)
             else:
-                self.on_lost(member, how)
+                self._events.lost(member, how)
                 member.release()
                 if self.failure is not None:
                     self._changed.notify_all()
@@ -340,11 +262,10 @@ class Cluster:
         successor = self._start("server", member.index)
         successor.generation, successor.failed_starts = member.generation + 1, failed
         self.servers[member.index] = successor
-        mine = [(shard, spec.dtype.name) for spec in self.specs for shard in spec.shards if shard.server == member.index]
-        self._begin(successor, mine, list(self.rules.items()))
-        self.client.links[member.index] = self._link(successor, successor.generation)
+        self._begin(successor, shards_on(member.index, self._allocator.specs), list(self.rules.items()))
+        self.client.links[member.index] = link_to(successor)
         for worker in self.workers:
-            self._connect(worker, successor)
+            connect(worker, successor)
 
     def _await_server(self, server: int, generation: int) -> None:
         """Wait until there is a server in the place of one that is gone."""
@@ -371,29 +292,10 @@ class Cluster:
         """
         self.check()
         with self.lock:
-            rows = cuts or [(0, value.shape[0] if value.ndim else 0)]
-            homes = servers or self.round_robin.deal(len(rows))
-            shards = tuple(self._place(home, value, *cut) for home, cut in zip(homes, rows, strict=True))
-            spec = VariableSpec(len(self.specs), name, value.shape, value.dtype, trainable, shards)
-            self.specs.append(spec)
-            for shard in shards:
-                part = value if len(shards) == 1 else value[shard.first : shard.end]
-                self.memories[shard.server].view(shard, spec.dtype).buffers[0][...] = part
-        for server in sorted({shard.server for shard in shards}):
-            self.client.tell(("shards", [(s, spec.dtype.name) for s in shards if s.server == server]), [server])
+            spec = self._allocator.place(name, value, trainable=trainable, servers=servers, cuts=cuts)
+        for server in sorted({shard.server for shard in spec.shards}):
+            self.client.tell(("shards", shards_on(server, [spec])), [server])
         return spec
-
-    def _place(self, server: int, value: Any, first: int, end: int) -> Shard:
-        shape = (end - first, *value.shape[1:]) if value.ndim else ()
-        index, self._counts[server] = self._counts[server], self._counts[server] + 1
-        if index >= MAX_SHARDS:
-            raise LostProcessError(f"Server {server} holds {MAX_SHARDS} shards, and that is as many as it can. Use more servers.")
-        nbytes = value.dtype.itemsize
-        for size in shape:
-            nbytes *= size
-        offset, self._ends[server] = self._ends[server], self._ends[server] + 2 * pages(nbytes)
-        self.memories[server].values.grow(self._ends[server])
-        return Shard(server, index, offset, first, end, shape)
 
     def add_rule(self, number: int, blob: bytes) -> None:
         """Teach all servers an optimizer."""
@@ -412,7 +314,7 @@ class Cluster:
             self._changed.notify_all()
         self.wake()
         self._thread.join(END_SECONDS)
-        self.on_wake()  # whoever waits for a scheduled function hears of it
+        self._events.woken()  # whoever waits for a scheduled function hears of it
         members = [*self.workers, *self.servers]
         for member in members:
             with contextlib.suppress(Closed):
@@ -439,7 +341,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_clusters.clear)  # they are the parent's: a child that ends must not end them
 
 
-@atexit.register
 def end_all() -> None:
     """Close all clusters of this process."""
     for cluster in list(_clusters):

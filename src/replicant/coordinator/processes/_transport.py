@@ -8,8 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+from .._worker_strategy import worker_strategy
 from ..servers._server import Server
 from ..servers._store import ServerMemory
 from ..wire._channel import Channel
@@ -18,10 +19,9 @@ from ..wire._memory import Memory
 from ..wire._pulse import NBYTES as PULSE_NBYTES
 from ..wire._pulse import Pulse
 from ..workers._worker import Worker
+from ._environment import settings_of, without_virtual_devices
 
-CHILD = "REPLICANT_PARAMETER_SERVER_CHILD"  # set in the environment of servers and workers
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
-_DEVICE_COUNT = "--xla_force_host_platform_device_count"
 _BOOT = """
 import json, sys
 job = json.loads(sys.argv[1])
@@ -32,7 +32,7 @@ main(job)
 
 
 class Running(Protocol):
-    """A server or worker that was started. One that has a `pulse` (see ``_pulse``) is watched more closely."""
+    """A server or worker that was started. One that has a `pulse` (see ``wire._pulse``) is watched more closely."""
 
     @property
     def pid(self) -> int | None:
@@ -156,17 +156,12 @@ class Processes:
 
 
 def _environment(role: str, num_threads: int) -> dict[str, str]:
+    """This process's environment, without proxies, as a child has it."""
     env = {name: value for name, value in os.environ.items() if name.lower() not in _PROXIES}
-    env[CHILD] = role
-    env["KERAS_BACKEND"] = "jax"
-    env["NPROC"] = str(num_threads)  # of XLA's pool
-    flags = [flag for flag in env.pop("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
-    if flags:
-        env["XLA_FLAGS"] = " ".join(flags)
+    env |= settings_of(role, num_threads)
     env.pop("JAX_NUM_CPU_DEVICES", None)
-    if role == "server":
-        env["JAX_PLATFORMS"] = "cpu"  # a server's variables lie in the host's memory
-    return env
+    flags = without_virtual_devices(env.pop("XLA_FLAGS", ""))
+    return env | {"XLA_FLAGS": flags} if flags else env
 
 
 class _Thread:
@@ -221,15 +216,8 @@ def play(role: str, number: int, control: Channel, memories: list[ServerMemory],
         if role == "server":
             Server(number, memories[0], control).run()
         else:
-            from .._strategy import worker_strategy
-
-            Worker(number, memories, control, worker_strategy(len(memories)), pulse).run()
+            Worker(number, memories, control, worker_strategy(), pulse).run()
     finally:
         control.close()
         for memory in memories:
             memory.close()
-
-
-def child_role() -> Any:
-    """What this process is for a parameter-server strategy in another one: "server", "worker" or None."""
-    return os.environ.get(CHILD)

@@ -12,8 +12,10 @@ from typing import Any
 import ray
 from ray import exceptions
 
+from .._worker_strategy import worker_strategy
 from ..wire._channel import Channel, Closed
 from ..wire._memory import Memory
+from ..workers._worker import Worker
 from ._link import RayLink
 from ._loop import Loop
 from ._mirror import Gone, Mirrors
@@ -24,7 +26,7 @@ _COLLECT_SECONDS = 60.0  # after which the coordinator asks again
 
 
 def ask(handle: Any, method: str, argument: Any) -> Callable[[float], Any]:
-    """See ``_ray_mirror.Mirrors``."""
+    """See ``_mirror.Mirrors``."""
     reference = getattr(handle, method).remote(argument)
 
     def wait(seconds: float) -> Any:
@@ -74,7 +76,7 @@ class ServerActor:
 
 @_remote(concurrency_groups={"watch": 1})
 class WorkerActor:
-    """A worker: ``_worker.Worker`` in a thread, with an end of each of its channels in a loop."""
+    """A worker: ``workers._worker.Worker`` in a thread, with an end of each of its channels in a loop."""
 
     def __init__(self, number: int, num_servers: int):
         faulthandler.register(signal.SIGUSR1)
@@ -103,12 +105,9 @@ class WorkerActor:
         return os.getpid(), said, seen
 
     def _work(self, number: int, inner: Channel) -> None:
-        from .._strategy import worker_strategy
-        from ..workers._worker import Worker
-
         try:
             memories: Any = self._mirrors.memories
-            Worker(number, memories, inner, worker_strategy(len(memories))).run()
+            Worker(number, memories, inner, worker_strategy()).run()
         except BaseException as error:  # noqa: BLE001 - printed, and this process ends
             _give_up(error)
         os._exit(0)

@@ -96,7 +96,7 @@ class ServerState:
         return self._memory.ledger.updates
 
     def ask(self, message: Any) -> tuple[Any, int]:
-        """The answer to a push or another message, as ``_server.Server`` has it, and the number of updates."""
+        """The answer to a push or another message, as ``servers._server.Server`` has it, and the number of updates."""
         try:
             answer: Any = self._obey(message)
         except Exception as error:  # noqa: BLE001 - whatever an optimizer raises is for whoever pushed

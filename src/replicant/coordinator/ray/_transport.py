@@ -5,12 +5,11 @@
             ── channel ── loop of a RayMember ── calls of Ray ─────▶ WorkerActor: Worker ── channel ── RayLink ──▶ ServerActor
     Client  ── channel ── RayLink ─────────────────────────────────▶ ServerActor
 
-Nothing shares memory, so each process has copies of what it reads (``_ray_mirror``), and a lost server begins again with the
-coordinator's last snapshot of it (``_ray_snapshots``). Who is alive, replaced and given what to do: as for processes of one
+Nothing shares memory, so each process has copies of what it reads (``_mirror``), and a lost server begins again with the
+coordinator's last snapshot of it (``_snapshots``). Who is alive, replaced and given what to do: as for processes of one
 machine.
 """
 
-import atexit
 import contextlib
 import logging
 import os
@@ -21,7 +20,7 @@ from typing import Any
 
 from ...cluster._ray import join_ray, leave_ray
 from ...errors import ArgumentError, ArgumentTypeError
-from ..processes._transport import CHILD
+from ..processes._environment import settings_of, without_virtual_devices
 from ..servers._push import Push
 from ..wire._channel import Channel, Closed
 from ..wire._memory import Memory
@@ -82,24 +81,22 @@ class RayTransport:
         """Begin: what the coordinator has in the place of the servers' memories."""
         if self._is_open:
             raise ArgumentError("This RayTransport belongs to another strategy already. Make one for each.")
-        self._ray = join_ray()
+        self.ray = join_ray()
         self._is_open = True
-        from ..processes._cluster import end_all  # ends before Ray does, since it is registered after Ray was imported
-        from ._actors import ask
+        from ._actors import ask  # imports Ray
 
-        atexit.register(end_all)
         self.snapshots = [Snapshots() for _ in range(servers)]
         self.actors: dict[int, tuple[int, Any]] = {}
         self.mirrors = Mirrors(servers, ask, self.see, is_worker=False)
         for memory, snapshots in zip(self.mirrors.memories, self.snapshots, strict=True):
             memory.count_lost = lambda kept=snapshots: kept.lost_updates
-        cores = int(self._ray.cluster_resources().get("CPU", 1))
+        cores = int(self.ray.cluster_resources().get("CPU", 1))
         self._threads = {"server": max(1, cores // servers), "worker": max(1, cores // workers)}
         return self.mirrors.memories
 
     def start(self, role: str, number: int, control: Channel, memories: Sequence[Any]) -> "RayMember":
         """Start an actor. It may take Ray a while to find a place for it."""
-        from ._actors import ServerActor, WorkerActor
+        from ._actors import ServerActor, WorkerActor  # imports Ray
 
         kind: Any = ServerActor if role == "server" else WorkerActor
         env = _environment(role, self._threads[role])
@@ -136,14 +133,11 @@ class RayTransport:
 
 def _environment(role: str, num_threads: int) -> dict[str, str]:
     """What an actor's process has otherwise than the node it is on."""
-    env = {CHILD: role, "KERAS_BACKEND": "jax", "NPROC": str(num_threads)}  # NPROC: of XLA's pool
+    env = settings_of(role, num_threads)
     if "XLA_FLAGS" in os.environ:
-        flags = os.environ["XLA_FLAGS"].split()
-        env["XLA_FLAGS"] = " ".join(flag for flag in flags if not flag.startswith("--xla_force_host_platform_device_count"))
+        env["XLA_FLAGS"] = without_virtual_devices(os.environ["XLA_FLAGS"])
     if "JAX_NUM_CPU_DEVICES" in os.environ:
         env["JAX_NUM_CPU_DEVICES"] = "1"
-    if role == "server":
-        env["JAX_PLATFORMS"] = "cpu"  # a server's variables lie in the host's memory
     return env
 
 
@@ -165,7 +159,7 @@ class RayMember:
     def kill(self) -> None:
         """End it at once."""
         with contextlib.suppress(Exception):  # Ray may have been shut down by somebody else, and then there is nothing to end
-            self._transport._ray.kill(self._actor, no_restart=True)
+            self._transport.ray.kill(self._actor, no_restart=True)
 
     def wait(self, seconds: float) -> bool:
         """Whether it ended within `seconds`."""

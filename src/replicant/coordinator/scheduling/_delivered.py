@@ -5,7 +5,7 @@ import contextlib
 import weakref
 from collections.abc import Iterable
 
-from ..processes._cluster import Member
+from ..processes._member import Member
 from ..wire._channel import Closed
 from ..workers._pickling import Packed, Parcel
 

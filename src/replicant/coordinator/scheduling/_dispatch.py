@@ -9,27 +9,26 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import CancelledError, LostProcessError, ParameterServerError
-from ...programs._function_key import function_key
+from ...errors import LostProcessError, ParameterServerError
 from .._remote_value import RemoteValue
-from ..processes._cluster import Cluster, Member
-from ..servers._intent import Unfinished
+from ..processes._cluster import Cluster
+from ..processes._events import Relay
+from ..processes._member import Member
 from ..wire._channel import Closed
 from ..wire._errors import pack_error, unpack_error
 from ..wire._pulse import Vigil
-from ..workers import _pickling
-from ..workers._arguments import Arguments, pack
-from ..workers._pickling import Packed
+from ..wire._task import Task
+from ..workers._arguments import pack
+from ._closures import Closure, Functions, name_of
 from ._delivered import Delivered
 from ._merge import merge
 from ._pace import Pace
-from ._queue import ClosureQueue, Task
+from ._queue import ClosureQueue
 from ._rounds import Rounds
 from ._stats import Stats
 
 _MAX_QUEUED = 512  # then `schedule` waits until there are half as many; where there are many workers,
 _MAX_QUEUED_EACH = 8  # for each: half of these are as many as two rounds of all take
-_MAX_FUNCTIONS = 128  # that workers keep; the least recently scheduled are forgotten
 _MAX_ATTEMPTS = 5
 _MAX_IDLE_DEATHS = 20  # of workers one after the other that had been given functions and had not begun one
 _DISAGREE_SECONDS = 60.0  # that a worker may be doing something else than what it was sent
@@ -37,51 +36,19 @@ _STALL_SECONDS = 60.0  # without the end of any function, after which a warning 
 _logger = logging.getLogger("replicant.coordinator")
 
 
-class _Closure:
-    def __init__(self, name: str, function: int, packed: Packed, args: Arguments, remote: RemoteValue, *, holds: bool):
-        self.name = name
-        self.function = function
-        self.holds = holds  # its changes become part of an update together with others'
-        self.packed = packed  # the function
-        self.args = args
-        self.remote = remote
-        self.unfinished: Unfinished | None = None  # what a lost worker had begun to push
-
-
-class _Functions:
-    """Functions that have been scheduled, as bytes, each with a number."""
-
-    def __init__(self) -> None:
-        self._numbers: collections.OrderedDict[Any, int] = collections.OrderedDict()
-        self._packed: dict[int, Packed] = {}
-        self.forgotten: list[int] = []
-        self._count = 0
-        self._lock = threading.Lock()  # not the dispatcher's: packing runs code of the user's, which may wait for a server
-
-    def pack(self, fn: Callable[..., Any]) -> tuple[int, Packed]:
-        """The function's number, and what is sent."""
-        key = function_key(fn)
-        with self._lock:
-            if key not in self._numbers:
-                packed = _pickling.pack(fn, f"The function {_name_of(fn)!r}")
-                self._numbers[key], self._count = self._count, self._count + 1
-                self._packed[self._numbers[key]] = packed
-                if len(self._numbers) > _MAX_FUNCTIONS:
-                    _, forgotten = self._numbers.popitem(last=False)
-                    del self._packed[forgotten]
-                    self.forgotten.append(forgotten)
-            self._numbers.move_to_end(key)
-            return self._numbers[key], self._packed[self._numbers[key]]
-
-
 class Dispatcher:
-    """All of a coordinator's closures. Called by the user's threads and by the cluster's watching thread.
+    """All of a coordinator's closures. Called by the user's threads and, as the cluster's Events, by its watching thread.
 
-    rounds: which changes are applied together; None where each function's are by themselves.
+    relay: of the cluster's events. rounds: which changes are applied together; None where each function's are by themselves.
     """
 
     def __init__(
-        self, cluster: Cluster, prepare: Callable[[int, list[int]], None], max_staleness: int | None, rounds: Rounds | None = None
+        self,
+        cluster: Cluster,
+        relay: Relay,
+        prepare: Callable[[int, list[int]], None],
+        max_staleness: int | None,
+        rounds: Rounds | None = None,
     ):
         self._cluster = cluster
         self._prepare = prepare
@@ -91,8 +58,8 @@ class Dispatcher:
         self._num_scheduling = 0  # threads that wait for room
         depth = {} if rounds is None and cluster.keeps_answers else {"depth": 1}  # else what waits may begin before its time
         self._queue = ClosureQueue(max_staleness=max_staleness, max_attempts=_MAX_ATTEMPTS, **depth)
-        self._closures: dict[int, _Closure] = {}
-        self._functions = _Functions()
+        self._closures: dict[int, Closure] = {}
+        self._functions = Functions()
         self._delivered = Delivered()
         self._workers: collections.deque[Member] = collections.deque()
         self._pace = Pace()
@@ -102,10 +69,9 @@ class Dispatcher:
         self._stall, self._next_report = Vigil(), _STALL_SECONDS
         self.stats = Stats(rounds)
         with cluster.lock:  # a worker that is being replaced is either known as lost, or seen as its successor
-            cluster.on_ready, cluster.on_message, cluster.on_lost = self._ready, self._answered, self._lost
-            cluster.on_wake, cluster.on_look = self._dispatch, self._look
+            relay.pass_on_to(self)
             for worker in cluster.workers:
-                self._ready(worker)
+                self.ready(worker)
 
     # The user's side
 
@@ -124,7 +90,7 @@ class Dispatcher:
             number = self._queue.add(packed.needs)
             remote = RemoteValue(number)
             holds = self._rounds is not None and not alone
-            self._closures[number] = _Closure(_name_of(fn), function, sent, packed, remote, holds=holds)
+            self._closures[number] = Closure(name_of(fn), function, sent, packed, remote, holds=holds)
             starved = self._queue.has_room(len(self._workers))
         if starved:
             self._cluster.wake()
@@ -179,14 +145,16 @@ class Dispatcher:
 
     # The cluster's side
 
-    def _ready(self, worker: Member) -> None:
+    def ready(self, worker: Member) -> None:
+        """See `Events`."""
         with self._changed:
             if worker.ready and worker not in self._delivered:
                 self._delivered.join(worker)
                 self._workers.append(worker)
-        self._dispatch()
+        self.woken()
 
-    def _dispatch(self) -> None:
+    def woken(self) -> None:
+        """See `Events`: give workers what they can have now."""
         with self._changed:
             if self._broken():
                 self._give_up()
@@ -220,7 +188,7 @@ class Dispatcher:
 
     def _send(self, worker: Member, tasks: list[Task]) -> None:
         """Send closures together: their worker is woken once."""
-        with contextlib.suppress(Closed):  # noticed by the cluster, which calls _lost
+        with contextlib.suppress(Closed):  # noticed by the cluster, which calls `lost`
             worker.control.post_all([message for task in tasks if (message := self._message(worker, task)) is not None])
 
     def _message(self, worker: Member, task: Task) -> Any:
@@ -240,7 +208,8 @@ class Dispatcher:
             return None
         return "run", task, closure.function, args.data, closure.unfinished
 
-    def _answered(self, worker: Member, message: tuple[Any, ...]) -> None:
+    def said(self, worker: Member, message: tuple[Any, ...]) -> None:
+        """See `Events`: an answer, or the wish for an optimizer."""
         what, number, *rest = message
         if what == "prepare":
             self._cluster.help_out("replicant-prepare", self._prepare_for, worker, number, rest[0])
@@ -254,7 +223,7 @@ class Dispatcher:
                 if self._rounds is not None and held is not None and any(held):
                     self._rounds.offer(number, held)
                 self._end(number, *_result(what, blob, worker))
-        self._dispatch()
+        self.woken()
 
     def _prepare_for(self, worker: Member, optimizer: int, variables: list[int]) -> None:
         error = None
@@ -271,7 +240,7 @@ class Dispatcher:
         self._queue.end(number)
         if self._rounds is not None:
             self._rounds.leave(number)
-        closure.remote._end(value, error)
+        closure.end(value, error)
         if error is not None:
             self._cancel(error)
         has_room = self._num_scheduling and len(self._queue) <= self._max_queued() // 2
@@ -283,7 +252,7 @@ class Dispatcher:
         if self._error is None:
             self._error = error
             for cancelled in self._queue.cancel_queued():
-                self._closures.pop(cancelled).remote._end(None, _cancelled(error))
+                self._closures.pop(cancelled).cancel(error)
 
     def _close_round(self) -> None:
         """Apply what is to be applied together, if it is complete. Not in this thread, which sees to servers that die."""
@@ -306,7 +275,8 @@ class Dispatcher:
         if not self._broken():
             self._cluster.wake()  # only the watching thread sends to workers
 
-    def _lost(self, worker: Member, how: str) -> None:
+    def lost(self, worker: Member, how: str) -> None:
+        """See `Events`."""
         with self._changed:
             self._delivered.leave(worker)
             self._pace.forget(worker.client)
@@ -330,7 +300,8 @@ class Dispatcher:
 
     # Once a second
 
-    def _look(self, passed: float) -> None:
+    def look(self, passed: float) -> None:
+        """See `Events`."""
         with self._changed:
             workers = () if self._broken() else self._workers
             doubtful = [(worker, text) for worker in workers if (text := self._doubt(worker, passed))]
@@ -371,13 +342,9 @@ class Dispatcher:
         """Nothing runs any more: end everything."""
         error = self._cluster.failure or LostProcessError("The strategy was closed before this function ran.")
         for closure in self._closures.values():
-            closure.remote._end(None, error)
+            closure.end(None, error)
         self._closures.clear()
         self._changed.notify_all()
-
-
-def _name_of(fn: Callable[..., Any]) -> str:
-    return str(getattr(fn, "__qualname__", fn))
 
 
 def _result(what: str, blob: bytes | None, worker: Member) -> tuple[Any, Exception | None]:
@@ -390,7 +357,3 @@ def _result(what: str, blob: bytes | None, worker: Member) -> tuple[Any, Excepti
         return pickle.loads(blob), None  # noqa: S301 - from a worker, which this program started
     except Exception as error:  # noqa: BLE001 - its class may be one that only the worker has
         return None, ParameterServerError(f"What {worker} answered cannot be unpickled here: {type(error).__name__}: {error}.")
-
-
-def _cancelled(error: Exception) -> CancelledError:
-    return CancelledError(f"This scheduled function did not run, because another one had failed: {type(error).__name__}: {error}")

@@ -26,7 +26,7 @@ def merge(offers: Sequence[list[list[Operation]]]) -> list[list[Operation]]:
     return [_merge_server([offer[server] for offer in offers], totals, rows) for server in range(len(offers[0]))]
 
 
-class _Member(NamedTuple):
+class _Given(NamedTuple):
     """An operation, and the number of the function whose it is."""
 
     function: int
@@ -34,14 +34,14 @@ class _Member(NamedTuple):
 
 
 def _merge_server(parts: Sequence[list[Operation]], totals: Mapping[str, float], rows: Sequence[float] | None) -> list[Operation]:
-    groups: dict[Hashable, list[_Member]] = {}
+    groups: dict[Hashable, list[_Given]] = {}
     for function, operations in enumerate(parts):
         seen: dict[Hashable, int] = {}
         for operation in operations:
             name = _group_of(operation)
             seen[name] = seen.get(name, -1) + 1
             key = (name, seen[name]) if name is not None else (None, function, seen[name])
-            groups.setdefault(key, []).append(_Member(function, operation))
+            groups.setdefault(key, []).append(_Given(function, operation))
     return [_merge_group(group, totals, rows) for group in groups.values()]
 
 
@@ -55,7 +55,7 @@ def _group_of(operation: Operation) -> Hashable:
     return (operation.kind, change.shard) if operation.kind == "assign" and change.rows is None else None
 
 
-def _merge_group(group: list[_Member], totals: Mapping[str, float], rows: Sequence[float] | None) -> Operation:
+def _merge_group(group: list[_Given], totals: Mapping[str, float], rows: Sequence[float] | None) -> Operation:
     last, changes = group[-1].operation, [change for _, operation in group for change in operation.changes]
     if last.kind == "assign" and len(group) > 1:
         weights = None if rows is None else [rows[function] for function, _ in group]

@@ -8,29 +8,16 @@ Whoever owns the queue holds a lock around every call.
 import collections
 import dataclasses
 from collections.abc import Hashable, Iterable
-from typing import Any
+
+from ..wire._task import Task
 
 UNKNOWN_SECONDS = 1e6
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """One attempt at a closure. low_water: all closures with smaller numbers have ended for good.
-
-    holds: its changes are handed over with its result, instead of being pushed.
-    """
-
-    closure: int
-    attempt: int
-    low_water: int
-    holds: bool = False
-
-    def __reduce__(self) -> Any:  # several times as fast as what dataclasses have
-        return Task, (self.closure, self.attempt, self.low_water, self.holds)
-
-
 @dataclasses.dataclass
-class _Closure:
+class _Entry:
+    """What the queue knows of a closure."""
+
     needs: set[int]
     attempt: int = -1
     worker: Hashable = None
@@ -69,7 +56,7 @@ class ClosureQueue:
         self._depth = depth if max_staleness is None else 1  # what waits at a worker would have to count as running
         self._deep = max(deep, depth) if self._depth > 1 else 1
         self._deep_seconds = deep_seconds
-        self._closures: dict[int, _Closure] = {}
+        self._closures: dict[int, _Entry] = {}
         self._waiting: dict[int, list[int]] = {}  # by closure: those that need it
         self._ready: collections.deque[int] = collections.deque()
         self._running: dict[int, None] = {}
@@ -114,7 +101,7 @@ class ClosureQueue:
     def add(self, needs: Iterable[int] = ()) -> int:
         """A new closure, which runs after those in `needs` that have not ended. Returns its number."""
         number, self._next = self._next, self._next + 1
-        closure = _Closure({n for n in needs if n in self._closures})
+        closure = _Entry({n for n in needs if n in self._closures})
         self._closures[number] = closure
         for needed in closure.needs:
             self._waiting.setdefault(needed, []).append(number)
@@ -178,7 +165,7 @@ class ClosureQueue:
                 freed.append(waiting)
         return freed
 
-    def _let_go(self, number: int, closure: _Closure) -> None:
+    def _let_go(self, number: int, closure: _Entry) -> None:
         del self._running[number]
         held = self._held[closure.worker]
         held.count -= 1

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...variables._recorder import current_recorder
 from ._push import combine_rows
-from ._refs import ServerRef, check_rows, record_output, trace_of
+from ._refs import ServerRef, check_rows, notes_of, record_output
 from ._rows_gradient import RowsGradient
 
 
@@ -62,13 +62,13 @@ def push_gradients(iterations: ServerRef, step: Any, rate: Any, parts: Sequence[
             raise
         client.flush()
         return
-    notes = trace_of(recorder)
+    notes = notes_of(recorder)
     number, notes.num_outputs = notes.num_outputs, notes.num_outputs + 1
     # Shapes too: a program for another number of rows has outputs of its own, and all of these go to one `together`.
     names = (*shares, *[(ref.spec.number, is_rows, share) for ref, is_rows, share in known], *[(x.shape, x.dtype) for x in outputs])
     for i, output in enumerate(outputs):
         record_output(iterations, ("apply", number, names, i), output, functools.partial(together.take, i))
-    recorder.values[iterations] = recorder.read(iterations) + 1
+    recorder.replace(iterations, recorder.read(iterations) + 1)
     for ref in refs:
         notes.pushed[ref] = "an optimizer was applied to it"
 

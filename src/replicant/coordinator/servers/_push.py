@@ -15,7 +15,7 @@ _ALIGNMENT = 64
 _MAX_VIEWS = 256
 
 
-class Packed(NamedTuple):
+class PackedArray(NamedTuple):
     """An array in a push: its bytes, or where they begin in the sender's outbox."""
 
     place: bytes | int
@@ -27,7 +27,7 @@ class Change(NamedTuple):
     """One shard's part.
 
     shard: its index. rows: which rows, no two alike; None for all. share: of changes that are made together with those of other
-    functions, the name of what their sum is divided by (see ``_merge``); a server never sees it.
+    functions, the name of what their sum is divided by (see ``scheduling._merge``); a server never sees it.
     """
 
     shard: int
@@ -78,7 +78,7 @@ class Outbox:
         self.memory = memory
         self._bytes = np.empty(0, np.uint8)
         self._used = 0
-        self._views: dict[Packed, np.ndarray] = {}  # of arrays at places where some were before: mostly the same each time
+        self._views: dict[PackedArray, np.ndarray] = {}  # of arrays at places where some were before: mostly the same each time
 
     @property
     def nbytes(self) -> int:
@@ -100,16 +100,16 @@ class Outbox:
             self.memory.grow(size)
             self.see(size)
 
-    def pack(self, array: np.ndarray) -> Packed:
+    def pack(self, array: np.ndarray) -> PackedArray:
         """Put an array in."""
         if array.nbytes <= _INLINE_BYTES:
-            return Packed(array.tobytes(), _name(array.dtype), array.shape)
-        packed = Packed(self._used, _name(array.dtype), array.shape)
+            return PackedArray(array.tobytes(), _name(array.dtype), array.shape)
+        packed = PackedArray(self._used, _name(array.dtype), array.shape)
         self._used += _whole(array.nbytes)
         np.copyto(self.unpack(packed), array)
         return packed
 
-    def unpack(self, packed: Packed) -> np.ndarray:
+    def unpack(self, packed: PackedArray) -> np.ndarray:
         """The array: large ones lie in the outbox."""
         place, name, shape = packed
         if isinstance(place, bytes):
@@ -163,13 +163,6 @@ def unpack(packed: list[Any], outbox: Outbox) -> list[Operation]:
 def num_bytes(operations: list[Operation]) -> int:
     """Bytes of all arrays."""
     return sum(c.values.nbytes + (0 if c.rows is None else c.rows.nbytes) for op in operations for c in op.changes)
-
-
-def pad_rows(array: np.ndarray, size: int | None) -> np.ndarray:
-    """Rows filled up with zeros to `size`, so that few sizes are compiled. None: as it is."""
-    if size is None or size == array.shape[0]:
-        return array
-    return np.concatenate([array, np.zeros((size - array.shape[0], *array.shape[1:]), array.dtype)])
 
 
 def combine_rows(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -82,7 +82,7 @@ class ServerRef(Ref):
 
     def gradient(self, parts: Sequence[tuple[Any, Any]]) -> Any:
         recorder = current_recorder()
-        lookups = [] if recorder is None else trace_of(recorder).lookups
+        lookups = [] if recorder is None else notes_of(recorder).lookups
         ids_of = {id(rows): ids for rows, ids in lookups}
         by_rows = [(ids_of[id(value)].reshape(-1), part) for value, part in parts if id(value) in ids_of]
         dense = [(value, part) for value, part in parts if id(value) not in ids_of]
@@ -133,7 +133,7 @@ class ChangeRef(Ref):
         self._client.drop()  # `load` has pushed what was noted before
 
 
-class Trace:
+class Notes:
     """What has been noted in one trace.
 
     pushed: variables whose next value only the servers know, and why. lookups: (rows, their numbers).
@@ -145,18 +145,18 @@ class Trace:
         self.lookups: list[tuple[Any, Any]] = []
 
 
-_traces: "weakref.WeakKeyDictionary[Recorder, Trace]" = weakref.WeakKeyDictionary()
+_notes: "weakref.WeakKeyDictionary[Recorder, Notes]" = weakref.WeakKeyDictionary()
 
 
-def trace_of(recorder: Recorder) -> Trace:
+def notes_of(recorder: Recorder) -> Notes:
     """The notes of the trace in progress."""
-    return _traces.setdefault(recorder, Trace())
+    return _notes.setdefault(recorder, Notes())
 
 
 def check_readable(ref: Ref) -> None:
     """Raise if the servers have yet to compute what a read here would have to give."""
     recorder = current_recorder()
-    what = None if recorder is None else trace_of(recorder).pushed.get(ref)
+    what = None if recorder is None else notes_of(recorder).pushed.get(ref)
     if what is not None:
         raise VariableError(
             f"Variable {ref.name!r} was read after {what} in the same compiled function. The servers compute its next value "
@@ -191,7 +191,7 @@ def change(ref: ServerRef, kind: str, operand: Any, view: Callable[[Any], Any]) 
     if output is not None and output in recorder.written:
         total = recorder.read(output) + total
     record_output(ref, kind, total, lambda value: client.change(ref.spec, kind, value))
-    recorder.values[ref] = new  # what follows in the function sees it
+    recorder.replace(ref, new)  # what follows in the function sees it
     return new
 
 
@@ -204,7 +204,7 @@ def change_rows(ref: ServerRef, kind: str, rows: Any, values: Any, *, negative: 
         push_rows(ref, kind, np.asarray(rows), np.asarray(values))
         ref.site.client.flush()
         return
-    notes = trace_of(recorder)
+    notes = notes_of(recorder)
     number, notes.num_outputs = notes.num_outputs, notes.num_outputs + 1
     taken: dict[str, np.ndarray] = {}
 

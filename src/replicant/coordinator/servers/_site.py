@@ -14,7 +14,7 @@ class Site:
     """One process, or one thread that plays a process.
 
     prepare: called with an optimizer's number and the numbers of the variables that it is about to be applied to; returns once
-    every server knows it.
+    every server knows it. optimizers: on the coordinator, by number, what does so: it is given the cluster and these variables.
     """
 
     def __init__(self, client: Client, prepare: Callable[[int, list[int]], None], *, is_coordinator: bool = False):
@@ -23,7 +23,8 @@ class Site:
         self.is_coordinator = is_coordinator
         self.strategy: Any = None
         self.variables: dict[int, Any] = {}
-        self.resources: dict[Any, Any] = {}
+        self.optimizers: dict[int, Callable[[Any, list[int]], None]] = {}
+        self.resources: dict[int, Any] = {}
         self.parcels: dict[int, bytes] = {}  # that have arrived and have not been opened
         self.prepared: dict[int, frozenset[int]] = {}
 

@@ -24,9 +24,9 @@ def summed(refs: Sequence[ServerRef]) -> Iterator[None]:
     for ref in refs:
         mine = [change for change in (ref, *ref.changes.values()) if change in recorder.written]
         for change in mine:
-            del recorder.written[change]
+            recorder.without_output(change)
         if mine:
-            record_output(ref, "sum", recorder.values[ref], _adder(ref, None))
+            record_output(ref, "sum", recorder.read(ref), _adder(ref, None))
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def taken(refs: Sequence[ServerRef]) -> list[Any]:
     """What has been added to them so far."""
     recorder = current_recorder()
     assert recorder is not None
-    return [recorder.values[ref] for ref in refs]
+    return [recorder.read(ref) for ref in refs]
 
 
 def put(refs: Sequence[ServerRef], values: Sequence[Any]) -> None:
@@ -54,7 +54,7 @@ def put(refs: Sequence[ServerRef], values: Sequence[Any]) -> None:
     recorder = current_recorder()
     assert recorder is not None
     for ref, value in zip(refs, values, strict=True):
-        recorder.values[ref] = value
+        recorder.replace(ref, value)
 
 
 def add_share(ref: ServerRef, value: Any, share: str) -> None:

@@ -1,7 +1,7 @@
 """Order between processes that share memory without a lock.
 
-Readers find out afterwards whether a value changed while they copied it (``_store``). For that the stores of the server must be
-seen in the order in which they were made, and a reader's loads must be made in theirs. x86 promises both. Other processors do so
+Readers find out afterwards whether a value changed while they copied it (``servers._store``). For that the stores of the server
+must be seen in the order in which they were made, and a reader's loads must be made in theirs. x86 promises both. Others do so
 where a program asks for it, which Python cannot do in so many words; but to release a lock and to take it again does: no load or
 store before the one is made after it, and none after the other before it, on processors on which these two stay in order.
 """

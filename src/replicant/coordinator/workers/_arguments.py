@@ -29,7 +29,7 @@ def pack(args: Any) -> Arguments:
     packed = _pickling.pack_plain(args)
     if packed is None:
         leaves = jax.tree.leaves(args, is_leaf=_is_remote)
-        needs = [leaf._number for leaf in leaves if _is_remote(leaf)]
+        needs = [leaf._number for leaf in leaves if _is_remote(leaf)]  # noqa: SLF001 - users have no use for it
         return Arguments(args if needs else _pack(args), needs)
     return Arguments(packed, [])
 

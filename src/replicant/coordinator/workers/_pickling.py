@@ -16,6 +16,7 @@ import numpy as np
 from ..._function import Function, function
 from ...errors import ArgumentTypeError, UnserializableError
 from ...strategies._strategy import Strategy
+from .._server_strategy import ServerStrategy
 from ..servers._site import current_site
 
 # type -> how an object of it is reduced, as by __reduce__. Connected libraries add theirs.
@@ -162,7 +163,7 @@ def _pickler_type() -> type:
 
 
 def _check_strategy(strategy: Strategy) -> tuple[()]:
-    if not hasattr(strategy, "place_variable"):
+    if not isinstance(strategy, ServerStrategy):
         raise UnserializableError(
             f"A scheduled function uses {strategy!r}: only the ParameterServerStrategy itself exists on the workers. Use that one."
         )

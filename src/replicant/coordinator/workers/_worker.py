@@ -12,7 +12,6 @@ import numpy as np
 
 from ...errors import ArgumentTypeError, LostProcessError
 from ...replicas._context import entered
-from ..scheduling._queue import Task
 from ..servers._client import Client, Link, Work
 from ..servers._intent import Intent, Unfinished
 from ..servers._push import Outbox, num_bytes
@@ -22,6 +21,7 @@ from ..wire._channel import Channel, Closed
 from ..wire._errors import pack_error, unpack_error
 from ..wire._memory import Memory
 from ..wire._pulse import Pulse
+from ..wire._task import Task
 from . import _pickling
 
 _REPLACE_SECONDS = 300.0  # that a worker waits for a new server, or for the coordinator to prepare an optimizer

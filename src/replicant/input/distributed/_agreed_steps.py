@@ -13,7 +13,7 @@ from typing import Any
 from replicant.errors import DatasetError
 
 from ..graph._background import END
-from ._agreement import Exchange
+from ._agreement import ExchangeFn
 
 MOST_STEPS = 16  # of a block
 _MOST_BYTES = 32 << 20  # of batches that wait, but for the first ones
@@ -41,7 +41,7 @@ class AgreedSteps:
         form_of: Callable[[Any], Any],
         form_of_nothing: Callable[[], Any],
         size_of: Callable[[Any], int],
-        exchange: Exchange,
+        exchange: ExchangeFn,
     ) -> None:
         self._take, self._is_ready, self._exchange = take, is_ready, exchange
         self._form_of, self._form_of_nothing, self._size_of = form_of, form_of_nothing, size_of

@@ -16,13 +16,13 @@ from ..sources._generator import Generator
 
 # Gives every worker this worker's value, which JSON can hold, and returns those of all workers in their order. All workers
 # call it equally often, on the thread that asks for the elements.
-Exchange = Callable[[Any], Sequence[Any]]
+ExchangeFn = Callable[[Any], Sequence[Any]]
 
 _T = TypeVar("_T")
 
 
 def meet(
-    exchange: Exchange, what: str, make: Callable[[], _T], tell: Callable[[_T], dict[str, Any]]
+    exchange: ExchangeFn, what: str, make: Callable[[], _T], tell: Callable[[_T], dict[str, Any]]
 ) -> tuple[_T, Sequence[dict[str, Any]]]:
     """What this worker made, and what all tell of theirs. One that fails raises its own error, and the others one that names it.
 
@@ -42,7 +42,7 @@ def meet(
     return made, answers
 
 
-def agreed_position(exchange: Exchange, sources: Sequence[Node], begin: Callable[[], tuple[int, State]]) -> State:
+def agreed_position(exchange: ExchangeFn, sources: Sequence[Node], begin: Callable[[], tuple[int, State]]) -> State:
     """Where all workers begin to read, which is where the chief does: one exchange.
 
     Args:
@@ -141,7 +141,7 @@ class OpenEnd(End):
     is_open = True
 
 
-def agree_on_end(num_steps: int, exchange: Exchange) -> End:
+def agree_on_end(num_steps: int, exchange: ExchangeFn) -> End:
     """The end of a pass in which this worker has so many steps. One exchange here, and none later if all know theirs."""
     steps_of_workers = exchange(num_steps)
     if all(steps == INFINITE for steps in steps_of_workers):

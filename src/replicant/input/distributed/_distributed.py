@@ -21,7 +21,7 @@ from ..graph._graph import Node, State, describe
 from ..sharding._autoshard import Sharding, autoshard, files_of, unseeded_shuffle
 from ..sharding._plan import InputPlan, input_plan
 from ._agreed_steps import MOST_STEPS, AgreedSteps
-from ._agreement import End, Exchange, agree_on_end, agreed_position
+from ._agreement import End, ExchangeFn, agree_on_end, agreed_position
 from ._same_data import check_same, facts_of
 from ._shares import BatchShares, ElementShares, Place, PlaceEach, ShareCursor, Shares, WorkersPlace
 from ._stats import InputStats, Meter
@@ -64,7 +64,7 @@ class DistributedDataset:
         topology: Topology,
         place: Place,
         options: InputOptions | None = None,
-        exchange: Exchange | None = None,
+        exchange: ExchangeFn | None = None,
         *,
         workers: WorkersPlace | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class DistributedDataset:
         topology: Topology,
         place: PlaceEach,
         options: InputOptions | None = None,
-        exchange: Exchange | None = None,
+        exchange: ExchangeFn | None = None,
         *,
         workers: WorkersPlace | None = None,
     ) -> "DistributedDataset":
@@ -159,7 +159,7 @@ class DistributedDataset:
 class DistributedIterator(ElementIterator):
     """One pass over a distributed dataset; a thread keeps the next batches on the devices."""
 
-    def __init__(self, shares: Shares, options: InputOptions, exchange: Exchange | None) -> None:
+    def __init__(self, shares: Shares, options: InputOptions, exchange: ExchangeFn | None) -> None:
         super().__init__(" | ".join(describe(node) for node in shares.nodes))
         self._shares, self._exchange = shares, exchange
         self._fetch = options.fetch and not shares.asks_others  # who asks others does so on the thread that all of them ask on
@@ -320,7 +320,7 @@ class DistributedIterator(ElementIterator):
         return self._shares.spec
 
 
-def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: Exchange | None) -> tuple[Node, Sharding]:
+def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: ExchangeFn | None) -> tuple[Node, Sharding]:
     """What this worker reads of a dataset; workers agree on what they must."""
     num_workers, worker = topology.num_workers, topology.worker_index
     if num_workers > 1 and exchange is not None:
@@ -343,7 +343,7 @@ def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: 
     return own, sharding
 
 
-def _check_exchange(exchange: Exchange | None, topology: Topology) -> None:
+def _check_exchange(exchange: ExchangeFn | None, topology: Topology) -> None:
     if exchange is None:
         raise DatasetError(
             f"The {topology.num_workers} workers can have different numbers of steps with this dataset, and have no way to "

@@ -21,7 +21,7 @@ from ..graph._fingerprint import of_value
 from ..graph._graph import Node, nodes
 from ..sources._sources import Rows
 from ..transforms._cache import Cache
-from ._agreement import Exchange, meet
+from ._agreement import ExchangeFn, meet
 
 _MAX_SIZES = 4096  # files whose sizes are looked up
 _SAMPLE = 1 << 20  # bytes of an array's rows that are compared
@@ -68,7 +68,7 @@ def facts_of(node: Node, policy: AutoShardPolicy, files: list[str]) -> Facts:
     return Facts(policy.name, files, _outline(node), arrays)
 
 
-def check_same(exchange: Exchange, find_facts: Callable[[], Facts]) -> None:
+def check_same(exchange: ExchangeFn, find_facts: Callable[[], Facts]) -> None:
     """Raise on every worker unless all have the same dataset.
 
     Raises:
@@ -93,7 +93,7 @@ def check_same(exchange: Exchange, find_facts: Callable[[], Facts]) -> None:
     _check_arrays(facts, [each["arrays"] for each in told])
 
 
-def _raise_for_names(exchange: Exchange, names: list[str]) -> None:
+def _raise_for_names(exchange: ExchangeFn, names: list[str]) -> None:
     """Find the first name that differs, in two exchanges of about the root of their number each."""
     short = _shortened(names)
     size = max(1, math.isqrt(len(short)))
@@ -114,7 +114,7 @@ def _raise_for_names(exchange: Exchange, names: list[str]) -> None:
     )
 
 
-def _check_sizes(exchange: Exchange, facts: Facts) -> None:
+def _check_sizes(exchange: ExchangeFn, facts: Facts) -> None:
     told = exchange(facts.sizes)
     for number, name in enumerate(facts.files[:_MAX_SIZES]):
         sizes = [each[number] for each in told]

@@ -4,7 +4,7 @@ from .._dataset import Dataset
 from .._iterator import DatasetIterator
 from ..graph._graph import Node, State
 from ..sharding._autoshard import files_of, in_agreement
-from ._agreement import Exchange, agreed_position
+from ._agreement import ExchangeFn, agreed_position
 from ._same_data import check_same, facts_of
 
 
@@ -19,7 +19,7 @@ class AlikeDataset(Dataset):
         DatasetError: the workers' datasets differ.
     """
 
-    def __init__(self, dataset: Dataset, exchange: Exchange) -> None:
+    def __init__(self, dataset: Dataset, exchange: ExchangeFn) -> None:
         options = dataset.options()
         policy = options.experimental_distribute.auto_shard_policy
         check_same(exchange, lambda: facts_of(dataset.node, policy, files_of(dataset.node)))
@@ -33,7 +33,7 @@ class AlikeDataset(Dataset):
 class AlikeIterator(DatasetIterator):
     """Goes to the chief's position when the first element is asked for."""
 
-    def __init__(self, node: Node, exchange: Exchange) -> None:
+    def __init__(self, node: Node, exchange: ExchangeFn) -> None:
         self._exchange = exchange
         super().__init__(node)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from ._blocks import Block, concatenate
-from ._structure import map_leaves, spec_of
 
 INFINITE = -1
 UNKNOWN = -2
@@ -168,12 +167,6 @@ def sample(node: Node) -> Any:
         return None if block is None else next(block.elements())
     finally:
         cursor.close()
-
-
-def sample_spec(node: Node) -> Any:
-    """Spec of the first element, every size taken as fixed."""
-    element = sample(node)
-    return None if element is None else map_leaves(spec_of, element)
 
 
 def pull_exactly(cursor: Cursor, count: int) -> Block | None:

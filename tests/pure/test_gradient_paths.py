@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from replicant.errors import GradientError
-from replicant.tracing._gradient_paths import Slice, connected_sources, find_slices, plan
+from replicant.tracing._gradient_paths import GradientPath, connected_sources, find_paths, in_order
 from replicant.tracing._marks import gradient_p, own_p, region_p
 
 
@@ -14,8 +14,8 @@ def gradient(call: int, target, *sources, tape: int = 0, owners=None, absent=())
     return gradient_p.bind(target, jnp.ones(()), *sources, tape=tape, call=call, num_targets=1, owners=owners, absent=absent)
 
 
-def names(step) -> list[str]:
-    return [eqn.primitive.name for eqn in step.eqns] if isinstance(step, Slice) else [step.primitive.name]
+def names(entry) -> list[str]:
+    return [eqn.primitive.name for eqn in entry.eqns] if isinstance(entry, GradientPath) else [entry.primitive.name]
 
 
 def one_tape(x, w):
@@ -29,12 +29,12 @@ def one_tape(x, w):
     return w - g, metric, outside
 
 
-def test_a_slice_holds_what_lies_between_sources_and_target() -> None:
+def test_a_path_holds_what_lies_between_sources_and_target() -> None:
     jaxpr = jax.make_jaxpr(one_tape)(1.0, 2.0).jaxpr
-    (piece,) = find_slices(jaxpr).values()
-    assert names(piece) == ["mul", "tanh"]
-    assert piece.connected == (True,)
-    assert [names(step) for step in plan(jaxpr, find_slices(jaxpr))] == [
+    (path,) = find_paths(jaxpr).values()
+    assert names(path) == ["mul", "tanh"]
+    assert path.connected == (True,)
+    assert [names(entry) for entry in in_order(jaxpr, find_paths(jaxpr))] == [
         ["sin"],
         ["mul", "tanh"],
         ["exp"],
@@ -55,17 +55,19 @@ def two_losses(x, v, w):
     return a, b
 
 
-def test_overlapping_slices_are_evaluated_once_each() -> None:
+def test_overlapping_paths_are_evaluated_once_each() -> None:
     jaxpr = jax.make_jaxpr(two_losses)(1.0, 2.0, 3.0).jaxpr
-    slices = find_slices(jaxpr)
-    assert [names(piece) for piece in slices.values()] == [["mul", "mul", "tanh", "sin"], ["mul", "tanh", "cos"]]
-    steps = plan(jaxpr, slices)
-    assert sum(isinstance(step, Slice) for step in steps) == 1  # the later one; the other is evaluated for its gradient alone
-    assert sum((names(step) for step in steps), []).count("tanh") == 1
+    paths = find_paths(jaxpr)
+    assert [names(path) for path in paths.values()] == [["mul", "mul", "tanh", "sin"], ["mul", "tanh", "cos"]]
+    entries = in_order(jaxpr, paths)
+    assert (
+        sum(isinstance(entry, GradientPath) for entry in entries) == 1
+    )  # the later one; the other is evaluated for its gradient alone
+    assert sum((names(entry) for entry in entries), []).count("tanh") == 1
 
 
 def crossing(x, v, w):
-    """Two slices that feed each other: neither can be evaluated as a whole before the other."""
+    """Two paths that feed each other: neither can be evaluated as a whole before the other."""
     region_p.bind(tape=0, opens=True)
     region_p.bind(tape=1, opens=True)
     a1 = jnp.sin(v)
@@ -77,10 +79,10 @@ def crossing(x, v, w):
     return a, b
 
 
-def test_slices_that_feed_each_other() -> None:
+def test_paths_that_feed_each_other() -> None:
     jaxpr = jax.make_jaxpr(crossing)(1.0, 2.0, 3.0).jaxpr
-    steps = plan(jaxpr, find_slices(jaxpr))
-    order = sum((names(step) for step in steps), [])
+    entries = in_order(jaxpr, find_paths(jaxpr))
+    order = sum((names(entry) for entry in entries), [])
     assert sorted(order) == sorted(e.primitive.name for e in jaxpr.eqns if e.primitive is not region_p)
 
 
@@ -104,4 +106,4 @@ def test_a_scalar_constant_has_no_name() -> None:
     jaxpr = jax.make_jaxpr(lambda x: gradient(0, x * 3.0, jnp.float32(3.0)))(1.0).jaxpr
     message = r"the scalar constant 3\.0, .* the tape does not watch\. Call `tape\.watch\(x\)` before anything is computed from it"
     with pytest.raises(GradientError, match=message):
-        find_slices(jaxpr)
+        find_paths(jaxpr)

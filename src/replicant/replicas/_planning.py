@@ -1,4 +1,4 @@
-"""What ``replicant plan`` asks of a program: strategies with as many replicas as are planned for, and its first training step."""
+"""What a plan asks of a program: strategies with as many replicas as are planned for, and its first training step."""
 
 import dataclasses
 import math
@@ -52,42 +52,16 @@ class StepFound(BaseException):
 
 
 class Planning:
-    """A plan in the making. `placement` is what every strategy gets, whatever devices the program asks for.
+    """A plan in the making, a field of the placement of every strategy that its program uses.
 
-    strategies: that the program made. inputs: for each dataset that it trains on, ``explain(num_workers, replicas_per_worker)``.
+    devices: what the program's strategies get, whatever devices it asks for. strategies: that the program made. inputs: for each
+    dataset that it trains on, ``explain(num_workers, replicas_per_worker)``.
     """
 
-    def __init__(self, placement: Any):
-        self.placement = placement
+    def __init__(self, devices: tuple[Any, ...]):
+        self.devices = devices
         self.strategies: list[Any] = []
         self.inputs: list[Callable[[int, int], Any]] = []
-
-    def adopt(self, strategy: Any, asked: Any) -> Any:
-        """The placement of a strategy that was just made: other devices than those that it `asked` for, the same options."""
-        self.strategies.append(strategy)
-        return dataclasses.replace(self.placement, slices_slots=asked.slices_slots)
-
-
-_current: list[Planning] = []
-
-
-def current() -> Planning | None:
-    """The plan in the making, if any."""
-    return _current[-1] if _current else None
-
-
-class planning:  # noqa: N801 - a context manager, used like a function
-    """Within the ``with`` block, programs are planned instead of run."""
-
-    def __init__(self, plan: Planning):
-        self._plan = plan
-
-    def __enter__(self) -> Planning:
-        _current.append(self._plan)
-        return self._plan
-
-    def __exit__(self, *exc_info: object) -> None:
-        _current.pop()
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> np.ndarray:

@@ -1,0 +1,70 @@
+"""Starting JAX's devices, where each process waits for all others: broken off once the workers are to form anew."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from . import _heartbeat
+
+_LOOK_SECONDS = 0.1
+
+
+def start(store: Any, num_processes: int) -> str:
+    """The platform of this process's devices.
+
+    XLA waits here for what the other processes put into the store: for minutes, if one of them is gone. It cannot be told, but a
+    store that this process has left answers nothing. Processes that may form anew also make their first exchange here, because
+    CPU workers connect to each other in it.
+
+    Args:
+        store: a ``JaxStore`` that all processes share.
+        num_processes: that start their devices.
+
+    Raises:
+        WorkersChangedError: the workers are to form anew.
+    """
+    import jax
+
+    with _broken_off_by_orders(store):
+        platform = jax.devices()[0].platform
+        if _heartbeat.is_elastic() and platform == "cpu" and num_processes > 1:
+            _exchange()
+        return platform
+
+
+def _exchange() -> None:
+    """Add up one number of each device."""
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    devices = jax.devices()
+    sharding = NamedSharding(Mesh(devices, "devices"), PartitionSpec("devices"))
+    ones = jax.make_array_from_callback((len(devices),), sharding, lambda _: np.ones(1, np.int32))
+    jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))(ones).block_until_ready()
+
+
+@contextlib.contextmanager
+def _broken_off_by_orders(store: Any) -> Iterator[None]:
+    if not _heartbeat.is_elastic():
+        yield
+        return
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            if _heartbeat.is_ordered():
+                store.close()
+                return
+
+    watcher = threading.Thread(target=watch, name="replicant-devices", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except RuntimeError:
+        _heartbeat.check_order()
+        raise
+    finally:
+        over.set()
+        watcher.join()

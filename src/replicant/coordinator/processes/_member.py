@@ -1,0 +1,84 @@
+"""A server or worker as its coordinator knows it, and the ways to a server."""
+
+import contextlib
+import dataclasses
+
+from ..servers._client import Link
+from ..servers._intent import Intent, Unfinished
+from ..servers._push import Outbox
+from ..wire._channel import Channel, Closed
+from ..wire._memory import Memory
+from ._health import Health
+from ._transport import Running
+
+
+@dataclasses.dataclass
+class Member:
+    """A server or worker.
+
+    client: the number its pushes carry. generation: how many there were before it in its place. why: it was ended, in words.
+    intent, outboxes: of a worker that shares memory: what it is about to push, and the arrays of that.
+    """
+
+    role: str
+    index: int
+    control: Channel
+    running: Running
+    client: int = 0
+    generation: int = 0
+    ready: bool = False
+    failed_starts: int = 0
+    why: str = ""
+    intent: Intent | None = None
+    outboxes: dict[tuple[int, int], Memory] = dataclasses.field(default_factory=dict)
+    health: Health = dataclasses.field(default_factory=Health)
+
+    @property
+    def executing(self) -> tuple[int, int] | None:
+        """The closure that a worker is calling, or was when it died, and the attempt. Only of one that has a pulse."""
+        return self.running.pulse.executing  # type: ignore[attr-defined]
+
+    def unfinished(self, closure: int) -> Unfinished | None:
+        """How far a lost worker had come with the pushes of a closure; None if it had pushed nothing, or nobody can know."""
+        return None if self.intent is None else self.intent.unfinished(closure + 1, self.outboxes)
+
+    def release(self) -> None:
+        """Close what was shared with a worker that is gone."""
+        if self.intent is not None:
+            self.intent.close()
+        for outbox in self.outboxes.values():
+            outbox.close()
+
+    @property
+    def has_pulse(self) -> bool:
+        """Whether it can be seen what it does."""
+        return getattr(self.running, "pulse", None) is not None
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.index}" + (f" (process {self.running.pid})" if self.running.pid else "")
+
+
+def connect(worker: Member, server: Member) -> None:
+    """Give a worker its way to a server."""
+    one, other = Channel.pair(str(worker), str(server))
+    outbox = Memory.create()
+    with contextlib.suppress(Closed):  # the server is gone: its successor will be connected
+        server.control.post(("client", worker.client), [other.fileno(), outbox.fd])
+    with contextlib.suppress(Closed):
+        worker.control.post(("server", server.index, server.generation), [one.fileno(), outbox.fd])
+    one.close()
+    other.close()
+    if worker.intent is None:
+        outbox.close()
+    else:
+        worker.outboxes[server.index, server.generation] = outbox
+
+
+def link_to(server: Member) -> Link:
+    """The coordinator's own way to a server."""
+    one, other = Channel.pair("the coordinator", str(server))
+    outbox = Memory.create()
+    with contextlib.suppress(Closed):
+        server.control.post(("client", 0), [other.fileno(), outbox.fd])
+    other.close()
+    return Link(one, Outbox(outbox), server.generation)

@@ -1,0 +1,122 @@
+"""Making a plan: the program's first training step is found, compiled for the topology and counted."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DatasetError
+from ..input.sharding._plan import InputPlan
+from ..replicas._planning import Held, zeros
+from ..replicas._values import PerReplica, is_array, map_replicas
+from ._chips import Target, parse_target
+from ._compile import FoundStep, compile_step, find_step
+from ._cpu import measured_cpu
+from ._plan import Plan
+from ._waiting import waiting
+
+
+def make_plan(program: Callable[[], Any], topology: str, *, quick: bool = False) -> Plan:
+    """What the first training step of a program will do on a topology.
+
+    Args:
+        program: called without arguments; makes a strategy, a model and data, and trains: by ``model.fit``, or by
+            ``strategy.run`` of a function that assigns trainable variables. It gets as many replicas as the topology has devices,
+            and is left at its first training step, which is compiled and not computed.
+        topology: "cpu:8", "gpu:8xh100", "v5e:16x16", "v6e:16x16*4" (four slices).
+        quick: for TPUs, let XLA optimise little. A large model is planned in a tenth of the time; its memory traffic is then only
+            roughly that of the program that will run.
+
+    Raises ArgumentError for an unknown topology or a first batch that the replicas do not divide, ConfigurationError if libtpu is
+    missing, ContextError if nothing is trained.
+
+    >>> import keras, numpy as np, replicant
+    >>> def program():
+    ...     with replicant.MirroredStrategy().scope():
+    ...         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    ...         model.compile("sgd", "mse")
+    ...     model.fit(np.zeros((8, 4)), np.zeros((8, 2)), batch_size=8, verbose=0)
+    >>> plan = make_plan(program, "cpu:4")
+    >>> plan.batch, plan.weights, plan.examples_per_step
+    (((2, 4), (2, 2)), 40, 8)
+    """
+    target = parse_target(topology)
+    with waiting("plan"):
+        return plan_of(find_step(program, target), target, quick=quick)
+
+
+def plan_run(strategy: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], topology: str) -> Plan:
+    """What ``strategy.plan`` returns: the plan of ``strategy.run(fn, args, kwargs)``, or of a compiled function called so."""
+    target = parse_target(topology)
+    args, kwargs = _for_replicas((tuple(args), kwargs), strategy.num_replicas_in_sync, target.num_devices)
+
+    def program() -> None:
+        if hasattr(fn, "python_function"):
+            with strategy.scope():
+                fn(*args, **kwargs)
+        else:
+            strategy.run(fn, args, kwargs)
+
+    with waiting("plan"):
+        return plan_of(find_step(program, target, strategy), target)
+
+
+def _for_replicas(values: Any, before: int, num_replicas: int) -> Any:
+    """`values` with a row for each of `num_replicas` in what had one for each of `before`, all of the first one's shape."""
+
+    def spread(leaf: Any) -> Any:
+        if isinstance(leaf, PerReplica):
+            first = leaf.values[0]
+            shape, dtype = np.shape(first), getattr(first, "dtype", None) or np.asarray(first).dtype
+            rows = zeros((num_replicas, *shape), dtype)
+            return rows[0] if num_replicas == 1 else PerReplica.from_stacked(rows)
+        if before == 1 and num_replicas > 1 and is_array(leaf) and leaf.ndim > 0:  # one replica has its batch bare
+            return PerReplica.from_stacked(zeros((num_replicas, *leaf.shape), leaf.dtype))
+        return leaf
+
+    return map_replicas(spread, values)
+
+
+def plan_of(step: FoundStep, target: Target, *, quick: bool = False) -> Plan:
+    """The plan of a step that was found."""
+    n = target.num_devices
+    held, sliced = step.held(target), step.held(target, slices_slots=True)
+    compiled = compile_step(step, target, quick=quick)
+    return Plan(
+        target,
+        tuple(_share(x, n) for x in held if x.kind == "batch" and x.shape),
+        _bytes(held, "weights", n),
+        _bytes(held, "optimizer state", n),
+        _bytes(held, "other state", n),
+        _bytes(held, "batch", n) * (n if target.kind == "cpu" else 1),
+        _bytes(sliced, "optimizer state", n),
+        compiled,
+        target.chip or measured_cpu(),
+        tuple(_shared(explain, target) for explain in step.inputs),
+    )
+
+
+def _shared(explain: Callable[[int, int], InputPlan], target: Target) -> InputPlan | str:
+    try:
+        return explain(*target.workers)
+    except DatasetError as error:
+        return str(error)
+
+
+def _share(held: Held, num_replicas: int) -> tuple[int, ...]:
+    """The shape of one replica's part."""
+    if held.layout == "stacked":
+        return held.shape[1:]
+    if held.layout == "cut" and held.shape and held.shape[0] % num_replicas == 0:
+        return (held.shape[0] // num_replicas, *held.shape[1:])
+    return held.shape
+
+
+def _bytes(held: Sequence[Held], kind: str, num_replicas: int) -> int:
+    total = 0
+    for x in held:
+        if x.kind == kind:
+            whole = dataclasses.replace(x, shape=_share(x, num_replicas)).num_bytes
+            total += whole // num_replicas if x.layout == "sliced" else whole
+    return total

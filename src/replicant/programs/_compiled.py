@@ -1,0 +1,188 @@
+"""``Compiled``: one program for each structure, shapes and dtypes of a function's arguments, found again at every call.
+
+It is behind ``replicant.function`` and behind ``strategy.run`` outside of a function. The first call rehearses: it traces the code
+abstractly to see which variables it uses and on which devices. Then the code is traced for good by ``jax.jit``.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import ReplicantError
+from ..replicas._context import active_strategy
+from ..replicas._placement import Placement
+from ..variables import _recorder
+from ..variables._libraries import tracing
+from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState, recording, require_eager
+from ..variables._ref import Ref
+from ._advice import Advice
+from ._lost_state import Arguments, Outside
+from ._number_inputs import computes_the_same
+from ._numbers import Numbers, dtype_of
+from ._planned import found_in_run
+from ._program import Program, rehearse
+from ._programs import Programs
+from ._reach import Reach
+from ._results import computed
+from ._signature import Signature
+from ._watch import Watch, watch_code, watch_layers, watch_trainable
+
+_MAX_TRACES = 16  # of one program; each must learn something new, so this is never reached by code that is deterministic
+
+
+class Compiled:
+    """A function of cross-replica code, compiled once per structure, shapes and dtypes of its arguments.
+
+    Arrays are inputs of the compiled program; those that stay on the host (strings) travel beside it, by position. Python numbers
+    are inputs once they have changed, if the code allows that. Everything else among the arguments is part of the signature.
+
+    Args:
+        fn: is traced.
+        of_run: the replica function that `fn` runs, if that is all it does. Then what its code names is watched: in tf.distribute,
+            ``run`` outside of a function is eager.
+    """
+
+    def __init__(self, fn: Callable[..., Any], of_run: Callable[..., Any] | None = None):
+        self._fn = fn
+        self._of_run = of_run
+        self._numbers = Numbers()
+        self._programs = Programs()
+        self._advice = Advice(self._name, of_run or fn, of_run=of_run is not None)
+
+    @property
+    def num_programs(self) -> int:
+        """How many programs are kept."""
+        return len(self._programs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        require_eager(self._name)
+        if _recorder.before_use:
+            _recorder.settle(in_step=True)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        placement = active_strategy().placement
+        numbers = self._numbers.inputs(tree, leaves)
+        signature = Signature(leaves, tree, numbers, placement)
+        program = self._programs.find(signature)
+        if program is None:
+            signature, program = self._compile_any(leaves, tree, placement)
+        return program.run(signature.arrays, signature.on_host)
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._fn, "__qualname__", None) or repr(self._fn)
+
+    def _call(self, signature: Signature) -> Callable[[Recorder, Sequence[Any]], Any]:
+        """What is traced: the function on its inputs, with everything else as it is."""
+
+        def call(recorder: Recorder, inputs: Sequence[Any]) -> Any:
+            args, kwargs = signature.arguments(inputs)
+            given = Arguments(args, kwargs)
+            with recording(recorder):
+                result = self._fn(*args, **kwargs)
+            given.check(repr(self._name), result, copies_are_theirs=False)
+            return result
+
+        return call
+
+    def _outline(self, signature: Signature) -> Any:
+        """The jaxpr of a rehearsal; None if it fails."""
+        try:
+            with tracing():
+                recorder = CrossRecorder({}, signature.placement, rehearsing=True, facts=Facts())
+                call = self._call(signature)
+                return jax.make_jaxpr(lambda inputs: computed(call(recorder, inputs)))(signature.avals)
+        except Exception:  # noqa: BLE001 - whatever code does with a tracer for a number; its own errors come again, without one
+            return None
+
+    def _learn_numbers(self, leaves: list[Any], tree: Any, placement: Placement) -> None:
+        """Find out which numbers can be inputs."""
+        constant = functools.cache(lambda: self._outline(Signature(leaves, tree, (), placement)))
+
+        def works(numbers: tuple[int, ...]) -> bool:
+            signature = Signature(leaves, tree, numbers, placement)
+            outline = self._outline(signature) if numbers else constant()
+            if outline is None or constant() is None:
+                return False
+            given = [np.asarray(x, dtype_of(x)) if i in signature.number_inputs else None for i, x in enumerate(signature.arrays)]
+            return computes_the_same(constant(), outline, given)
+
+        self._numbers.learn(tree, leaves, works)
+
+    def _compile_any(self, leaves: list[Any], tree: Any, placement: Placement) -> tuple[Signature, Program]:
+        """A program for these arguments, with numbers that have changed as inputs if the code allows that."""
+
+        def signature(numbers: tuple[int, ...]) -> Signature:
+            return Signature(leaves, tree, numbers, placement)
+
+        if placement.planning is None:
+            self._learn_numbers(leaves, tree, placement)
+        wanted = signature(self._numbers.inputs(tree, leaves))
+        program = self._programs.find(wanted)
+        if program is not None:
+            return wanted, program
+        try:
+            return wanted, self._compile(wanted)
+        except Exception:  # see `_outline`; some code meets its inputs only in the second trace
+            if not wanted.numbers:
+                raise
+        wanted = signature(())
+        program = self._compile(wanted)
+        self._numbers.refuse(tree)
+        return wanted, program
+
+    def _compile(self, signature: Signature) -> Program:
+        call, placement, arrays = self._call(signature), signature.placement, signature.arrays
+        args, kwargs = signature.arguments(arrays)
+        reach = Reach(self._of_run or self._fn, args, kwargs)
+        outside = Outside(reach)
+        extra: dict[Ref, None] = {}
+        idle: set[Ref] = set()
+        facts: Facts | None = None
+        for _ in range(_MAX_TRACES):
+            with tracing():
+                needs = rehearse(call, signature.avals, placement)
+            outside.check(repr(self._name))
+            # Variables that were made during the rehearsal have their values now that `tracing` has ended.
+            needs.refs.update(extra)
+            needs.written.update(extra)
+            for ref in idle:
+                needs.written.pop(ref, None)
+            program = Program(self._name, call, needs, signature.number_inputs, facts)
+            try:
+                with tracing():
+                    program.trace(arrays)
+            except UnknownState as unknown:
+                extra.update(dict.fromkeys(unknown.refs))
+                idle.difference_update(unknown.refs)
+                continue
+            if program.idle:  # a rehearsal takes every gradient to exist; what it wrote by that must not be stored for ever
+                idle.update(program.idle)
+                facts = program.facts
+                continue
+            if placement.planning is not None and any(ref.trainable for ref in program.written):
+                raise found_in_run(functools.partial(Program, self._name, call), needs, arrays, *signature.key[:2])
+            watch_trainable(program.watch, needs.refs)
+            self._watch(program.watch, reach, args, kwargs)
+            self._advice.on_effects(outside)
+            self._remember(signature, program)
+            return program
+        raise ReplicantError(
+            f"{self._name!r} used other variables each of the {_MAX_TRACES} times it was traced. Create variables once, outside of "
+            "the compiled function."
+        )
+
+    def _watch(self, watch: Watch, reach: Reach, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Watch what the code has read and Python can change."""
+        if self._of_run is None:
+            watch_layers(watch, reach)
+        else:
+            watch_code(watch, Reach(self._of_run, args, kwargs))  # anew, with what the trace has made
+
+    def _remember(self, signature: Signature, program: Program) -> None:
+        self._advice.on_states(self._programs.add(signature, program))
+        alike = self._programs.alike(signature)
+        self._advice.on_values(signature, alike)
+        self._programs.forget(alike)

@@ -1,0 +1,88 @@
+"""A function that overwrites state, as one program of a placement: traced, compared between the workers, and started."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..replicas._placement import Placement
+from ..replicas._planning import Held, StepFound
+from ..runtime import _in_flight
+from ..variables._chief import check_same_program
+
+
+class Executable:
+    """``compute(state, *inputs) -> (results, state)``, compiled by JAX once for each kind of inputs.
+
+    Args:
+        name: for messages.
+        compute: is traced. The arrays of its first argument are given to the program for good.
+        placement: the devices.
+    """
+
+    def __init__(self, name: str, compute: Callable[..., tuple[Any, Any]], placement: Placement):
+        self._name = name
+        self._compute = compute
+        self.placement = placement
+        self._bounded = placement.deadlocks
+        # One device needs no constraints inside the program, only to be told which.
+        home = placement.mirrored if placement.on_one_device else None
+        self._jitted = jax.jit(self._with_token, donate_argnums=0, out_shardings=home)
+
+    def _with_token(self, state: Any, *inputs: Any) -> tuple[jax.Array, Any, Any]:
+        """The results and the new state, behind an array that is there once every replica has ended."""
+        results, state = self._compute(state, *inputs)
+        token = jnp.zeros((self.placement.num_replicas,), jnp.int8)
+        return self.placement.constrain(token, stacked=True), results, state
+
+    def trace(self, *inputs: Any) -> Any:
+        """The jaxpr of the program, which JAX remembers."""
+        return self._jitted.trace(*inputs).jaxpr
+
+    def check_workers(self, jaxpr: Any) -> None:
+        """Raise WorkerMismatchError if another worker has traced another program. All workers call it."""
+        if self.placement.world is not None:
+            check_same_program(self._name, jaxpr, self.placement.world)
+
+    def lower(self, *inputs: Any) -> Any:
+        """The program as JAX lowers it for its devices, which need not be there; nor need the arrays: their shapes will do."""
+        return self._jitted.lower(*inputs)
+
+    def start(self, *inputs: Any, keeper: _in_flight.State | None = None) -> tuple[Any, Any]:
+        """The results and the new state, which need not be there yet; the state is kept by `keeper` even if Ctrl-C arrives."""
+        _, results, state = _in_flight.call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
+        return results, state
+
+
+def found_step(
+    make: Callable[[Placement], Executable], inputs: Callable[[Placement], tuple[Any, ...]], *, slices_slots: bool
+) -> StepFound:
+    """A training step, for whoever plans it.
+
+    Args:
+        make: gives the program for the devices of a placement.
+        inputs: gives the program's inputs, as trees of Held, which lie as they should on a placement.
+        slices_slots: whether the program's strategy cuts the optimizer's state into slices.
+    """
+
+    def held(placement: Placement) -> list[Held]:
+        return jax.tree.leaves(inputs(placement))
+
+    def lower(placement: Placement) -> Any:
+        program = make(placement)
+        return program.lower(*jax.tree.map(partial(_abstract, program.placement), inputs(program.placement)))
+
+    return StepFound(lower, held, slices_slots=slices_slots)
+
+
+def _abstract(placement: Placement, held: Held) -> jax.ShapeDtypeStruct:
+    if held.layout == "cut":
+        rows = held.shape[0] if held.shape else 1
+        home = placement.cut(math.gcd(rows, placement.num_replicas), 0)
+    else:
+        axis = placement.slice_axis(held.shape) if held.layout == "sliced" else None
+        home = placement.home(stacked=held.layout == "stacked", slice_axis=axis)
+    return jax.ShapeDtypeStruct(held.shape, held.dtype, sharding=home)

@@ -1,0 +1,61 @@
+"""A training step under ``strategy.run``, for whoever plans it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..errors import ArgumentError
+from ..replicas._placement import Placement
+from ..replicas._planning import Held, StepFound
+from ..replicas._values import PerReplica, is_distributed
+from ..variables._ref import Ref
+from ._executable import found_step
+from ._program import Needs, Program
+from ._signature import ARRAY
+
+
+def found_in_run(
+    make: Callable[[Needs], Program], needs: Needs, arrays: list[Any], tree: Any, static: Sequence[Any]
+) -> StepFound | ArgumentError:
+    """What ends a program at its first training step.
+
+    Args:
+        make: gives the program, with what a rehearsal has found out.
+        needs: what it has found out.
+        arrays: the inputs.
+        tree: the structure of the arguments.
+        static: its leaves, ARRAY where an input stands.
+    """
+    numbers = iter(range(len(arrays)))
+    marked = jax.tree.unflatten(tree, [next(numbers) if s is ARRAY else None for s in static])
+    by_replica = [leaf for leaf in jax.tree.leaves(marked, is_leaf=is_distributed) if isinstance(leaf, PerReplica)]
+    n = needs.placement.num_replicas
+    if any(leaf.stacked is None and any(v is not None for v in leaf.values) for leaf in by_replica):
+        return ArgumentError(
+            f"The first batch gives the {n} replicas different numbers of rows. Plan with a first batch of a multiple of {n} "
+            "rows: `dataset.repeat().batch(global_batch_size)`."
+        )
+    stacked = {leaf.stacked for leaf in by_replica}
+    batch = [
+        Held(f"input {i}", "batch", tuple(x.shape), x.dtype, "stacked" if i in stacked else "mirrored")
+        for i, x in enumerate(arrays)
+    ]
+
+    def program(placement: Placement) -> Program:
+        return make(dataclasses.replace(needs, placement=placement))
+
+    def inputs(placement: Placement) -> tuple[list[Held], list[Held], list[Held]]:
+        found = program(placement)
+        return [_held(ref, placement) for ref in found.written], [_held(ref, placement) for ref in found.kept], batch
+
+    return found_step(lambda placement: program(placement).executable, inputs, slices_slots=needs.placement.slices_slots)
+
+
+def _held(ref: Ref, placement: Placement) -> Held:
+    kind = "weights" if ref.trainable else "optimizer state" if ref.slot else "other state"
+    if ref.copies(placement.num_replicas):
+        return Held(ref.name, kind, (placement.num_replicas, *ref.shape), ref.dtype, "stacked")
+    layout = "mirrored" if ref.slice_axis(placement) is None else "sliced"
+    return Held(ref.name, kind, tuple(ref.shape), ref.dtype, layout)
