@@ -174,7 +174,7 @@ def _output(command: str, folder: str) -> str:
         (re.escape(tempfile.gettempdir()) + r"/\w+", ".../"),
         (r"(/\S+)?/replicant/jax-\S+", ".../replicant/jax-..."),
         (r"\d\.\de-\d\d", "..."),
-        (r"loss \d+\.\d+ to \d+\.\d+", "loss ... to ..."),
+        (r"from \d+\.\d+ to \d+\.\d+", "from ... to ..."),
         (r"\d+ cores[^;]*;", "... cores;"),
         (r"(XLA and JAX settings +).*", r"\1..."),
         (r"[ \t]+$", ""),

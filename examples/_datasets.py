@@ -1,4 +1,4 @@
-"""Image data for the examples: scikit-learn's digits, and MNIST or Fashion-MNIST from their usual IDX files."""
+"""Image data for the examples: scikit-learn's digits, and MNIST or Fashion-MNIST from the usual IDX files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import numpy as np
 
 NAMES = ("digits", "mnist", "fashion_mnist")
 
-UNSIGNED_BYTE = 0x08  # the element type that the third byte of an IDX file names
+UNSIGNED_BYTE = 0x08  # the element type, which is the third byte of an IDX file
 
 
 class DataError(Exception):
-    """Data that cannot be read; the message names the file and the remedy."""
+    """The data cannot be read. The message names the file and the remedy."""
 
 
 class ImageData(NamedTuple):
-    """Images as float32 ``[n, height, width, 1]`` in [0, 1], labels as int32 ``[n]``."""
+    """Images as float32 ``[n, height, width, 1]`` from 0 to 1, and labels as int32 ``[n]``."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -30,7 +30,7 @@ class ImageData(NamedTuple):
 
 
 def load(name: str, data_dir: Path | None = None) -> ImageData:
-    """Read one of ``NAMES``; without a ``data_dir`` Keras downloads MNIST and Fashion-MNIST."""
+    """Read one of ``NAMES``. Without a ``data_dir``, Keras downloads MNIST and Fashion-MNIST."""
     if name == "digits":
         return _digits()
     arrays = _keras_download(name) if data_dir is None else _read_folder(data_dir)
@@ -39,7 +39,11 @@ def load(name: str, data_dir: Path | None = None) -> ImageData:
 
 
 def read_idx(path: Path, rank: int) -> np.ndarray:
-    """Read one gzipped IDX file of unsigned bytes: two zero bytes, the type, the rank, the sizes, the elements."""
+    """Read a gzipped IDX file of unsigned bytes: two zero bytes, the type, the rank, the sizes, and the elements.
+
+    Raises:
+        DataError: If the file is missing, damaged or of another kind.
+    """
     remedy = f"fetch {path.name} again, or leave out --data-dir to have Keras download the data"
     try:
         content = gzip.decompress(path.read_bytes())
@@ -49,27 +53,27 @@ def read_idx(path: Path, rank: int) -> np.ndarray:
         raise DataError(f"{path} cannot be read ({error}): {remedy}") from error
     header = 4 + 4 * rank
     if len(content) < header or content[:4] != bytes((0, 0, UNSIGNED_BYTE, rank)):
-        raise DataError(f"{path} is no IDX file of rank {rank} (it starts with {content[:4].hex(' ')}): {remedy}")
+        raise DataError(f"{path} is not an IDX file of rank {rank} (it starts with {content[:4].hex(' ')}): {remedy}")
     sizes = struct.unpack(f">{rank}I", content[4:header])
     if len(content) - header != math.prod(sizes):
         raise DataError(
-            f"{path} is damaged: its header says {sizes}, that is {math.prod(sizes)} bytes, "
-            f"and {len(content) - header} follow: {remedy}"
+            f"{path} is damaged: its header says {sizes}, which is {math.prod(sizes)} bytes, "
+            f"but {len(content) - header} follow: {remedy}"
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
 
 
 def _read_folder(folder: Path) -> tuple[np.ndarray, ...]:
     if not folder.is_dir():
-        raise DataError(f"--data-dir {folder} is no folder: name the one that holds train-images-idx3-ubyte.gz")
+        raise DataError(f"--data-dir {folder} is not a folder: give the one with train-images-idx3-ubyte.gz")
     arrays = []
     for part in ("train", "t10k"):
         images_path, labels_path = folder / f"{part}-images-idx3-ubyte.gz", folder / f"{part}-labels-idx1-ubyte.gz"
         images, labels = read_idx(images_path, rank=3), read_idx(labels_path, rank=1)
         if len(images) != len(labels):
             raise DataError(
-                f"{images_path} holds {len(images)} images and {labels_path} {len(labels)} labels: "
-                "they do not belong together, fetch both again"
+                f"{images_path} has {len(images)} images, but {labels_path} has {len(labels)} labels: "
+                "they do not belong together, so fetch both again"
             )
         arrays += [images, labels]
     return tuple(arrays)
@@ -82,17 +86,17 @@ def _keras_download(name: str) -> tuple[np.ndarray, ...]:
         (train_images, train_labels), (test_images, test_labels) = getattr(keras.datasets, name).load_data()
     except Exception as error:  # Keras raises a bare Exception when a download fails
         raise DataError(
-            f"Keras could not download {name} ({error}): name the folder of its four IDX files with --data-dir, "
+            f"Keras could not download {name} ({error}): give the folder of its four IDX files with --data-dir, "
             "or use --data digits, which needs no network"
         ) from error
     return train_images, train_labels, test_images, test_labels
 
 
 def _digits() -> ImageData:
-    """Take every fifth digit for testing, and draw the 8 x 8 images at 16 x 16.
+    """Take every fifth digit for testing, and enlarge the images from 8 x 8 to 16 x 16.
 
-    Two 3 x 3 convolutions, each followed by 2 x 2 pooling, leave nothing of 8 x 8; every pixel doubled is the smallest
-    whole scale that they fit, and unlike a black border it lets every filter see ink.
+    Two 3 x 3 convolutions, each followed by 2 x 2 pooling, leave nothing of an image of 8 x 8. Doubling every pixel is the
+    smallest whole scale that is large enough. Unlike a black border, it lets every filter see ink.
     """
     try:
         from sklearn.datasets import load_digits

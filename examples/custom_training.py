@@ -1,11 +1,11 @@
-"""Train a small convolutional network with a loop of your own, on every device in lockstep.
+"""Train a small convolutional network with a custom training loop, on all devices in lockstep.
 
     python examples/custom_training.py
     python examples/custom_training.py --data fashion_mnist --epochs 10 --replicas 2 --data-dir DIR
 
-The program trains and tests, saves a checkpoint every second epoch, restores the last one without any strategy, and
-then goes on in the two other ways of writing the loop: an iterator for a fixed number of steps, and a whole epoch
-inside one function. Where there is only a CPU, ``--replicas`` virtual devices share its cores.
+The program trains and tests, saves a checkpoint every second epoch, and restores the last one without a strategy. Then it
+goes on with the two other ways to write the loop: an iterator for a fixed number of steps, and a whole epoch inside one
+function. If there is only a CPU, ``--replicas`` virtual devices share its cores.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from _progress import Progress
 from replicant.data import Dataset
 
 CHECKPOINT_DIR = Path("training_checkpoints")
-STEPS_PER_EPOCH = 10  # of the variant with an iterator
+STEPS_PER_EPOCH = 10  # in the variant with an iterator
 SEED = 1
 
 
 class Parts(NamedTuple):
-    """What is trained and what is measured; made inside the strategy's scope."""
+    """What is trained and what is measured. All of it is made in the strategy's scope."""
 
     model: keras.Model
     optimizer: keras.optimizers.Optimizer
@@ -58,7 +58,7 @@ class Input(NamedTuple):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; the result is its exit status."""
+    """Run the program and return its exit status."""
     options = parse_options(argv)
     replicant.set_virtual_devices(options.replicas)  # before anything else asks JAX for its devices
     keras.utils.set_random_seed(SEED)
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def create_model() -> keras.Model:
-    """Build the network; its weights come into being when it first sees images."""
+    """Build the network. Its weights are made when it first sees images."""
     return keras.Sequential(
         [
             keras.layers.Conv2D(32, 3, activation="relu"),
@@ -100,7 +100,7 @@ def create_model() -> keras.Model:
 
 
 def create_parts(strategy: replicant.Strategy) -> Parts:
-    """Make model, optimizer and metrics; the scope mirrors their variables on every device."""
+    """Make the model, the optimizer and the metrics. The scope mirrors their variables on every device."""
     with strategy.scope():
         return Parts(
             model=create_model(),
@@ -112,7 +112,7 @@ def create_parts(strategy: replicant.Strategy) -> Parts:
 
 
 def distribute(strategy: replicant.Strategy, data: ImageData, global_batch_size: int) -> Input:
-    """Batch by the global size; the strategy hands every replica its share of each batch."""
+    """Make global batches. The strategy gives every replica its share of each batch."""
     train = Dataset.from_tensor_slices((data.train_images, data.train_labels))
     train = train.shuffle(len(data.train_labels), seed=SEED).batch(global_batch_size)
     test = Dataset.from_tensor_slices((data.test_images, data.test_labels)).batch(global_batch_size)
@@ -126,7 +126,7 @@ def distribute(strategy: replicant.Strategy, data: ImageData, global_batch_size:
 
 def build_steps(strategy: replicant.Strategy, parts: Parts, global_batch_size: int) -> Steps:
     """Write the step for one replica, then let the strategy run it on all of them."""
-    # No reduction: a mean over one replica's share would be a mean over the wrong number of examples.
+    # There is no reduction, because a mean over one replica's share would divide by the wrong number of examples.
     loss_object = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 
     def train_step(batch: Any) -> Any:
@@ -165,7 +165,7 @@ def build_steps(strategy: replicant.Strategy, parts: Parts, global_batch_size: i
 
 
 def train_and_test(num_epochs: int, inputs: Input, parts: Parts, steps: Steps) -> float:
-    """Train and test ``num_epochs`` times; the result is the test accuracy, in percent, at the last checkpoint."""
+    """Train and test ``num_epochs`` times. Returns the test accuracy at the last checkpoint, in percent."""
     checkpoint = replicant.Checkpoint(optimizer=parts.optimizer, model=parts.model)
     accuracy_when_saved = 0.0
     for epoch in range(num_epochs):
@@ -194,7 +194,7 @@ def train_and_test(num_epochs: int, inputs: Input, parts: Parts, steps: Steps) -
 
 
 def evaluate_restored(data: ImageData, batch_size: int) -> float:
-    """Restore the latest checkpoint into new objects, outside any strategy, and test the model."""
+    """Restore the latest checkpoint into new objects without a strategy, and test the model."""
     model, accuracy = create_model(), keras.metrics.SparseCategoricalAccuracy(name="eval_accuracy")
     checkpoint = replicant.Checkpoint(optimizer=keras.optimizers.Adam(), model=model)
     checkpoint.restore(replicant.latest_checkpoint(CHECKPOINT_DIR))
@@ -209,7 +209,7 @@ def evaluate_restored(data: ImageData, batch_size: int) -> float:
 
 
 def train_by_iterator(num_epochs: int, inputs: Input, parts: Parts, steps: Steps) -> None:
-    """Train a fixed number of steps per epoch, wherever the data happens to end."""
+    """Train for a fixed number of steps per epoch, wherever the data ends."""
     num_steps = min(STEPS_PER_EPOCH, inputs.num_train_batches)
     print(f"With an iterator, {num_steps} steps per epoch:")
     for epoch in range(num_epochs):
@@ -228,7 +228,7 @@ def train_inside_function(num_epochs: int, inputs: Input, parts: Parts, steps: S
 
 
 def report(epoch: int, loss: float, parts: Parts) -> None:
-    """Print the line of an epoch without a test loop, and start its accuracy anew."""
+    """Print the line of an epoch without a test loop, and reset its accuracy."""
     print(f"Epoch {epoch + 1}, Loss: {loss:.4f}, Accuracy: {percent(parts.train_accuracy):.4f}", flush=True)
     parts.train_accuracy.reset_state()
 
@@ -240,7 +240,7 @@ def value(metric: keras.metrics.Metric) -> float:
 
 
 def percent(metric: keras.metrics.Metric) -> float:
-    """Read a metric between 0 and 1 in percent."""
+    """Read a metric between 0 and 1, in percent."""
     return 100 * value(metric)
 
 
@@ -251,19 +251,21 @@ def parse_options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--data-dir", type=Path, help="folder with the four IDX .gz files of mnist or fashion_mnist (default: download)"
     )
-    parser.add_argument("--epochs", type=positive_int, default=10, help="default: %(default)s")
+    parser.add_argument("--epochs", type=positive_int, default=10, help="number of epochs (default: %(default)s)")
     parser.add_argument("--replicas", type=positive_int, default=2, help="use at most this many devices (default: %(default)s)")
-    parser.add_argument("--batch-size-per-replica", type=positive_int, default=64, help="default: %(default)s")
+    parser.add_argument(
+        "--batch-size-per-replica", type=positive_int, default=64, help="examples per replica (default: %(default)s)"
+    )
     options = parser.parse_args(argv)
     if options.data == "digits" and options.data_dir is not None:
-        parser.error("--data-dir is for --data mnist and --data fashion_mnist: the digits come with scikit-learn")
+        parser.error("--data-dir works only with --data mnist and --data fashion_mnist: the digits come with scikit-learn")
     return options
 
 
 def positive_int(text: str) -> int:
     """Read a number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 

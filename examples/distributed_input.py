@@ -1,9 +1,9 @@
-"""Feed several replicas: every way to distribute input, one after the other, with what each replica gets.
+"""Feed several replicas: this shows every way to distribute input, and what each replica gets.
 
     python examples/distributed_input.py
     python examples/distributed_input.py --replicas 2
 
-Where there is only a CPU, ``--replicas`` virtual devices share its cores.
+If there is only a CPU, ``--replicas`` virtual devices share its cores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VOCABULARY = ("a", "b", "c", "d", "f")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run all sections; the result is the exit status."""
+    """Run all sections and return the exit status."""
     parser = argparse.ArgumentParser(description="Distributed input, section by section.")
     parser.add_argument("--replicas", type=int, default=4, help="devices to use (default: %(default)s)")
     options = parser.parse_args(argv)
@@ -39,13 +39,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def show(strategy: replicant.Strategy, value: Any) -> str:
-    """What each replica holds, on one line."""
+    """Show the value of each replica, on one line."""
     parts = [np.asarray(part) for part in strategy.experimental_local_results(value)]
     return " ".join(np.array2string(part.ravel() if part.ndim else part, separator=", ") for part in parts)
 
 
 def ones() -> Dataset:
-    """100 pairs of a feature and a label, in global batches: six of 16, and one of 4."""
+    """Make 100 pairs of a feature and a label, in global batches: six of 16, and one of 4."""
     return Dataset.from_tensors(([1.0], [1.0])).repeat(100).batch(GLOBAL_BATCH_SIZE)
 
 
@@ -72,7 +72,7 @@ def distribute_a_dataset(strategy: replicant.Strategy) -> None:
 
 
 def batches_that_do_not_divide(strategy: replicant.Strategy) -> None:
-    """Batches that do not divide: late replicas get fewer rows, or none."""
+    """Batches that do not divide evenly: the last replicas get fewer rows, or none."""
     del strategy
     for size, batch, num_replicas in ((6, 4, 2), (4, 4, 5), (8, 4, 3)):
         few = replicant.MirroredStrategy(replicant.list_devices()[:num_replicas])
@@ -81,7 +81,7 @@ def batches_that_do_not_divide(strategy: replicant.Strategy) -> None:
 
 
 def share_among_workers(strategy: replicant.Strategy) -> None:
-    """Several workers: who would read what, before any of them starts."""
+    """Several workers: what each of them would read, before any of them starts."""
     del strategy
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(Path(folder) / name) for name in ("first.txt", "second.txt")]
@@ -96,7 +96,7 @@ def share_among_workers(strategy: replicant.Strategy) -> None:
 
 
 def input_function(strategy: replicant.Strategy) -> None:
-    """An input function: batches for one replica, made where they are used."""
+    """An input function: it makes batches for one replica, in the process that uses them."""
 
     def dataset_fn(context: InputContext) -> Dataset:
         batch_size = context.get_per_replica_batch_size(GLOBAL_BATCH_SIZE)
@@ -124,7 +124,7 @@ def loop_over_some_steps(strategy: replicant.Strategy) -> None:
 
 
 def stop_at_the_end(strategy: replicant.Strategy) -> None:
-    """Several steps inside one function, which stops where the data ends."""
+    """Several steps inside one function, which stops at the end of the data."""
     iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(9).batch(4)))
 
     @replicant.function
@@ -149,7 +149,7 @@ def specs(strategy: replicant.Strategy) -> None:
 
 def preprocess_strings(strategy: replicant.Strategy) -> None:
     """Strings stay on the host: look them up before they are placed."""
-    # keras.layers.StringLookup does the same; it needs TensorFlow. 0 is for words that are not in the vocabulary.
+    # keras.layers.StringLookup does the same, but needs TensorFlow. 0 stands for words that are not in the vocabulary.
     numbers = {word: number for number, word in enumerate(VOCABULARY, 1)}
 
     def lookup(words: Any) -> Any:

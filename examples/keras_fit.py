@@ -1,11 +1,11 @@
-"""Train a small convolutional network with Keras ``fit``, on every device in lockstep.
+"""Train a small convolutional network with Keras ``fit``, on all devices in lockstep.
 
     python examples/keras_fit.py
     python examples/keras_fit.py --data mnist --epochs 12 --replicas 4 --data-dir DIR
 
-The program trains with callbacks (TensorBoard, a weights file per epoch, a learning rate that falls), goes back to the latest
-weights, evaluates, saves the model, and evaluates it again as loaded without and with the strategy: three times the same
-numbers. Where there is only a CPU, ``--replicas`` virtual devices share its cores.
+The program trains with callbacks (TensorBoard, a weights file per epoch, a falling learning rate), goes back to the latest weights,
+evaluates and saves the model. Then it loads the model without the strategy and with it, and evaluates it again, which gives the
+same numbers. If there is only a CPU, ``--replicas`` virtual devices share its cores.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class PrintLR(keras.callbacks.Callback):
     """Prints the learning rate after each epoch."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Read it from the optimizer, where the schedule's callback has put it."""
+        """Print the learning rate, which the schedule's callback has set in the optimizer."""
         model: Any = self.model
         print(f"Learning rate for epoch {epoch + 1} is {float(model.optimizer.learning_rate):g}", flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; the result is its exit status."""
+    """Run the program and return its exit status."""
     options = parse("Keras fit with MirroredStrategy.", argv, epochs=12, replicas=4, batch_size=64)
     replicant.set_virtual_devices(options.replicas)  # before anything else asks JAX for its devices
     keras.utils.set_random_seed(SEED)
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def make_datasets(data: ImageData, global_batch_size: int) -> tuple[Dataset, Dataset]:
-    """Batch by the global size: ``fit`` cuts each batch over the devices."""
+    """Make global batches. ``fit`` divides each batch among the devices."""
     train = Dataset.from_tensor_slices((data.train_images, data.train_labels)).cache()
     test = Dataset.from_tensor_slices((data.test_images, data.test_labels))
     return train.shuffle(SHUFFLE_BUFFER, seed=SEED).batch(global_batch_size), test.batch(global_batch_size)
@@ -99,7 +99,7 @@ def create_model(image_shape: tuple[int, ...]) -> Any:
 
 
 def compile_model(model: Any) -> None:
-    """Say how the model is trained and measured; ``fit`` takes the mean over the global batch by itself."""
+    """Set how the model is trained and measured. ``fit`` itself takes the mean over the global batch."""
     model.compile(
         optimizer=keras.optimizers.Adam(),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -118,7 +118,7 @@ def make_callbacks() -> list[keras.callbacks.Callback]:
 
 
 def decay(epoch: int) -> float:
-    """Learn fast for 3 epochs, slower for 4, then hardly any more."""
+    """Learn fast for 3 epochs, slower for 4, and then only a little."""
     if epoch < 3:
         return 1e-3
     return 1e-4 if epoch < 7 else 1e-5

@@ -1,11 +1,11 @@
-"""Train a multilayer perceptron on several devices with Keras, and go on from where an earlier run of the program stopped.
+"""Train a multilayer perceptron on several devices with Keras, and go on where an earlier run of the program stopped.
 
     python examples/keras_multi_device.py
     python examples/keras_multi_device.py --data mnist --replicas 2 --data-dir DIR
 
-The program trains and validates a first model for ``--epochs`` epochs and tests it. Then it trains twice for one epoch with a
-checkpoint of the whole model after each: the second time, and whenever the program is started again in the same folder, it goes
-on with the latest one. Where there is only a CPU, ``--replicas`` virtual devices share its cores.
+The program trains and validates a first model for ``--epochs`` epochs, and tests it. Then it trains twice for one epoch, and saves
+the whole model after each. The second time, and whenever you start the program again in the same folder, it goes on with the latest
+checkpoint. If there is only a CPU, ``--replicas`` virtual devices share its cores.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEED = 1
 
 
 class Datasets(NamedTuple):
-    """Batches of the global size, for each purpose."""
+    """The datasets for training, validation and testing, in global batches."""
 
     train: Dataset
     validation: Dataset
@@ -37,7 +37,7 @@ class Datasets(NamedTuple):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; the result is its exit status."""
+    """Run the program and return its exit status."""
     options = parse("Keras on several devices.", argv, epochs=2, replicas=2, batch_size=32)
     replicant.set_virtual_devices(options.replicas)  # before anything else asks JAX for its devices
     keras.utils.set_random_seed(SEED)
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def create_compiled_model(num_pixels: int) -> Any:
-    """Build two layers of 256 units, and say how they are trained."""
+    """Build two layers of 256 units, and set how they are trained."""
     inputs = keras.Input((num_pixels,))
     x = keras.layers.Dense(256, activation="relu")(inputs)
     x = keras.layers.Dense(256, activation="relu")(x)
@@ -80,7 +80,7 @@ def create_compiled_model(num_pixels: int) -> Any:
 def make_datasets(data: ImageData, global_batch_size: int) -> Datasets:
     """Keep a sixth of the training images for validation: 10,000 of MNIST's 60,000.
 
-    The batches are read once, kept in memory (``cache``) and made ready while the devices compute (``prefetch``).
+    The batches are read once, kept in memory (``cache``), and prepared while the devices compute (``prefetch``).
     """
 
     def batches(images: Any, labels: Any) -> Dataset:
@@ -96,7 +96,7 @@ def make_datasets(data: ImageData, global_batch_size: int) -> Datasets:
 
 
 def run_training(strategy: replicant.Strategy, datasets: Datasets, num_pixels: int) -> None:
-    """Train for one epoch more than the latest checkpoint has, and save the model."""
+    """Train for one more epoch than the latest checkpoint has, and save the model."""
     with strategy.scope():
         model, epochs_done = make_or_restore_model(num_pixels)
     model.fit(
@@ -110,7 +110,7 @@ def run_training(strategy: replicant.Strategy, datasets: Datasets, num_pixels: i
 
 
 def make_or_restore_model(num_pixels: int) -> tuple[Any, int]:
-    """Load the latest checkpoint if there is one; the number is that of its epochs."""
+    """Load the latest checkpoint, or make a new model if there is none. Returns the model and the number of its epochs."""
     checkpoints = {int(path.stem.removeprefix("ckpt-")): path for path in CHECKPOINT_DIR.glob("ckpt-*.keras")}
     if not checkpoints:
         print("Creating a new model", flush=True)

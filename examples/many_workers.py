@@ -4,9 +4,9 @@
     torchrun --nproc-per-node 2 examples/many_workers.py
     mpirun -n 2 python examples/many_workers.py
 
-The strategy finds the other processes in the variables that the launcher sets. The global batch grows with their number; halve
---batch-size-per-replica for twice as many, and the results stay the same but for their last bits. Started alone the program
-trains on this process's devices.
+The strategy finds the other processes in the variables that the launcher sets. The global batch grows with their number. If you
+halve --batch-size-per-replica for twice as many processes, the results stay the same except for their last bits. If you start the
+program alone, it trains on the devices of its own process.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SEED = 1
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; the result is its exit status."""
+    """Run the program and return its exit status."""
     options = parse("One model, many processes.", argv, epochs=2, replicas=1, batch_size=64)
-    replicant.set_virtual_devices(options.replicas)  # of each process
-    strategy = replicant.MultiWorkerMirroredStrategy()  # meets the others: before anything else starts JAX
+    replicant.set_virtual_devices(options.replicas)  # in each process
+    strategy = replicant.MultiWorkerMirroredStrategy()  # it meets the others, before anything else starts JAX
     keras.utils.set_random_seed(SEED)
     try:
         data = load(options.data, options.data_dir)

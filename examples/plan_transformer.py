@@ -1,10 +1,10 @@
-"""A decoder-only transformer of 1.3 billion parameters, with a custom loop: a program to plan before devices are rented.
+"""Train a decoder-only transformer of 1.3 billion parameters with a custom training loop: a program to plan before renting devices.
 
     replicant plan examples/plan_transformer.py --topology v5e:16x16
     replicant plan examples/plan_transformer.py --topology v5e:16x16 --args=--shard-optimizer-state
     python examples/plan_transformer.py --layers 2 --width 128 --heads 4 --length 64 --vocabulary 512 --steps 3
 
-Planning it takes the shapes of its parameters and no memory for them. The text is made: numbers that count up.
+A plan needs only the shapes of the parameters, and no memory for them. The texts are synthetic: numbers that count up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from replicant.data import Dataset
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; the result is its exit status."""
+    """Run the program and return its exit status."""
     options = parse(argv)
     keras.mixed_precision.set_global_policy(options.policy)
     strategy = replicant.MirroredStrategy(shard_optimizer_state=options.shard_optimizer_state)
@@ -53,12 +53,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def a_text(number: int, options: argparse.Namespace) -> np.ndarray:
-    """One token more than the model reads: each is also what the one before it is to be followed by."""
+    """Make a text with one token more than the model reads, because each token is also the label of the one before it."""
     return ((np.arange(options.length + 1) + number) % options.vocabulary).astype(np.int32)
 
 
 def transformer(options: argparse.Namespace) -> keras.Model:
-    """Token numbers (batch, length) to logits (batch, length, vocabulary)."""
+    """Make a model from token numbers (batch, length) to logits (batch, length, vocabulary)."""
     tokens = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(options.vocabulary, options.width)(tokens)
     for _ in range(options.layers):
@@ -68,7 +68,7 @@ def transformer(options: argparse.Namespace) -> keras.Model:
 
 
 class Block(keras.layers.Layer):
-    """Attention to what came before, then two dense layers, each beside a way past it. remat: computed again for gradients."""
+    """Causal attention and then two dense layers, each with a residual connection. With `remat`, gradients compute it again."""
 
     def __init__(self, width: int, heads: int, *, remat: bool):
         super().__init__()
@@ -87,7 +87,7 @@ class Block(keras.layers.Layer):
         self.narrow.build((*input_shape[:-1], 4 * input_shape[-1]))
 
     def call(self, x: Any) -> Any:
-        """(batch, length, width) to the same."""
+        """Map an array (batch, length, width) to one of the same shape."""
         return self.body(x)
 
     def _body(self, x: Any) -> Any:
@@ -110,9 +110,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     }
     for name, size in sizes.items():
         parser.add_argument(f"--{name}", type=positive_int, default=size, help="default: %(default)s")
-    parser.add_argument("--policy", default="mixed_bfloat16", help="of Keras, for dtypes (default: %(default)s)")
-    parser.add_argument("--remat", action=argparse.BooleanOptionalAction, default=True, help="keep no activations within blocks")
-    parser.add_argument("--shard-optimizer-state", action="store_true", help="each device keeps its slice")
+    parser.add_argument("--policy", default="mixed_bfloat16", help="dtype policy of Keras (default: %(default)s)")
+    parser.add_argument(
+        "--remat", action=argparse.BooleanOptionalAction, default=True, help="keep no activations inside the blocks"
+    )
+    parser.add_argument("--shard-optimizer-state", action="store_true", help="give each device a slice of it")
     return parser.parse_args(argv)
 
 

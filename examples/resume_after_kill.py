@@ -1,10 +1,10 @@
-"""Train, be killed again and again, and end with the loss curve of a run that nobody touched.
+"""Train, get killed again and again, and end with the loss curve of an undisturbed run.
 
     python examples/resume_after_kill.py
     python examples/resume_after_kill.py --kills 5 --plot curve.png
 
-The program starts itself as a child, which kills itself with SIGKILL after a random number of steps, wherever the writing of its
-checkpoints is then; the next child goes on. The last one trains to the end. Another child trains undisturbed. Both curves are
+The program starts itself as a child, which kills itself with SIGKILL after a random number of steps, even while it writes a
+checkpoint. The next child goes on, and the last one trains to the end. Another child trains undisturbed. Both loss curves are
 compared value by value, and drawn over each other.
 """
 
@@ -31,10 +31,10 @@ WIDTH, HEIGHT = 72, 16
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; the result is its exit status."""
+    """Run the program and return its exit status."""
     parser = argparse.ArgumentParser(description="Kill a training run at random steps and compare it with an undisturbed one.")
-    parser.add_argument("--kills", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, help="of the steps (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=3, help="number of kills (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the steps of the kills (default: %(default)s)")
     parser.add_argument("--plot", type=Path, help="also draw both curves into this file (needs matplotlib)")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--last-step", type=int, help=argparse.SUPPRESS)
@@ -61,17 +61,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run_child(folder: Path, last_step: int | None) -> list[float]:
-    """Train in another process, which kills itself in that step; the losses that are safe on the disk."""
+    """Train in another process, which kills itself in `last_step`. Returns the losses that are safe on disk."""
     command = [sys.executable, __file__, "--child", str(folder), *([] if last_step is None else ["--last-step", str(last_step)])]
     child = subprocess.run(command, check=False)  # noqa: S603 - this file
     expected = 0 if last_step is None else -signal.SIGKILL
     if child.returncode != expected:
-        raise SystemExit(f"The child ended with {child.returncode} and not with {expected}.")
+        raise SystemExit(f"The child ended with exit code {child.returncode} instead of {expected}.")
     return losses_on_disk(folder)
 
 
 def losses_on_disk(folder: Path) -> list[float]:
-    """What the newest checkpoint knows, or the finished run."""
+    """Read the losses from the newest checkpoint, or from the finished run."""
     import replicant
 
     finished = folder / "losses.json"
@@ -86,18 +86,18 @@ def losses_on_disk(folder: Path) -> list[float]:
 
 
 class Progress:
-    """Where the training is. An object with ``state`` and ``restore`` can be part of a checkpoint."""
+    """How far the training is. An object with ``state`` and ``restore`` can be part of a checkpoint."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.losses: list[float] = []
 
     def state(self) -> dict[str, Any]:
-        """What JSON can hold."""
+        """Return the state, in values that JSON can represent."""
         return {"epoch": self.epoch, "losses": self.losses}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go back."""
+        """Go back to an earlier state."""
         self.epoch, self.losses = state["epoch"], state["losses"]
 
 
@@ -118,7 +118,7 @@ def make_or_restore(strategy: Any, batches: Any, folder: Path) -> tuple[Any, Any
 
 
 def train(folder: Path, last_step: int | None) -> None:
-    """Train from where the last run was."""
+    """Train, starting where the last run stopped."""
     import replicant
 
     replicant.set_virtual_devices(NUM_REPLICAS)
@@ -165,7 +165,7 @@ def train(folder: Path, last_step: int | None) -> None:
 
 
 def text_plot(whole: list[float], killed: list[float]) -> str:
-    """Both curves as characters: ``.`` the undisturbed one, ``o`` the killed one, ``#`` both."""
+    """Draw both curves as text: ``.`` is the undisturbed one, ``o`` the killed one, and ``#`` both."""
     highest = max(whole + killed)
     grid = [[" "] * WIDTH for _ in range(HEIGHT)]
     for curve, mark in ((whole, "."), (killed, "o")):
@@ -176,7 +176,7 @@ def text_plot(whole: list[float], killed: list[float]) -> str:
 
 
 def draw(whole: list[float], killed: list[float], file: Path) -> None:
-    """Both curves as a picture."""
+    """Draw both curves into a file."""
     import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
 
     plt.plot(whole, linewidth=4, alpha=0.4, label="undisturbed")

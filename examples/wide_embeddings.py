@@ -1,14 +1,15 @@
-"""A recommender whose tables lie on parameter servers, trained asynchronously and, to compare, in one process.
+"""Train a recommender whose tables are on parameter servers, asynchronously and, for comparison, in one process.
 
     python examples/wide_embeddings.py
     python examples/wide_embeddings.py --workers 4 --max-staleness 3 --plot curve.png
     python examples/wide_embeddings.py --rows 20000 --steps 300
 
-The data are clicks of users on items, and made: every user and item has a hidden vector, and the chance of a click follows from
-how eager the user is, how good the item is, and how well the two vectors match, so the best possible loss and accuracy are known.
-A few users and items are popular and most are rare, as in life.
-Both runs see the same examples. The synchronous run is the same program with one worker, whose steps come one after the other, in
-one process.
+The data are synthetic clicks of users on items. Every user and every item has a hidden vector. The chance of a click follows from
+how eager the user is, how good the item is, and how well the two vectors match. So the best possible loss and accuracy are known.
+As in real life, a few users and items are popular and most are rare.
+
+Both runs see the same examples. The synchronous run is the same program with one worker, in one process, where one step follows the
+other.
 """
 
 from __future__ import annotations
@@ -35,12 +36,21 @@ from replicant.coordinator import ClusterCoordinator, MinSizePartitioner
 HIDDEN = 4
 LEARNING_RATE = 0.5
 NUM_TEST = 100_000
-TEST = 1 << 40  # the number of the batch that nobody trains on
-SMOOTHED = 80  # steps that one point of a curve is the mean of
+TEST = 1 << 40  # the number of a batch that is not used for training
+SMOOTHED = 80  # the number of steps over which each point of a curve is the mean
 
 
 class Result(NamedTuple):
-    """What one run gave. losses: of each step, in the order in which they were scheduled. memory: MB by process."""
+    """The results of one run.
+
+    Attributes:
+        losses: The loss of each step, in the order in which the steps were scheduled.
+        test_loss: The loss on the test examples.
+        test_accuracy: The accuracy on the test examples, in percent.
+        seconds: The duration of the training.
+        memory: The memory of each process.
+        stats: The statistics of the coordinator.
+    """
 
     losses: list[float]
     test_loss: float
@@ -51,7 +61,7 @@ class Result(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """MB of a process: all that is resident, and what of it is its own, or shared with the other processes."""
+    """The memory of a process in MB: all that is resident, and the parts of it that are its own and that are shared."""
 
     resident: float
     own: float
@@ -59,7 +69,7 @@ class Memory(NamedTuple):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; the result is its exit status."""
+    """Run the program and return its exit status."""
     options = parse(argv)
     results = {"asynchronous": asynchronous(options), "synchronous": synchronous(options)}
     best = Clicks(options.rows, NUM_TEST).best()
@@ -70,21 +80,23 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="Train two wide embeddings on parameter servers, and in one process.")
-    parser.add_argument("--rows", type=positive_int, default=1_000_000, help="of each of the two tables (default: %(default)s)")
-    parser.add_argument("--width", type=positive_int, default=32, help="of a row (default: %(default)s)")
-    parser.add_argument("--servers", type=positive_int, default=2, help="default: %(default)s")
-    parser.add_argument("--workers", type=positive_int, default=2, help="default: %(default)s")
-    parser.add_argument("--steps", type=positive_int, default=3200, help="of all workers together (default: %(default)s)")
-    parser.add_argument("--batch", type=positive_int, default=512, help="examples of a step (default: %(default)s)")
-    parser.add_argument("--max-staleness", type=int, help="updates that may come between a step's reads and its own")
+    parser.add_argument(
+        "--rows", type=positive_int, default=1_000_000, help="rows of each of the two tables (default: %(default)s)"
+    )
+    parser.add_argument("--width", type=positive_int, default=32, help="width of a row (default: %(default)s)")
+    parser.add_argument("--servers", type=positive_int, default=2, help="number of parameter servers (default: %(default)s)")
+    parser.add_argument("--workers", type=positive_int, default=2, help="number of workers (default: %(default)s)")
+    parser.add_argument("--steps", type=positive_int, default=3200, help="steps of all workers together (default: %(default)s)")
+    parser.add_argument("--batch", type=positive_int, default=512, help="examples per step (default: %(default)s)")
+    parser.add_argument("--max-staleness", type=int, help="largest number of updates between a step's reads and its own update")
     parser.add_argument("--plot", type=Path, help="also draw both loss curves into this file (needs matplotlib)")
     return parser.parse_args(argv)
 
 
 class Clicks:
-    """Batches of (user, item) and whether it was a click: as many as one likes, each by its number, the same in every process."""
+    """An endless sequence of batches: pairs of user and item, and whether there was a click. It is the same in every process."""
 
     def __init__(self, rows: int, batch: int):
         self._rows, self._batch = rows, batch
@@ -93,35 +105,35 @@ class Clicks:
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng([1, number])
-        ids = (self._rows ** rng.random((self._batch, 2))).astype("int32") - 1  # the n-th most popular: 1 / n
+        ids = (self._rows ** rng.random((self._batch, 2))).astype("int32") - 1  # the n-th most popular has the weight 1 / n
         return ids, (rng.random(self._batch) < self.chance(ids)).astype("f4")
 
     def chance(self, ids: np.ndarray) -> np.ndarray:
-        """The true chance of a click."""
+        """Return the true chance of a click."""
         user, item = self._tables[0][ids[:, 0]], self._tables[1][ids[:, 1]]
         score = 2 * (user[:, 0] + item[:, 0]) + 0.5 * (user[:, 1:] * item[:, 1:]).sum(axis=1)
         return 1 / (1 + np.exp(-score))
 
     def best(self) -> tuple[float, float]:
-        """Loss and accuracy of a model that knows the hidden vectors."""
+        """Return the loss and accuracy of a model that knows the hidden vectors."""
         ids, clicked = self[TEST]
         chance = self.chance(ids).astype("f8")
         return log_loss(chance, clicked), accuracy(chance, clicked)
 
 
 def log_loss(chance: np.ndarray, clicked: np.ndarray) -> float:
-    """Mean cross entropy of predicted chances."""
+    """Return the mean cross entropy of predicted chances."""
     chance = np.clip(chance, 1e-12, 1 - 1e-12)
     return float(-np.mean(clicked * np.log(chance) + (1 - clicked) * np.log1p(-chance)))
 
 
 def accuracy(chance: np.ndarray, clicked: np.ndarray) -> float:
-    """Percent of the examples that are on the right side of one half."""
+    """Return the percentage of examples whose predicted chance is on the right side of one half."""
     return float(100 * np.mean((chance > 0.5) == (clicked > 0.5)))
 
 
 def make_model(rows: int, width: int) -> keras.Model:
-    """Two tables, the product of their rows, and a small dense tower."""
+    """Make a model of two tables, the product of their rows, and a small dense tower."""
     ids = keras.Input((2,), dtype="int32")
     initial: Any = keras.initializers.RandomNormal(stddev=0.05)
     columns: Any = keras.ops.unstack(ids, axis=1)
@@ -133,7 +145,7 @@ def make_model(rows: int, width: int) -> keras.Model:
 
 
 def make_step(model: keras.Model, optimizer: keras.Optimizer) -> Callable[..., Any]:
-    """One step on one batch."""
+    """Make the step on one batch."""
     loss_object = keras.losses.BinaryCrossentropy(from_logits=True)
 
     @replicant.function
@@ -147,7 +159,7 @@ def make_step(model: keras.Model, optimizer: keras.Optimizer) -> Callable[..., A
 
 
 def evaluate(model: keras.Model, rows: int) -> tuple[float, float]:
-    """Loss and accuracy on examples that nobody trained on."""
+    """Return the loss and accuracy on examples that were not used for training."""
     ids, clicked = Clicks(rows, NUM_TEST)[TEST]
     logits = [np.asarray(model(part))[:, 0] for part in np.array_split(ids, 10)]
     chance = 1 / (1 + np.exp(-np.concatenate(logits).astype("f8")))
@@ -155,7 +167,7 @@ def evaluate(model: keras.Model, rows: int) -> tuple[float, float]:
 
 
 def asynchronous(options: argparse.Namespace) -> Result:
-    """Train on parameter servers, each worker at its own pace."""
+    """Train on parameter servers, with each worker at its own pace."""
     cluster = ClusterSpec({"ps": ["127.0.0.1:0"] * options.servers, "worker": ["127.0.0.1:0"] * options.workers})
     partitioner = MinSizePartitioner(1 << 20, options.servers)
     strategy = replicant.ParameterServerStrategy(SimpleClusterResolver(cluster), partitioner)
@@ -166,7 +178,7 @@ def asynchronous(options: argparse.Namespace) -> Result:
 
 
 def synchronous(options: argparse.Namespace) -> Result:
-    """Train in this process, one step after the other: its one worker and one server are threads of it."""
+    """Train in this process, one step after the other. The one worker and the one server are threads of this process."""
     cluster = ClusterSpec({"ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:0"]})
     strategy = replicant.ParameterServerStrategy(SimpleClusterResolver(cluster), transport="threads")
     try:
@@ -203,7 +215,7 @@ def train_on(strategy: replicant.ParameterServerStrategy, options: argparse.Name
 
 
 def memory_by_process(strategy: replicant.ParameterServerStrategy) -> dict[str, Memory]:
-    """Of the coordinator, the servers and the workers."""
+    """Return the memory of the coordinator, the servers and the workers."""
     cluster = strategy.cluster
     members = {f"{member.role} {member.index}": member.running.pid for member in (*cluster.servers, *cluster.workers)}
     others = {name: memory_of(pid) for name, pid in members.items() if pid is not None}
@@ -211,7 +223,7 @@ def memory_by_process(strategy: replicant.ParameterServerStrategy) -> dict[str, 
 
 
 def memory_of(pid: int | None) -> Memory:
-    """Of a process; zeros where the system does not say."""
+    """Return the memory of a process, or zeros if the system does not say."""
     status = Path(f"/proc/{pid}/status")
     lines = dict(line.split(":", 1) for line in status.read_text().splitlines()) if status.exists() else {}
     resident, own, shared = (int(lines.get(name, "0").split()[0]) / 1e3 for name in ("VmRSS", "RssAnon", "RssShmem"))
@@ -219,7 +231,7 @@ def memory_of(pid: int | None) -> Memory:
 
 
 def report(results: dict[str, Result], best: tuple[float, float]) -> None:
-    """Print what both runs gave, side by side."""
+    """Print the results of both runs, side by side."""
     print(f"\n{'':>14}{'steps/s':>10}{'test loss':>11}{'test accuracy':>15}")
     for name, result in results.items():
         rate = len(result.losses) / result.seconds
@@ -235,13 +247,13 @@ def report(results: dict[str, Result], best: tuple[float, float]) -> None:
 
 
 def smoothed(losses: list[float]) -> tuple[list[int], list[float]]:
-    """Numbers of steps, and the mean loss of the steps before each."""
+    """Return numbers of steps, and the mean loss of the steps before each of them."""
     ends = list(range(SMOOTHED, len(losses) + 1, SMOOTHED))
     return ends, [float(np.mean(losses[end - SMOOTHED : end])) for end in ends]
 
 
 def draw(curves: dict[str, list[float]], best: float, options: argparse.Namespace) -> None:
-    """Both curves as a picture."""
+    """Draw both curves into a file."""
     import matplotlib.pyplot as plt  # pyright: ignore[reportMissingImports]
 
     for (name, losses), width in zip(curves.items(), (1, 4), strict=True):

@@ -1,4 +1,4 @@
-"""Every exception that Replicant raises by itself.
+"""Every exception that Replicant itself raises.
 
 Each class also inherits the built-in type that tf.distribute programs catch, so ``except ValueError`` keeps working::
 
@@ -6,43 +6,43 @@ Each class also inherits the built-in type that tf.distribute programs catch, so
     ├── ConfigurationError (ValueError)      a setting that cannot work here
     │   ├── DeviceError                      unknown, missing or repeated devices
     │   ├── BackendError                     Keras runs on another backend, or a version is not supported
-    │   ├── ClusterError                     who takes part is missing, malformed or contradictory
+    │   ├── ClusterError                     the description of the cluster is missing, malformed or contradictory
     │   │   └── UnreachableError (also OSError)  a host whose name does not resolve, or that does not answer in time
     │   └── AlreadyStartedError (also RuntimeError)  too late: JAX has started
-    ├── WorkerError (RuntimeError)           what several workers do together could not be done
-    │   ├── WorkerLostError                  a worker failed, ended, gives no sign of life or did not come in time
-    │   ├── WorkersChangedError              the workers are to form anew; `run_elastic` sees to it
-    │   └── WorkerMismatchError              the workers do not do the same: other program, shapes or versions
+    ├── WorkerError (RuntimeError)           something that the workers do together failed
+    │   ├── WorkerLostError                  a worker failed, ended, stopped responding or did not arrive in time
+    │   ├── WorkersChangedError              the set of workers changes; `run_elastic` handles it
+    │   └── WorkerMismatchError              the workers do different things: other programs, shapes or versions
     ├── ContextError (RuntimeError)          called in the wrong place (inside or outside ``run``, ``scope``)
     │   └── MixedStrategyError               two strategies in one scope
-    ├── LostStateError (RuntimeError)        a traced function changed something that nobody would see
+    ├── LostStateError (RuntimeError)        a traced function changed an object in a way that would be lost
     ├── ArgumentError (ValueError)           a value that breaks a rule: unknown op, axis out of range, bad shape
     ├── ArgumentTypeError (TypeError)        a value of the wrong type
     ├── VariableError (ValueError)           a variable used against its synchronization or aggregation
     │   └── DivergenceError                  replicas would stop agreeing
-    ├── GradientError (RuntimeError)         a tape used in a way that has no answer
+    ├── GradientError (RuntimeError)         a gradient that the tape cannot compute
     ├── LossReductionError (ValueError)      a Keras loss whose reduction is wrong inside ``run``
-    ├── ReductionError (ValueError)          under ``strict=True``: what a ReductionWarning says otherwise
-    ├── RaggedStepError (ValueError)         something that replicas of different sizes cannot do together
+    ├── ReductionError (ValueError)          with ``strict=True``: what would otherwise be a ReductionWarning
+    ├── RaggedStepError (ValueError)         something that replicas with different numbers of rows cannot do together
     ├── DatasetError (ValueError)            a dataset that cannot be built or distributed
     │   └── ElementError                     an element that breaks the dataset's structure
-    ├── CommandError (ValueError)            a name or file given to a command of ``replicant`` that it cannot use
+    ├── CommandError (ValueError)            a name or file that a command of ``replicant`` cannot use
     ├── OutOfRangeError (IndexError)         read past the end of an iterator or optional
     ├── NonFiniteError (RuntimeError)        a loss, or what a step would have written, is NaN or infinite
     ├── StepTimeoutError (TimeoutError)      a step took longer than a Watchdog allows
     ├── CheckpointError (ValueError)         a checkpoint that is missing, damaged or does not fit
-    │   └── DamagedCheckpointError           it lacks bytes, or some have changed
-    ├── ParameterServerError (RuntimeError)  a parameter server, or a worker that trains with it, cannot go on
+    │   └── DamagedCheckpointError           bytes are missing or have changed
+    ├── ParameterServerError (RuntimeError)  a parameter server, or a worker that trains with it, cannot continue
     │   ├── LostProcessError                 a process ended, or nobody answered within the deadline
-    │   └── CancelledError                   a scheduled function did not run: another one had failed before
-    └── UnserializableError (TypeError)      a scheduled function uses something that cannot travel to another process
+    │   └── CancelledError                   a closure did not run, because another one had failed before
+    └── UnserializableError (TypeError)      a closure uses something that cannot be sent to another process
 
 There is one category of warnings, ``ReductionWarning`` (a UserWarning): the sum over the replicas counts a gradient several times.
 """
 
 
 class ReplicantError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class ConfigurationError(ReplicantError, ValueError):
@@ -58,7 +58,7 @@ class BackendError(ConfigurationError):
 
 
 class ClusterError(ConfigurationError):
-    """What the environment or a resolver says about the cluster is missing, malformed or contradictory."""
+    """The description of the cluster, from the environment or a resolver, is missing, malformed or contradictory."""
 
 
 class UnreachableError(ClusterError, OSError):
@@ -66,23 +66,23 @@ class UnreachableError(ClusterError, OSError):
 
 
 class AlreadyStartedError(ConfigurationError, RuntimeError):
-    """A setting that must come before JAX starts came after."""
+    """A setting that must be made before JAX starts was made too late."""
 
 
 class WorkerError(ReplicantError, RuntimeError):
-    """What several workers do together could not be done."""
+    """Something that the workers do together failed."""
 
 
 class WorkerLostError(WorkerError):
-    """A worker failed, ended, gives no sign of life, or did not come in time."""
+    """A worker failed, ended, stopped responding, or did not arrive in time."""
 
 
 class WorkersChangedError(WorkerError):
-    """The workers are to form anew, because others have come; `run_elastic` sees to it."""
+    """The set of workers changes, because others have arrived; `run_elastic` handles it."""
 
 
 class WorkerMismatchError(WorkerError):
-    """The workers do not do the same: another program, other shapes, other versions."""
+    """The workers do different things: they run other programs, with other shapes, or in other versions."""
 
 
 class ContextError(ReplicantError, RuntimeError):
@@ -90,11 +90,11 @@ class ContextError(ReplicantError, RuntimeError):
 
 
 class MixedStrategyError(ContextError):
-    """Two strategies were active at once."""
+    """Two strategies are active at once."""
 
 
 class LostStateError(ReplicantError, RuntimeError):
-    """A function that is compiled changed an object in a way that would be lost when it returns."""
+    """A compiled function changed an object in a way that would be lost when it returns."""
 
 
 class ArgumentError(ReplicantError, ValueError):
@@ -114,7 +114,7 @@ class DivergenceError(VariableError):
 
 
 class GradientError(ReplicantError, RuntimeError):
-    """A gradient was asked for that the tape cannot answer."""
+    """The tape was asked for a gradient that it cannot compute."""
 
 
 class LossReductionError(ReplicantError, ValueError):
@@ -122,15 +122,15 @@ class LossReductionError(ReplicantError, ValueError):
 
 
 class ReductionError(ReplicantError, ValueError):
-    """Under a strategy with ``strict=True``: a gradient that the sum over the replicas counts several times."""
+    """The sum over the replicas counts a gradient several times, under a strategy with ``strict=True``."""
 
 
 class ReductionWarning(UserWarning):
-    """A gradient that the sum over the replicas counts several times; the message names the line and what to write."""
+    """The sum over the replicas counts a gradient several times; the message names the line and says what to write."""
 
 
 class RaggedStepError(ReplicantError, ValueError):
-    """Replicas of different sizes cannot do this together."""
+    """Replicas with different numbers of rows cannot do this together."""
 
 
 class DatasetError(ReplicantError, ValueError):
@@ -142,7 +142,7 @@ class ElementError(DatasetError):
 
 
 class CommandError(ReplicantError, ValueError):
-    """A command of ``replicant`` was given a name or a file that it cannot use."""
+    """A command of ``replicant`` cannot use the name or file that it was given."""
 
 
 class OutOfRangeError(ReplicantError, IndexError):
@@ -162,20 +162,20 @@ class CheckpointError(ReplicantError, ValueError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint lacks bytes or some of them have changed; an older one may be whole."""
+    """Bytes of a checkpoint are missing or have changed; an older checkpoint may be whole."""
 
 
 class ParameterServerError(ReplicantError, RuntimeError):
-    """A parameter server, or a worker that trains with it, cannot go on."""
+    """A parameter server, or a worker that trains with it, cannot continue."""
 
 
 class LostProcessError(ParameterServerError):
-    """A worker or server ended, and what it did could not be given to another, or nobody answered within the deadline."""
+    """A worker or server ended and its work could not be given to another, or nobody answered within the deadline."""
 
 
 class CancelledError(ParameterServerError):
-    """A scheduled function did not run because another one had failed before."""
+    """A closure did not run, because another one had failed before."""
 
 
 class UnserializableError(ReplicantError, TypeError):
-    """A scheduled function, or something that it uses, cannot travel to another process."""
+    """A closure, or something that it uses, cannot be sent to another process."""

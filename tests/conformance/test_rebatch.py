@@ -388,7 +388,9 @@ def test_misc_input_options(figures, report):
 def test_misc_differences(figures, report):
     recorded = figures["misc"]
     assert recorded["not_a_dataset_list"]["error"] == "AttributeError"
-    with pytest.raises(ArgumentTypeError, match=r"Only a replicant.data.Dataset, or what yields .* be distributed. Received: int"):
+    with pytest.raises(
+        ArgumentTypeError, match=r"Only a replicant.data.Dataset, or an object that yields .* be distributed. Received: int"
+    ):
         distribute(3, 2)
     with pytest.raises(DatasetError, match=r"the element of the dataset is a scalar"):
         distribute([1, 2, 3], 2)  # an iterable of batches, were these batches

@@ -163,7 +163,7 @@ def test_a_damaged_backup_is_passed_over(tmp_path: Path) -> None:
     data = bytearray((newest / "arrays.bin").read_bytes())
     data[100] ^= 4
     (newest / "arrays.bin").write_bytes(data)
-    with pytest.warns(UserWarning, match=rf"Passed over the checkpoint .*{newest.name}: .*arrays\.bin is damaged: "):
+    with pytest.warns(UserWarning, match=rf"Skipped the checkpoint .*{newest.name}: .*arrays\.bin is damaged: "):
         assert train(tmp_path / "run") == expected
 
 

@@ -99,7 +99,7 @@ def test_a_number_that_comes_later_may_be_newer(tmp_path: Path, late: Any) -> No
     status = checkpoint.restore(path)
     history.append(late + 1)
     message = (
-        r"ckpt-1 has values for 'history/1', which came into a list, tuple or dict only after it was restored\..*is left as it is"
+        r"ckpt-1 has values for 'history/1', which were added to a list, tuple or dict only after the restore\..*it keeps its value"
     )
     for use in (variable.numpy, lambda: checkpoint.history, status.assert_consumed, lambda: checkpoint.save(tmp_path / "next")):
         with pytest.raises(CheckpointError, match=message):
@@ -118,7 +118,7 @@ def test_after_a_warning_a_number_is_only_warned_about(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=PARTLY):
         checkpoint.save(tmp_path / "next")
     checkpoint._objects["history"].append(7)
-    with pytest.warns(UserWarning, match=r"has values for 'history/1', which came into a list"):
+    with pytest.warns(UserWarning, match=r"has values for 'history/1', which were added to a list"):
         assert checkpoint.history == [1, 7]
     assert checkpoint.history == [1, 7]
 
@@ -214,7 +214,7 @@ def test_a_layer_that_is_built_later_does_not_shift_the_others(tmp_path: Path) -
     assert len(status.deferred) == 6
     for _ in range(2):  # without values it computes nothing
         with pytest.raises(
-            CheckpointError, match=r"'model' \(WithHead\) waits for its values .* layers are not built by this call"
+            CheckpointError, match=r"'model' \(WithHead\) waits for its values .* This call does not build some of its layers"
         ):
             restored(ROWS)
     assert np.asarray(restored(ROWS, with_head=True)).tobytes() == expected.tobytes()

@@ -242,21 +242,21 @@ def test_what_is_on() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("pool",), "There is no kernel 'pool' to switch: use 'avg_pool', 'direct_conv', 'max_pool', or no name for all."),
+        (("pool",), "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool', or no name to switch all."),
         (
             ("conv",),
             (
-                "The kernel 'conv' is an option of XLA that counts when JAX starts, so it cannot be switched later. Start the "
+                "The kernel 'conv' is an option of XLA that is read when JAX starts, so it cannot be switched later. Start the "
                 "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool for "
-                "all but this one."
+                "all except this one."
             ),
         ),
         (
             ("max_pool", "memory"),
             (
-                "The kernel 'memory' is an option of the allocator that counts when JAX starts, so it cannot be switched later. "
+                "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
                 "Start the program with REPLICANT_KERNELS=1,memory to have it, or with "
-                "REPLICANT_KERNELS=avg_pool,conv,direct_conv,max_pool for all but this one."
+                "REPLICANT_KERNELS=avg_pool,conv,direct_conv,max_pool for all except this one."
             ),
         ),
     ],

@@ -128,7 +128,7 @@ ENDED = "ended.py"  # a program that ends well, without training
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.py", "--topology", "cpu:2"], "There is no script 'nowhere.py'"),
+        (["nowhere.py", "--topology", "cpu:2"], "The script 'nowhere.py' does not exist"),
         (["nowhere", "--topology", "cpu:2"], "'nowhere' is neither a script (SCRIPT.py) nor MODULE:FUNCTION"),
         (["nowhere:train", "--topology", "cpu:2"], "There is no module 'nowhere' here"),
         (["json:train", "--topology", "cpu:2"], "Module 'json' has no function 'train'"),

@@ -63,7 +63,7 @@ def test_the_environment_is_asked(monkeypatch):
 
 def test_too_late_for_other_workers():
     cluster = ClusterSpec({"worker": ["127.0.0.1:2222", "127.0.0.1:2223"]})
-    with pytest.raises(AlreadyStartedError, match=r"JAX has started before the workers could meet\. Make the strategy at the top"):
+    with pytest.raises(AlreadyStartedError, match=r"JAX started before the workers could meet\. Make the strategy at the top"):
         replicant.MultiWorkerMirroredStrategy(SimpleClusterResolver(cluster, task_type="worker", task_id=1))
 
 

@@ -57,7 +57,8 @@ def test_who_does_not_leave_its_step_is_replaced_and_the_others_wait_for_nobody(
     monkeypatch.setattr(_elastic, "_LEAVE_SECONDS", 1.0)
     out, said = run(tmp_path, "stuck")
     assert re.search(
-        r"rank 1 \(.*\) did not leave its step for \d+ s when the workers were to form anew, and was ended; its last step: \d+",
+        r"rank 1 \(.*\) did not leave its step for \d+ s when the workers were to form a new group, and was killed; its last step: "
+        r"\d+",
         said,
     )
     assert "[0] done with" in out

@@ -95,7 +95,7 @@ def test_the_first_failing_worker_gives_the_exit_code(tmp_path: Path) -> None:
     assert result.code == 7
     log = tmp_path / "logs" / "rank-1.log"
     assert re.fullmatch(
-        rf"replicant launch: rank 1 \(host {re.escape(os.uname().nodename)}, pid \d+\) ended with exit code 7; it had made no step "
+        rf"replicant launch: rank 1 \(host {re.escape(os.uname().nodename)}, pid \d+\) ended with exit code 7; it had run no step "
         rf"yet; its log: {re.escape(str(log))}\. The job ends with exit code 7 \(--max-restarts is 0\)\. Logs: .*\n",
         result.err,
     )
@@ -160,8 +160,8 @@ def test_a_worker_that_is_frozen_after_its_program_has_ended_is_ended(tmp_path: 
     assert result.code == 0
     assert time.monotonic() - started < 40
     assert re.fullmatch(
-        r"replicant launch: rank 1 \(host \S+, pid \d+\) had come to the end of its program, but its process gave no sign of life "
-        r"for 11 s and was ended\. It counts as ended well\.\n",
+        r"replicant launch: rank 1 \(host \S+, pid \d+\) had reached the end of its program, but its process sent no heartbeat "
+        r"for 11 s and was killed\. It counts as ended without an error\.\n",
         result.err,
     )
 
@@ -169,7 +169,7 @@ def test_a_worker_that_is_frozen_after_its_program_has_ended_is_ended(tmp_path: 
 def test_a_frozen_worker_is_named_and_replaced(tmp_path: Path) -> None:
     result = launch(tmp_path, "frozen", workers=3, heartbeat=3.0, max_restarts=1)
     assert result.code == 0
-    assert re.search(r"rank 1 \(.*\) gave no sign of life for 3 s, and was killed; its last step: 5; its log: ", result.err)
+    assert re.search(r"rank 1 \(.*\) sent no heartbeat for 3 s, and was killed; its last step: 5; its log: ", result.err)
 
 
 def test_what_a_worker_raises_is_told(tmp_path: Path) -> None:
@@ -182,21 +182,21 @@ def test_a_worker_that_leaves_early(tmp_path: Path) -> None:
     result = launch(tmp_path / "lost", "loses")
     assert result.code == 1
     assert "rank 1 (" in result.err
-    assert "ended its program (exit code 0) while the others went on, which cannot without it" in result.err
+    assert "ended its program (exit code 0) before the others, which cannot go on without it" in result.err
     result = launch(tmp_path / "stuck", "stuck", finish=1.0)
     assert result.code == 124
-    assert re.search(r"rank 0 \(.*\) made no step for 1 s after rank 1 had ended its program; ", result.err)
+    assert re.search(r"rank 0 \(.*\) ran no step for 1 s after rank 1 had ended its program; ", result.err)
 
 
 def test_a_worker_that_comes_late(tmp_path: Path) -> None:
     result = launch(tmp_path, "late", start=1.0)
     assert result.code == 124
-    assert "did not come within 1 s after the first worker; it had made no step yet" in result.err
+    assert "did not come within 1 s after the first worker; it had run no step yet" in result.err
 
 
 def test_a_job_that_stands_still(tmp_path: Path) -> None:
     result = launch(tmp_path, "stalled", stall=1.0)
-    assert (result.code, "made no step for 1 s; " in result.err) == (124, True)
+    assert (result.code, "ran no step for 1 s; " in result.err) == (124, True)
 
 
 class Listener(io.StringIO):
@@ -274,7 +274,9 @@ def test_a_jaxlib_without_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     import jaxlib._jax
 
     monkeypatch.delattr(jaxlib._jax, "get_distributed_runtime_service")
-    with pytest.raises(ConfigurationError, match=r"jaxlib .* has no coordination service where this release looks for it .* tried"):
+    with pytest.raises(
+        ConfigurationError, match=r"jaxlib .* has no coordination service where this release looks for it .* tested"
+    ):
         _service.CoordinationService(2, 10.0)
 
 
@@ -299,11 +301,11 @@ def test_elastic_workers_go_on_with_fewer(what: str, tmp_path: Path, monkeypatch
         tmp_path, "elastic", what, workers=3, elastic=(2, 3), max_restarts=int(what == "replacement-dies"), heartbeat=3.0
     )
     assert (result.code, done(result)) == (0, ["[0] done 1 0 2", "[2] done 1 1 2"])
-    how = {"frozen": "gave no sign of life for 3 s", "deluded": "ended with exit code 4"}.get(what, "ended with exit code 3")
+    how = {"frozen": "sent no heartbeat for 3 s", "deluded": "ended with exit code 4"}.get(what, "ended with exit code 3")
     assert how in result.err
     if what == "replacement-dies":
-        assert "ended with exit code 9; it had made no step yet; " in result.err
-        assert "It was to join the others, which go on." in result.err
+        assert "ended with exit code 9; it had run no step yet; " in result.err
+        assert "It was about to join the others, which go on." in result.err
 
 
 def test_too_few_elastic_workers_start_again(tmp_path: Path) -> None:

@@ -286,13 +286,13 @@ def test_with_exit_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["grace_period", "poll_interval"])
 def test_times_must_be_positive(name: str) -> None:
-    with pytest.raises(ArgumentError, match=rf"TerminationConfig: {name} must be a positive number of seconds\. Got 0"):
+    with pytest.raises(ArgumentError, match=rf"TerminationConfig: {name} must be a positive number of seconds\. Received: 0"):
         replicant.TerminationConfig(**{name: 0})
 
 
 def test_it_must_be_known_where_to_save(tmp_path: Path) -> None:
     checkpoint = replicant.Checkpoint(x=1)
-    with pytest.raises(ArgumentError, match="a bare Checkpoint needs checkpoint_dir"):
+    with pytest.raises(ArgumentError, match="a plain Checkpoint needs checkpoint_dir"):
         replicant.PreemptionCheckpointHandler(checkpoint)
     with pytest.raises(ArgumentError, match="a CheckpointManager has its own directory"):
         replicant.PreemptionCheckpointHandler(replicant.CheckpointManager(checkpoint, tmp_path, 1), tmp_path)
@@ -312,5 +312,5 @@ def test_only_in_the_main_thread(tmp_path: Path) -> None:
     thread.join()
     (error,) = errors
     assert error.startswith(
-        "Preemption can be handled in the main thread only, where Python delivers SIGTERM, but training runs in 'w"
+        "Preemption can only be handled in the main thread, where Python delivers SIGTERM, but training runs in 'w"
     )

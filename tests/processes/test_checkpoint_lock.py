@@ -124,6 +124,6 @@ def test_a_lock_that_says_nonsense_is_held_by_another_program(tmp_path: Path, co
         fcntl.flock(file, fcntl.LOCK_EX)  # of another opened file, so as good as another program's
         with (
             manager(tmp_path) as mine,
-            pytest.raises(CheckpointError, match="is in use by another program: two programs that save"),
+            pytest.raises(CheckpointError, match=r"is in use by another program\. Two programs that save"),
         ):
             mine.save()

@@ -103,7 +103,7 @@ def test_a_program_on_another_computer_keeps_its_lock_while_it_runs_and_no_longe
     program = holder(start)
     time.sleep(SILENCE)
     with manager(tmp_path) as mine:
-        message = rf"is in use by process {program.pid} on pod-1, since \d{{4}}-.*If it runs no more, delete "
+        message = rf"is in use by process {program.pid} on pod-1, since \d{{4}}-.*If it no longer runs, delete "
         with pytest.raises(CheckpointError, match=message):
             mine.save()
         program.kill()

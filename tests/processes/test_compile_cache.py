@@ -88,7 +88,7 @@ def test_a_link_on_the_way_is_followed_once(tmp_path: Path) -> None:
 def test_a_folder_in_somebody_elses_is_refused(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", 12345, -1)
-    with pytest.raises(PermissionError, match=r"theirs belongs to user 12345, who could replace what lies in it"):
+    with pytest.raises(PermissionError, match=r"theirs belongs to user 12345, who could replace what is in it"):
         _compile_cache._prepared(tmp_path / "theirs" / "programs")
 
 

@@ -126,8 +126,8 @@ def test_both_sides_end_soon_and_name_the_other(cut_off):
     while not all(ends) and time.monotonic() < started + 60:
         time.sleep(0.05)
     assert [end[0][0] - started < HEARTBEAT_SECONDS + 5 for end in ends] == [True, True]
-    assert re.search(r"^Worker 0 of 2 ends, .*\n  worker 1 \(there\)  has given no sign of life for \d+ s$", ends[0][0][1])
-    assert re.search(r"^Worker 1 of 2 ends, .*\n  worker 0 \(here\)  ", ends[1][0][1])
+    assert re.search(r"^Worker 0 of 2 ends because .*\n  worker 1 \(there\)  has sent no heartbeat for \d+ s$", ends[0][0][1])
+    assert re.search(r"^Worker 1 of 2 ends because .*\n  worker 0 \(here\)  ", ends[1][0][1])
 
 
 def test_an_exchange_over_a_cut_link_is_an_error(cut_off):
@@ -137,8 +137,8 @@ def test_an_exchange_over_a_cut_link_is_an_error(cut_off):
     started = time.monotonic()
     with pytest.raises(
         WorkerLostError,
-        match=r"Worker 1 of 2 could not speak to the others, and cannot go on: another worker is gone .*\n"
-        r"  worker 0 \(here\)  holds the coordination service, which does not answer: "
+        match=r"Worker 1 of 2 could not talk to the others, and cannot go on: another worker is gone .*\n"
+        r"  worker 0 \(here\)  runs the coordination service, which does not answer: "
         r"the coordination service has not answered for \d+\.\d s",
     ):
         worlds[1].exchange("y", "")

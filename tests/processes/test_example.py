@@ -95,10 +95,10 @@ def test_missing_data_is_named_without_a_traceback(tmp_path):
     [
         (
             ["--data-dir", "."],
-            "--data-dir is for --data mnist and --data fashion_mnist: the digits come with scikit-learn",
+            "--data-dir works only with --data mnist and --data fashion_mnist: the digits come with scikit-learn",
         ),
-        (["--replicas", "0"], "argument --replicas: '0' is no whole number of at least 1"),
-        (["--epochs", "two"], "argument --epochs: 'two' is no whole number of at least 1"),
+        (["--replicas", "0"], "argument --replicas: '0' is not a whole number of at least 1"),
+        (["--epochs", "two"], "argument --epochs: 'two' is not a whole number of at least 1"),
         (["--data", "cifar10"], "argument --data: invalid choice: 'cifar10'"),
     ],
 )

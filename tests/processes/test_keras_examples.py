@@ -92,7 +92,7 @@ def test_missing_data_and_bad_options_are_explained_without_a_traceback(tmp_path
     assert done.stderr == f"{name}: {tmp_path}/train-images-idx3-ubyte.gz is missing: put the file there, or leave out --data-dir\n"
     done = run_example(name, tmp_path, "--replicas", "0")
     assert done.returncode == 2
-    assert "argument --replicas: '0' is no whole number of at least 1" in done.stderr
+    assert "argument --replicas: '0' is not a whole number of at least 1" in done.stderr
 
 
 @pytest.mark.slow

@@ -41,12 +41,12 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     [
         ("", {}, SET, "on"),
         ("", {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, f"--xla_force_host_platform_device_count=2 {SET}", "on"),
-        ("", {"XLA_FLAGS": f"{OPTION}="}, f"{OPTION}=", f"off: XLA_FLAGS sets {OPTION}= already"),
+        ("", {"XLA_FLAGS": f"{OPTION}="}, f"{OPTION}=", f"off: XLA_FLAGS already sets {OPTION}="),
         (
             "",
             {"XLA_FLAGS": f"{OPTION}=LIBRARY_FUSION_TYPE_DOT"},
             f"{OPTION}=LIBRARY_FUSION_TYPE_DOT",
-            f"off: XLA_FLAGS sets {OPTION}=LIBRARY_FUSION_TYPE_DOT already",
+            f"off: XLA_FLAGS already sets {OPTION}=LIBRARY_FUSION_TYPE_DOT",
         ),
         ("", {"XLA_FLAGS": SET}, SET, "on"),  # as in a child of a process that set it
         ("", {"XLA_FLAGS": SET, "REPLICANT_KERNELS": "0"}, SET, "on"),
@@ -62,12 +62,12 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         ),
         (PLUGIN, {}, "", "off: JAX has plugins (xla_cuda13), whose compiler may not know the option"),
         (PLUGIN, {"JAX_PLATFORMS": "cpu"}, SET, "on"),
-        (OTHER_JAXLIB, {}, "", "off: jaxlib 0.12.3 has not been tried with it (only 0.10)"),
+        (OTHER_JAXLIB, {}, "", "off: it was not tested with jaxlib 0.12.3 (only with 0.10)"),
         (
             "import jax; jax.devices()\n",
             {},
             "",
-            "off: JAX had started before replicant was imported; import replicant first",
+            "off: JAX started before replicant was imported; import replicant first",
         ),
     ],
 )
@@ -185,5 +185,5 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all but memory) or some of 1,avg_pool,conv,direct_conv,max_pool,memory, separated by commas."
+        "(all except memory) or some of 1,avg_pool,conv,direct_conv,max_pool,memory, separated by commas."
     )

@@ -83,7 +83,7 @@ def test_an_order_ends_the_step_of_an_elastic_program(channel: Channel) -> None:
     worker.beat(None)
     worker.is_elastic = True
     with pytest.raises(
-        WorkersChangedError, match=r"The workers form anew; replicant\.run_elastic goes on with those that are there\."
+        WorkersChangedError, match=r"The workers form a new group: replicant\.run_elastic goes on with those that are there\."
     ):
         worker.beat(None)
     assert worker.take_order(SECONDS) == {"kind": "form", "generation": 4}
@@ -118,7 +118,7 @@ def test_run_elastic_takes_a_function() -> None:
 
 
 def test_a_wrong_key_and_an_unexpected_rank_are_turned_away(channel: Channel) -> None:
-    message = r"has turned this worker away: its key, or its rank, generation and process number, are not of this job\."
+    message = r"turned this worker away: its key, or its rank, generation and process number, are not of this job\."
     with pytest.raises(ClusterError, match=message):
         connected(channel, key="guessed")
     with pytest.raises(ClusterError, match=message):
@@ -176,12 +176,10 @@ def test_something_else_at_the_supervisors_address() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(
-            ClusterError, match=f"REPLICANT_SUPERVISOR={address} is answered by something that does not know the key"
-        ):
+        with pytest.raises(ClusterError, match=f"What listens at REPLICANT_SUPERVISOR={address} does not know the key"):
             Heartbeat(address, "key", 0, 0)
         thread.join()
-    with pytest.raises(ClusterError, match=rf"supervisor cannot be reached at REPLICANT_SUPERVISOR={address}: .* still running\?"):
+    with pytest.raises(ClusterError, match=rf"cannot reach its supervisor at REPLICANT_SUPERVISOR={address}: .* still running\?"):
         Heartbeat(address, "key", 0, 0)
 
 
@@ -241,4 +239,4 @@ def test_a_console_that_nobody_reads() -> None:
         for _ in range(3):
             console.line(0, b"line")
             console.flush()
-    assert err.getvalue() == "replicant launch: nobody reads the output any more; the job goes on, and writes its logs.\n"
+    assert err.getvalue() == "replicant launch: nobody reads the output any more. The job goes on and writes its logs.\n"

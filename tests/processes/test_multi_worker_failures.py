@@ -59,7 +59,7 @@ def test_a_worker_that_hangs_is_named(tmp_path):
     group.kill()
     (first, second) = group.wait()
     assert (first.status, second.status) == (1, -9)
-    assert re.search(r"worker 1 \(.*\)  has given no sign of life for \d+ s", first.err), first.err
+    assert re.search(r"worker 1 \(.*\)  has sent no heartbeat for \d+ s", first.err), first.err
 
 
 def test_a_worker_that_leaves_early_is_named(tmp_path):

@@ -67,13 +67,15 @@ def test_every_example_once_per_epoch(plans, answers):
 SAID = {  # on both workers, but for the one whose own cache is refused
     "order of files": r"different lists of files \(names: 4 on worker 0, 4 on worker 1\).* number 0: '.*-0\.txt' on .* 0, '.*-3",
     "number of files": r"\(names: 4 on worker 0, 3 on worker 1\).* number 3: '.*-3\.txt' on worker 0, nothing on worker 1\. Give",
-    "sizes of files": r"different files of one name: '.*12-2\.txt' is 7 bytes on worker 0, 2 bytes on worker 1\. Copy the data",
-    "arrays": r"different data: the values of from_tensor_slices\(1000 x int64\[\]\) on worker 1 are not those on worker 0",
-    "floats": r"different data: the values of from_tensor_slices\(1000 x float32\[\]\) on worker 1 are not those on worker 0",
+    "sizes of files": (
+        r"different files with the same name: '.*12-2\.txt' is 7 bytes on worker 0, 2 bytes on worker 1\. Copy the data"
+    ),
+    "arrays": r"different data: the values of from_tensor_slices\(1000 x int64\[\]\) on worker 1 differ from those on worker 0",
+    "floats": r"different data: the values of from_tensor_slices\(1000 x float32\[\]\) on worker 1 differ from those on worker 0",
     "shards": r"not the same.*: .*shard\(2, 0\) > batch\(2\) on worker 0, .*shard\(2, 1\) > batch\(2\) on worker 1\. Build",
     "policies": r"different auto-shard policies: AUTO on worker 0, OFF on worker 1\. Set the same",
     "generators": r"from_generator\(.*\), part 0 of the pipeline, draws from a random generator whose state on worker 1 is not",
-    "global generators": r"from_generator\(.*, draws from a random generator whose state on worker 1 is not that on worker 0",
+    "global generators": r"from_generator\(.*, draws from a random generator whose state on worker 1 differs from that on worker 0",
     "caches": r"the function of map\(.*\): its code, its defaults or what it captures differ\. Delete the file",
 }
 

@@ -66,13 +66,16 @@ def test_workers_that_do_something_else(worlds):
     for error in on_all(worlds, lambda world: world.agree("strategy", f"{world.process_id // 2} devices", "They differ:")):
         assert str(error) == "They differ:\n  worker 0 (a)  0 devices\n  worker 1 (b)  0 devices\n  worker 2 (c)  1 devices"
     for error in on_all(worlds, lambda world: world.exchange("save" if world.is_chief else "restore", "")):
-        with pytest.raises(WorkerMismatchError, match=r"do not do the same.*\n  worker 0 \(a\)  save\n  worker 1 \(b\)  restore\n"):
+        with pytest.raises(
+            WorkerMismatchError,
+            match=r"do different things at the same time.*\n  worker 0 \(a\)  save\n  worker 1 \(b\)  restore\n",
+        ):
             raise error
 
 
 def test_a_worker_that_does_not_come_is_named(worlds):
     for error in on_all(worlds[:2], lambda world: world.exchange("variables", "", 0.6)):
-        message = r"waited 0\.6 s in 'variables' for worker 2 \(c\), which did not come\. .*no `if is_chief:`"
+        message = r"waited 0\.6 s in 'variables' for worker 2 \(c\), which did not come\. .*inside `if is_chief:`"
         with pytest.raises(WorkerLostError, match=message):
             raise error
 
@@ -101,12 +104,12 @@ def test_a_worker_without_a_sign_of_life_is_named(worlds):
         world.timeouts = Timeouts(exchange=SECONDS, heartbeat=0.5)
         world.begin_watch(left.append)
     for error in on_all(worlds[:2], lambda world: world.exchange("variables", "")):
-        assert re.search(r"worker 2 \(c\)  has given no sign of life for \d+ s", str(error))
+        assert re.search(r"worker 2 \(c\)  has sent no heartbeat for \d+ s", str(error))
 
 
 def test_a_store_that_is_gone(worlds):
     worlds[1].store.close()
-    with pytest.raises(WorkerLostError, match=r"could not speak to the others.*this process has left"):
+    with pytest.raises(WorkerLostError, match=r"could not talk to the others.*this process has left"):
         worlds[1].exchange("x", "")
 
 

@@ -54,7 +54,7 @@ def test_an_error_after_the_checkpoint_has_appeared_says_that_it_is_there(fail_a
     with pytest.raises(CheckpointError) as raised:
         _storage.write(tmp_path / "ckpt", {"step": 3}, {})
     assert str(raised.value) == (
-        f"{tmp_path}/ckpt is written and whole, but the file system did not confirm that its name is on the disk ([Errno 5] "
-        "Input/output error): after a failure of this computer it could be missing."
+        f"{tmp_path}/ckpt is written and complete, but the file system did not confirm that its name is on the disk ([Errno 5] "
+        "Input/output error), so it could be missing after a failure of this computer."
     )
     assert _storage.read(tmp_path / "ckpt") == ({"step": 3}, {})

@@ -109,23 +109,23 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "fields": (changed("state/w", dtype="i4,i4"), r"'state/w' has the dtype 'i4,i4', which"),
     "no text": (
         changed("state/w", dtype=8),
-        r"array \d+ cannot be: it is not described by crc32, dtype, key, num_bytes, offset, shape",
+        r"array \d+ cannot be right: it is not described by crc32, dtype, key, num_bytes, offset, shape",
     ),
-    "negative sizes": (negative_and_too_many, r"array 1 cannot be: .* has sizes that are no numbers from 0 on"),
-    "a negative dimension": (changed("state/w", shape=[-2, -3]), r"'state/w' has sizes that are no numbers from 0 on"),
-    "NaN": (changed("state/w", shape=[float("nan"), 3]), r"'state/w' has sizes that are no numbers from 0 on"),
-    "a fraction": (changed("state/w", num_bytes=48.0), r"'state/w' has sizes that are no numbers from 0 on"),
-    "a truth value": (changed("state/w", crc32=True), r"'state/w' has sizes that are no numbers from 0 on"),
+    "negative sizes": (negative_and_too_many, r"array 1 cannot be right: .* has sizes that are not integers of at least 0"),
+    "a negative dimension": (changed("state/w", shape=[-2, -3]), r"'state/w' has sizes that are not integers of at least 0"),
+    "NaN": (changed("state/w", shape=[float("nan"), 3]), r"'state/w' has sizes that are not integers of at least 0"),
+    "a fraction": (changed("state/w", num_bytes=48.0), r"'state/w' has sizes that are not integers of at least 0"),
+    "a truth value": (changed("state/w", crc32=True), r"'state/w' has sizes that are not integers of at least 0"),
     "too many dimensions": (changed("state/w", shape=[1] * 99), r"or more than 64 dimensions"),
-    "a huge size": (changed("state/w", num_bytes=1 << 60), r"cannot be: .* lies at byte|should have \d{19}"),
+    "a huge size": (changed("state/w", num_bytes=1 << 60), r"cannot be right: .* begins at byte|should have \d{19}"),
     "a huge dimension": (
         changed("state/w", shape=[1 << 60, 3]),
         r"cannot be float64\[1152921504606846976, 3\]: that has \d+ bytes, but",
     ),
-    "beyond the end": (changed("state/w", offset=10**6), r"'state/w' lies at byte 1000000, but the arrays before it end at \d+"),
-    "overlapping": (swapped, r"lies at byte \d+, but the arrays before it end at 0"),
+    "beyond the end": (changed("state/w", offset=10**6), r"'state/w' begins at byte 1000000, but the arrays before it end at \d+"),
+    "overlapping": (swapped, r"begins at byte \d+, but the arrays before it end at 0"),
     "huge beside nothing": (changed("state/none", shape=[0, 1 << 62, 1 << 62]), r"'state/none' cannot have the shape"),
-    "two of one name": (changed("state/w", key="v"), r"there are two of the name 'v'"),
+    "two of one name": (changed("state/w", key="v"), r"there are two with the name 'v'"),
     "no arrays": (lambda m: m.update(arrays={}), r"it has no list of arrays"),
     "no meta": (lambda m: m.update(meta=[]), r"its meta is a list"),
     "an endless counter": (
@@ -140,16 +140,22 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     ),
     "another type": (in_meta("numbers", "state/step", value={"type": "eval", "value": "7"}), r"'numbers' in its meta is"),
     "a long number": (in_meta("numbers", "state/step", value={"type": "int", "value": "9" * 9999}), r"'numbers' in its meta is"),
-    "a number and an array": (in_meta("numbers", "v", value={"type": "int", "value": "7"}), r"it has two values of one name"),
+    "a number and an array": (
+        in_meta("numbers", "v", value={"type": "int", "value": "7"}),
+        r"it has two values with the same name",
+    ),
     "an unknown generator": (
         in_meta("random_keys", "key", value="none"),
-        r"'key' is damaged: uint32\[2\] is no random key of the kind",
+        r"'key' is damaged: uint32\[2\] is not a random key of the kind",
     ),
     "a key without array": (in_meta("random_keys", "gone", value="threefry2x32"), r"the random key 'gone' has no array"),
-    "copies of nothing": (in_meta("copies", "gone", value="SUM"), r"the copies of 'gone' \('SUM'\) are no stack of its shape"),
+    "copies of nothing": (in_meta("copies", "gone", value="SUM"), r"the copies of 'gone' \('SUM'\) are not a stack of its shape"),
     "descriptions": (in_meta("objects", value={"v": 3}), r"'objects' in its meta is \{'v': 3\}, not a JSON object of JSON objects"),
-    "no state": (in_meta("states", "at", value=[1]), r"'at' \(Position\) did not take its state from the checkpoint: TypeError"),
-    "no base64": (in_meta("states", "at", value={"base64": 3}), r"'at' \(Position\) did not take its state from the checkpoint: "),
+    "no state": (in_meta("states", "at", value=[1]), r"'at' \(Position\) did not accept its state from the checkpoint: TypeError"),
+    "no base64": (
+        in_meta("states", "at", value={"base64": 3}),
+        r"'at' \(Position\) did not accept its state from the checkpoint: ",
+    ),
 }
 
 
@@ -186,7 +192,7 @@ def test_deep_nesting_is_refused(saved: Path, tmp_path: Path, depth: int, bracke
             DamagedCheckpointError, match=r"manifest\.json is damaged: (its values are nested too deeply|its checksum|it is)"
         ):
             look(folder)
-    with pytest.warns(UserWarning, match="Passed over the checkpoint"):
+    with pytest.warns(UserWarning, match="Skipped the checkpoint"):
         assert replicant.latest_checkpoint(tmp_path) is None
 
 
@@ -195,14 +201,14 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hang(saved: Path, planted: Calla
     folder = planted(manifest_of(saved))
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    with pytest.raises(DamagedCheckpointError, match=r"no regular file|arrays\.bin is damaged: it has 0 bytes"):
+    with pytest.raises(DamagedCheckpointError, match=r"not a regular file|arrays\.bin is damaged: it has 0 bytes"):
         checkpoint().restore(folder)
 
 
 def test_a_manifest_that_is_too_large_is_not_read(saved: Path, planted: Callable[[Any], Path]) -> None:
     folder = planted(manifest_of(saved))
     os.truncate(folder / "manifest.json", 1 << 40)  # without taking a byte of the disk
-    with pytest.raises(DamagedCheckpointError, match=r"it has 1099511627776 bytes, and no manifest has more than"):
+    with pytest.raises(DamagedCheckpointError, match=r"it has 1099511627776 bytes, but a manifest has at most"):
         checkpoint().restore(folder)
 
 
@@ -223,9 +229,9 @@ def test_a_manager_passes_over_what_was_planted(saved: Path, tmp_path: Path, cha
     change(manifest)
     plant(saved, tmp_path / "ckpt-2", manifest)
     with replicant.CheckpointManager(checkpoint(), tmp_path, 3) as manager:
-        with pytest.warns(UserWarning, match=r"Passed over the checkpoint .*ckpt-2"):
+        with pytest.warns(UserWarning, match=r"Skipped the checkpoint .*ckpt-2"):
             assert manager.restore_or_initialize() == whole
-        with pytest.warns(UserWarning, match=r"Passed over the checkpoint .*ckpt-2"):
+        with pytest.warns(UserWarning, match=r"Skipped the checkpoint .*ckpt-2"):
             assert replicant.latest_checkpoint(tmp_path) == whole
 
 
@@ -243,7 +249,7 @@ def test_more_than_the_memory_is_an_error(saved: Path, tmp_path: Path) -> None:
     manifest["meta"] |= {"copies": {}, "random_keys": {}}
     folder = plant(saved, tmp_path / "ckpt-1", manifest, b"")
     os.truncate(folder / "arrays.bin", size)  # without taking a byte of the disk
-    with pytest.raises(CheckpointError, match=rf"there is no memory for 'v', which has {size} bytes"):
+    with pytest.raises(CheckpointError, match=rf"there is not enough memory for 'v', which has {size} bytes"):
         checkpoint().restore(folder)
 
 
@@ -276,7 +282,7 @@ def test_the_number_of_calls_is_a_number(tmp_path: Path) -> None:
         manifest = manifest_of(path)
         manifest["meta"]["states"]["preemption_handler"] = -1
         with pytest.raises(
-            CheckpointError, match=r"did not take its state from the checkpoint: ArgumentError: -1 is no number of calls"
+            CheckpointError, match=r"did not accept its state from the checkpoint: ArgumentError: -1 is not a number of calls"
         ):
             handler._manager.checkpoint.restore(plant(path, tmp_path / "forged", manifest))
 

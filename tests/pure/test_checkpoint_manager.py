@@ -55,14 +55,14 @@ def test_the_best_stays(tmp_path: Path) -> None:
             manager.save(metrics={"loss": loss, "other": 0.0})
         assert names(tmp_path) == ["ckpt-2", "ckpt-4", "ckpt-5"]
         assert manager.best_checkpoint == f"{tmp_path}/ckpt-2"
-        message = r"keeps the checkpoint with the best 'loss', so save needs it: .*Received metrics: accuracy\."
+        message = r"keeps the checkpoint with the best 'loss', so save needs this metric: .*Received metrics: accuracy\."
         with pytest.raises(ArgumentError, match=message):
             manager.save(metrics={"accuracy": 1.0})
         with pytest.raises(ArgumentError, match=r"Received metrics: none\."):
             manager.save()
     with manager_of(tmp_path, 2, best_metric="loss") as again:
         assert again.best_checkpoint == f"{tmp_path}/ckpt-2"
-    with pytest.warns(UserWarning, match=r"were saved with 'loss' \(min\) as best_metric; this manager judges by no metric\."):
+    with pytest.warns(UserWarning, match=r"were saved with 'loss' \(min\) as best_metric, but this manager judges by no metric\."):
         without = manager_of(tmp_path, 2)
     with without:
         assert without.best_checkpoint is None
@@ -96,7 +96,7 @@ def test_another_judge_does_not_delete_the_best_of_the_one_before(tmp_path: Path
     with manager_of(tmp_path, 1, best_metric="accuracy") as manager:
         for value in (0.9, 0.5):
             manager.save(metrics={"accuracy": value})
-    with pytest.warns(UserWarning, match=r"were saved with 'accuracy' \(max\) as best_metric; this manager judges by '"):
+    with pytest.warns(UserWarning, match=r"were saved with 'accuracy' \(max\) as best_metric, but this manager judges by '"):
         again = manager_of(tmp_path, 1, best_metric=metric, best_mode=mode)
     with again:
         for value in (0.3, 0.2, 0.25):
@@ -173,7 +173,7 @@ def test_numbers_may_be_given(tmp_path: Path) -> None:
         ({"checkpoint_interval": 5}, r"checkpoint_interval=5 counts steps: pass the variable that counts them as step_counter"),
         ({"best_metric": "loss", "best_mode": "low"}, r"best_mode must be 'auto', 'min' or 'max'\. Received: 'low'"),
         ({"best_mode": "max"}, r"best_mode='max' says how best_metric is compared: pass best_metric too\."),
-        ({"best_metric": "score"}, r"best_metric='score': whether more or less of it is better cannot be told from the name\."),
+        ({"best_metric": "score"}, r"best_metric='score': the name does not say whether more or less is better\."),
     ],
 )
 def test_options_that_cannot_work(tmp_path: Path, options: Any, message: str) -> None:
@@ -198,11 +198,11 @@ def test_the_newest_whole_one_is_restored(tmp_path: Path) -> None:
         manager.checkpoint.state["step"] = 99
         damage(f"{tmp_path}/ckpt-3")
         Path(f"{tmp_path}/ckpt-2/manifest.json").unlink()
-        with pytest.warns(UserWarning, match="Passed over the checkpoint") as caught:
+        with pytest.warns(UserWarning, match="Skipped the checkpoint") as caught:
             assert manager.restore_or_initialize() == f"{tmp_path}/ckpt-1"
         assert [f"ckpt-{number}" in str(warning.message) for number, warning in zip((3, 2), caught, strict=True)] == [True, True]
         assert manager.checkpoint.state["step"] == 1
-        with pytest.warns(UserWarning, match="Passed over") as caught:
+        with pytest.warns(UserWarning, match="Skipped") as caught:
             assert replicant.latest_checkpoint(tmp_path) == f"{tmp_path}/ckpt-1"
         assert re.search(r"ckpt-3: .*arrays\.bin is damaged: 'state/weights'", str(caught[0].message))
         assert re.search(r"ckpt-2: There is no readable checkpoint", str(caught[1].message))
@@ -352,7 +352,9 @@ def planted_name(lock: Path, target: Path) -> None:
     lock.hardlink_to(target)
 
 
-@pytest.mark.parametrize(("plant", "what"), [(planted_link, "a symbolic link"), (planted_name, "a file that has another name")])
+@pytest.mark.parametrize(
+    ("plant", "what"), [(planted_link, "a symbolic link"), (planted_name, "a file that also has another name")]
+)
 def test_a_planted_lock_does_not_lead_to_another_file(tmp_path: Path, plant: Any, what: str) -> None:
     victim = tmp_path / "victim.txt"
     victim.write_text("precious")
@@ -360,7 +362,7 @@ def test_a_planted_lock_does_not_lead_to_another_file(tmp_path: Path, plant: Any
     plant(tmp_path / "run" / ".replicant.lock", victim)
     with manager_of(tmp_path / "run") as manager:
         with pytest.raises(
-            CheckpointError, match=rf"\.replicant\.lock is {what}.*, and nothing that Replicant made: writing to it"
+            CheckpointError, match=rf"\.replicant\.lock is {what}.*, so Replicant did not make it, and writing to it"
         ):
             manager.save()
         assert names(tmp_path / "run") == []
@@ -377,7 +379,7 @@ def test_a_planted_lock_that_leads_nowhere_makes_no_file(tmp_path: Path) -> None
 
 def test_a_pipe_in_the_place_of_the_lock_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".replicant.lock")
-    with manager_of(tmp_path) as manager, pytest.raises(CheckpointError, match="is no regular file, and nothing that Replicant"):
+    with manager_of(tmp_path) as manager, pytest.raises(CheckpointError, match="is not a regular file, so Replicant"):
         manager.save()
 
 
@@ -388,7 +390,7 @@ def test_a_lock_file_of_another_user_is_not_overwritten(tmp_path: Path) -> None:
     os.chown(lock, 12345, -1)
     with (
         manager_of(tmp_path) as manager,
-        pytest.raises(CheckpointError, match="is a file of user 12345, and neither yours nor the"),
+        pytest.raises(CheckpointError, match="is a file of user 12345, who is neither you nor the"),
     ):
         manager.save()
     assert lock.read_text() == "theirs"
@@ -450,7 +452,7 @@ def test_wherever_a_byte_flips_or_a_file_ends_the_one_before_is_used(tmp_path: P
             damaged = bytearray(whole)
             damaged[position] ^= 1 << int(rng.integers(8))
             file.write_bytes(damaged if number % 4 < 2 else whole[:position])
-            with pytest.warns(UserWarning, match=r"Passed over the checkpoint .*ckpt-2: "):
+            with pytest.warns(UserWarning, match=r"Skipped the checkpoint .*ckpt-2: "):
                 assert manager.restore_or_initialize() == first
             assert {key: (layer["kernel"].tobytes(), layer["step"]) for key, layer in state.items()} == expected
             file.write_bytes(whole)

@@ -113,7 +113,7 @@ def test_the_name_says_which_way(name: str, mode: str) -> None:
     "name", ["score", "reward", "", "lr", "inaccuracy", "neg_mean_squared_error", "minus_accuracy", "loss_accuracy", "auc_drop"]
 )
 def test_a_name_that_does_not_say_it_is_an_error(name: str) -> None:
-    message = rf"best_metric='{name}': whether more or less of it is better cannot be told from the name\. Pass best_mode='max' if"
+    message = rf"best_metric='{name}': the name does not say whether more or less is better\. Pass best_mode='max' if"
     with pytest.raises(ArgumentError, match=message):
         direction_of(name)
 

@@ -99,7 +99,7 @@ DAMAGE = {
     "no checksum": (lambda p: edit_manifest(p, checksum=None), r"manifest\.json is damaged: its checksum is \d+, but it says None"),
     "other white space": (
         lambda p: (p / "manifest.json").write_text(json.dumps(json.loads((p / "manifest.json").read_text()))),
-        r"manifest\.json is damaged: it says what it should, but is not written as it was",
+        r"manifest\.json is damaged: its contents are right, but it is not written in the usual way",
     ),
     "newer version": (
         lambda p: edit_manifest(p, version=3, signed=True),
@@ -157,7 +157,7 @@ def test_an_unknown_dtype_is_named(saved: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_an_existing_path_is_never_overwritten(saved: Path) -> None:
     before = (saved / "arrays.bin").read_bytes()
-    with pytest.raises(CheckpointError, match=r"ckpt exists already, and a checkpoint is never overwritten"):
+    with pytest.raises(CheckpointError, match=r"ckpt already exists, and a checkpoint is never overwritten"):
         _storage.write(saved, {}, {})
     assert (saved / "arrays.bin").read_bytes() == before
 
@@ -234,7 +234,7 @@ def test_write_takes_the_path_as_it_is_and_does_not_count(tmp_path: Path) -> Non
     checkpoint = counter()
     assert checkpoint.write(tmp_path / "final") == f"{tmp_path}/final"
     assert checkpoint.save_counter == 0
-    with pytest.raises(CheckpointError, match="final exists already"):
+    with pytest.raises(CheckpointError, match="final already exists"):
         checkpoint.write(tmp_path / "final")
 
 
@@ -286,5 +286,5 @@ def test_the_latest_is_complete(tmp_path: Path, damage: str) -> None:
     DAMAGE[damage][0](tmp_path / "ckpt-3")
     (tmp_path / ".ckpt-4.99-abcd.partial").mkdir()
     (tmp_path / ".ckpt-4.99-abcd.partial" / "arrays.bin").write_bytes(b"half")
-    with pytest.warns(UserWarning, match=r"Passed over the checkpoint .*ckpt-3: .*ckpt-3"):
+    with pytest.warns(UserWarning, match=r"Skipped the checkpoint .*ckpt-3: .*ckpt-3"):
         assert replicant.latest_checkpoint(tmp_path) == f"{tmp_path}/ckpt-2"

@@ -63,7 +63,7 @@ def test_nothing():
         "  process       0 of 1\n"
         "  on this host  0 of 1\n"
         "  because       no variable describes a cluster\n"
-        "  because       RANK=3 is set, but RANK and WORLD_SIZE are not both there"
+        "  because       RANK=3 is set, but RANK and WORLD_SIZE are not both set"
     )  # fmt: skip
 
 

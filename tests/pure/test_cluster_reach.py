@@ -40,7 +40,7 @@ def test_nobody_listens():
         server.bind(("127.0.0.1", 0))
         began = time.monotonic()
         with pytest.raises(
-            UnreachableError, match=r"Nobody answers at 127\.0\.0\.1:\d+ \(127\.0\.0\.1\) within 0\.5 s: .*refused.*Has process 0"
+            UnreachableError, match=r"Nobody answered at 127\.0\.0\.1:\d+ \(127\.0\.0\.1\) within 0\.5 s: .*refused.*Has process 0"
         ):
             check_reachable(address_of(server), 0.5)
         assert 0.4 < time.monotonic() - began < 5.0
@@ -57,7 +57,7 @@ def test_a_socket_that_met_itself_is_nobody(monkeypatch):
         return connection
 
     monkeypatch.setattr(socket, "create_connection", create_connection)
-    with pytest.raises(UnreachableError, match=r"Nobody answers at 127\.0\.0\.1:40000 "):
+    with pytest.raises(UnreachableError, match=r"Nobody answered at 127\.0\.0\.1:40000 "):
         check_reachable("127.0.0.1:40000", 0.3)
 
 
@@ -102,7 +102,7 @@ def test_a_name_that_appears_late_is_waited_for(monkeypatch, listener):
 def test_a_name_that_is_loopback_here_is_no_name_for_others(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 1))])
     with pytest.raises(
-        UnreachableError, match=r"'node1' stands for 127\.0\.1\.1 on this machine: a coordinator that listens there cannot"
+        UnreachableError, match=r"'node1' resolves to 127\.0\.1\.1 on this machine: other hosts cannot reach a coordinator"
     ):
         check_reachable("node1:1", 5.0, connect=False, from_other_hosts=True)
     assert check_reachable("node1:1", 5.0, connect=False) == ("127.0.1.1",)

@@ -55,7 +55,10 @@ def test_all_hear_who_is_there():
     ("claims", "message"),
     [
         ([(0, 3), (1, 3), (1, 3)], "Two workers have the process id 1: each needs its own.\n"),
-        ([(0, 2), (1, 3)], r"disagree on how many they are: \[2, 3\].\n  host pid 0  process 0 of 2\n  host pid 1  process 1 of 3"),
+        (
+            [(0, 2), (1, 3)],
+            r"disagree on how many of them there are: \[2, 3\].\n  host pid 0  process 0 of 2\n  host pid 1  process 1 of 3",
+        ),
     ],
     ids=["twice", "counts"],
 )
@@ -90,7 +93,7 @@ def test_a_port_that_is_taken():
         other.listen()
         (error,) = meet([(0, 2)], port=other.getsockname()[1])
     with pytest.raises(
-        ClusterError, match=r"Process 0 cannot listen at 127\.0\.0\.1:\d+: .*choose another one.*both have the process id 0"
+        ClusterError, match=r"Process 0 cannot listen at 127\.0\.0\.1:\d+: .*choose another port.*both have the process id 0"
     ):
         raise error
 
@@ -118,8 +121,8 @@ def test_an_address_that_is_not_this_hosts():
     error = call_as_process_0(f"127.0.0.1:{free_port()}", "192.0.2.1:1", 0.2)
     host = re.escape(socket.gethostname())
     message = (
-        rf"^Process 0 cannot listen at 192\.0\.2\.1:1, which is no address of this host \({host}\)\. If the coordinator is another "
-        r"host, this process must not have the process id \(TF_CONFIG's index\) 0: each worker needs its own\."
+        rf"^Process 0 cannot listen at 192\.0\.2\.1:1, which is not an address of this host \({host}\)\. If the coordinator is "
+        r"another host, this process must not have the process id \(TF_CONFIG's index\) 0: each worker needs its own\."
     )
     with pytest.raises(ClusterError, match=message):
         raise error
@@ -140,7 +143,7 @@ def test_somebody_else_answers_at_the_address():
         server.start()
         (error,) = meet([(1, 2)], port=other.getsockname()[1])
         server.join()
-    with pytest.raises(ClusterError, match="answered by something that is no process 0 of this job"):
+    with pytest.raises(ClusterError, match="is not process 0 of this job"):
         raise error
 
 
@@ -329,7 +332,7 @@ def meet_after(stranger, own, key="", keys=("", "")):
 def test_a_worker_of_another_job_is_told_so_and_the_others_go_on(own, stranger, why):
     strange, worker, chief = meet_after(stranger, own)
     assert strange.startswith("Process 0 (")
-    assert f"for one of another job: {why}. If these are two jobs, give each a" in strange
+    assert f"for one of another job: {why}. If these are two jobs, give each its" in strange
     assert worker == chief == (f"{own} 0", f"{own} 1")
 
 
@@ -358,7 +361,7 @@ def test_other_scripts_are_one_job_unless_they_contradict_each_other():
         assert chief.result(SECONDS)[0] == worker.result(SECONDS) == ("one without a name 0", "one without a name 1")
     (warning,) = chief.result()[1]
     assert warning.startswith(
-        "Worker 1 (one without a name 1) runs worker.py, and process 0 runs chief.py. If they are of one job, set"
+        "Worker 1 (one without a name 1) runs worker.py, and process 0 runs chief.py. If they belong to one job, set"
     )
 
 
@@ -372,7 +375,7 @@ def silently(*args, **options):
     ("claim", "message"),
     [
         ({"number": 0, "count": 3}, "Two workers have the process id 0"),
-        ({"number": 1, "count": 5}, "The workers disagree on how many they are"),
+        ({"number": 1, "count": 5}, "The workers disagree on how many of them there are"),
         (
             {"number": 1, "count": 3, "facts": {"jax": "2"}},
             "The workers run different versions",
@@ -412,7 +415,7 @@ def connected_claim(port, claim):
     ("keys", "message"),
     [
         (("k" * 32, ""), "process 0 has a REPLICANT_JOB_KEY and this worker has none: give all workers the same one"),
-        (("k" * 32, "l" * 32), "this worker has another REPLICANT_JOB_KEY than process 0"),
+        (("k" * 32, "l" * 32), "this worker's REPLICANT_JOB_KEY differs from that of process 0"),
         (("", "l" * 32), "this worker has a REPLICANT_JOB_KEY and process 0 has none: give all workers the same one"),
     ],
     ids=["none", "another", "here alone"],
@@ -450,11 +453,16 @@ def test_an_answer_without_the_key_is_not_believed():
         thread.start()
         answer = call(1, other.getsockname()[1], key=key)
         thread.join()
-    assert "does not know this worker's REPLICANT_JOB_KEY: give all workers the same one. If they have it, somebody else" in answer
+    assert (
+        "does not know this worker's REPLICANT_JOB_KEY: give all workers the same one. If they have the same one, something else"
+        in answer
+    )
 
 
 def test_a_key_that_can_be_guessed():
-    with pytest.raises(ClusterError, match=r"REPLICANT_JOB_KEY has 6 characters; a key needs at least 16 of them\. `openssl rand"):
+    with pytest.raises(
+        ClusterError, match=r"REPLICANT_JOB_KEY has 6 characters, but a key needs at least 16\. Make one with `openssl rand"
+    ):
         job_key({"REPLICANT_JOB_KEY": "secret"})
     assert (job_key({}), job_key({"REPLICANT_JOB_KEY": "k" * 16})) == ("", "k" * 16)
 
@@ -537,6 +545,6 @@ def test_a_claim_is_short_and_understood(texts):
 
 def test_a_claim_that_does_not_fit():
     with pytest.raises(
-        ClusterError, match=r"What this worker says of itself takes 1\d\d\d bytes, and process 0 reads 1024: .*shorter name"
+        ClusterError, match=r"This worker's claim has 1\d\d\d bytes, but process 0 reads at most 1024: .*shorter name"
     ):
         Claim(1, 2, '"' * 96, {}, JobName(*['"' * 96] * 3)).line("k" * 32, "a" * 32, "b" * 32)

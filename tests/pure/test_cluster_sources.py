@@ -95,7 +95,7 @@ def test_slurm_addresses_jobs_and_overrides():
     [
         (
             "SLURM_JOB_ID=1 SLURM_PROCID=0 SLURM_NTASKS=4",
-            "Slurm: SLURM_NTASKS=4, but this process was not started by srun: a batch script",
+            "Slurm: SLURM_NTASKS=4, but this process was not started by srun. A batch script",
         ),
         ("SLURM_JOB_ID=1 SLURM_PROCID=0 SLURM_NNODES=2", "Slurm: SLURM_NNODES=2, but this process was not started by srun"),
         (STEP + "SLURM_NTASKS=2", "Slurm: SLURM_PROCID is not set. Start the program with srun"),
@@ -104,11 +104,11 @@ def test_slurm_addresses_jobs_and_overrides():
         (TWO_NODES + "SLURM_PROCID=-1", "SLURM_PROCID='-1' is not a whole number from 0"),
         (TWO_NODES + "SLURM_PROCID=4", "Slurm: SLURM_PROCID=4 is outside SLURM_STEP_NUM_TASKS=4: it must be from 0 to 3"),
         (STEP + "SLURM_PROCID=0 SLURM_NTASKS=0", "Slurm: SLURM_NTASKS=0; there must be at least one process"),
-        (STEP + "SLURM_PROCID=0 SLURM_NTASKS=2", "SLURM_STEP_NODELIST or .* is not set: the nodes of 2 tasks are not known"),
+        (STEP + "SLURM_PROCID=0 SLURM_NTASKS=2", "SLURM_STEP_NODELIST or .* is not set, so the nodes of 2 tasks are not known"),
         (TWO_NODES + "SLURM_PROCID=0 SLURM_STEP_NODELIST=n[01", r"Host list 'n\[01', column 2: a bracket is not closed"),
         (
             TWO_NODES + "SLURM_PROCID=0 SLURM_STEP_TASKS_PER_NODE=2(x2),1",
-            r"is about 3 nodes, but SLURM_STEP_NODELIST=n\[01-02\] has 2",
+            r"describes 3 nodes, but SLURM_STEP_NODELIST=n\[01-02\] has 2",
         ),
         (
             TWO_NODES + "SLURM_PROCID=0 SLURM_STEP_TASKS_PER_NODE=2,1",
@@ -116,22 +116,28 @@ def test_slurm_addresses_jobs_and_overrides():
         ),
         (
             STEP + "SLURM_PROCID=0 SLURM_NTASKS=3 SLURM_NODELIST=a,b",
-            "3 tasks on 2 nodes, and SLURM_STEP_TASKS_PER_NODE or .* is not set",
+            "3 tasks on 2 nodes, but SLURM_STEP_TASKS_PER_NODE or .* is not set",
         ),
         (
             TWO_NODES + "SLURM_PROCID=1 SLURM_NODEID=1",
-            "SLURM_PROCID=1 should have SLURM_NODEID=0 by its node list and tasks per node, but",
+            "by the node list and the tasks per node, SLURM_PROCID=1 should have SLURM_NODEID=0, but",
         ),
         (
             TWO_NODES + "SLURM_PROCID=1 SLURM_LOCALID=0",
-            "SLURM_PROCID=1 should have SLURM_LOCALID=1 .* but it is 0. Use --distribution=",
+            "SLURM_PROCID=1 should have SLURM_LOCALID=1, but it has 0. Use --distribution=",
         ),
         (
             TWO_NODES + "SLURM_PROCID=1 SLURM_DISTRIBUTION=arbitrary",
-            "SLURM_DISTRIBUTION='arbitrary' is not known; it is block, cyclic or",
+            "SLURM_DISTRIBUTION='arbitrary' is not known. It must be block, cyclic or",
         ),
-        (TWO_NODES + "SLURM_PROCID=1 SLURM_DISTRIBUTION=plane", "SLURM_DISTRIBUTION='plane' needs a size from 1, as in 'plane=4'"),
-        (TWO_NODES + "SLURM_PROCID=1 SLURM_HET_SIZE=2", "SLURM_HET_SIZE=2: heterogeneous jobs have a node list for each component"),
+        (
+            TWO_NODES + "SLURM_PROCID=1 SLURM_DISTRIBUTION=plane",
+            "SLURM_DISTRIBUTION='plane' needs a size of at least 1, as in 'plane=4'",
+        ),
+        (
+            TWO_NODES + "SLURM_PROCID=1 SLURM_HET_SIZE=2",
+            "SLURM_HET_SIZE=2: heterogeneous jobs have one node list for each component",
+        ),
         (TWO_NODES + "SLURM_PROCID=1 JAX_COORDINATOR_PORT=0", "JAX_COORDINATOR_PORT=0: a port is from 1 to 65535"),
         (
             TWO_NODES + "SLURM_PROCID=1 JAX_COORDINATOR_ADDRESS=n01",
@@ -145,11 +151,11 @@ def test_slurm_mistakes(variables, message):
 
 
 def test_slurm_mistakes_in_arguments():
-    with pytest.raises(ClusterError, match=r"jobs=\{'worker': 3\} are 3 tasks, but the step has 4"):
+    with pytest.raises(ClusterError, match=r"jobs=\{'worker': 3\} have 3 tasks, but the step has 4"):
         SlurmClusterResolver({"worker": 3}, environ=env(TWO_NODES + "SLURM_PROCID=1"))
     with pytest.raises(ClusterError, match=r"tasks_per_node adds up to 2 tasks on 1 node\(s\), but SLURM_STEP_NUM_TASKS=4"):
         SlurmClusterResolver(tasks_per_node={"a": 2}, environ=env(TWO_NODES + "SLURM_PROCID=1"))
-    with pytest.raises(ClusterError, match="SLURM_JOB_ID is not set: this process is not part of a Slurm job"):
+    with pytest.raises(ClusterError, match="SLURM_JOB_ID is not set, so this process is not part of a Slurm job"):
         SlurmClusterResolver(environ={})
 
 
@@ -198,7 +204,7 @@ def test_kubernetes_arguments():
     [
         (
             "JOB_COMPLETION_INDEX=1",
-            "JOB_COMPLETION_INDEX is set, but not how many pods train together. Set JAX_NUM_PROCESSES to the Job's",
+            "JOB_COMPLETION_INDEX is set, but the number of pods that train together is not. Set JAX_NUM_PROCESSES to",
         ),
         ("JOB_COMPLETION_INDEX=a", "JOB_COMPLETION_INDEX='a' is not a whole number"),
         (JOB + "JOB_COMPLETION_INDEX=3", "Kubernetes: the process id=3 is outside JAX_NUM_PROCESSES=3: it must be from 0 to 2"),
@@ -208,7 +214,7 @@ def test_kubernetes_arguments():
         ),
         (
             JOBSET + "JOB_COMPLETION_INDEX=1 HOSTNAME=js-w-1-1",
-            "this is a pod of job 1 of a JobSet, but how many pods each job has is not",
+            "this is a pod of job 1 of a JobSet, but the number of pods of each job is not",
         ),
         (JOBSET + "JOB_COMPLETION_INDEX=1 HOSTNAME=js-w-1-1 JOB_INDEX=0", "JOB_INDEX=0, but HOSTNAME=js-w-1-1 is a pod of job 1"),
         (JOBSET + "JOB_COMPLETION_INDEX=2 PROCESSES_IN_JOB=2", "JOB_COMPLETION_INDEX=2 is outside PROCESSES_IN_JOB=2"),
@@ -269,14 +275,14 @@ def test_open_mpi_ports_and_absence():
     [
         (
             "OMPI_COMM_WORLD_RANK=0",
-            "Open MPI: OMPI_COMM_WORLD_SIZE or JAX_NUM_PROCESSES is not set. PMIx tells a process its rank but not",
+            "Open MPI: OMPI_COMM_WORLD_SIZE or JAX_NUM_PROCESSES is not set. PMIx tells a process its rank, but not",
         ),
         ("PMIX_RANK=1 PMIX_NAMESPACE=prterun-a-1@1", "pass -x JAX_NUM_PROCESSES=N to the launcher"),
         ("PMIX_RANK=one", "PMIX_RANK='one' is not a whole number"),
         ("OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=2 is outside OMPI_COMM_WORLD_SIZE=2"),
         (
             "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2",
-            "neither OMPI_MCA_orte_hnp_uri nor PMIX_NAMESPACE tells on which host mpirun",
+            "neither OMPI_MCA_orte_hnp_uri nor PMIX_NAMESPACE says on which host mpirun",
         ),
         (
             OMPI5 + "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_RANK=2",
@@ -360,10 +366,13 @@ def test_jax_variables(variables, expected):
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ("JAX_PROCESS_ID=1", "JAX variables: JAX_NUM_PROCESSES or JAX_PROCESS_COUNT is not set. Set it beside JAX_PROCESS_ID=1."),
+        (
+            "JAX_PROCESS_ID=1",
+            "JAX variables: JAX_NUM_PROCESSES or JAX_PROCESS_COUNT is not set. Set it together with JAX_PROCESS_ID=1.",
+        ),
         ("JAX_PROCESS_ID=a JAX_NUM_PROCESSES=2", "JAX_PROCESS_ID='a' is not a whole number"),
         ("JAX_PROCESS_ID=2 JAX_NUM_PROCESSES=2", "JAX_PROCESS_ID=2 is outside JAX_NUM_PROCESSES=2"),
-        ("JAX_PROCESS_ID=1 JAX_NUM_PROCESSES=2", "JAX_COORDINATOR_ADDRESS is not set: set it to the host:port of process 0"),
+        ("JAX_PROCESS_ID=1 JAX_NUM_PROCESSES=2", "JAX_COORDINATOR_ADDRESS is not set. Set it to the host:port of process 0"),
     ],
 )
 def test_jax_variable_mistakes(variables, message):

@@ -73,9 +73,9 @@ def test_what_is_no_cluster(cluster, error, message):
 def test_questions_without_an_answer():
     spec = ClusterSpec({**SPARSE, "evaluator": [None]})
     for ask in (spec.num_tasks, spec.task_indices, spec.job_tasks, lambda job: spec.task_address(job, 0)):
-        with pytest.raises(ClusterError, match=r"No such job in cluster: 'chief'\. It has \['worker', 'ps', 'evaluator'\]\."):
+        with pytest.raises(ClusterError, match=r"The cluster has no job 'chief'\. Its jobs are \['worker', 'ps', 'evaluator'\]\."):
             ask("chief")
-    with pytest.raises(ValueError, match=r"No task with index 1 in job 'ps'; its indices are \[0, 2\]\."):
+    with pytest.raises(ValueError, match=r"Job 'ps' has no task with index 1\. Its indices are \[0, 2\]\."):
         spec.task_address("ps", 1)
     with pytest.raises(
         ClusterError, match="address of task 0 of job 'evaluator' is not known: the launcher tells a process only the"
@@ -167,11 +167,11 @@ def test_who_a_task_is(cluster, task, expected):
             ("trainer", 0),
             "job 'trainer' is not known. A cluster's jobs are chief, master, worker, ps, evaluator.",
         ),
-        ({"chief": ["a:1", "b:1"]}, ("chief", 0), "job 'chief' has 2 tasks; there can be one at most."),
+        ({"chief": ["a:1", "b:1"]}, ("chief", 0), "job 'chief' has 2 tasks; there can be at most one."),
         (
             {"chief": ["a:1"], "master": ["b:1"]},
             ("chief", 0),
-            "jobs 'chief' and 'master' are two names of one thing; leave one out.",
+            "jobs 'chief' and 'master' are two names for the same thing. Leave one of them out.",
         ),
         (
             {"worker": ["a:1", "a:1"]},
@@ -214,12 +214,12 @@ def test_processes_that_do_not_form_one_group():
     check_group(dict(zip("ab", two, strict=True)))
     check_group({})
     with pytest.raises(
-        ClusterError, match=r"process id 0 is there twice\.\n  one  Membership\(process 0 of 2, coordinator a:1\)\n  two  "
+        ClusterError, match=r"two of them have the process id 0\.\n  one  Membership\(process 0 of 2, coordinator a:1\)\n  two  "
     ):
         check_group({"one": two[0], "two": two[0]})
     with pytest.raises(ClusterError, match=r"they disagree on the number of processes: \[2, 3\]\."):
         check_group({"one": two[0], "two": Membership(1, 3, "a:1")})
-    with pytest.raises(ClusterError, match=r"there are 1 of them, and each expects 2\."):
+    with pytest.raises(ClusterError, match=r"there are 1 of them, but each expects 2\."):
         check_group({"one": two[0]})
     with pytest.raises(ClusterError, match=r"they name different coordinators\.\n"):
         check_group({"one": two[0], "two": Membership(1, 2, "b:1")})

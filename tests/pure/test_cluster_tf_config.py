@@ -111,7 +111,7 @@ TWO = '{"cluster": {"worker": ["a:1", "b:1"]},\n "task": {"type": "worker", "ind
             "TF_CONFIG is not JSON: line 2, column 20, at '\"b:1\"]}}': Expecting ',' delimiter.",
         ),
         ('{"cluster":', "TF_CONFIG is not JSON: line 1, column 12, at its end: Expecting value."),
-        ("[" * 100_000, "TF_CONFIG is not JSON that anybody wrote: it is nested too deeply."),
+        ("[" * 100_000, "TF_CONFIG is nested too deeply to be JSON that somebody wrote."),
         ('{"cluster": {},\n "cluster": {}}', "TF_CONFIG, line 2, column 2: the key 'cluster' is there twice."),
         ('["a:1"]', 'TF_CONFIG, line 1, column 1: it must be an object, {"cluster": {...}, "task": {...}}. Received: [\'a:1\'].'),
         (
@@ -150,8 +150,8 @@ TWO = '{"cluster": {"worker": ["a:1", "b:1"]},\n "task": {"type": "worker", "ind
         ),
         ('{"cluster": {"boss": ["a:1"]}}', "TF_CONFIG, line 1, column 22 (cluster.boss): job 'boss' is not known."),
         ('{"task": "worker"}', 'TF_CONFIG, line 1, column 10 (task): "task" must be an object'),
-        (TWO.replace(', "index": 0', ""), "TF_CONFIG, line 2, column 10 (task): \"task\" lacks 'index'"),
-        (TWO.replace('"type": "worker", ', ""), "TF_CONFIG, line 2, column 10 (task): \"task\" lacks 'type'"),
+        (TWO.replace(', "index": 0', ""), "TF_CONFIG, line 2, column 10 (task): \"task\" has no 'index'"),
+        (TWO.replace('"type": "worker", ', ""), "TF_CONFIG, line 2, column 10 (task): \"task\" has no 'type'"),
         (
             TWO.replace("0}", "2}"),
             "TF_CONFIG, line 2, column 38 (task.index): index 2 is outside job 'worker', which has 2 task(s): it must",
@@ -188,7 +188,7 @@ def test_mistakes_in_arguments_are_said_to_be_there():
 
 def test_a_cluster_without_a_task():
     with pytest.raises(
-        ClusterError, match=r'TF_CONFIG describes a cluster but has no "task": add "task": \{"type": "worker", "index": 0\}'
+        ClusterError, match=r'TF_CONFIG describes a cluster, but has no "task": add "task": \{"type": "worker", "index": 0\}'
     ):
         find({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'})
 

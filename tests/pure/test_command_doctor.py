@@ -22,8 +22,8 @@ GOOD = {"replicant": "0.1.0", "jax": "0.10.2", "jaxlib": "0.10.2", "keras": "3.1
         ({"jax": "0.9.1", "jaxlib": "0.9.1"}, "fail", "jax 0.9.1 is too old: pip install 'jax>=0.10'"),
         ({"jaxlib": "0.9.1"}, "fail", "jax 0.10.2 and jaxlib 0.9.1 do not belong together"),
         ({"keras": "3.5.0"}, "fail", "keras 3.5.0 is too old: pip install 'keras>=3.12'"),
-        ({"keras": "4.0.0"}, "warn", "keras 4.0.0 is newer than what Replicant was tried with"),
-        ({"jax": "0.12.0", "jaxlib": "0.12.0"}, "warn", "jax 0.12.0 is newer than what Replicant was tried with"),
+        ({"keras": "4.0.0"}, "warn", "keras 4.0.0 is newer than the versions that Replicant was tested with"),
+        ({"jax": "0.12.0", "jaxlib": "0.12.0"}, "warn", "jax 0.12.0 is newer than the versions that Replicant was tested with"),
         ({"jax-cuda12-plugin": "0.8.0"}, "fail", "jax-cuda12-plugin 0.8.0 is for another jaxlib"),
     ],
 )

@@ -168,14 +168,18 @@ def test_imports(tmp_path, old, new):
     ("text", "construct", "advice"),
     [
         ("tf.image.resize(x, [2, 2])", "tf.image.resize", "Pillow or keras.ops.image, in dataset.map"),
-        ("tf.matmul(x, y, transpose_b=True)", "tf.matmul(x, y, transpose_b=True)", "has nothing for the argument 'transpose_b'"),
+        (
+            "tf.matmul(x, y, transpose_b=True)",
+            "tf.matmul(x, y, transpose_b=True)",
+            "has no equivalent of the argument 'transpose_b'",
+        ),
         ("tf.cast(*x)", "tf.cast(*x)", "it is called with * or **"),
         ("tf.while_loop(c, b, v)", "tf.while_loop", "jax.lax.while_loop"),
         ("tf.compat.v1.Session()", "tf.compat.v1.Session", "rewrite it for TensorFlow 2 first"),
         ("tf.distribute.experimental.Nothing()", "tf.distribute.experimental.Nothing", "Replicant has no such name"),
         ("tf.keras.layers.NoSuchLayer()", "tf.keras.layers.NoSuchLayer", "Keras 3 has no such name"),
         ("tf.summary.scalar('a', 1)", "tf.summary.scalar", "tensorboardX.SummaryWriter"),
-        ("tf.bitcast(x)", "tf.bitcast", "nothing stands for it"),
+        ("tf.bitcast(x)", "tf.bitcast", "there is no equivalent"),
         ("tf.print(x, output_stream=f)", "tf.print(x, output_stream=f)", "print(..., file=...)"),
         ("tf.TensorShape(x)", "tf.TensorShape(x)", "shapes are tuples"),
         ("tf.TensorSpec(shape=s)", "tf.TensorSpec(shape=s)", "with a tuple as its shape"),
@@ -186,7 +190,7 @@ def test_imports(tmp_path, old, new):
             "set_virtual_devices(n)",
         ),
         ("strategy.extended.update(v)", "strategy.extended", "use run, reduce or merge_call"),
-        ("optimizer.minimize(f, v)", "optimizer.minimize", "an optimizer of Keras 3 has no minimize"),
+        ("optimizer.minimize(f, v)", "optimizer.minimize", "in Keras 3, an optimizer has no minimize"),
         ("d = tf.data.Dataset.range(3); d.batch(2).window(2)", "window", "replicant.data.Dataset has no window"),
         ("tf.data.Dataset.range(3).map(f).scan(0, g)", "scan", "replicant.data.Dataset has no scan"),
         ("f(tf)", "tf", "the module itself is used as a value"),
@@ -303,9 +307,10 @@ def test_write_writes_and_the_status_says_that_something_is_left(tmp_path, capsy
     assert cli.main(["migrate", "--write", str(path)]) == 1
     assert path.read_text() == f"{REPLICANT}{HEAD}replicant.get_strategy()\ntf.bitcast(metric.reset_state())\n"
     assert capsys.readouterr().out == (
-        f"{path}: written\n\n{path}: Not translated, left as it is:\n"
-        "  3: tf.bitcast\n      nothing stands for it: write it with keras.ops, jax.numpy or Python\n"
-        f"\n{path}: Translated on an assumption: check:\n  3: metric.reset_states()\n      Keras 3 says reset_state\n"
+        f"{path}: written\n\n{path}: Not translated:\n"
+        "  3: tf.bitcast\n      there is no equivalent: write it with keras.ops, jax.numpy or Python\n"
+        f"\n{path}: Translated, but check the assumption:\n  3: metric.reset_states()\n"
+        "      in Keras 3, the method is called reset_state\n"
     )
     other = tmp_path / "other.py"
     other.write_text("x = 1\n")
@@ -316,9 +321,9 @@ def test_write_writes_and_the_status_says_that_something_is_left(tmp_path, capsy
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("program.py", b"def f(:\n", r"program\.py is no Python, at 1: "),
-        ("program.txt", b"", r"program\.txt is neither a script \(\.py\) nor a notebook \(\.ipynb\) nor a page"),
-        ("book.ipynb", b"{}", r"book\.ipynb is no notebook: KeyError\('cells'\)"),
+        ("program.py", b"def f(:\n", r"program\.py is not valid Python, at 1: "),
+        ("program.txt", b"", r"program\.txt must be a script \(\.py\), a notebook \(\.ipynb\), or a page"),
+        ("book.ipynb", b"{}", r"book\.ipynb is not a valid notebook: KeyError\('cells'\)"),
         ("program.py", b"\xff\xfe\xff", r"program\.py cannot be read: 'utf-8' codec can't decode"),
         ("program.py", None, r"program\.py cannot be read: .*No such file"),
     ],

@@ -17,7 +17,7 @@ def test_three_files_and_what_to_do_next(tmp_path, capsys):
         "  pip install -r requirements.txt",
         "  python fish.py --virtual-devices 2",
         "  python -m pytest test_fish.py",
-        "Then adapt what ADAPT marks.",
+        "Then change the places that are marked with ADAPT.",
     ]
 
 
@@ -34,7 +34,7 @@ def test_the_program_is_short_and_marks_what_to_adapt(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "2fish", "my-fish", "fish.py", "a/b", "class", "poisson_été"])
 def test_a_name_that_no_module_can_have(tmp_path, name):
-    with pytest.raises(errors.CommandError, match=r"cannot be the name of a Python module: use letters, digits and underscores"):
+    with pytest.raises(errors.CommandError, match=r"cannot be the name of a Python module\. Use letters, digits and underscores"):
         _new.write_project(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -50,14 +50,14 @@ def test_a_folder_that_exists_is_not_touched(tmp_path, capsys):
     (tmp_path / "fish" / "fish.py").write_text("mine")
     assert cli.main(["new", "fish", "--into", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
-        f"replicant new: {tmp_path}/fish exists already, and nothing in it was touched: remove it, or choose another name.\n"
+        f"replicant new: {tmp_path}/fish already exists, and nothing in it was changed. Remove it, or choose another name.\n"
     )
     assert (tmp_path / "fish" / "fish.py").read_text() == "mine"
 
 
 def test_a_place_that_cannot_be_written(tmp_path):
-    with pytest.raises(errors.CommandError, match=r"fish cannot be written \(No such file or directory\): choose another folder"):
+    with pytest.raises(errors.CommandError, match=r"fish cannot be written \(No such file or directory\)\. Choose another folder"):
         _new.write_project("fish", tmp_path / "missing")
     (tmp_path / "file").write_text("")
-    with pytest.raises(errors.CommandError, match=r"fish cannot be written \(Not a directory\): choose another folder with --into"):
+    with pytest.raises(errors.CommandError, match=r"cannot be written \(Not a directory\)\. Choose another folder with --into"):
         _new.write_project("fish", tmp_path / "file")

@@ -68,7 +68,7 @@ def test_a_missing_file_is_named(folder, name):
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(datasets.DataError, match=r"--data-dir .*/absent is no folder: name the one that holds train-"):
+    with pytest.raises(datasets.DataError, match=r"--data-dir .*/absent is not a folder: give the one with train-"):
         datasets.load("mnist", tmp_path / "absent")
 
 
@@ -78,14 +78,14 @@ def test_a_missing_folder_is_named(tmp_path):
         (lambda packed: b"<html>not found</html>", r"cannot be read \(Not a gzipped file.*\): fetch t10k-images"),
         (lambda packed: packed[: len(packed) // 2], r"cannot be read \(.*\): fetch t10k-images"),
         (lambda packed: packed[:20] + b"\xff" * 8 + packed[28:], r"cannot be read \(.*\): fetch t10k-images"),
-        (lambda packed: b"", r"is no IDX file of rank 3 \(it starts with \): fetch"),
+        (lambda packed: b"", r"is not an IDX file of rank 3 \(it starts with \): fetch"),
         (
             lambda packed: gzip.compress(b"\0\0\x08\x01\0\0\0\0"),
-            r"is no IDX file of rank 3 \(it starts with 00 00 08 01",
+            r"is not an IDX file of rank 3 \(it starts with 00 00 08 01",
         ),
         (
             lambda packed: gzip.compress(gzip.decompress(packed)[:-3]),
-            r"is damaged: its header says \(2, 2, 2\), that is 8 bytes, and 5 follow: fetch t10k-images",
+            r"is damaged: its header says \(2, 2, 2\), which is 8 bytes, but 5 follow: fetch t10k-images",
         ),
     ],
     ids=["not gzip", "cut", "changed", "empty", "labels for images", "short"],
@@ -99,7 +99,7 @@ def test_a_damaged_file_is_named(folder, damage, message):
 
 def test_images_without_their_labels_are_refused(folder):
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros(4, np.uint8))))
-    with pytest.raises(datasets.DataError, match=r"holds 3 images and .* 4 labels: they do not belong together"):
+    with pytest.raises(datasets.DataError, match=r"has 3 images, but .* has 4 labels: they do not belong together"):
         datasets.load("mnist", folder)
 
 
@@ -110,7 +110,7 @@ def test_a_failed_download_says_what_to_do_instead(monkeypatch):
         raise Exception("URL fetch failure on https://example.invalid")  # noqa: TRY002 - what Keras raises
 
     monkeypatch.setattr(keras.datasets.mnist, "load_data", fail)
-    with pytest.raises(datasets.DataError, match=r"could not download mnist \(URL fetch.*\): name .* --data digits"):
+    with pytest.raises(datasets.DataError, match=r"could not download mnist \(URL fetch.*\): give .* --data digits"):
         datasets.load("mnist")
 
 

@@ -174,14 +174,14 @@ def test_a_share_of_its_own_for_every_worker(run_workers):
 @pytest.mark.parametrize("nothing", [3, None, "text", b"bytes", len])
 def test_what_yields_no_batches(nothing):
     with pytest.raises(
-        ArgumentTypeError, match=rf"what yields global batches.*Received: {type(nothing).__name__}\. Make a dataset"
+        ArgumentTypeError, match=rf"an object that yields global batches.*Received: {type(nothing).__name__}\. Make a dataset"
     ):
         steps(nothing)
 
 
 def test_what_is_distributed_already_and_what_is_no_tensor():
     dataset = DistributedDataset(Dataset.range(4).batch(2), Topology(), cut)
-    with pytest.raises(ArgumentTypeError, match=r"distributed already. Loop over it"):
+    with pytest.raises(ArgumentTypeError, match=r"already distributed. Loop over it"):
         DistributedDataset(dataset, Topology(), cut)
     with pytest.raises(DatasetError, match="is a object, which is not a tensor"):
         steps([object()])
@@ -367,7 +367,7 @@ def test_a_damaged_position_of_a_tf_dataset(tf):
     again = iter(as_dataset(tf.data.Dataset.range(8).batch(4)))
     again.restore(json.loads(broken))
     with pytest.raises(
-        DatasetError, match=r"(?s)The position of a tf\.data\.Dataset is damaged: .*Begin again, or use an older one\."
+        DatasetError, match=r"(?s)The position of a tf\.data\.Dataset is damaged: .*Start a new pass, or use an older position\."
     ):
         next(again)
 

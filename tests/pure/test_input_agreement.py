@@ -184,7 +184,9 @@ def test_what_draws_from_other_random_states_is_refused(errors_of):
         def __call__(self):
             return iter(self.random.sample(range(8), 8))
 
-    message = "draws from a random generator whose state on worker 1 is not that on worker 0: the workers would read different"
+    message = (
+        "draws from a random generator whose state on worker 1 differs from that on worker 0. The workers would read different"
+    )
     assert errors_of(lambda worker: of_seed(3)) == [None, None]
     for error in errors_of(of_seed):
         assert error.startswith("from_generator(")
@@ -216,7 +218,7 @@ def test_what_may_differ_between_the_lists_of_files(errors_of, lines):
     assert errors_of(lambda worker: TextLineDataset(there if worker else here).batch(2)) == [None, None]
     lines("there/part/1.txt", 5)
     for error in errors_of(lambda worker: TextLineDataset(there if worker else here).batch(2)):
-        assert "different files of one name: " in error
+        assert "different files with the same name: " in error
         assert "1.txt' is 4 bytes on worker 0, 10 bytes on worker 1. Copy the data to every worker again" in error
     for error in errors_of(lambda worker: with_policy(TextLineDataset(here[: 2 + worker]).batch(2), "OFF")):
         assert error is None  # each worker's own
@@ -262,7 +264,7 @@ def test_arrays_that_nearly_agree_are_the_same(errors_of):
     texts = ["a", "b", "c"]
     assert errors_of(lambda worker: Dataset.from_tensor_slices(texts).batch(2)) == [None, None]
     assert all(
-        "on worker 2 are not those" in error
+        "on worker 2 differ from those" in error
         for error in errors_of(lambda worker: Dataset.from_tensor_slices(texts[::-1] if worker == 2 else texts).batch(2), 3)
     )
 
@@ -312,7 +314,7 @@ def test_a_keras_loop_that_cannot_begin_on_one_worker(run_workers, tmp_path):
 
     chief, other = run_workers(2, read)
     assert chief.startswith(
-        "Worker 1 could not begin a pass over its dataset, so this worker cannot go on either. It says: Dataset"
+        "Worker 1 could not begin a pass over its dataset, so this worker cannot continue either. It says: Dataset"
     )
     assert "holds the elements of another pipeline with the same steps: the function of map(" in chief
     assert other in chief

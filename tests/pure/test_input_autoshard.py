@@ -277,7 +277,7 @@ def test_files_that_are_only_listed_are_shared_when_asked(files):
     [
         (
             TextLineDataset,
-            r"FILE cannot share 2 files among 3 workers: each needs one at least\. Write the data to 3 files or more\. Or: Set `o",
+            r"FILE cannot share 2 files among 3 workers: each needs at least one\. Write the data to 3 files or more\. Or: Set `o",
         ),
         (lambda paths: TextLineDataset(paths[0]), "FILE cannot share 1 file among 3 workers"),
         (lambda paths: Dataset.range(8), r"among the 3 workers, but range\(0, 8, 1\) reads 0 files\. Set .*AutoShardPolicy\.DATA"),
@@ -323,7 +323,7 @@ def test_without_a_way_to_agree_such_shuffles_are_refused():
 @pytest.mark.parametrize("policy", [OFF, FILE])
 def test_what_can_end_at_different_steps_needs_a_way_to_agree(files, policy):
     dataset = with_policy(TextLineDataset(files(6, 6)).batch(4), policy)
-    with pytest.raises(DatasetError, match=r"2 workers can have different numbers of steps.*strategy for several workers"):
+    with pytest.raises(DatasetError, match=r"2 workers may have different numbers of steps.*strategy for several workers"):
         DistributedDataset(dataset, Topology(2, 0, 1), cut)
 
 

@@ -136,7 +136,7 @@ def test_a_file_of_other_elements_is_refused(tmp_path):
 
     list(Dataset.range(3).map(fn).cache(tmp_path / "kept"))
     pair = True
-    with pytest.raises(DatasetError, match=r"kept' holds elements like \*, but the pipeline makes those like \(\*, \*\)"):
+    with pytest.raises(DatasetError, match=r"kept' holds elements like \*, but the pipeline makes elements like \(\*, \*\)"):
         list(Dataset.range(3).map(fn).cache(tmp_path / "kept"))
 
 
@@ -146,7 +146,7 @@ def test_files_that_are_no_cache_or_damaged(tmp_path):
     whole = path.read_bytes()
     for broken in (b"", b"short", whole[:-1]):
         path.write_bytes(broken)
-        with pytest.raises(DatasetError, match=r"kept' is no cache file, or was cut off\. Delete the file"):
+        with pytest.raises(DatasetError, match=r"kept' is not a cache file, or was cut off\. Delete the file"):
             list(Dataset.range(3).cache(path))
     path.write_bytes(whole[:20] + b"?" + whole[21:])
     with pytest.raises(DatasetError, match=r"kept' is damaged in the record at byte 0\. Delete the file"):

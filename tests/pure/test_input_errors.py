@@ -57,7 +57,7 @@ NUMBERS = Dataset.range(4)
         (
             lambda: Dataset.from_tensors(object()),
             DatasetError,
-            "the element is a object, which is not a tensor. Give numbers, strings, arrays",
+            "the element is a object, which is not a tensor. Use numbers, strings, arrays",
         ),
         (
             lambda: NUMBERS.concatenate(NUMBERS.enumerate()),
@@ -97,12 +97,12 @@ def test_refused_at_once(call, error, message):
         (
             Dataset.range(2).map(lambda n: (n, n) if n else n).batch(2),
             ElementError,
-            r"map\(.*lambda.*\) must return one structure for all elements. It returned \*, then \(\*, \*\)",
+            r"map\(.*lambda.*\) must return the same structure for all elements. It returned \*, then \(\*, \*\)",
         ),
         (
             Dataset.range(2).map(lambda n: (n, n) if n else n).shuffle(1).batch(2),
             ElementError,
-            r"must have one structure. Found: \*.* and \(\*, \*\)",
+            r"must have the same structure. Found: \*.* and \(\*, \*\)",
         ),
         (Dataset.range(2).map(lambda n: object()), DatasetError, "the element is a object, which is not a tensor"),
         (Dataset.range(2).map(lambda n: {"k": [[1], [1, 2]]}), DatasetError, r"component \['k'\] is not a tensor"),

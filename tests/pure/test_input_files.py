@@ -178,16 +178,16 @@ def test_a_file_that_is_cut_off(tmp_path, keep, what):
 def test_compressed_files_that_are_cut_off_or_damaged(tmp_path, compression):
     whole = write(tmp_path / "a", RECORDS, compression).read_bytes()
     (tmp_path / "cut").write_bytes(whole[:-5])
-    with pytest.raises(DatasetError, match=rf"cut' is not a whole {compression} file: it ends in the middle of the compr"):
+    with pytest.raises(DatasetError, match=rf"cut' is not a complete {compression} file: it ends in the middle of the compr"):
         list(TFRecordDataset(tmp_path / "cut", compression))
     (tmp_path / "wrong").write_bytes(b"?" + whole[1:])
-    with pytest.raises(DatasetError, match=rf"wrong' is not a whole {compression} file: .*incorrect header check"):
+    with pytest.raises(DatasetError, match=rf"wrong' is not a complete {compression} file: .*incorrect header check"):
         list(TFRecordDataset(tmp_path / "wrong", compression))
 
 
 def test_a_compressed_file_that_is_read_as_plain_names_the_remedy(tmp_path):
     path = write(tmp_path / "a", RECORDS, "GZIP")
-    with pytest.raises(DatasetError, match=r'record at byte 0: the checksum of its length.*give compression_type="GZIP"'):
+    with pytest.raises(DatasetError, match=r'record at byte 0: the checksum of its length.*pass compression_type="GZIP"'):
         list(TFRecordDataset(path))
 
 

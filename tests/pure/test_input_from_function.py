@@ -179,7 +179,7 @@ def test_elements_of_one_step_that_do_not_fit():
         return Dataset.range(2) if context.input_pipeline_id else Dataset.range(2).map(lambda x: (x, x))
 
     dataset = from_function(dataset_fn, Topology(replicas_per_worker=2), options=PER_REPLICA)
-    with pytest.raises(ElementError, match=r"one structure.*Found \(\*, \*\) and \*"):
+    with pytest.raises(ElementError, match=r"the same structure.*Found \(\*, \*\) and \*"):
         list(dataset)
 
 
@@ -323,7 +323,7 @@ def test_a_worker_that_cannot_know_the_form_says_so(run_workers):
             )
         )
 
-    with pytest.raises(DatasetError, match=r"This worker has no element at all.*output_signature"):
+    with pytest.raises(DatasetError, match=r"This worker has no elements, so it cannot know.*output_signature"):
         run_workers(2, worker_steps)
 
 
@@ -349,7 +349,7 @@ def test_a_position_after_the_own_end(run_workers):
 
 def test_a_cardinality_that_was_a_lie_is_found():
     assert [KnownEnd(2).reached(step, has_rows) for step, has_rows in [(0, True), (1, False), (2, False)]] == [False, False, True]
-    with pytest.raises(DatasetError, match=r"more than the 2 steps that its cardinality promised.*make it again"):
+    with pytest.raises(DatasetError, match=r"more than the 2 steps that its cardinality promised.*build it again"):
         KnownEnd(2).reached(2, has_rows=True)
 
 
@@ -371,7 +371,7 @@ def test_a_worker_that_cannot_read_stops_the_others(run_workers):
     assert first[0] == second[0] == [[[0, 1]]]
     assert first[1:] == (
         DatasetError,
-        "Worker 1 could not read its input at step 1, so this worker cannot go on either. That worker's own message says why.",
+        "Worker 1 could not read its input at step 1, so this worker cannot continue either. The message of that worker says why.",
     )
     assert second[1:] == (KeyError, "'broken'")
 

@@ -103,7 +103,7 @@ def test_what_a_generator_raises_keeps_its_type_and_gets_a_note(batch):
     iterator = iter(Dataset.from_generator(fails_after(2)).prefetch(8).batch(batch))
     with pytest.raises(KeyError, match="no more rows") as info:
         list(iterator)
-    assert info.value.__notes__ == ["Raised by the generator of `from_generator` instead of its element 2."]
+    assert info.value.__notes__ == ["The generator of `from_generator` raised this instead of yielding element 2."]
     assert traceback.extract_tb(info.value.__traceback__)[-1].name == "generate"
 
 

@@ -227,9 +227,7 @@ def test_a_position_without_the_orders_inside_of_functions_is_refused():
     state = iterator.state()
     assert state["position"].pop("orders")[1:] == [0, 0, 0]
     iterator.restore(state)
-    with pytest.raises(
-        DatasetError, match=r"does not say in which order shuffle\(3\) was, inside of a function of `interleave`.*older"
-    ):
+    with pytest.raises(DatasetError, match=r"does not contain the order of shuffle\(3\) inside a function of `interleave`.*older"):
         next(iterator)
     plain = iter(Dataset.range(3).flat_map(Dataset.range))  # where nothing depends on it
     old = plain.state()

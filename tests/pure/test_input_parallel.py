@@ -180,7 +180,7 @@ def test_quick_calls_are_passed_over(number, index):
 
 
 def test_structures_are_compared():
-    with pytest.raises(ElementError, match=r"must return one structure for all elements. It returned \*, then \(\*, \*\)"):
+    with pytest.raises(ElementError, match=r"must return the same structure for all elements. It returned \*, then \(\*, \*\)"):
         list(Dataset.range(2).map(lambda n: (n, n) if n else n, num_parallel_calls=2).batch(2))
 
 

@@ -140,7 +140,7 @@ def test_len():
     assert len(Dataset.range(5).batch(2)) == 3
     with pytest.raises(TypeError, match="length is infinite"):
         len(Dataset.range(5).repeat())
-    with pytest.raises(TypeError, match="length is unknown until it was read"):
+    with pytest.raises(TypeError, match="length is unknown until it has been read"):
         len(Dataset.range(5).filter(lambda x: True))
 
 

@@ -108,11 +108,11 @@ def test_memory_that_there_is(tmp_path, group, expected):
     ("wanted", "environ", "reason"),
     [
         (False, {}, "off: REPLICANT_KERNELS does not ask for it"),
-        (True, {"MALLOC_ARENA_MAX": "2"}, "off: MALLOC_ARENA_MAX is set already"),
+        (True, {"MALLOC_ARENA_MAX": "2"}, "off: MALLOC_ARENA_MAX is already set"),
         (
             True,
             {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=4"},
-            "off: GLIBC_TUNABLES sets glibc.malloc.mmap_max already",
+            "off: GLIBC_TUNABLES already sets glibc.malloc.mmap_max",
         ),
     ],
 )

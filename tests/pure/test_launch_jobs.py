@@ -83,13 +83,13 @@ spec:
   completionMode: Indexed
   completions: 4
   parallelism: 4
-  backoffLimit: 12  # each pod that fails counts, and one takes the others along
+  backoffLimit: 12  # every failed pod counts, and one failure ends the others
   podFailurePolicy:
     rules:
     - action: Ignore  # the node is taken away
       onPodConditions:
       - type: DisruptionTarget
-    - action: Ignore  # asked to leave, and everything is saved
+    - action: Ignore  # the pod was asked to leave, and has saved everything
       onExitCodes:
         operator: In
         values: [143]
@@ -141,13 +141,13 @@ def test_the_name_of_a_job(script: str, name: str) -> None:
 
 
 BAD_JOBS = [
-    ({"engine": "ray"}, r"--engine ray runs the job itself, so there is no file of it to print or submit\."),
+    ({"engine": "ray"}, r"--engine ray runs the job itself, so there is no job file to print or submit\."),
     ({"engine": "yarn"}, r"--engine 'yarn' is not known\. It is one of local, slurm, kubernetes, ray, mpi\."),
-    ({"engine": "slurm", "name": "My Job"}, r"--name 'My Job' is no name for a job: up to 40 lower-case letters"),
+    ({"engine": "slurm", "name": "My Job"}, r"--name 'My Job' is not a valid name\. Kubernetes allows up to 40 lower-case letters"),
     ({"engine": "kubernetes"}, r"--engine kubernetes needs --image"),
     ({"engine": "kubernetes", "image": "x", "hosts": ("a",)}, r"leave --hosts out"),
     ({"engine": "mpi", "hosts": ("a", "b:2")}, r"--hosts a,b:2 has room for 3 worker\(s\), but --workers is 4\."),
-    ({"engine": "mpi", "hosts": ("a:0",)}, r"--hosts: 'a:0' is not HOST or HOST:WORKERS"),
+    ({"engine": "mpi", "hosts": ("a:0",)}, r"--hosts: 'a:0' is neither HOST nor HOST:WORKERS"),
     ({"engine": "mpi", "hosts": ("a", "a")}, r"--hosts: 'a' is there twice\. Write a:N for N workers on it\."),
 ]
 
@@ -169,9 +169,9 @@ BAD_SETTINGS = [
     ({"start": float("nan")}, r"--start must be a positive number of seconds\. Got nan\."),
     ({"finish": float("inf")}, r"--finish must be a positive number of seconds\. Got inf\."),
     ({"stall": 0.0}, r"--stall must be a positive number of seconds\. Got 0\."),
-    ({"elastic": (0, 2)}, r"--elastic 0:2: the fewest workers must be from 1 to the most, 2\."),
-    ({"elastic": (3, 2)}, r"--elastic 3:2: the fewest workers must be from 1 to the most, 2\."),
-    ({"elastic": (2, 4)}, r"--elastic 2:4 does not contain --workers 1, with which the job starts\."),
+    ({"elastic": (0, 2)}, r"--elastic 0:2: the smallest number of workers must be from 1 to the largest, 2\."),
+    ({"elastic": (3, 2)}, r"--elastic 3:2: the smallest number of workers must be from 1 to the largest, 2\."),
+    ({"elastic": (2, 4)}, r"--elastic 2:4 does not include --workers 1, with which the job starts\."),
 ]
 
 
@@ -230,9 +230,9 @@ def test_gpus_are_shared_out() -> None:
 
     assert shares(None, ("0", "1", "2", "3")) == ["0,1", "2,3"]
     assert shares(1, ("4", "6", "7")) == ["4", "6"]
-    with pytest.raises(ConfigurationError, match=r"2 workers need 2 GPUs; this machine has 1 \(0\)"):
+    with pytest.raises(ConfigurationError, match=r"2 workers need 2 GPUs, but this machine has 1 \(0\)"):
         shares(None, ("0",))
-    with pytest.raises(ConfigurationError, match=r"2 workers with 2 GPU\(s\) each need 4 GPUs; this machine has 3"):
+    with pytest.raises(ConfigurationError, match=r"2 workers with 2 GPU\(s\) each need 4 GPUs, but this machine has 3"):
         shares(2, ("0", "1", "2"))
     assert accelerators_of({"JAX_PLATFORMS": "cuda,cpu"}, ["nvidia10", "nvidia9"]) == ("9", "10")
     assert accelerators_of({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"]) == ()
@@ -271,16 +271,22 @@ def test_what_follows_the_script_is_its_own() -> None:
 
 
 BAD_COMMANDS = [
-    (["nothing.py"], r"The script 'nothing.py' does not exist \(looked in .*\)\. For a module write -m nothing.py\."),
+    (["nothing.py"], r"The script 'nothing.py' does not exist \(looked in .*\)\. To run a module, write -m nothing.py\."),
     (["."], r"The script '.' is a directory without a __main__.py\."),
     (["--engine", "yarn", "x.py"], r"--engine 'yarn' is not known\. It is one of local, slurm, kubernetes, ray, mpi\."),
-    (["--submit", "x.py"], r"--submit is for other engines than local"),
-    (["--image", "i", "x.py"], r"--image is for other engines than local"),
-    (["--hosts", "a", "x.py"], r"--hosts is for other engines than local"),
-    (["--engine", "slurm", "--port", "5000", "x.py"], r"--port is for --engine local; slurm watches its workers itself\."),
-    (["--engine", "mpi", "--elastic", "1:2", "x.py"], r"--elastic is for --engine local; mpi watches its workers itself\."),
+    (["--submit", "x.py"], r"--submit is only for engines other than local"),
+    (["--image", "i", "x.py"], r"--image is only for engines other than local"),
+    (["--hosts", "a", "x.py"], r"--hosts is only for engines other than local"),
+    (
+        ["--engine", "slurm", "--port", "5000", "x.py"],
+        r"--port is only for --engine local, because slurm watches its workers",
+    ),
+    (
+        ["--engine", "mpi", "--elastic", "1:2", "x.py"],
+        r"--elastic is only for --engine local, because mpi watches its workers",
+    ),
     (["--engine", "mpi", "--engine-args", "'", "x.py"], r"--engine-args \"'\" cannot be split into words: No closing quotation\."),
-    (["--engine", "ray", "--elastic", "1:1", "x.py"], r"--elastic is for --engine local\. With --engine ray all workers"),
+    (["--engine", "ray", "--elastic", "1:1", "x.py"], r"--elastic works only with --engine local\. With --engine ray, all"),
     (["--engine", "ray", "--submit", "x.py"], r"--submit is not for --engine ray, which runs the job now, on nodes"),
     (["--log-dir", "x.py/logs", "x.py"], r"--log-dir 'x.py/logs' cannot be written: Not a directory\."),
 ]

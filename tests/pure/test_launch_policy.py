@@ -92,11 +92,11 @@ DESCRIPTIONS = [
     (KILLED, "was ended by SIGKILL"),
     (Failure(2, Kind.EXIT, 3), "ended with exit code 3"),
     (Failure(2, Kind.RAISED, 1, "ValueError: {}"), "failed: ValueError: {}"),
-    (Failure(2, Kind.FROZEN, 124, "30 s"), "gave no sign of life for 30 s, and was killed"),
+    (Failure(2, Kind.FROZEN, 124, "30 s"), "sent no heartbeat for 30 s, and was killed"),
     (Failure(2, Kind.LATE, 124, "300 s"), "did not come within 300 s after the first worker"),
-    (Failure(2, Kind.STUCK, 124, "300 s", "rank 1"), "made no step for 300 s after rank 1 had ended its program"),
-    (Failure(2, Kind.STALLED, 124, "60 s"), "made no step for 60 s"),
-    (Failure(2, Kind.LEFT, 1), "ended its program (exit code 0) while the others went on, which cannot without it"),
+    (Failure(2, Kind.STUCK, 124, "300 s", "rank 1"), "ran no step for 300 s after rank 1 had ended its program"),
+    (Failure(2, Kind.STALLED, 124, "60 s"), "ran no step for 60 s"),
+    (Failure(2, Kind.LEFT, 1), "ended its program (exit code 0) before the others, which cannot go on without it"),
     (Failure(2, Kind.PREEMPTED, 143), "was asked to leave (exit code 143)"),
     (Failure(2, Kind.LOST, 1, "WorkerLostError: x"), "could not go on without another worker: WorkerLostError: x"),
 ]
@@ -106,7 +106,7 @@ DESCRIPTIONS = [
 def test_descriptions_name_rank_host_step_and_log(failure: Failure, text: str) -> None:
     facts = {"host": "node1", "pid": 7, "step": 40, "log": "run/rank-2.log"}
     assert describe(failure, facts) == f"rank 2 (host node1, pid 7) {text}; its last step: 40; its log: run/rank-2.log"
-    assert "; it had made no step yet; " in describe(failure, {**facts, "step": 0})
+    assert "; it had run no step yet; " in describe(failure, {**facts, "step": 0})
 
 
 def beats(*marks: tuple[int, float, float]) -> Progress:

@@ -218,7 +218,9 @@ def test_without_ray(monkeypatch):
 @pytest.mark.parametrize("version", ["2.9.1", "2.51.1"])
 def test_a_ray_that_ignores_tokens(monkeypatch, version):
     monkeypatch.setitem(sys.modules, "ray", type("Ray", (), {"__version__": version}))
-    message = rf"Ray {re.escape(version)} is too old: at least 2\.52 is needed, because older versions ignore RAY_AUTH_MODE=token"
+    message = (
+        rf"Ray {re.escape(version)} is too old: Replicant needs at least 2\.52, because older versions ignore RAY_AUTH_MODE=token"
+    )
     with pytest.raises(ConfigurationError, match=message):
         cluster_ray.load_ray()
 

@@ -142,7 +142,7 @@ def test_it_raises_in_the_main_thread_whatever_that_waits_for(tmp_path: Path) ->
     watchdog = replicant.Watchdog(
         SHORT, first_step_seconds=SHORT, abort_seconds=2 * SHORT, on_abort="raise", file=tmp_path / "file"
     )
-    message = r"process \d+ on .*: step 2 \(reading\) took more than \d+\.\d s \(abort_seconds=0\.04\); what every thread did is in"
+    message = r"process \d+ on .*: step 2 \(reading\) took more than \d+\.\d s \(abort_seconds=0\.04\)\. The report shows what"
     for wait in (lambda: threading.Event().wait(LONG), lambda: time.sleep(LONG)):
         with watchdog:
             watchdog.beat("reading")
@@ -211,7 +211,7 @@ def test_times_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_one_watchdog_watches_one_loop() -> None:
-    with replicant.Watchdog(LONG) as watchdog, pytest.raises(ContextError, match=r"Watchdog: it is watching already"):
+    with replicant.Watchdog(LONG) as watchdog, pytest.raises(ContextError, match=r"Watchdog: it is already watching"):
         watchdog.start()
 
 
@@ -229,6 +229,6 @@ def test_raising_is_for_the_main_thread() -> None:
     thread.join()
     (error,) = errors
     assert error == (
-        "Watchdog(on_abort='raise') must be entered in the main thread, where it raises; this is 'trains'. "
+        "Watchdog(on_abort='raise') must be entered in the main thread, where it raises. This thread is 'trains'. "
         "Train in the main thread, or use on_abort='exit'."
     )

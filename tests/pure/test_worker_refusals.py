@@ -79,7 +79,7 @@ def test_small_values_are_the_chiefs():
 
 def test_positions_of_another_number_of_workers():
     dataset = DistributedDataset(Dataset.range(4).batch(2), Topology(), lambda rows, sizes: rows)
-    message = r"position was saved by 3 workers, .*; 1 cannot go on from there"
+    message = r"position was saved by 3 workers, .* so it cannot be continued with 1\."
     with iter(dataset) as iterator, pytest.raises(DatasetError, match=message):
         iterator.restore(iterator.state() | {"position": {"step": 0, "workers": [{}, {}, {}]}})
 
@@ -118,7 +118,7 @@ def test_one_world_per_process(monkeypatch):
     world = _multi_worker._the_world(Membership(0, 2, "h:1"), CommunicationOptions(timeout_seconds=3.0))
     assert world.timeouts.exchange == 3.0
     monkeypatch.setitem(_bootstrap._state, "world", world)
-    with pytest.raises(AlreadyStartedError, match="has met its workers already, as Membership"):
+    with pytest.raises(AlreadyStartedError, match="has already met the other workers, as Membership"):
         _bootstrap.start(Membership(0, 2, "h:1"))
 
 
@@ -141,5 +141,7 @@ def test_a_jax_that_has_moved_its_parts(monkeypatch):
     from jax._src import xla_bridge
 
     monkeypatch.delattr(xla_bridge, "backends_are_initialized")
-    with pytest.raises(ClusterError, match=r"has moved what Replicant connects .* \(backends_are_initialized\)\. Use a version"):
+    with pytest.raises(
+        ClusterError, match=r"has moved internals that Replicant uses to connect .* \(backends_are_initialized\)\. Use a version"
+    ):
         _bootstrap._Private()

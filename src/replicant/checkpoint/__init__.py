@@ -1,7 +1,7 @@
-"""Checkpoints: the values of models, optimizers, metrics, variables and counters, kept in folders that are whole or not there.
+"""Checkpoints: the values of models, optimizers, metrics, variables and counters, in folders that are complete or do not exist.
 
-``_objects`` names the values -> ``_values`` takes them to the host -> ``_storage`` writes and reads them -> ``_restore``
-gives them back. ``_appearing`` makes folders that are whole or not there, ``_lock`` keeps two programs apart.
+``_objects`` names the values -> ``_values`` copies them to the host -> ``_storage`` writes and reads them -> ``_restore``
+restores them. ``_atomic_folder`` makes folders that are complete or do not exist, and ``_lock`` keeps two programs apart.
 """
 
 from ._checkpoint import Checkpoint

@@ -1,6 +1,6 @@
-"""A folder that is filled under a temporary name and appears at one stroke, whatever happens to the process or the computer.
+"""A folder that is filled under a temporary name and appears in one step, whatever happens to the process or the computer.
 
-The temporary name says who writes, so what a killed process left can be told from what is being written and is removed.
+The temporary name says who writes, so leftovers of a killed process can be told from a write in progress, and removed.
 """
 
 import contextlib
@@ -19,15 +19,16 @@ from ..errors import CheckpointError
 from ._owner import Owner, is_running
 
 _PARTIAL = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-(\d+)-[0-9a-f]{8}\.partial")
-_CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # what fsync says of a folder where only files can be flushed
-_ABANDONED_SECONDS = 24 * 3600.0  # another computer's process cannot be asked; none takes a day to write
+_CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # errors of fsync for a folder if only files can be flushed
+_ABANDONED_SECONDS = 24 * 3600.0  # processes of other computers cannot be checked, but no write takes a day
 
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `path` at the end; after an error it is gone.
+    """Provide a folder to fill, which becomes `path` at the end, or is deleted after an error.
 
-    Raises CheckpointError if `path` exists, and, with `path` in place, if its name may not be on the disk.
+    Raises:
+        CheckpointError: If `path` exists, or if `path` is in place but its name may not be on the disk.
     """
     _require_free(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,20 +48,20 @@ def appearing(path: Path) -> Iterator[Path]:
         flush_folder(path.parent)
     except OSError as error:
         raise CheckpointError(
-            f"{path} is written and whole, but the file system did not confirm that its name is on the disk ({error}): after a "
-            "failure of this computer it could be missing."
+            f"{path} is written and complete, but the file system did not confirm that its name is on the disk ({error}), so it "
+            "could be missing after a failure of this computer."
         ) from error
 
 
 def _require_free(path: Path) -> None:
     if os.path.lexists(path):
         raise CheckpointError(
-            f"{path} exists already, and a checkpoint is never overwritten: choose another path, or delete it first."
+            f"{path} already exists, and a checkpoint is never overwritten. Choose another path, or delete it first."
         )
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what processes that are gone have half written or half deleted in `directory`."""
+    """Remove what dead processes left half written or half deleted in `directory`."""
     machine = Owner.current().machine
     for path in directory.iterdir():
         match = _PARTIAL.fullmatch(path.name)
@@ -73,12 +74,12 @@ def _is_abandoned(path: Path, match: re.Match[str], machine: str) -> bool:
         return not is_running(int(match[2]), int(match[3]))
     try:
         return time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
-    except OSError:  # somebody else has just removed it
+    except OSError:  # another process has just removed it
         return False
 
 
 def remove(path: Path) -> None:
-    """Delete the folder `path` at one stroke: it is whole, and then no checkpoint any more. Nothing happens if it is gone."""
+    """Delete the folder `path` in one step, so that it is never an incomplete checkpoint. Does nothing if it is gone."""
     owner = Owner.current()
     doomed = path.parent / f".{path.name}.{owner.machine}-{owner.pid}-{owner.started}-{secrets.token_hex(4)}.partial"
     with contextlib.suppress(FileNotFoundError):
@@ -87,7 +88,7 @@ def remove(path: Path) -> None:
 
 
 def write_durably(file: Path, data: bytes) -> None:
-    """Make the file `file`, and wait until it is on the disk."""
+    """Create `file`, and wait until it is on the disk."""
     with file.open("xb") as stream:
         stream.write(data)
         flush(stream)
@@ -100,7 +101,7 @@ def flush(stream: Any) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, where the file system can wait for that: some FUSE mounts cannot."""
+    """Wait until the names in a folder are on the disk, unless the file system (as some FUSE mounts) cannot wait for that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""``Checkpoint``: save objects and restore them."""
+"""``Checkpoint``: saves objects and restores them."""
 
 import functools
 import os
@@ -27,22 +27,25 @@ class Checkpoint:
     """Objects whose values are saved and restored together.
 
     Args:
-        objects: by name: Keras models, layers, optimizers, metrics, variables and seed generators; ``replicant.Variable``; numbers
-            and arrays (NumPy or JAX); iterators over datasets, and other objects with ``state()`` and ``restore(state)`` or
-            ``get_state()`` and ``set_state(state)``; dicts, lists, tuples and other pytrees of all these. The optimizer of a
-            compiled model is an object of its own.
+        objects: The objects by name: Keras models, layers, optimizers, metrics, variables and seed generators;
+            ``replicant.Variable``; numbers and arrays (NumPy or JAX); iterators over datasets, and other objects with ``state()``
+            and ``restore(state)`` or ``get_state()`` and ``set_state(state)``; dicts, lists, tuples and other pytrees of all these.
+            Pass the optimizer of a compiled model as an object of its own.
 
-    The objects are attributes: ``checkpoint.model``. Numbers, arrays and tuples cannot change in place, so after a restore the
-    attribute has their new values, and before saving assign the current ones: ``checkpoint.state = state``. Dicts and lists are
-    changed in place.
+    The objects are attributes: ``checkpoint.model``. Dicts and lists are changed in place. Numbers, arrays and tuples cannot be, so
+    after a restore the attribute has the new value; before saving, assign the current one: ``checkpoint.state = state``.
 
-    A checkpoint does not know about devices: save under one strategy, restore under another or none. A variable with one value
-    per replica is saved as its aggregate, and with its copies: the same number of replicas continues with them, another number
-    with the aggregate, split.
+    A checkpoint does not know about devices: save under one strategy, and restore under another or none. A variable with one value
+    per replica is saved as its aggregate and as its copies. The same number of replicas continues with the copies; another number
+    continues with the aggregate, which is split.
 
-    Raises ArgumentTypeError for something that cannot be saved, ArgumentError for a name that is taken.
-    Semantics: tf.train.Checkpoint; here a model or optimizer that has no variables yet is built when restored, where that is
-    possible. Otherwise it gets its values when it is first called, and objects that become attributes later get theirs then.
+    The semantics are those of tf.train.Checkpoint, except that a model or optimizer that has no variables yet is built by the
+    restore, if possible. Otherwise it gets its values when it is first called. Objects that become attributes later get theirs
+    then.
+
+    Raises:
+        ArgumentTypeError: If an object cannot be saved.
+        ArgumentError: If a name is taken.
 
     >>> import tempfile, replicant
     >>> step = replicant.Variable(3)
@@ -70,14 +73,16 @@ class Checkpoint:
 
     @property
     def save_counter(self) -> int:
-        """The number of the last checkpoint that was saved or restored; 0 before."""
+        """The number of the last checkpoint that was saved or restored, or 0 if there is none."""
         return self._save_counter
 
     def save(self, prefix: str | os.PathLike[str], options: CheckpointOptions | None = None) -> str:
-        """Save to the folder ``prefix-n`` and return its path; n is the next number that nothing in that directory has.
+        """Save to the folder ``prefix-n`` and return its path; n is the next unused number in that directory.
 
-        Raises CheckpointError if it cannot be written, or if the one before, written in the background, could not; nothing of it is
-        left then. Raises ContextError inside ``run``, VariableError for a variable with one value per replica and no aggregation.
+        Raises:
+            CheckpointError: If the checkpoint, or the one before it in the background, cannot be written; nothing of it is left.
+            ContextError: If it is called inside ``run``.
+            VariableError: If a variable has one value per replica but no aggregation.
         """
         self._writer.wait()
         start = Path(prefix)
@@ -87,35 +92,41 @@ class Checkpoint:
         return path
 
     def write(self, path: str | os.PathLike[str], options: CheckpointOptions | None = None) -> str:
-        """Save to the folder `path`, which must not exist, and return it. Raises as ``save`` does."""
+        """Save to the folder `path`, which must not exist, and return it. It raises the same errors as ``save``."""
         self._writer.wait()
         return self._write(Path(path), self._save_counter, options)
 
     def sync(self) -> None:
-        """Wait until what is written in the background is on the disk.
+        """Wait until the background write is on the disk, as tf.train.Checkpoint.sync does.
 
-        Raises CheckpointError if it could not be written. Also done by ``save``, ``write`` and ``restore``, and at the end of the
-        program. Semantics: tf.train.Checkpoint.sync.
+        ``save``, ``write``, ``restore`` and the end of the program do it too.
+
+        Raises:
+            CheckpointError: If the checkpoint could not be written.
         """
         self._writer.wait()
 
     def restore(self, path: str | os.PathLike[str] | None) -> RestoreStatus:
-        """Give the objects the values that the checkpoint at `path` has for them.
+        """Restore the objects' values from the checkpoint at `path`.
 
         Args:
-            path: as returned by ``save``, ``write`` or ``latest_checkpoint``; with None nothing happens.
+            path: A path that ``save``, ``write`` or ``latest_checkpoint`` returned. With None, nothing happens.
 
-        Returns: what did not match, with ``assert_consumed()``, ``assert_existing_objects_matched()`` and ``expect_partial()``.
+        Returns:
+            The status, which holds what did not match, with ``assert_consumed()``, ``assert_existing_objects_matched()`` and
+            ``expect_partial()``.
 
-        Raises CheckpointError if the checkpoint is missing or damaged, if a value has another shape or dtype than its counterpart,
-        or if an optimizer cannot be built; no value has changed then. Raises ContextError inside ``run``.
+        Raises:
+            CheckpointError: If the checkpoint is missing or damaged, if the shape or dtype of a value differs, or if an optimizer
+                cannot be built. Then no value has changed.
+            ContextError: If it is called inside ``run``.
         """
         status, meta, _ = self._read("restore", path)
         self._save_counter = meta.get("save_counter", self._save_counter)
         return status
 
     def read(self, path: str | os.PathLike[str] | None) -> RestoreStatus:
-        """``restore`` of what ``write`` wrote: the number of the next ``save`` does not depend on it."""
+        """Restore what ``write`` wrote: like ``restore``, but without an effect on the number of the next ``save``."""
         return self._read("read", path)[0]
 
     def _read(self, what: str, path: str | os.PathLike[str] | None) -> tuple[RestoreStatus, dict[str, Any], list[np.ndarray]]:
@@ -145,7 +156,7 @@ class Checkpoint:
         extra_arrays: Sequence[np.ndarray] = (),
         then: Callable[[], None] = lambda: None,
     ) -> str:
-        """`extra` goes into the manifest, `extra_arrays` beside the others; `then` is called once the checkpoint is there."""
+        """Write a checkpoint. The manifest also holds `extra`; `then` is called once the checkpoint is there."""
         _require_eager("save")
         if self._restore is not None:
             self._restore.look().warn()
@@ -153,7 +164,7 @@ class Checkpoint:
         start_fetching(inventory.items.values())
         values = {key: fetch(item) for key, item in inventory.items.items()}
         waiting, waiting_descriptions = ({}, {}) if self._restore is None else self._restore.waiting()
-        meta, arrays = encode(values | waiting)  # what a model that was never called will get is saved as it was
+        meta, arrays = encode(values | waiting)  # values that wait for a model's first call are saved unchanged
         descriptions = {key: kind.describe(item, inventory) for key, item in inventory.objects.items() if (kind := kind_of(item))}
         descriptions |= waiting_descriptions
         meta |= {"save_counter": save_counter, "saved_at": time.time(), "objects": descriptions, "extra": extra or {}}
@@ -170,8 +181,10 @@ class Checkpoint:
 
     def _track(self, name: str, item: Any) -> None:
         if name.startswith("_") or hasattr(type(self), name):
-            raise ArgumentError(f"Checkpoint: {name!r} cannot be the name of an object, since Checkpoint uses it. Choose another.")
-        Inventory({name: item})  # says now, not after the first epoch, what cannot be saved
+            raise ArgumentError(
+                f"Checkpoint: {name!r} cannot be the name of an object, because Checkpoint uses it. Choose another name."
+            )
+        Inventory({name: item})  # reports what cannot be saved now, not after the first epoch
         is_new = name not in self._objects
         self._objects[name] = item
         if self._restore is None or not self._restore.has(name):

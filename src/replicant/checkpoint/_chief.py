@@ -1,4 +1,4 @@
-"""Checkpoints of several workers: all take part in saving, since some values are spread over them, and the chief writes."""
+"""Checkpoints of several workers. All take part in saving, because some values are spread over them; the chief writes."""
 
 import json
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from ..errors import CheckpointError
 
 
 def is_writer() -> bool:
-    """Whether this process is the one that writes and deletes."""
+    """Return whether this process is the one that writes and deletes."""
     world = _bootstrap.world()
     return world is None or world.is_chief
 
 
 def chiefs(label: str, make: Callable[[], Any]) -> Any:
-    """What `make` gives on the chief, on all workers: numbers, texts and lists of them. All workers call it."""
+    """Return on all workers what `make` returns on the chief: numbers, texts and lists of them. All workers call this."""
     world = _bootstrap.world()
     if world is None:
         return make()
@@ -23,9 +23,11 @@ def chiefs(label: str, make: Callable[[], Any]) -> Any:
 
 
 def write_once(write: Callable[[], None]) -> None:
-    """Let the chief write, or begin to; the others wait for it.
+    """Let the chief write, or begin to write, while the others wait.
 
-    Raises what `write` raises on the chief, and CheckpointError on the others.
+    Raises:
+        Exception: What `write` raises, on the chief.
+        CheckpointError: If `write` fails, on the other workers.
     """
     world = _bootstrap.world()
     if world is None:
@@ -45,7 +47,11 @@ def write_once(write: Callable[[], None]) -> None:
 
 
 def meet_before_reading(path: Any) -> None:
-    """The workers read what the chief has written to its end. Raises WorkerMismatchError if they read different checkpoints."""
+    """Let the workers meet before they read, so that the chief's write is complete.
+
+    Raises:
+        WorkerMismatchError: If they read different checkpoints.
+    """
     world = _bootstrap.world()
     if world is not None:
         world.agree("restore", str(path), "The workers are about to restore different checkpoints.")

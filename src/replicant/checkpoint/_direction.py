@@ -1,4 +1,4 @@
-"""Whether more or less of a metric is better, as far as its name says so."""
+"""Whether more or less of a metric is better, if its name says so."""
 
 import re
 from typing import Literal
@@ -21,15 +21,16 @@ _UP = """
     pearson_correlation concordance_correlation log_likelihood true_positives true_negatives
 """
 _KNOWN: dict[str, Mode] = {**dict.fromkeys(_DOWN.split(), "min"), **dict.fromkeys(_UP.split(), "max")}
-_TURNS = {"neg", "negative", "minus", "inverse", "inv"}  # words that turn the meaning of what follows round
+_TURNS = {"neg", "negative", "minus", "inverse", "inv"}  # words that reverse the meaning of what follows
 
 
 def direction_of(name: str) -> Mode:
-    """Whether the metric called `name` is to be low or high.
+    """Return whether a low or a high value of the metric `name` is better.
 
-    What counts is the end of the name, so "val_accuracy", "head_accuracy" and "accuracy_1" are accuracies, as in Keras's logs.
+    Only the end of the name counts, so "val_accuracy", "head_accuracy" and "accuracy_1" are accuracies, as in Keras's logs.
 
-    Raises ArgumentError if that cannot be told: the name is none that Keras's metrics have, or it contradicts itself.
+    Raises:
+        ArgumentError: If the name is not that of one of Keras's metrics, or contradicts itself.
 
     >>> direction_of("val_loss"), direction_of("head_accuracy"), direction_of("auc_2")
     ('min', 'max', 'max')
@@ -42,6 +43,6 @@ def direction_of(name: str) -> Mode:
         if not _TURNS.intersection(before) and all(_KNOWN.get(word, found) == found for word in before):
             return found
     raise ArgumentError(
-        f"best_metric={name!r}: whether more or less of it is better cannot be told from the name. Pass best_mode='max' if the "
-        "checkpoint with the highest value is the best, or best_mode='min' if it is the one with the lowest."
+        f"best_metric={name!r}: the name does not say whether more or less is better. Pass best_mode='max' if the checkpoint with "
+        "the highest value is the best, or best_mode='min' if it is the one with the lowest."
     )

@@ -1,4 +1,4 @@
-"""Look into a checkpoint without the objects that it was made of."""
+"""Looks into a checkpoint without the objects that it was made from."""
 
 import os
 from pathlib import Path
@@ -15,9 +15,12 @@ _MAX_NAMES = 20  # in a message
 
 
 def list_variables(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the values in the checkpoint at `path`, sorted by name; a Python number has the shape ().
+    """Return names and shapes of the values in the checkpoint at `path`, sorted by name; a Python number has the shape ().
 
-    Raises CheckpointError if there is none, or its manifest is damaged. Semantics: tf.train.list_variables.
+    This is the counterpart of tf.train.list_variables.
+
+    Raises:
+        CheckpointError: If there is no checkpoint, or its manifest is damaged.
 
     >>> import tempfile, replicant
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -31,13 +34,16 @@ def list_variables(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, .
 
 
 def load_variable(path: str | os.PathLike[str], name: str) -> Any:
-    """One value of the checkpoint at `path`, as NumPy array or Python number; the others are not read.
+    """Read one value of the checkpoint at `path`, as a NumPy array or Python number.
+
+    This is the counterpart of tf.train.load_variable. The other values are not read.
 
     Args:
-        path: of the checkpoint.
-        name: as ``list_variables`` tells it.
+        path: The path of the checkpoint.
+        name: The name of the value, as ``list_variables`` returns it.
 
-    Raises CheckpointError if there is no such checkpoint or value, or if it is damaged. Semantics: tf.train.load_variable.
+    Raises:
+        CheckpointError: If there is no such checkpoint or value, or it is damaged.
 
     >>> import tempfile, replicant
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -60,5 +66,5 @@ def load_variable(path: str | os.PathLike[str], name: str) -> Any:
 
 
 def _is_value(key: str) -> bool:
-    """Whether an array is a value of an object, and not what Replicant keeps beside it."""
+    """Whether an array is a value of an object, not one that Replicant stores in addition."""
     return not key.endswith(COPIES) and not key.startswith(".")

@@ -1,7 +1,6 @@
-"""Where values of a checkpoint that have no counterpart may come into being: in lists that grow, and under new keys of dicts.
+"""Where counterparts of a checkpoint's values may appear later: in lists that grow, and under new keys of dicts.
 
-Looking whether it is there costs a few dictionary
-accesses, since it is done before variables are used.
+A look for them costs only a few dictionary accesses, because it happens before every use of a variable.
 """
 
 import dataclasses
@@ -15,16 +14,16 @@ from ._objects import kind_of
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The path to something that is missing; or to an object of a library, and how many variables it had."""
+    """The path to something that is missing, or to an object of a library, with the number of variables that it had."""
 
     path: tuple[str, ...]
     num_variables: int | None = None
 
 
 def frontier(objects: Mapping[str, Any], keys: Sequence[str]) -> list[Place]:
-    """The places where the values of `keys` may come into being, each once.
+    """Return the places where the values of `keys` may appear, each once.
 
-    Those right in `objects` are left out: who adds an object says so.
+    Those directly in `objects` are left out, because adding an object is noticed anyway.
 
     >>> [place.path for place in frontier({"a": [1, {"x": 2}]}, ["a/1/y/0", "a/1/y/1", "a/2", "b"])]
     [('a', '1', 'y'), ('a', '2')]
@@ -38,7 +37,7 @@ def frontier(objects: Mapping[str, Any], keys: Sequence[str]) -> list[Place]:
 
 
 def is_there(objects: Mapping[str, Any], place: Place, *, thoroughly: bool) -> bool:
-    """Whether there is something at that place by now. `thoroughly`: objects of libraries are asked whether they may have grown."""
+    """Return whether there is something at that place now. If `thoroughly`, check whether objects of libraries have grown."""
     value = _at(objects, place.path)
     if value is None or place.num_variables is None:
         return value is not None
@@ -73,7 +72,7 @@ def _missing_part(objects: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _step(value: Any, rest: str) -> tuple[str, Any, str]:
-    """The next part of a path, what is there (None: nothing), and the rest of the path. Keys of dicts may hold slashes."""
+    """The next part of a path, the value there or None, and the rest of the path. Keys of dicts may contain slashes."""
     if isinstance(value, Mapping):
         for name in map(str, value):
             if rest == name or rest.startswith(f"{name}/"):

@@ -1,9 +1,9 @@
-"""A lock on a directory: one program at a time saves, counts and deletes there.
+"""A lock on a directory: only one program at a time saves, counts and deletes checkpoints there.
 
-The file ``.replicant.lock`` names its owner, and the operating system holds a lock on it, which ends with the process however that
-ends. Not every file system has such locks, and those of some network file systems hold on one computer only. So the owner also
-touches the file (``_sign_of_life.py``), and an owner on another computer is taken for gone when it has not done that for a while.
-Of one on this computer, its number and start time say whether it runs.
+The file ``.replicant.lock`` names its owner, and the operating system holds a lock on it, which ends with the process, however it
+ends. Not every file system has such locks, and those of some network file systems work on one computer only. So the owner also
+touches the file (``_sign_of_life.py``), and an owner on another computer counts as gone if it has not done that for a while.
+For an owner on this computer, its process number and start time say whether it is running.
 """
 
 import contextlib
@@ -25,16 +25,16 @@ from ._owner import Owner
 LOCK = ".replicant.lock"
 _HELD_BY_OTHERS = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _UNSUPPORTED = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
-_MAX_TRIES = 20  # only other programs that take and leave the lock at the same time cost one
-_SECONDS_FOR_OWNER = 2.0  # between making the file and writing the owner into it
-_SECONDS_FOR_RIVAL = 0.5  # for another computer that takes over at the same time to write its owner, too
+_MAX_TRIES = 20  # only other programs that take and release the lock at the same time cost a try
+_SECONDS_FOR_OWNER = 2.0  # from creating the file to writing the owner into it
+_SECONDS_FOR_RIVAL = 0.5  # for another computer that takes over at the same time to write its owner too
 _logger = logging.getLogger("replicant.checkpoint")
 
 
 class DirectoryLock:
-    """Held from ``acquire`` to ``release``, to garbage collection or to the end of the process.
+    """A lock that is held from ``acquire`` to ``release``, to garbage collection or to the end of the process.
 
-    Within one process there may be several on a directory: two managers of one program are the program's own business.
+    One process may have several locks on a directory: two managers in one program are that program's own business.
     """
 
     def __init__(self, directory: Path):
@@ -42,12 +42,13 @@ class DirectoryLock:
         self._finalizer: Any = None
 
     def acquire(self) -> None:
-        """Take the lock; nothing happens if it is held already.
+        """Take the lock. Does nothing if it is already held.
 
-        Where an owner on another computer has gone without leaving, this waits until it has been silent for SILENCE_SECONDS.
+        If an owner on another computer is gone without having released it, this waits until it has been silent for SILENCE_SECONDS.
 
-        Raises CheckpointError if another program holds it, or has taken it over because this one was silent; or if the directory
-        cannot be written.
+        Raises:
+            CheckpointError: If another program holds the lock, or has taken it over because this one was silent, or if the
+                directory cannot be written to.
         """
         if self._finalizer is not None and self._finalizer.alive and os.getpid() == self._pid:
             _require_kept(self.path.parent.resolve() / LOCK)
@@ -55,7 +56,7 @@ class DirectoryLock:
         self._pid = os.getpid()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            path = self.path.parent.resolve() / LOCK  # what it is itself, not what a link in its place leads to
+            path = self.path.parent.resolve() / LOCK  # the directory's real path, but not the target of a link at the file itself
             held = _held.get(path)
             if held is None or held.pid != self._pid:
                 held = _held[path] = _Held(_take(path), self._pid)
@@ -67,13 +68,13 @@ class DirectoryLock:
         self._finalizer = weakref.finalize(self, _leave, path, self._pid)
 
     def release(self) -> None:
-        """Give the lock back, if it is held."""
+        """Release the lock, if it is held."""
         if self._finalizer is not None:
             self._finalizer()
 
 
 class _Held:
-    """A lock of this process. A forked child has a copy of the table, but not the lock: `pid` tells."""
+    """A lock of this process. A forked child has a copy of the table but not the lock, as `pid` shows."""
 
     def __init__(self, descriptor: int, pid: int):
         self.descriptor, self.pid, self.count = descriptor, pid, 0
@@ -92,12 +93,12 @@ def _leave(path: Path, pid: int) -> None:
         del _held[path]
         held.touching.end()
         if _other_owner(path) is None:
-            path.unlink(missing_ok=True)  # first: nobody may lock a file that is about to go
+            path.unlink(missing_ok=True)  # first, because nobody may lock a file that is about to be deleted
         os.close(held.descriptor)
 
 
 def _other_owner(path: Path) -> tuple[Owner, float] | None:
-    """Who else has written its name into the file by now; None if nobody has, or if there is no file."""
+    """The other program that has written its name into the file, or None if there is no other program or no file."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
@@ -113,9 +114,9 @@ def _require_kept(path: Path) -> None:
     other = _other_owner(path)
     if other is not None:
         raise CheckpointError(
-            f"{path.parent} has been taken over by {_name_of(*other)}, because this program had given no sign of life for "
-            f"{_sign_of_life.SILENCE_SECONDS:g} s: it was stopped, or the disk was away. Nothing more is saved here. End this "
-            "program, or choose another directory."
+            f"{path.parent} has been taken over by {_name_of(*other)}, because this program gave no sign of life for "
+            f"{_sign_of_life.SILENCE_SECONDS:g} s: it was stopped, or the disk was not available. Nothing more is saved here. End "
+            "this program, or choose another directory."
         )
 
 
@@ -132,11 +133,11 @@ def _take(path: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    raise CheckpointError(f"{path} could not be locked: other programs take it and leave it all the time. Try again.")
+    raise CheckpointError(f"{path} could not be locked, because other programs keep taking and releasing it. Try again.")
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """Open the lock file, or make it; and whether it was made. Never what a link leads to; a pipe does not keep us waiting."""
+    """Open or create the lock file, and say whether it is new. Links are not followed, and a pipe does not block."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with contextlib.suppress(FileExistsError):
         return os.open(path, flags | os.O_EXCL, 0o644), True
@@ -149,26 +150,26 @@ def _open(path: Path) -> tuple[int, bool]:
 
 
 def _require_lock_file(path: Path, descriptor: int) -> None:
-    """What is opened is about to be truncated, and deleted in the end: somebody may have put something else there."""
+    """Check the file, which will be truncated and finally deleted: somebody may have put something else there."""
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode):
-        raise CheckpointError(_stranger(path, "no regular file"))
+        raise CheckpointError(_stranger(path, "not a regular file"))
     if state.st_nlink > 1:
-        raise CheckpointError(_stranger(path, "a file that has another name elsewhere, too"))
-    # The directory's owner can put anything there anyway; and on some network file systems nothing is ours, whoever made it.
+        raise CheckpointError(_stranger(path, "a file that also has another name elsewhere"))
+    # The directory's owner can put anything there anyway. On some network file systems, nothing is ours, whoever made it.
     if state.st_uid not in (os.geteuid(), path.parent.stat().st_uid):
-        raise CheckpointError(_stranger(path, f"a file of user {state.st_uid}, and neither yours nor the directory's owner's"))
+        raise CheckpointError(_stranger(path, f"a file of user {state.st_uid}, who is neither you nor the directory's owner"))
 
 
 def _stranger(path: Path, what: str) -> str:
     return (
-        f"{path} is {what}, and nothing that Replicant made: writing to it could destroy what it belongs to. Find out who put it "
+        f"{path} is {what}, so Replicant did not make it, and writing to it could destroy what it belongs to. Find out who put it "
         "there, and delete it, or choose a directory in which nobody else can write."
     )
 
 
 def _try_lock(descriptor: int) -> bool | None:
-    """Whether the open file is locked now; None where there are no locks."""
+    """Whether the open file is locked now, or None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -179,15 +180,16 @@ def _try_lock(descriptor: int) -> bool | None:
 
 
 def _seconds_to_doubt(path: Path, descriptor: int) -> float | None:
-    """For how long somebody else may turn out to have the file that was found; None: try again with a new file.
+    """For how long another owner of the file may still show up, or None to try again with a new file.
 
-    Raises CheckpointError if another program has it.
+    Raises:
+        CheckpointError: If another program has the file.
     """
     locked = _try_lock(descriptor)
     owner, since = _read_owner(descriptor)
     if locked and owner is not None and owner.shares_locks:
         return 0.0
-    if locked is not True and owner is not None and owner.is_gone:  # a child that it forked may hold the file open still
+    if locked is not True and owner is not None and owner.is_gone:  # a forked child may still hold the file open
         _remove(path, descriptor)
         return None
     if locked is False or (owner is not None and owner.is_here):
@@ -204,7 +206,7 @@ def _seconds_to_doubt(path: Path, descriptor: int) -> float | None:
 
 def _is_silent(path: Path, owner: Owner | None, since: float) -> bool:
     _logger.warning(
-        "%s was locked by %s. It is taken over as soon as that has given no sign of life for %g s.",
+        "%s was locked by %s. It is taken over once that process has given no sign of life for %g s.",
         path.parent,
         _name_of(owner, since),
         _sign_of_life.SILENCE_SECONDS,
@@ -216,8 +218,8 @@ def _is_silent(path: Path, owner: Owner | None, since: float) -> bool:
 
 
 def _remove(path: Path, descriptor: int) -> None:
-    """Delete the file that was opened, and no other one that somebody has made since."""
-    turn = path.with_name(f"{path.name}.turn")  # whoever makes it, deletes
+    """Delete the file that was opened, but not another one that somebody has created since."""
+    turn = path.with_name(f"{path.name}.turn")  # whoever creates this file may delete
     try:
         os.close(os.open(turn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -234,8 +236,8 @@ def _remove(path: Path, descriptor: int) -> None:
 
 def _refusal(path: Path, owner: Owner | None, since: float) -> str:
     return (
-        f"{path.parent} is in use by {_name_of(owner, since)}: two programs that save, count and delete in one directory would "
-        f"destroy each other's checkpoints. Choose another directory, or end that program. If it runs no more, delete {path}."
+        f"{path.parent} is in use by {_name_of(owner, since)}. Two programs that save, count and delete in one directory would "
+        f"destroy each other's checkpoints. Choose another directory, or end that program. If it no longer runs, delete {path}."
     )
 
 
@@ -247,7 +249,7 @@ def _name_of(owner: Owner | None, since: float) -> str:
 
 
 def _read_owner(descriptor: int) -> tuple[Owner | None, float]:
-    """Who has written its name into the file, and when. It may be about to."""
+    """Who has written its name into the file, and when. Waits a little for one that is about to."""
     deadline = time.monotonic() + _SECONDS_FOR_OWNER
     while (found := _owner_in(descriptor)) is None and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -257,7 +259,7 @@ def _read_owner(descriptor: int) -> tuple[Owner | None, float]:
 def _owner_in(descriptor: int) -> tuple[Owner, float] | None:
     try:
         fields = json.loads(os.pread(descriptor, 4096, 0))
-        time.localtime(fields["since"])  # raises if that is no time
+        time.localtime(fields["since"])  # raises if it is not a time
         return Owner(str(fields["host"]), str(fields["boot"]), int(fields["pid"]), int(fields["started"])), fields["since"]
     except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
         return None

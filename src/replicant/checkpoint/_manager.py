@@ -1,4 +1,4 @@
-"""``CheckpointManager``: a directory of numbered checkpoints, of which the right ones stay."""
+"""``CheckpointManager``: a directory of numbered checkpoints, which keeps the right ones."""
 
 import functools
 import os
@@ -24,22 +24,25 @@ class CheckpointManager:
     """Saves checkpoints in a directory of its own, deletes old ones, and finds the newest whole one.
 
     Args:
-        checkpoint: what is saved and restored.
-        directory: where; made when needed. From the first save to the end of the program no other program may save there.
-        max_to_keep: how many of the newest stay; None: all. The best one by metric stays too.
-        keep_checkpoint_every_n_hours: besides, one of those that would be deleted stays for ever, per so many hours of training.
-        checkpoint_name: the checkpoints are called ``name-1``, ``name-2``, ...
-        step_counter: a number or variable that counts steps; needed for `checkpoint_interval`.
-        checkpoint_interval: ``save`` does nothing before so many steps have passed since the last save.
-        init_fn: called by ``restore_or_initialize`` where there is nothing to restore.
-        best_metric: which of the metrics given to ``save`` decides what is best. Of equal ones the newest counts, and NaN and
-            infinite values never do.
-        best_mode: "max" or "min" says whether the highest or the lowest value is the best; "auto" tells it from the name, as
+        checkpoint: The checkpoint to save and restore.
+        directory: The directory to save in, which is created when needed. From the first save to the end of the program, no other
+            program may save there.
+        max_to_keep: How many of the newest checkpoints stay; None keeps all. The best one by metric stays too.
+        keep_checkpoint_every_n_hours: If set, one of those that would be deleted is kept forever per this many hours of training.
+        checkpoint_name: The base name: checkpoints are called ``name-1``, ``name-2``, ...
+        step_counter: A number or variable that counts steps, which `checkpoint_interval` needs.
+        checkpoint_interval: The number of steps that must pass between two saves; before that, ``save`` does nothing.
+        init_fn: A function that ``restore_or_initialize`` calls if there is nothing to restore.
+        best_metric: The name of the metric that decides which checkpoint is best, among those passed to ``save``. Of equal ones the
+            newest is the best; NaN and infinite values never count.
+        best_mode: "max" or "min" says whether the highest or the lowest value is the best. "auto" infers it from the name, as
             Keras's callbacks do.
 
-    Raises ArgumentError for values that contradict each other, and for a `best_metric` whose name does not say whether more or less
-    is better. Warns if the checkpoints in `directory` were judged by another metric or mode: the best by each of them stays.
-    Semantics: tf.train.CheckpointManager; `best_metric` is new.
+    It warns if the checkpoints in `directory` were judged by another metric or mode; the best by each of them stays. The semantics
+    are those of tf.train.CheckpointManager; `best_metric` is new.
+
+    Raises:
+        ArgumentError: If values contradict each other, or the name `best_metric` does not say whether more or less is better.
 
     >>> import tempfile, replicant
     >>> step = replicant.Variable(0)
@@ -86,40 +89,40 @@ class CheckpointManager:
         self._lock = DirectoryLock(self._prefix.parent)
         self._last_step: int | None = None
         self._last_preserved = time.time()
-        self._preserved: list[Saved] = []  # those that nothing will delete; the best one may be among them
+        self._preserved: list[Saved] = []  # those that will never be deleted; the best one may be among them
         self._saved = self._found()
         self._compare_judges()
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What is saved."""
+        """The checkpoint that is saved."""
         return self._checkpoint
 
     @property
     def directory(self) -> str:
-        """Where it is saved."""
+        """The directory that it is saved in."""
         return str(self._prefix.parent)
 
     @property
     def checkpoint_interval(self) -> int | None:
-        """Steps between two saves, if that was set."""
+        """The number of steps between two saves, if it was set."""
         return self._interval
 
     @property
     def checkpoints(self) -> list[str]:
-        """The paths of the checkpoints that may be deleted some day, oldest first."""
+        """The paths of the checkpoints that may be deleted later, oldest first."""
         self.sync()
         return [self._path(each.number) for each in self._saved]
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The path of the newest one, None if there is none. ``restore_or_initialize`` also checks that it is whole."""
+        """The path of the newest checkpoint, or None. ``restore_or_initialize`` also checks that it is not damaged."""
         self.sync()
         return self._path(self._saved[-1].number) if self._saved else None
 
     @property
     def best_checkpoint(self) -> str | None:
-        """The path of the best one by metric, None if there is none or no `best_metric`."""
+        """The path of the best checkpoint by metric, or None if there is none or no `best_metric`."""
         self.sync()
         judged = [each for each in (*self._preserved, *self._saved) if each.name == self._best_metric]
         best = best_of(judged, self._mode) if self._mode else None
@@ -132,18 +135,20 @@ class CheckpointManager:
         options: CheckpointOptions | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> str | None:
-        """Save under the next number, and delete what need not stay.
+        """Save under the next number, and delete checkpoints that need not stay.
 
         Args:
-            checkpoint_number: another number, such as that of the step.
-            check_interval: whether nothing is done before `checkpoint_interval` steps have passed.
-            options: how it is written; in the background, old ones are deleted once the new one is whole.
-            metrics: by name; the one called `best_metric` counts.
+            checkpoint_number: A number to use instead, such as that of the step.
+            check_interval: Whether to do nothing until `checkpoint_interval` steps have passed.
+            options: How to write. With a background write, old checkpoints are deleted once the new one is complete.
+            metrics: Metrics by name, of which the one called `best_metric` counts.
 
-        Returns: the path, None if nothing was done.
+        Returns:
+            The path, or None if nothing was done.
 
-        Raises ArgumentError if `best_metric` is not among `metrics`, CheckpointError if the checkpoint cannot be written or if
-        another program saves in the directory.
+        Raises:
+            ArgumentError: If `best_metric` is not among `metrics`.
+            CheckpointError: If the checkpoint cannot be written, or another program saves in the directory.
         """
         return self._save(functools.partial(self._metric, metrics), checkpoint_number, check_interval, options)
 
@@ -154,7 +159,7 @@ class CheckpointManager:
         check_interval: bool = True,
         options: CheckpointOptions | None = None,
     ) -> str | None:
-        """`metric` returns what the checkpoint is judged by, or None where nobody knows."""
+        """Save. `metric` returns the value that the checkpoint is judged by, or None if it is unknown."""
         self.sync()
         step = None if self._step_counter is None else int(self._step_counter)
         if check_interval and self._interval and _less(step, self._last_step, self._interval):
@@ -179,21 +184,27 @@ class CheckpointManager:
         return path
 
     def sync(self) -> None:
-        """Wait for what is written in the background. Raises CheckpointError if it could not be written."""
+        """Wait for the background write.
+
+        Raises:
+            CheckpointError: If the checkpoint could not be written.
+        """
         self._checkpoint.sync()
 
     def restore_or_initialize(self) -> str | None:
-        """Restore the newest checkpoint that is whole; damaged ones are passed over with a warning.
+        """Restore the newest checkpoint that is not damaged; damaged ones are skipped with a warning.
 
-        Returns: its path; None if there is none, after calling `init_fn`.
+        Returns:
+            Its path, or None if there is none; then `init_fn` was called.
 
-        Raises CheckpointError if it belongs to other objects, or to a newer version of Replicant.
+        Raises:
+            CheckpointError: If it belongs to other objects, or to a newer version of Replicant.
         """
         self.sync()
         for number in chiefs("checkpoints", lambda: [each.number for each in reversed(self._saved)]):
             path = Path(self._path(number))
             try:
-                self._checkpoint.restore(path)  # reads and checks every byte before it gives anybody anything
+                self._checkpoint.restore(path)  # reads and checks every byte before it changes anything
             except DamagedCheckpointError as error:
                 warn_passed_over(path, error, stacklevel=3)
                 continue
@@ -204,7 +215,7 @@ class CheckpointManager:
         return None
 
     def close(self) -> None:
-        """Wait for what is written, and let other programs save in the directory. Done at the end of the program by itself."""
+        """Wait for the background write, and let other programs save in the directory. The end of the program does it too."""
         try:
             self.sync()
         finally:
@@ -222,7 +233,7 @@ class CheckpointManager:
         if metrics is None or self._best_metric not in metrics:
             given = ", ".join(metrics) if metrics else "none"
             raise ArgumentError(
-                f"This manager keeps the checkpoint with the best {self._best_metric!r}, so save needs it: "
+                f"This manager keeps the checkpoint with the best {self._best_metric!r}, so save needs this metric: "
                 f"save(metrics={{{self._best_metric!r}: ...}}). Received metrics: {given}."
             )
         try:
@@ -239,7 +250,7 @@ class CheckpointManager:
         return str(self._prefix.with_name(f"{self._prefix.name}-{number}"))
 
     def _found(self) -> list[Saved]:
-        """What lies in the directory. Damaged ones count too: they are deleted when their time comes."""
+        """The checkpoints in the directory. Damaged ones count too, and are deleted when their time comes."""
         saved = []
         for number, path in numbered_checkpoints(self._prefix):
             try:
@@ -247,7 +258,7 @@ class CheckpointManager:
             except DamagedCheckpointError:
                 saved.append(Saved(number, path.stat().st_mtime))
                 continue
-            extra = meta["extra"]  # empty if a bare Checkpoint wrote it
+            extra = meta["extra"]  # empty if a plain Checkpoint wrote it
             saved_at, preserved = (_number(extra.get(name)) for name in ("saved_at", "last_preserved"))
             name, mode = extra.get("metric_name"), extra.get("mode")
             is_judged = isinstance(name, str) and mode in ("min", "max")
@@ -260,20 +271,20 @@ class CheckpointManager:
         return [each for each in saved if each.saved_at > self._last_preserved]
 
     def _compare_judges(self) -> None:
-        """Warn if what was saved was judged in another way."""
+        """Warn if existing checkpoints were judged in another way."""
         mine = (self._best_metric, self._mode)
         others = {(each.name, each.mode) for each in self._saved if each.metric is not None} - {mine}
         if others:
             told = ", ".join(sorted(f"{name or 'a metric without a name'!r} ({mode or 'min or max'})" for name, mode in others))
             judged = f"judges by {mine[0]!r} ({mine[1]})" if mine[0] else "judges by no metric"
             warnings.warn(
-                f"The checkpoints in {self.directory} were saved with {told} as best_metric; this manager {judged}. The best by "
-                "each of them stays; delete those that you do not need.",
+                f"The checkpoints in {self.directory} were saved with {told} as best_metric, but this manager {judged}. The best "
+                "by each of them stays; delete those that you do not need.",
                 stacklevel=3,
             )
 
     def _sorted_out(self, new: Saved) -> tuple[list[Saved], list[Saved], list[Saved]]:
-        """What stays, is preserved and goes once `new` is whole."""
+        """What stays, is preserved and is deleted once `new` is complete."""
         saved = [*self._saved, new]
         return divided(
             saved,
@@ -291,7 +302,7 @@ class CheckpointManager:
 
 
 def _less(step: int | None, last_step: int | None, interval: int) -> bool:
-    """Whether fewer than `interval` steps have passed; before the first save all have."""
+    """Whether fewer than `interval` steps have passed since the last save; never before the first one."""
     return step is not None and last_step is not None and step < last_step + interval
 
 
@@ -306,5 +317,5 @@ def _checked_mode(best_metric: str | None, best_mode: Literal["auto", "min", "ma
 
 
 def _number(value: Any) -> float | None:
-    """A number that a manifest holds; None for anything else."""
+    """A number from a manifest, or None for anything else."""
     return float(value) if type(value) in (int, float) else None

@@ -1,6 +1,6 @@
-"""What a manifest says beside the arrays, checked before anything relies on it.
+"""The part of a manifest that is not about arrays, checked before anything relies on it.
 
-A checksum tells of damage, but anybody can compute one: who writes a manifest by hand can say anything in it.
+A checksum reveals damage, but anybody can compute one, so a manifest that was written by hand can say anything.
 """
 
 import math
@@ -13,13 +13,14 @@ from ..replicas._copies import VariableAggregation
 from ._storage import MANIFEST, read_manifest
 from ._values import COPIES, is_number_text
 
-EXTRA = ".extra/"  # begins the names of arrays that belong to no object: no object's name begins with a dot
+EXTRA = ".extra/"  # prefix of arrays that belong to no object; no object's name begins with a dot
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """The manifest of a ``Checkpoint`` at `path`.
+    """Read the manifest of a ``Checkpoint`` at `path`.
 
-    Raises CheckpointError, naming the file, if it is missing or damaged, or does not say what ``Checkpoint`` writes.
+    Raises:
+        CheckpointError: If it is missing or damaged, or is not what ``Checkpoint`` writes. The message names the file.
     """
     manifest = read_manifest(path)
     check_meta(path, manifest)
@@ -27,7 +28,11 @@ def read_checked(path: Path) -> dict[str, Any]:
 
 
 def check_meta(path: Path, manifest: dict[str, Any]) -> None:
-    """Raise DamagedCheckpointError unless the manifest says what ``Checkpoint`` writes."""
+    """Check that the manifest is one that ``Checkpoint`` writes.
+
+    Raises:
+        DamagedCheckpointError: If it is not.
+    """
     meta, records = manifest["meta"], {record["key"]: record for record in manifest["arrays"]}
 
     def require(holds: bool, what: str) -> None:
@@ -47,20 +52,20 @@ def check_meta(path: Path, manifest: dict[str, Any]) -> None:
             and one["dtype"] == stack["dtype"]
             and len(stack["shape"]) > 0
             and stack["shape"][1:] == one["shape"],
-            f"the copies of {key!r} ({_shown(rule)}) are no stack of its shape and dtype",
+            f"the copies of {key!r} ({_shown(rule)}) are not a stack of its shape and dtype",
         )
 
 
 def _check_names(meta: Mapping[str, Any], records: Mapping[str, Any], require: Callable[[bool, str], None]) -> None:
-    """Every value has one place, and what belongs to an array has that array."""
+    """Check that every value has one place, and that what refers to an array finds it."""
     extras = {f"{EXTRA}{i}" for i in range(min(meta["num_extra_arrays"], len(records) + 1))}
     found = {key for key in records if key.startswith(".")}
     require(extras == found, f"it says that there are {meta['num_extra_arrays']} extra arrays, but has {len(found)}")
     stray = {key for key in records if key.endswith(COPIES) and key.removesuffix(COPIES) not in meta["copies"]}
-    require(not stray, f"{_shown(min(stray, default=''))} are copies of no variable")
+    require(not stray, f"{_shown(min(stray, default=''))} are not the copies of any variable")
     places = (records, meta["numbers"], meta["states"])
     names = [key for place in places for key in place]
-    require(len(names) == len(set(names)), "it has two values of one name")
+    require(len(names) == len(set(names)), "it has two values with the same name")
     absent = sorted(set(meta["random_keys"]) - set(records))
     require(not absent, f"the random key {_shown(absent[0] if absent else '')} has no array")
 
@@ -99,6 +104,6 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _shown(value: Any) -> str:
-    """The beginning of what was found, as a message can show it."""
+    """The beginning of a value, for a message."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."

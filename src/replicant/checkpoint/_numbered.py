@@ -10,11 +10,11 @@ from ..errors import CheckpointError, DamagedCheckpointError
 from ._meta import check_meta
 from ._storage import ARRAYS, MANIFEST, is_foreign, verified_manifest
 
-_NUMBERED = re.compile(r"(.+)-(0|[1-9][0-9]*)")  # no leading zeros: the number must give the name back
+_NUMBERED = re.compile(r"(.+)-(0|[1-9][0-9]*)")  # no leading zeros, so that the number determines the name
 
 
 def next_number(prefix: Path, after: int) -> int:
-    """The first number greater than `after` and than every number that `prefix` has, whatever lies there."""
+    """Return the first number greater than `after` and than every number used with `prefix`, even by other files."""
     found = [
         int(match[2])
         for path in (prefix.parent.iterdir() if prefix.parent.is_dir() else [])
@@ -24,14 +24,14 @@ def next_number(prefix: Path, after: int) -> int:
 
 
 def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
-    """The path of the newest complete checkpoint in `directory`, None if there is none or no such directory.
+    """Return the path of the newest complete checkpoint in `directory`, or None if there is none or no such directory.
 
-    Of the checkpoints of one prefix that is the one with the highest number; of several prefixes, the one written last. Every byte
-    of it is checked. Checkpoints that are half written or damaged are passed over with a warning; other files do not matter.
+    Among the checkpoints of one prefix, the newest has the highest number; among several prefixes, it was written last. Every byte
+    of it is checked. Incomplete or damaged checkpoints are skipped with a warning; other files do not matter. In contrast to
+    tf.train.latest_checkpoint, the contents of the directory decide, not a file that describes them.
 
-    Raises CheckpointError for a newest checkpoint that a newer version of Replicant wrote.
-
-    Semantics: tf.train.latest_checkpoint, but what counts is what lies in the directory, not a file that tells about it.
+    Raises:
+        CheckpointError: If a newer version of Replicant wrote the newest checkpoint.
 
     >>> import tempfile, replicant
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +51,7 @@ def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
 
 
 def _newest(members: list[tuple[int, Path]]) -> tuple[float, Path] | None:
-    """When the complete checkpoint of the highest number was written, and its path."""
+    """The time and path of the complete checkpoint with the highest number."""
     for _, path in sorted(members, reverse=True):
         try:
             manifest = verified_manifest(path)
@@ -66,12 +66,12 @@ def _newest(members: list[tuple[int, Path]]) -> tuple[float, Path] | None:
 
 
 def warn_passed_over(path: Path, error: DamagedCheckpointError, stacklevel: int) -> None:
-    """Say which checkpoint is not used, and why."""
-    warnings.warn(f"Passed over the checkpoint {path}: {error} The one before it is used, if there is one.", stacklevel=stacklevel)
+    """Warn that a checkpoint is not used, and say why."""
+    warnings.warn(f"Skipped the checkpoint {path}: {error} The one before it is used, if there is one.", stacklevel=stacklevel)
 
 
 def numbered_checkpoints(prefix: Path) -> list[tuple[int, Path]]:
-    """The numbers and folders of a prefix that look like checkpoints, in rising order."""
+    """Return the numbers and folders of a prefix that look like checkpoints, in rising order."""
     found = []
     for path in prefix.parent.iterdir() if prefix.parent.is_dir() else []:
         match = _NUMBERED.fullmatch(path.name)

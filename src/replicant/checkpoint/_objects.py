@@ -1,7 +1,7 @@
-"""What a checkpoint holds, named: every variable and every leaf of the containers has a key that says where it is.
+"""The contents of a checkpoint, with names: the key of a variable or of a container's leaf says where it is.
 
-Keys are structural (``model/weights/0.kernel``), because the names that Keras invents differ between two models of one program.
-Objects of other libraries are taken apart by an ``ObjectKind``, which their module registers.
+Keys are structural (``model/weights/0.kernel``), because Keras invents names that differ between two models of one program.
+An ``ObjectKind`` takes objects of another library apart; the library's module registers it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,36 +20,40 @@ from ._values import COPIES, check_leaf
 class ObjectKind:
     """How to save and restore objects of certain types.
 
-    types: their classes. needs_others: whether they can be built only after the other objects (optimizers after models).
+    types: the classes. needs_others: whether objects can be built only after other objects (optimizers after models).
     """
 
     types: tuple[type, ...]
     needs_others = False
 
     def variables(self, item: Any) -> list[tuple[str, Any]]:
-        """The object's variables, each with its name in the object: equal for equal objects, unique."""
+        """Return the object's variables with names that are unique in the object, and equal for equal objects."""
         raise NotImplementedError
 
     def describe(self, item: Any, inventory: "Inventory") -> dict[str, Any]:
-        """What ``build`` needs to know, as JSON."""
+        """Return what ``build`` needs to know, as JSON."""
         del item, inventory
         return {}
 
     def build(self, item: Any, key: str, description: dict[str, Any], inventory: "Inventory") -> bool:
-        """Make the variables that the saved object had and this one does not have yet, or raise CheckpointError.
+        """Make the variables that the saved object had and this one still lacks.
 
-        False: they can only be made by using the object.
+        Returns:
+            False if they can only be made by using the object.
+
+        Raises:
+            CheckpointError: If they cannot be made.
         """
         del item, key, description, inventory
         return True
 
     def may_grow(self, item: Any) -> bool:
-        """Whether the object has parts that make variables when it is used, and what is there now may be numbered anew then."""
+        """Return whether using the object may make more variables, which may change the numbers of the present ones."""
         del item
         return False
 
     def when_built(self, item: Any, resume: Callable[[], None]) -> None:
-        """Call `resume` once, when an object that ``build`` could not build has its variables and before it computes anything."""
+        """Call `resume` once, when an object that ``build`` could not build has got its variables, before it computes."""
         raise NotImplementedError
 
 
@@ -62,17 +66,17 @@ def register_kind(kind: ObjectKind) -> None:
 
 
 def kind_of(item: Any) -> ObjectKind | None:
-    """How to save `item`; None for what is no object of a registered kind."""
+    """Return how to save `item`, or None if it is not of a registered kind."""
     return next((kind for kind in _kinds if isinstance(item, kind.types)), None)
 
 
 def numbered(group: str, variables: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Variables named by their position and the last part of their own name."""
+    """Return variables with names made of their position and the last part of their own name."""
     return [(f"{group}{i}.{variable.name.rsplit('/', 1)[-1]}", variable) for i, variable in enumerate(variables)]
 
 
 class Inventory:
-    """Everything in `objects`, at this moment.
+    """Everything that `objects` contain at this moment.
 
     objects: key -> object of a registered kind. items: key -> Ref of a variable, object with a state, or leaf of a container.
     """
@@ -90,19 +94,19 @@ class Inventory:
             self._add(key, leaf)
 
     def key_of(self, variable: Any) -> str | None:
-        """The key of a variable (the first, if it is there twice); None if it is not part of the checkpoint."""
+        """Return the (first) key of a variable, or None if it is not part of the checkpoint."""
         return self._keys.get(id(variable))
 
     def will_have(self, key: str) -> bool:
-        """Whether a variable of that key belongs to an object whose variables are not made yet."""
+        """Return whether a variable of that key belongs to an object whose variables are not made yet."""
         return any(key.startswith(f"{other}/") for other in self._waiting)
 
     def variable_at(self, key: str) -> Any:
-        """The variable of that key, or None."""
+        """Return the variable of that key, or None."""
         return self._variables.get(key)
 
     def with_leaves(self, replace: Callable[[str, Any], Any]) -> dict[str, Any]:
-        """New containers, in which every leaf is what `replace` makes of its key and itself. Objects and variables stay."""
+        """Return new containers in which ``replace(key, leaf)`` replaces every leaf. Objects and variables stay."""
         new = [leaf if _is_object(leaf) else replace(key, leaf) for key, leaf in self._leaves]
         return jax.tree_util.tree_unflatten(self._tree, new)
 
@@ -127,9 +131,9 @@ class Inventory:
 
     def _add_item(self, key: str, item: Any) -> None:
         if key.endswith(COPIES):
-            raise ArgumentError(f"Checkpoint: {key!r} ends in {COPIES!r}, which Checkpoint uses itself. Rename the dict key.")
+            raise ArgumentError(f"Checkpoint: {key!r} ends in {COPIES!r}, which Checkpoint uses internally. Rename the dict key.")
         if key in self.items:
-            raise ArgumentError(f"Checkpoint: two values have the key {key!r}. Rename the object or dict key that holds one.")
+            raise ArgumentError(f"Checkpoint: two values have the key {key!r}. Rename the object or dict key of one of them.")
         self.items[key] = item
 
 

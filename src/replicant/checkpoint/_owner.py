@@ -1,4 +1,4 @@
-"""Who writes: the identity of a process, by which others can tell whether it still runs."""
+"""The identity of a process that writes, from which others can tell whether it is still running."""
 
 import dataclasses
 import functools
@@ -12,9 +12,9 @@ from pathlib import Path
 class Owner:
     """A process.
 
-    host: name of its computer. boot: which start of that computer, and which namespace of process numbers there (containers may
-    share a name and a disk, but see none of each other's processes); empty where it does not say. pid: its number. started: when it
-    started, in ticks since the boot, 0 where that cannot be known; a number is given again some day, both together are not.
+    host: the name of its computer. boot: the boot of that computer, and the namespace of process numbers there (containers may
+    share a name and a disk, but do not see each other's processes); empty if the system does not say. pid: its number. started:
+    when it started, in ticks since the boot, or 0 if unknown. A number is used again some day, but not with the same start time.
     """
 
     host: str
@@ -24,38 +24,38 @@ class Owner:
 
     @classmethod
     def current(cls) -> "Owner":
-        """This process."""
+        """Return the identity of this process."""
         return cls(platform.node(), _boot(), os.getpid(), _started(os.getpid()) or 0)
 
     @property
     def machine(self) -> str:
-        """Eight digits that differ between computers and their starts."""
+        """Eight digits that differ between computers and between boots."""
         return f"{zlib.crc32(f'{self.host} {self.boot}'.encode()):08x}"
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs, or ran, on this computer since its last start."""
+        """Whether it runs, or ran, on this computer since the last boot."""
         return (self.host, self.boot) == (platform.node(), _boot())
 
     @property
     def shares_locks(self) -> bool:
-        """Whether it runs, or ran, under this computer's kernel, in whatever container: that knows what either has locked."""
+        """Whether it runs, or ran, under this computer's kernel, in any container. That kernel knows the locks of both."""
         return self.is_here or (bool(self.boot) and self.boot.split()[0] == _boot().partition(" ")[0])
 
     @property
     def is_gone(self) -> bool:
-        """Whether it certainly does not run any more; nobody can tell for another computer."""
+        """Whether it is certainly not running any more. That cannot be known for another computer."""
         return self.is_here and not is_running(self.pid, self.started)
 
 
 def is_running(pid: int, started: int) -> bool:
-    """Whether the process `pid` of this computer is the one that started at `started`."""
+    """Return whether the process `pid` of this computer is the one that started at `started`."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # another user's
+        pass  # it belongs to another user
     except OverflowError:
         return False
     now = _started(pid)
@@ -71,9 +71,9 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Field 22 of /proc/pid/stat; None where there is none."""
+    """Field 22 of /proc/pid/stat, or None if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    return int(text.rpartition(")")[2].split()[19])  # the second field, a name, may hold anything
+    return int(text.rpartition(")")[2].split()[19])  # the second field, a name, may contain anything

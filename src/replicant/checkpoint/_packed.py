@@ -7,13 +7,14 @@ import numpy as np
 
 from ..errors import ArgumentTypeError, DamagedCheckpointError
 
-_PLAIN = (bool, int, float, str, type(None))  # exactly these, as JSON gives them back
+_PLAIN = (bool, int, float, str, type(None))  # exactly these types, which JSON preserves
 
 
 def pack(value: Any, arrays: list[np.ndarray]) -> Any:
-    """What JSON holds of `value`; its arrays are appended to `arrays`, copied.
+    """Return what JSON can hold of `value`, and append copies of its arrays to `arrays`.
 
-    Raises ArgumentTypeError for anything else.
+    Raises:
+        ArgumentTypeError: If `value` contains anything else.
     """
     if type(value) in _PLAIN:
         return value
@@ -24,18 +25,21 @@ def pack(value: Any, arrays: list[np.ndarray]) -> Any:
         return {type(value).__name__: [pack(item, arrays) for item in value]}
     if type(value) is dict:
         return {"dict": [[pack(key, arrays), pack(item, arrays)] for key, item in value.items()]}
-    raise ArgumentTypeError(f"A {type(value).__name__} cannot be saved: it is no number, string, array, list, tuple or dict.")
+    raise ArgumentTypeError(f"A {type(value).__name__} cannot be saved: it is not a number, string, array, list, tuple or dict.")
 
 
 def unpack(packed: Any, arrays: list[np.ndarray]) -> Any:
-    """Inverse of pack; JAX arrays come back as NumPy's.
+    """Return the value that was packed; JAX arrays come back as NumPy arrays.
 
-    Raises DamagedCheckpointError for anything that pack does not make.
+    Raises:
+        DamagedCheckpointError: If it is not something that `pack` makes.
     """
     try:
         return _unpacked(packed, arrays)
     except (ValueError, TypeError, IndexError, RecursionError) as error:
-        raise DamagedCheckpointError(f"What was packed beside the arrays is damaged ({type(error).__name__}: {error}).") from error
+        raise DamagedCheckpointError(
+            f"The values that were packed with the arrays are damaged ({type(error).__name__}: {error})."
+        ) from error
 
 
 def _unpacked(packed: Any, arrays: list[np.ndarray]) -> Any:
@@ -53,7 +57,7 @@ def _unpacked(packed: Any, arrays: list[np.ndarray]) -> Any:
         case "list" | "tuple":
             inside = [_unpacked(item, arrays) for item in value]
             return inside if kind == "list" else tuple(inside)
-    raise ValueError(f"{kind!r} is no kind of value")
+    raise ValueError(f"{kind!r} is not a kind of value")
 
 
 def _is_index(value: Any) -> bool:

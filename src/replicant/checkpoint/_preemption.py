@@ -1,4 +1,4 @@
-"""``PreemptionCheckpointHandler``: a training loop of your own that is asked to leave saves after the step and leaves."""
+"""``PreemptionCheckpointHandler``: lets your own training loop save after the step and exit, when it is asked to leave."""
 
 import os
 from collections.abc import Callable
@@ -11,20 +11,24 @@ from ._termination import Termination, TerminationConfig
 
 
 class PreemptionCheckpointHandler:
-    """Restores when it is made; from then on it saves and ends the program when that is asked to leave.
+    """Restores the newest checkpoint when it is created; later saves and ends the program when it is asked to leave.
 
     Args:
-        checkpoint_or_checkpoint_manager: what is saved. The iterator over the data belongs to it, so that no batch is lost.
-        checkpoint_dir: for a bare checkpoint: where; a manager knows.
-        termination_config: who asks to leave, how long saving may take, the exit code.
+        checkpoint_or_checkpoint_manager: The checkpoint to save, or its manager. Include the iterator over the data, so that no
+            batch is lost.
+        checkpoint_dir: The directory to save in, for a plain checkpoint; a manager has its own.
+        termination_config: Who asks to leave, how long saving may take, and the exit code.
 
-    Call it in the main thread: ``handler.run(step, batch)`` calls ``step(batch)``, and saves and leaves after it if the program was
-    asked to. Where more than the step belongs together (a counter, a list of losses), call the step yourself and
-    ``handler.save_checkpoint_if_preempted()`` when all of it is done. Started again, the program goes on after that step.
-    ``close()``, or the end of a ``with``, gives SIGTERM back what it did before.
+    Use it in the main thread. ``handler.run(step, batch)`` calls ``step(batch)``, then saves and exits if the program was asked to
+    leave. If more than the step belongs together (a counter, a list of losses), call the step yourself, and
+    ``handler.save_checkpoint_if_preempted()`` when all of it is done. When started again, the program continues after that step.
+    ``close()``, or the end of a ``with`` block, restores the former handling of SIGTERM. The semantics are those of
+    tf.distribute.experimental.PreemptionCheckpointHandler, but the cluster needs no resolver.
 
-    Raises ArgumentError if it does not know where to save, ContextError outside of the main thread, CheckpointError if what is
-    there cannot be restored. Semantics: tf.distribute.experimental.PreemptionCheckpointHandler; the cluster needs no resolver.
+    Raises:
+        ArgumentError: If it does not know where to save.
+        ContextError: If it is created outside the main thread.
+        CheckpointError: If the checkpoint that is there cannot be restored.
 
     >>> import replicant, tempfile
     >>> step = replicant.Variable(0)
@@ -47,7 +51,7 @@ class PreemptionCheckpointHandler:
         if isinstance(manager, Checkpoint):
             if checkpoint_dir is None:
                 raise ArgumentError(
-                    "PreemptionCheckpointHandler: a bare Checkpoint needs checkpoint_dir, the directory to save in."
+                    "PreemptionCheckpointHandler: a plain Checkpoint needs checkpoint_dir, the directory to save in."
                 )
             manager = CheckpointManager(manager, checkpoint_dir, max_to_keep=1)
         elif checkpoint_dir is not None:
@@ -60,7 +64,7 @@ class PreemptionCheckpointHandler:
 
     @property
     def total_run_calls(self) -> int:
-        """How often ``run`` was called, by this program and those that it continues."""
+        """How often ``run`` was called, in this program and in those that it continues."""
         return self._calls.number
 
     @property
@@ -69,16 +73,17 @@ class PreemptionCheckpointHandler:
         return self._termination.asked_by is not None
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``fn(*args, **kwargs)``; save and leave after it if the program was asked to. Returns what `fn` returns."""
+        """Call ``fn(*args, **kwargs)``, save and exit if the program was asked to leave, and otherwise return the result."""
         result = fn(*args, **kwargs)
         self._calls.number += 1
         self.save_checkpoint_if_preempted()
         return result
 
     def save_checkpoint_if_preempted(self) -> None:
-        """Save and leave, if the program was asked to.
+        """Save and exit, if the program was asked to leave.
 
-        Raises SystemExit with the exit code, unless there is an `exit_fn`.
+        Raises:
+            SystemExit: With the exit code, unless there is an `exit_fn`.
         """
         if self._termination.leaves_now():
             # Nobody had the time to measure a metric.
@@ -87,7 +92,7 @@ class PreemptionCheckpointHandler:
             self._termination.leave()
 
     def close(self) -> None:
-        """Stop watching; SIGTERM does again what it did before."""
+        """Stop watching, and restore the former handling of SIGTERM."""
         self._termination.stop()
 
     def __enter__(self) -> Self:
@@ -104,11 +109,15 @@ class _Calls:
         self.number = 0
 
     def state(self) -> int:
-        """The number."""
+        """Return the number of calls."""
         return self.number
 
     def restore(self, state: int) -> None:
-        """Go on counting. Raises ArgumentError unless `state` is a number of calls."""
+        """Continue counting from `state`.
+
+        Raises:
+            ArgumentError: If `state` is not a number of calls.
+        """
         if type(state) is not int or state < 0:
-            raise ArgumentError(f"{state!r} is no number of calls.")
+            raise ArgumentError(f"{state!r} is not a number of calls.")
         self.number = state

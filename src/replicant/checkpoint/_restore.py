@@ -1,7 +1,7 @@
-"""Give saved values back to objects: build what is not there yet, compare everything, and only then assign.
+"""Restores saved values: builds what does not exist yet, compares everything, and only then assigns.
 
-What cannot be built before it is used gets its values then: the restore goes on when its variables come into being. The same holds
-for variables that become part of the objects later: in a list that grows, under a new key of a dict, as another attribute.
+What cannot be built before it is used gets its values at that time: the restore continues when its variables are made. The same
+holds for variables that become part of the objects later: in a list that grows, under a new dict key, as another attribute.
 """
 
 import atexit
@@ -25,14 +25,15 @@ _live: "weakref.WeakSet[Restore]" = weakref.WeakSet()
 
 
 class RestoreStatus:
-    """What a restore left open: values without a counterpart, on either side.
+    """The values without a counterpart, on either side, that a restore left open.
 
-    missing: keys of the objects that the checkpoint does not have; they kept their values. unexpected: keys of the checkpoint that
-    no object has yet; a variable that becomes part of the objects under such a key later gets its value then. deferred: keys whose
-    variables are made when a model is first called; they get their values then.
+    missing: keys of the objects that are not in the checkpoint; these objects kept their values. unexpected: keys of the checkpoint
+    that no object has yet; a variable that later becomes part of the objects under such a key gets its value then. deferred: keys
+    whose variables are made when a model is first called; they get their values then.
 
-    Unless one of the three methods was called, open ends are warned about before the next step, when the next checkpoint is saved
-    or restored, or at the end of the program, whichever is first. Semantics: the status objects of tf.train.Checkpoint.restore.
+    Unless one of the three methods was called, a warning reports what is open: before the next step, when the next checkpoint is
+    saved or restored, or at the end of the program, whichever comes first. The semantics are those of the status objects of
+    tf.train.Checkpoint.restore.
     """
 
     def __init__(self, restore: "Restore | None" = None, missing: tuple[str, ...] = ()):
@@ -41,12 +42,12 @@ class RestoreStatus:
 
     @property
     def path(self) -> str | None:
-        """Of the checkpoint; None if there was none."""
+        """The path of the checkpoint, or None if there was none."""
         return None if self._restore is None else self._restore.path
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Keys of the objects that the checkpoint does not have."""
+        """Keys of the objects that are not in the checkpoint."""
         return self._missing if self._restore is None else self._restore.look().missing
 
     @property
@@ -60,22 +61,32 @@ class RestoreStatus:
         return () if self._restore is None else self._restore.look().deferred
 
     def assert_consumed(self) -> "RestoreStatus":
-        """Raise CheckpointError unless every value of the checkpoint was used and every value of the objects was in it."""
+        """Check that every value of the checkpoint was used, and that every value of the objects was in it.
+
+        Raises:
+            CheckpointError: If that is not so.
+        """
         return self._require(lambda restore: (restore.missing, restore.unexpected, restore.deferred))
 
     def assert_existing_objects_matched(self) -> "RestoreStatus":
-        """Raise CheckpointError unless every value of the objects was in the checkpoint, which may hold more."""
+        """Check that every value of the objects was in the checkpoint, which may hold more.
+
+        Raises:
+            CheckpointError: If that is not so.
+        """
         return self._require(lambda restore: (restore.missing, (), ()))
 
     def expect_partial(self) -> "RestoreStatus":
-        """Say that it is fine that the two do not match. What comes later is restored all the same."""
+        """Accept that the two do not match, and do not warn about it. Variables that appear later are restored as usual."""
         if self._restore is not None:
             self._restore.expect_partial()
         return self
 
     def _require(self, of: Callable[["Restore"], tuple[tuple[str, ...], ...]]) -> "RestoreStatus":
         if self._restore is None:
-            raise CheckpointError("Nothing was restored: the path was None, as latest_checkpoint returns it where there is none.")
+            raise CheckpointError(
+                "Nothing was restored: the path was None, which latest_checkpoint returns if there is no checkpoint."
+            )
         missing, unexpected, deferred = of(self._restore.look())
         self._restore.answered = True
         if missing or unexpected or deferred:
@@ -91,13 +102,13 @@ class RestoreStatus:
 
 
 class Restore:
-    """One restore, which may take several steps until all variables are there.
+    """One restore, which may take several steps until all variables exist.
 
     Args:
-        path: for messages.
-        objects: by name. Numbers, arrays and tuples in it are replaced by what was saved.
-        descriptions: what the kinds of objects need to know to build them.
-        values: by key.
+        path: The path, for messages.
+        objects: The objects by name. Numbers, arrays and tuples among them are replaced by the saved ones.
+        descriptions: What the kinds of objects need to know to build them.
+        values: The saved values by key.
     """
 
     def __init__(self, path: str, objects: dict[str, Any], descriptions: Mapping[str, Any], values: Mapping[str, Any]):
@@ -105,23 +116,24 @@ class Restore:
         self.missing: tuple[str, ...] = ()
         self.unexpected: tuple[str, ...] = ()
         self.deferred: tuple[str, ...] = ()
-        self.answered = False  # whether somebody asked what is open, or was told
-        self._is_partial = False  # whether it is fine that something is
+        self.answered = False  # whether somebody asked what is open, or was warned
+        self._is_partial = False  # whether open values are accepted
         self._objects = objects
         self._descriptions = descriptions
         self._keys = frozenset(values)
-        self._values = dict(values)  # those that nobody has got yet: what was given need not stay in memory
+        self._values = dict(values)  # the values that were not assigned yet; the others need not stay in memory
         self._unbuilt: list[str] = []
         self._waiting: set[str] = set()  # keys of objects that will resume this restore
-        self._used: set[str] = set()  # keys of objects that have resumed it: what is not there now will not come
-        self._frontier: list[Place] = []  # where values may come into being
+        self._used: set[str] = set()  # keys of objects that have resumed it; what they lack now will not come
+        self._frontier: list[Place] = []  # where variables may appear later
         self._lock = threading.RLock()
         self._busy = self._began = False
 
     def begin(self) -> None:
-        """Give all values that have a counterpart.
+        """Assign all values that have a counterpart.
 
-        Raises CheckpointError, before anything is assigned, if an object cannot be built or a value has another shape or dtype.
+        Raises:
+            CheckpointError: If an object cannot be built, or a value has another shape or dtype. Then nothing has been assigned.
         """
         self._advance(())
         self._began = True
@@ -129,36 +141,36 @@ class Restore:
         self._watch()
 
     def add(self, name: str) -> None:
-        """Restore the object `name`, which the checkpoint has got only now."""
+        """Restore the object `name`, which was added to the checkpoint only now."""
         self._advance((name,))
         self._watch()
 
     def look(self) -> "Restore":
-        """Go on if something has come into being; returns itself."""
+        """Continue if something new exists, and return this restore."""
         self._go_on(thoroughly=True)
         return self
 
     def expect_partial(self) -> None:
-        """Say that open ends are fine."""
+        """Accept values without a counterpart."""
         self.answered = self._is_partial = True
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint holds values for an object of this name that nobody has got yet."""
+        """Return whether the checkpoint holds values for an object of this name that were not assigned yet."""
         return any(_is_in(key, (name,)) for key in self._values)
 
     def waiting(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The values that wait for an object to be built, and the descriptions of such objects: a checkpoint has them too."""
+        """Return the values that wait for an object to be built, and the descriptions of such objects, to be saved again."""
         values = {key: self._values[key] for key in self.deferred}
         return values, {key: self._descriptions[key] for key in self._unbuilt if any(_is_in(value, (key,)) for value in values)}
 
     def close(self) -> None:
-        """Tell about what is open, and do not go on any more: another checkpoint is restored."""
+        """Warn about what is open and end this restore, because another checkpoint is restored."""
         self.warn()
         self._stop_watching()
         self._values = {}
 
     def warn(self) -> None:
-        """Tell about what is open, unless somebody has asked."""
+        """Warn about what is open, unless somebody has asked for it."""
         if self.answered or not (self.missing or self.unexpected):
             return
         self.answered = True
@@ -172,10 +184,10 @@ class Restore:
         self._stop_watching()
         self.warn()
 
-    # -- what comes later
+    # -- what appears later
 
     def _watch(self) -> None:
-        """Have variables looked at before they are used, as long as there is something to look for or to tell."""
+        """Check variables before they are used, as long as there is something to find or to report."""
         self._frontier = frontier(self._objects, self.unexpected)
         self._stop_watching()
         if self._frontier or (not self.answered and (self.missing or self.unexpected)):
@@ -189,7 +201,7 @@ class Restore:
             _recorder.before_use.remove(self._before_use)
 
     def before_use(self, in_step: bool) -> None:
-        """A variable is about to be read or written, maybe by a step."""
+        """Continue, because a variable is about to be read or written, perhaps by a step."""
         self._go_on(thoroughly=in_step)
         if in_step and not self._busy:
             self.warn()
@@ -197,7 +209,7 @@ class Restore:
                 self._stop_watching()
 
     def _go_on(self, *, thoroughly: bool) -> None:
-        """Give what has come into being its values. `thoroughly`: also look whether objects of libraries have grown."""
+        """Assign values to what has appeared. If `thoroughly`, also check whether objects of libraries have grown."""
         if self._busy or not (self.unexpected or self.deferred):
             return
         with self._lock:
@@ -206,7 +218,7 @@ class Restore:
                 self._watch()
 
     def _resume(self, key: str) -> None:
-        """An object that was waited for has its variables."""
+        """Continue, because an object that was waited for has got its variables."""
         self._waiting.discard(key)
         item = Inventory(self._objects).objects.get(key)
         kind = kind_of(item)
@@ -216,29 +228,30 @@ class Restore:
         self._watch()
         if any(_is_in(value, (key,)) for value in self.deferred) and key in self._waiting:
             raise CheckpointError(
-                f"{key!r} ({type(item).__name__}) waits for its values from the checkpoint {self.path}, of which it has more than "
-                "the object has weights so far: some of its layers are not built by this call, and until they are nobody can tell "
-                "which value belongs to which weight. Call it once in the way that builds all of its layers (for example with "
-                "training=True), or remove the layers that are never used."
+                f"{key!r} ({type(item).__name__}) waits for its values from the checkpoint {self.path}, which has more values for "
+                "it than the object has weights so far. This call does not build some of its layers, and until they are built, it "
+                "is unknown which value belongs to which weight. Call it once in a way that builds all of its layers (for example "
+                "with training=True), or remove the layers that are never used."
             )
         if not self.deferred:
             self.warn()
 
     def _settle_leaves(self, late: list[str]) -> None:
-        """Numbers and arrays that came later keep their values: nobody can tell whether these are newer than the saved ones.
+        """Let numbers and arrays that appeared later keep their values, which may be newer than the saved ones.
 
-        Raises CheckpointError, unless it was said or told that the two do not match.
+        Raises:
+            CheckpointError: Unless the mismatch was accepted or reported before.
         """
         if not late or self._is_partial:
             return
         told = (
-            f"The checkpoint {self.path} has values for {', '.join(map(repr, late[:_MAX_ROWS]))}, which came into a list, tuple or "
-            "dict only after it was restored. A variable gets its value then, but a number, an array or an iterator there may be "
-            "newer than the saved one, so it is left as it is."
+            f"The checkpoint {self.path} has values for {', '.join(map(repr, late[:_MAX_ROWS]))}, which were added to a list, "
+            "tuple or dict only after the restore. A variable would get its value now, but a number, an array or an iterator there "
+            "may be newer than the saved one, so it keeps its value."
         )
         if not self.answered:
             raise CheckpointError(
-                f"{told} Make room for it before restore (with the same number of elements, and the same keys), or call "
+                f"{told} Add it before the restore (with the same number of elements and the same keys), or call "
                 ".expect_partial() on what restore returns."
             )
         warnings.warn(told, stacklevel=4)
@@ -246,7 +259,7 @@ class Restore:
     # -- one step
 
     def _advance(self, fresh: tuple[str, ...]) -> None:
-        """Give all values that have a counterpart by now. `fresh`: names of objects whose numbers and arrays are not newer."""
+        """Assign all values that have a counterpart now. Numbers and arrays of objects named in `fresh` are not newer."""
         self._busy = True
         try:
             self._advance_once(fresh)
@@ -270,7 +283,7 @@ class Restore:
         new = [key for key in new if key not in late]
         self._check_fit({key: items[key] for key in new}, missing, unexpected)
         self._settle_leaves(late)
-        for key in sorted(new, key=lambda key: isinstance(items[key], Ref)):  # objects first: they can still refuse
+        for key in sorted(new, key=lambda key: isinstance(items[key], Ref)):  # states first, which objects can still refuse
             self._give(items[key], self._values[key])
         given = set(new)
         leaves = inventory.with_leaves(lambda key, leaf: replaced(leaf, self._values[key]) if key in given else leaf)
@@ -288,7 +301,7 @@ class Restore:
             assign(item, value)
 
     def _build(self) -> list[str]:
-        """Make what can be made; returns the keys of the objects that must be used first."""
+        """Make what can be made, and return the keys of the objects that must be used first."""
         unbuilt: list[str] = []
         for needs_others in (False, True):
             inventory = Inventory(self._objects, waiting=unbuilt)
@@ -305,7 +318,7 @@ class Restore:
         return unbuilt
 
     def _explain(self, error: CheckpointError) -> None:
-        """Raise with the table of all differences instead, if the optimizer does not fit because its model does not."""
+        """If an optimizer does not fit because its model does not, raise an error with all differences instead."""
         inventory = Inventory(self._objects)
         others = [key for key, item in inventory.objects.items() if (kind := kind_of(item)) is not None and kind.needs_others]
 
@@ -339,7 +352,7 @@ class Restore:
 
 
 def _updated(old: Any, new: Any) -> Any:
-    """`new`, in the dicts and lists of `old`, so that whoever holds them sees the restored values."""
+    """`new`, put in the dicts and lists of `old`, so that all who hold them see the restored values."""
     if isinstance(old, dict):
         for key in old:
             old[key] = _updated(old[key], new[key])
@@ -365,7 +378,7 @@ def _rows(title: str, rows: Any) -> str:
 
 
 def _is_in(key: str, names: Any) -> bool:
-    """Whether `key` is that of one of these objects or of something in it."""
+    """Whether `key` belongs to one of these objects or to something in it."""
     return any(key == name or key.startswith(f"{name}/") for name in names)
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: pure functions of what there is."""
+"""Which checkpoints stay: pure functions of the existing ones."""
 
 import dataclasses
 import math
@@ -11,8 +11,8 @@ from ._direction import Mode
 class Saved:
     """A checkpoint.
 
-    number: of its name. saved_at: seconds since the epoch. metric: what it is judged by, None if unknown. name, mode: of the
-    metric, as its manager was told; None if unknown.
+    number: the number in its name. saved_at: seconds since the epoch. metric: the value that it is judged by, or None if unknown.
+    name, mode: name and mode of the metric, as set in its manager, or None if unknown.
     """
 
     number: int
@@ -23,16 +23,16 @@ class Saved:
 
 
 def best_of(saved: Iterable[Saved], mode: Mode) -> Saved | None:
-    """The one with the best metric, the newest of equals; None if none has one. NaN and the infinities are no metrics."""
+    """Return the one with the best metric, and the newest of equals; None if none has one. NaN and infinities do not count."""
     known = [each for each in saved if each.metric is not None and math.isfinite(each.metric)]
     sign = 1 if mode == "max" else -1
     return max(known, key=lambda each: (sign * (each.metric or 0.0), each.number), default=None)
 
 
 def bests(saved: Sequence[Saved], name: str | None, mode: Mode | None) -> dict[int, Saved]:
-    """All that may be the best one, by number: by this metric and mode, and by every other that some were saved under.
+    """Return, by number, the best one by this metric and mode, and by every other metric and mode that was used before.
 
-    Where it was not noted how a metric is compared, both the lowest and the highest count.
+    If the mode of a metric is unknown, both the lowest and the highest count.
     """
     judges: set[tuple[str | None, Mode | None]] = {(each.name, each.mode) for each in saved if each.metric is not None}
     if name is not None:
@@ -56,14 +56,14 @@ def divided(
     last_preserved: float,
     best: Collection[int] = (),
 ) -> tuple[list[Saved], list[Saved], list[Saved]]:
-    """What stays for now, what is preserved for ever, and what is deleted.
+    """Return what stays for now, what is preserved forever, and what is deleted.
 
     Args:
-        saved: in rising order; only those that are not preserved already.
-        max_to_keep: the newest that stay; None: all.
-        keep_every_seconds: of those that leave the newest, one per so many seconds is preserved for ever; None: none is.
-        last_preserved: when the last one that is preserved was saved; before there is one, when saving began.
-        best: numbers of those that stay besides the newest.
+        saved: The checkpoints in rising order, without those that are already preserved.
+        max_to_keep: How many of the newest stay; None keeps all.
+        keep_every_seconds: If set, one per this many seconds is preserved forever among those that are no longer the newest.
+        last_preserved: When the last preserved checkpoint was saved, or when saving began if there is none.
+        best: The numbers of those that stay in addition to the newest.
     """
     if max_to_keep is None:
         return list(saved), [], []

@@ -1,6 +1,6 @@
-"""Signs of life in a folder that several computers may see: a file that is touched, and whoever waits until it is not any more.
+"""Signs of life in a folder that several computers may see: a file that its owner touches, and others watch.
 
-Times are those of the file system, which is the same for all; the computers' clocks may differ.
+Times are those of the file system, which is the same for all, because the computers' clocks may differ.
 """
 
 import os
@@ -10,23 +10,23 @@ import time
 from pathlib import Path
 
 TOUCH_SECONDS = 5.0  # between two signs of life
-SILENCE_SECONDS = 30.0  # without any, after which an owner is taken for gone
+SILENCE_SECONDS = 30.0  # without any sign, after which an owner counts as gone
 _LOOK_SECONDS = 0.25
 _END_SECONDS = 1.0
 
 
 class Touching:
-    """Touches an open file until `end`. The descriptor stays its owner's to close, afterwards."""
+    """Touches an open file until `end`. The caller closes the descriptor afterwards."""
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
         self._ended = threading.Event()
-        self._turn = threading.RLock()  # of using the descriptor, which is somebody else's once it is closed
+        self._turn = threading.RLock()  # to use the descriptor, whose number may be reused once it is closed
         self._thread = threading.Thread(target=self._run, name="replicant-lock", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Give no more signs."""
+        """Stop giving signs of life."""
         with self._turn:
             self._ended.set()
         if self._thread is not threading.current_thread():
@@ -39,14 +39,15 @@ class Touching:
                     return
                 try:
                     os.utime(self._descriptor)
-                except OSError:  # the disk is away: nobody else sees the file either, and the next time it may be back
+                except OSError:  # the disk is not available, so nobody else sees the file; it may be back next time
                     continue
 
 
 def is_silent(path: Path) -> bool:
     """Wait until the owner of the file `path` gives a sign of life (False), or has given none for SILENCE_SECONDS (True).
 
-    Raises FileNotFoundError if the file goes away meanwhile.
+    Raises:
+        FileNotFoundError: If the file is deleted in the meantime.
     """
     seen = _touched(path)
     until = time.monotonic() + SILENCE_SECONDS - max(0.0, _now(path.parent) - seen / 1e9)
@@ -58,7 +59,7 @@ def is_silent(path: Path) -> bool:
 
 
 def _touched(path: Path) -> int:
-    """When the file was touched, in nanoseconds. It is opened: else a network file system may answer from memory."""
+    """When the file was touched, in nanoseconds. It is opened, because a network file system may answer from a cache."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         return os.fstat(descriptor).st_mtime_ns
@@ -67,7 +68,7 @@ def _touched(path: Path) -> int:
 
 
 def _now(folder: Path) -> float:
-    """The file system's time, in seconds."""
+    """The time of the file system, in seconds."""
     path = folder / f".replicant.time-{os.getpid()}-{secrets.token_hex(4)}"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

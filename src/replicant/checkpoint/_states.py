@@ -1,6 +1,6 @@
-"""Objects that give and take their own state: iterators of datasets, and whatever else has the two methods.
+"""Objects that save and restore their own state: iterators of datasets, and other objects with the two methods.
 
-``state()`` returns what JSON can hold and ``restore(state)`` goes back to it; Grain's iterators call the two ``get_state`` and
+``state()`` returns what JSON can hold, and ``restore(state)`` goes back to it. Grain's iterators call the two ``get_state`` and
 ``set_state``.
 """
 
@@ -17,31 +17,32 @@ _BYTES = "base64"
 
 @dataclasses.dataclass(frozen=True)
 class StoredState:
-    """A state, as JSON holds it."""
+    """A state that JSON can hold."""
 
     value: Any
 
 
 def is_stateful(leaf: Any) -> bool:
-    """Whether `leaf` gives and takes its own state."""
+    """Return whether `leaf` saves and restores its own state."""
     return not isinstance(leaf, type) and _methods(leaf) is not None
 
 
 def _methods(leaf: Any) -> tuple[str, str] | None:
-    kind = type(leaf)  # not the object: asking an object for an attribute can do anything
+    kind = type(leaf)  # not the object, because reading an attribute of it can do anything
     return next((pair for pair in _METHODS if all(callable(getattr(kind, name, None)) for name in pair)), None)
 
 
 class Stateful:
-    """One such object, known by its key."""
+    """One such object, with its key."""
 
     def __init__(self, key: str, leaf: Any):
         self._key, self._leaf = key, leaf
 
     def get(self) -> StoredState:
-        """Its state now.
+        """Return its current state.
 
-        Raises ArgumentTypeError for a state that JSON cannot hold.
+        Raises:
+            ArgumentTypeError: If JSON cannot hold the state.
         """
         pair = _methods(self._leaf)
         assert pair is not None
@@ -49,7 +50,7 @@ class Stateful:
         if isinstance(value, bytes):
             value = {_BYTES: base64.b64encode(value).decode()}
         try:
-            return StoredState(json.loads(json.dumps(value)))  # a copy: the next step moves the original on
+            return StoredState(json.loads(json.dumps(value)))  # a copy, because the next step changes the original
         except (TypeError, ValueError) as error:
             raise ArgumentTypeError(
                 f"Checkpoint: {self._key!r} ({type(self._leaf).__name__}) has a state that JSON cannot hold ({error}). Its method "
@@ -57,7 +58,11 @@ class Stateful:
             ) from error
 
     def set(self, state: StoredState) -> None:
-        """Go back to `state`."""
+        """Go back to `state`.
+
+        Raises:
+            CheckpointError: If the object refuses it.
+        """
         pair = _methods(self._leaf)
         assert pair is not None
         value = state.value
@@ -67,6 +72,6 @@ class Stateful:
             getattr(self._leaf, pair[1])(value)
         except Exception as error:
             raise CheckpointError(
-                f"{self._key!r} ({type(self._leaf).__name__}) did not take its state from the checkpoint: "
+                f"{self._key!r} ({type(self._leaf).__name__}) did not accept its state from the checkpoint: "
                 f"{type(error).__name__}: {error}"
             ) from error

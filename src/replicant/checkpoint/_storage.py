@@ -1,9 +1,9 @@
-"""How a checkpoint lies on disk: a folder with ``manifest.json`` and ``arrays.bin``, which exists wholly or not at all.
+"""A checkpoint on disk: a folder with ``manifest.json`` and ``arrays.bin``, which exists completely or not at all.
 
-``arrays.bin`` is the arrays' bytes, one after the other, in C order and little-endian. ``manifest.json`` says what they are, and
-carries a checksum of each array and of itself, so damage anywhere, to a single byte, is found before any value is used. There is
-nothing in either file that could be executed. The checksums find damage, not forgery: everything that the manifest says is checked
-before it is relied on, and reading needs no more memory than the files have bytes.
+``arrays.bin`` holds the bytes of the arrays, one after the other, in C order and little-endian. ``manifest.json`` describes them,
+and carries a checksum of each array and of itself, so damage to any byte is found before a value is used. Nothing in either file
+could be executed. The checksums find damage, not forgery, so everything in the manifest is checked before it is relied on, and
+reading needs no more memory than the files have bytes.
 """
 
 import errno
@@ -26,21 +26,22 @@ FORMAT = "replicant-checkpoint"
 VERSION = 2
 MANIFEST = "manifest.json"
 ARRAYS = "arrays.bin"
-_PIECE = 1 << 22  # bytes that are read at once where only the checksum matters
+_PIECE = 1 << 22  # bytes that are read at once if only the checksum matters
 _MAX_MANIFEST = 1 << 30  # bytes; ten thousand variables need two million
-_MAX_RANK = 64  # of an array of NumPy's
+_MAX_RANK = 64  # of a NumPy array
 _RECORD = {"key", "dtype", "shape", "offset", "num_bytes", "crc32"}
 
 
 def write(path: Path, meta: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Make the folder `path`.
+    """Write a checkpoint to the new folder `path`.
 
     Args:
-        path: must not exist; its parents are made.
-        meta: anything that JSON can hold.
-        arrays: of any dtype that has a name (bfloat16 and float8 too), not objects or strings.
+        path: The folder, which must not exist; its parents are created.
+        meta: Anything that JSON can hold.
+        arrays: Arrays of any dtype that has a name (bfloat16 and float8 too), but not of objects or strings.
 
-    Raises CheckpointError if `path` exists or cannot be written; nothing of it is left then.
+    Raises:
+        CheckpointError: If `path` exists or cannot be written; nothing of it is left then.
     """
     try:
         with appearing(path) as folder:
@@ -52,7 +53,7 @@ def write(path: Path, meta: dict[str, Any], arrays: Mapping[str, np.ndarray]) ->
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether the folder `path` has a manifest that another program wrote for purposes of its own."""
+    """Return whether the folder `path` has a manifest that another program wrote for its own purposes."""
     try:
         manifest = _parse(path / MANIFEST, _read_bytes(path / MANIFEST))
     except (OSError, DamagedCheckpointError):
@@ -65,18 +66,20 @@ def _is_foreign(manifest: dict[str, Any]) -> bool:
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The meta data and the arrays of the folder `path`; every array has memory of its own.
+    """Read the metadata and the arrays of the folder `path`; every array has its own memory.
 
-    Raises CheckpointError, naming the file, if anything is missing, damaged or of an unknown version.
+    Raises:
+        CheckpointError: If anything is missing, damaged or of an unknown version. The message names the file.
     """
     manifest = read_manifest(path)
     return manifest["meta"], read_arrays(path, manifest["arrays"])
 
 
 def read_arrays(path: Path, records: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """The arrays that some records of a manifest describe; the others are not touched.
+    """Read the arrays that these records of a manifest describe; the others are not touched.
 
-    Raises CheckpointError, naming the file, if one of them is damaged.
+    Raises:
+        CheckpointError: If one of them is damaged. The message names the file.
     """
     try:
         with _open(path / ARRAYS) as file:
@@ -86,15 +89,20 @@ def read_arrays(path: Path, records: Sequence[dict[str, Any]]) -> dict[str, np.n
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """The meta data of the folder `path`, and the certainty that every byte of it is as it was written.
+    """Check every byte of the folder `path`, and return its metadata.
 
-    Raises CheckpointError, naming the file, if that is not so.
+    Raises:
+        CheckpointError: If anything is missing or damaged. The message names the file.
     """
     return verified_manifest(path)["meta"]
 
 
 def verified_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the folder `path`, and the same certainty."""
+    """Check every byte of the folder `path`, and return its manifest.
+
+    Raises:
+        CheckpointError: If anything is missing or damaged. The message names the file.
+    """
     manifest = read_manifest(path)
     try:
         with _open(path / ARRAYS) as file:
@@ -106,9 +114,10 @@ def verified_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the folder `path`, and the certainty that its arrays are all there (not that no bit of them has changed).
+    """Read and check the manifest of the folder `path`, and check that its arrays are complete (but not their bytes).
 
-    Raises CheckpointError, naming the file, if one is missing, if the manifest is damaged or the size of the arrays is not its.
+    Raises:
+        CheckpointError: If a file is missing, the manifest is damaged, or the arrays' size differs. The message names the file.
     """
     file = path / MANIFEST
     text = _read_text(file)
@@ -120,13 +129,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
     expected = manifest.pop("checksum", None)
     try:
         found, as_written = _checksum(manifest), _dump({**manifest, "checksum": expected})
-    except RecursionError as error:  # writing takes more of the stack than parsing
+    except RecursionError as error:  # writing needs more stack than parsing
         raise DamagedCheckpointError(f"{file} is damaged: its values are nested too deeply.") from error
     if expected != found:
         raise DamagedCheckpointError(f"{file} is damaged: its checksum is {found}, but it says {expected!r}.")
-    if text != as_written:  # also two values under one name
-        raise DamagedCheckpointError(f"{file} is damaged: it says what it should, but is not written as it was.")
-    if manifest.get("version") != VERSION:  # every version has this checksum, so the number is what was written
+    if text != as_written:  # finds two values under one name, too
+        raise DamagedCheckpointError(f"{file} is damaged: its contents are right, but it is not written in the usual way.")
+    if manifest.get("version") != VERSION:  # every version has this checksum, so the number is the one that was written
         raise CheckpointError(
             f"{file} has version {manifest.get('version')!r} of the checkpoint format; this Replicant reads version {VERSION}. "
             "Install the Replicant that wrote it, or a newer one."
@@ -150,11 +159,11 @@ def _read_text(file: Path) -> bytes:
 
 
 def _open(file: Path) -> BinaryIO:
-    """Open a file to be read. A pipe in its place does not keep us waiting, and a device is not touched."""
+    """Open a file for reading. A pipe in its place does not block, and a device is not touched."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "It is no regular file", str(file))
+        raise OSError(errno.EINVAL, "It is not a regular file", str(file))
     return os.fdopen(descriptor, "rb")
 
 
@@ -162,14 +171,14 @@ def _read_bytes(file: Path) -> bytes:
     with _open(file) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > _MAX_MANIFEST:
-            raise DamagedCheckpointError(f"{file} is damaged: it has {size} bytes, and no manifest has more than {_MAX_MANIFEST}.")
+            raise DamagedCheckpointError(f"{file} is damaged: it has {size} bytes, but a manifest has at most {_MAX_MANIFEST}.")
         return stream.read(_MAX_MANIFEST)
 
 
 def _parse(file: Path, text: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(text)
-    except ValueError as error:  # also what is not UTF-8
+    except ValueError as error:  # also if it is not UTF-8
         raise DamagedCheckpointError(f"{file} is damaged: it is not JSON ({error}).") from error
     except RecursionError as error:
         raise DamagedCheckpointError(f"{file} is damaged: its values are nested too deeply.") from error
@@ -179,9 +188,10 @@ def _parse(file: Path, text: bytes) -> dict[str, Any]:
 
 
 def _check_records(file: Path, manifest: dict[str, Any]) -> int:
-    """The number of bytes of all arrays.
+    """Return the number of bytes of all arrays.
 
-    Raises DamagedCheckpointError unless the records describe arrays that lie one after the other, as they are written.
+    Raises:
+        DamagedCheckpointError: Unless the records describe arrays that follow each other, as they are written.
     """
     records = manifest.get("arrays")
     if not isinstance(records, list) or "meta" not in manifest:
@@ -190,24 +200,24 @@ def _check_records(file: Path, manifest: dict[str, Any]) -> int:
     for number, record in enumerate(records):
         problem = _problem(record, end)
         if problem is None and record["key"] in keys:
-            problem = f"there are two of the name {record['key']!r}"
+            problem = f"there are two with the name {record['key']!r}"
         if problem is not None:
-            raise DamagedCheckpointError(f"{file} is damaged: array {number} cannot be: {problem}.")
+            raise DamagedCheckpointError(f"{file} is damaged: array {number} cannot be right: {problem}.")
         keys.add(record["key"])
         end += record["num_bytes"]
     return end
 
 
 def _problem(record: Any, end: int) -> str | None:
-    """What is wrong with the description of an array that lies after the first `end` bytes."""
+    """The problem with the description of an array that begins after the first `end` bytes, or None."""
     if not isinstance(record, dict) or set(record) != _RECORD or {type(record["key"]), type(record["dtype"])} != {str}:
         return f"it is not described by {', '.join(sorted(_RECORD))}"
     sizes = [record["offset"], record["num_bytes"], record["crc32"]]
     shape = record["shape"]
     if not isinstance(shape, list) or len(shape) > _MAX_RANK or not all(map(_is_size, [*shape, *sizes])):
-        return f"{record['key']!r} has sizes that are no numbers from 0 on, or more than {_MAX_RANK} dimensions"
+        return f"{record['key']!r} has sizes that are not integers of at least 0, or more than {_MAX_RANK} dimensions"
     if record["offset"] != end:
-        return f"{record['key']!r} lies at byte {record['offset']}, but the arrays before it end at {end}"
+        return f"{record['key']!r} begins at byte {record['offset']}, but the arrays before it end at {end}"
     return None
 
 
@@ -241,7 +251,7 @@ def _write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[str
 
 
 def _as_bytes(array: np.ndarray) -> memoryview:
-    """The bytes of `array` in C order, little-endian; without a copy where they lie so."""
+    """The bytes of `array` in C order and little-endian, without a copy if they are so already."""
     if sys.byteorder == "big" or array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -260,7 +270,7 @@ def _check_bytes(path: Path, file: Any, record: dict[str, Any]) -> None:
 def _require_whole(path: Path, record: dict[str, Any], found: int, checksum: int) -> None:
     key, num_bytes = record["key"], record["num_bytes"]
     if found != num_bytes:
-        raise DamagedCheckpointError(f"{path} is damaged: it ends in the midst of {key!r}, {num_bytes - found} bytes too early.")
+        raise DamagedCheckpointError(f"{path} is damaged: it ends in the middle of {key!r}, {num_bytes - found} bytes too early.")
     if checksum != record["crc32"]:
         raise DamagedCheckpointError(
             f"{path} is damaged: {key!r} (bytes {record['offset']} to {record['offset'] + num_bytes}) has the checksum "
@@ -280,7 +290,7 @@ def _read_array(path: Path, file: Any, record: dict[str, Any]) -> np.ndarray:
     try:
         data = np.empty(record["num_bytes"], np.uint8)
     except MemoryError as error:
-        raise CheckpointError(f"{path}: there is no memory for {key!r}, which has {record['num_bytes']} bytes.") from error
+        raise CheckpointError(f"{path}: there is not enough memory for {key!r}, which has {record['num_bytes']} bytes.") from error
     found = file.readinto(data)
     _require_whole(path, record, found, zlib.crc32(data.data))
     if dtype == np.bool_ and data.max(initial=0) > 1:
@@ -288,7 +298,7 @@ def _read_array(path: Path, file: Any, record: dict[str, Any]) -> np.ndarray:
     array = data.view(dtype.newbyteorder("<") if sys.byteorder == "big" else dtype)
     try:
         return array.astype(dtype, copy=False).reshape(record["shape"])
-    except ValueError as error:  # sizes beside a 0 may be as large as they like, but not for NumPy
+    except ValueError as error:  # next to a 0, other sizes may be huge, but NumPy limits them
         raise DamagedCheckpointError(f"{path}: {key!r} cannot have the shape {record['shape']} ({error}).") from error
 
 
@@ -307,7 +317,7 @@ def _dtype(path: Path, record: dict[str, Any]) -> np.dtype:
 
 
 def is_storable(dtype: np.dtype) -> bool:
-    """Whether the dtype is its bytes and its name, as objects and strings are not."""
+    """Return whether bytes and a dtype's name describe an array completely, unlike objects and strings."""
     try:
         return not dtype.hasobject and dtype.itemsize > 0 and np.dtype(dtype.name) == dtype.newbyteorder("=")
     except TypeError:
@@ -319,5 +329,5 @@ def _checksum(body: dict[str, Any]) -> int:
 
 
 def _dump(value: dict[str, Any]) -> bytes:
-    """JSON in the one way in which we write it: the same value is always the same bytes."""
+    """JSON in the one way in which it is written here: the same value always gives the same bytes."""
     return json.dumps(value, sort_keys=True, indent=1).encode()

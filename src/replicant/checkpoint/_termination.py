@@ -1,4 +1,4 @@
-"""Being asked to leave: SIGTERM, a file, a web address or a function of yours says so; there is a grace period, and then an end."""
+"""Requests to leave: by SIGTERM, a file, a web address or a function of yours. A grace period follows, then the end."""
 
 import atexit
 import contextlib
@@ -19,24 +19,29 @@ from ..cluster import _bootstrap
 from ..errors import ArgumentError, ContextError
 
 _SECONDS_PER_REQUEST = 2.0
-_NO = ("", "FALSE", "NONE")  # what clouds answer while nothing is planned
+_NO = ("", "FALSE", "NONE")  # what clouds answer if nothing is planned
 
 
 @dataclasses.dataclass(frozen=True)
 class TerminationConfig:
-    """How a program learns that it has to leave, and how it does.
+    """How a program learns that it has to leave, and how it leaves.
 
     Args:
-        termination_watcher_fn: asked besides SIGTERM, every `poll_interval` seconds: a function that returns whether to leave; a
-            path, which says so by existing; or an ``http://`` address, which says so by answering with anything but an error,
-            nothing, ``FALSE`` or ``NONE``, as the metadata servers of clouds do.
-        exit_fn: called once everything is saved, instead of ending with `exit_code`.
-        exit_code: 143 is what a program ended by SIGTERM gives to its shell; Kubernetes, Slurm and others start it again.
-        grace_period: seconds from the request to the end. What is not saved by then is lost; the checkpoint before is whole.
-        poll_interval: seconds.
+        termination_watcher_fn: What to check, in addition to SIGTERM, every `poll_interval` seconds: a function that returns
+            whether to leave; a path, whose existence means yes; or an ``http://`` address, which means yes unless it answers with
+            an error, nothing, ``FALSE`` or ``NONE``, as the metadata servers of clouds do.
+        exit_fn: A function to call once everything is saved, instead of exiting with `exit_code`.
+        exit_code: The exit code. 143 is that of a program ended by SIGTERM; Kubernetes, Slurm and others start such a program
+            again.
+        grace_period: The seconds from the request to the end. What is not saved by then is lost; the checkpoint before it is
+            complete.
+        poll_interval: The seconds between two checks.
 
-    Raises ArgumentError for times that are not positive. Semantics: tf.distribute.experimental.TerminationConfig, where
-    `grace_period` is time for training on; here it is the time that saving may take, and saving begins after the current step.
+    This is the counterpart of tf.distribute.experimental.TerminationConfig. There, `grace_period` is time for more training; here
+    it is the time that saving may take, and saving begins after the current step.
+
+    Raises:
+        ArgumentError: If a time is not positive.
     """
 
     termination_watcher_fn: Callable[[], bool] | str | os.PathLike[str] | None = None
@@ -48,13 +53,15 @@ class TerminationConfig:
     def __post_init__(self) -> None:
         for name in ("grace_period", "poll_interval"):
             if not getattr(self, name) > 0:
-                raise ArgumentError(f"TerminationConfig: {name} must be a positive number of seconds. Got {getattr(self, name)}.")
+                raise ArgumentError(
+                    f"TerminationConfig: {name} must be a positive number of seconds. Received: {getattr(self, name)}."
+                )
 
 
 class Termination:
     """Watches, from ``start`` to ``stop``, for a request to leave.
 
-    The first SIGTERM is a request; a second one ends the program at once, as does Ctrl-C in its usual way.
+    The first SIGTERM is a request. A second one ends the program at once, and Ctrl-C works as usual.
     """
 
     def __init__(self, config: TerminationConfig):
@@ -70,19 +77,20 @@ class Termination:
 
     @property
     def asked_by(self) -> str | None:
-        """Who has asked to leave; None: nobody."""
+        """Who has asked to leave, or None."""
         return self._asked_by
 
     def start(self) -> None:
-        """Begin to watch.
+        """Start watching.
 
-        Raises ContextError outside of the main thread: Python delivers signals there only.
+        Raises:
+            ContextError: Outside the main thread, because Python delivers signals only there.
         """
         if self._is_watching:
             return
         if threading.current_thread() is not threading.main_thread():
             raise ContextError(
-                "Preemption can be handled in the main thread only, where Python delivers SIGTERM, but training runs in "
+                "Preemption can only be handled in the main thread, where Python delivers SIGTERM, but training runs in "
                 f"{threading.current_thread().name!r}. Train in the main thread."
             )
         self._is_watching = True
@@ -96,7 +104,7 @@ class Termination:
             _watching.add(self)
 
     def stop(self) -> None:
-        """Stop watching; SIGTERM does again what it did before."""
+        """Stop watching, and restore the former handling of SIGTERM."""
         if not self._is_watching:
             return
         self._is_watching = False
@@ -109,15 +117,15 @@ class Termination:
         self.end_watcher()
 
     def end_watcher(self) -> None:
-        """Ask `termination_watcher_fn` no more."""
+        """Stop asking `termination_watcher_fn`."""
         self._stopped.set()
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join(_SECONDS_PER_REQUEST + 1.0)
 
     def leave(self) -> None:
-        """End the program as configured; everything is saved."""
+        """End the program as configured, after everything was saved."""
         self.stop()
-        print(f"replicant: {self._asked_by}: everything is saved, leaving.", file=sys.stderr)  # noqa: T201 - the last words
+        print(f"replicant: {self._asked_by}: everything is saved, leaving.", file=sys.stderr)  # noqa: T201 - the program's last words
         if self._config.exit_fn is not None:
             self._config.exit_fn()
         else:
@@ -134,7 +142,7 @@ class Termination:
             self._timer.start()
 
     def leaves_now(self) -> bool:
-        """Whether to save and leave between these two steps; several workers, of which any was asked, do it after the same one."""
+        """Return whether to save and leave after this step. If any of several workers was asked, all leave after the same step."""
         world = _bootstrap.world()
         if world is None:
             return self._asked_by is not None
@@ -157,7 +165,7 @@ class Termination:
     def _give_up(self) -> None:
         with contextlib.suppress(OSError):
             message = f"replicant: {self._asked_by}: not saved within {self._config.grace_period:g} s, leaving all the same.\n"
-            os.write(2, message.encode())  # not print: another thread may hold its lock for ever
+            os.write(2, message.encode())  # not print: another thread may hold its lock forever
         os._exit(self._config.exit_code)
 
     def _give_up_now(self) -> None:
@@ -169,19 +177,19 @@ _watching: "weakref.WeakSet[Termination]" = weakref.WeakSet()
 
 @atexit.register
 def _end_watchers() -> None:
-    """A function of the user's may be inside of JAX, where no thread must be while the interpreter goes away."""
+    """End the threads: a user's function may be inside JAX, where no thread must be while the interpreter exits."""
     for termination in list(_watching):
         termination.end_watcher()
 
 
 class _Signals:
-    """Hears SIGTERM even while the main thread, where Python would handle it, waits inside of a library for a device.
+    """Notices SIGTERM even while the main thread, where Python would handle it, waits for a device inside a library.
 
     Python's own handler in C notes every signal in a pipe at once; a thread reads it.
 
     Args:
-        first: called for the first SIGTERM, as the handler in the main thread does when its turn comes.
-        second: called for a second one that the main thread has not made way for.
+        first: The function to call for the first SIGTERM, as the handler in the main thread does when its turn comes.
+        second: The function to call for a second one, if the main thread has not ended the program.
     """
 
     def __init__(self, first: Callable[[], None], second: Callable[[], None]):
@@ -195,7 +203,7 @@ class _Signals:
     def close(self) -> None:
         """Stop listening."""
         found = signal.set_wakeup_fd(self._before)
-        if found != self._writer:  # somebody else's by now
+        if found != self._writer:  # it belongs to somebody else now
             signal.set_wakeup_fd(found)
         os.write(self._writer, b"\0")
         self._thread.join(_SECONDS_PER_REQUEST)

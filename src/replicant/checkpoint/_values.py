@@ -1,7 +1,7 @@
-"""The values of a checkpoint: how they are taken to the host, split in arrays and JSON, put together again and compared.
+"""The values of a checkpoint: how they are copied to the host, split into arrays and JSON, joined again and compared.
 
 A value is a NumPy array, a Python number, an array of JAX's typed random keys, the state of an object, or the copies of a variable
-that has one per replica, beside their aggregate.
+that has one per replica, together with their aggregate.
 """
 
 import dataclasses
@@ -20,13 +20,17 @@ from ..variables._ref import Ref
 from ._states import Stateful, StoredState
 from ._storage import is_storable
 
-COPIES = "/.copies"  # ends the names of the arrays that hold copies
-_NUMBER_TYPES = (bool, int, float)  # exactly these: a subclass (np.float64, IntEnum) would come back as something else
+COPIES = "/.copies"  # suffix of the names of arrays that hold copies
+_NUMBER_TYPES = (bool, int, float)  # exactly these types; a subclass (np.float64, IntEnum) would come back as another type
 _PARSE: dict[str, Any] = {"bool": lambda text: text == "True", "int": int, "float": float}
 
 
 def check_leaf(key: str, leaf: Any) -> None:
-    """Raise ArgumentTypeError unless `leaf` can be part of a checkpoint."""
+    """Check that `leaf` can be part of a checkpoint.
+
+    Raises:
+        ArgumentTypeError: If it cannot.
+    """
     if isinstance(leaf, PerReplica):
         raise ArgumentTypeError(
             f"Checkpoint: {key!r} is a PerReplica value, which has no meaning on another number of replicas. "
@@ -47,10 +51,10 @@ def check_leaf(key: str, leaf: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """What a variable with one copy per replica holds.
+    """The value of a variable with one copy per replica.
 
-    aggregate: its value, for any number of replicas. stack: the copies, for the same number. aggregation: how one comes of the
-    other.
+    aggregate: its value, for any number of replicas. stack: the copies, for the same number of replicas. aggregation: how the
+    copies are aggregated.
     """
 
     aggregate: np.ndarray
@@ -59,7 +63,7 @@ class Copies:
 
 
 def start_fetching(items: Iterable[Any]) -> None:
-    """Begin to copy from the devices to the host, all at once; ``fetch`` then waits for one after the other."""
+    """Start all copies from the devices to the host at once; ``fetch`` then waits for them one after the other."""
     for item in items:
         array = item.get_raw()[0] if isinstance(item, Ref) else _bare(item)
         if isinstance(array, jax.Array) and array.is_fully_addressable and not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
@@ -67,10 +71,10 @@ def start_fetching(items: Iterable[Any]) -> None:
 
 
 def fetch(item: Any) -> Any:
-    """The value of a variable's Ref or of a leaf, which nothing will change any more.
+    """Return the value of a variable's Ref or of a leaf, which nothing changes any more.
 
-    On a CPU this is the memory of the JAX array itself: JAX arrays do not change, and XLA overwrites no buffer that somebody looks
-    at, donated or not.
+    On a CPU this is the memory of the JAX array itself. JAX arrays do not change, and XLA does not overwrite a buffer that is in
+    use, donated or not.
     """
     if isinstance(item, Ref):
         raw, stacked = item.get_raw()
@@ -89,7 +93,7 @@ def fetch(item: Any) -> Any:
 
 
 def encode(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What JSON holds of the values, and the arrays."""
+    """Return the part of the values that JSON holds, and the arrays."""
     meta: dict[str, dict[str, Any]] = {"numbers": {}, "random_keys": {}, "states": {}, "copies": {}}
     arrays = {}
     for key, value in values.items():
@@ -104,12 +108,12 @@ def encode(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndar
         elif isinstance(value, StoredState):
             meta["states"][key] = value.value
         else:
-            meta["numbers"][key] = {"type": type(value).__name__, "value": repr(value)}  # exact, and valid JSON for nan
+            meta["numbers"][key] = {"type": type(value).__name__, "value": repr(value)}  # exact, and valid JSON even for nan
     return meta, arrays
 
 
 def is_number_text(kind: Any, text: Any) -> bool:
-    """Whether `text` is what ``encode`` makes of a Python number of this type."""
+    """Return whether `text` is what ``encode`` makes of a Python number of this type."""
     if not isinstance(kind, str) or kind not in _PARSE or not isinstance(text, str):
         return False
     try:
@@ -119,9 +123,10 @@ def is_number_text(kind: Any, text: Any) -> bool:
 
 
 def decode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Inverse of encode, for what ``check_meta`` has checked.
+    """Do the inverse of `encode`, for metadata that ``check_meta`` has checked.
 
-    Raises DamagedCheckpointError for arrays that are no random keys and are said to be.
+    Raises:
+        DamagedCheckpointError: If an array that should be a random key is not one.
     """
     values: dict[str, Any] = dict(arrays)
     for key, aggregation in meta["copies"].items():
@@ -131,7 +136,7 @@ def decode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[st
             values[key] = jax.random.wrap_key_data(jnp.array(arrays[key], copy=True), impl=impl)
         except (TypeError, ValueError) as error:
             raise DamagedCheckpointError(
-                f"{key!r} is damaged: {describe(arrays[key])} is no random key of the kind {impl!r} ({error})."
+                f"{key!r} is damaged: {describe(arrays[key])} is not a random key of the kind {impl!r} ({error})."
             ) from error
     for key, number in meta["numbers"].items():
         values[key] = _PARSE[number["type"]](number["value"])
@@ -141,7 +146,7 @@ def decode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[st
 
 
 def describe(item: Any) -> str:
-    """Dtype and shape of a Ref, a leaf or a value, for messages."""
+    """Return dtype and shape of a Ref, a leaf or a value, for messages."""
     if isinstance(item, Stateful | StoredState):
         return "the state of an object"
     if type(item) in _NUMBER_TYPES:
@@ -151,14 +156,14 @@ def describe(item: Any) -> str:
 
 
 def _bare(item: Any) -> Any:
-    """What has the shape and the dtype."""
+    """The part of a value that has a shape and a dtype."""
     if isinstance(item, Mirrored):
-        return jnp.asarray(item.value)  # JAX gives some constants as numbers with a dtype
+        return jnp.asarray(item.value)  # JAX represents some constants as numbers with a dtype
     return item.aggregate if isinstance(item, Copies) else item
 
 
 def fits(item: Any, value: Any) -> bool:
-    """Whether the stored `value` can take the place of a Ref's or leaf's. A Python number stands for any scalar in a container."""
+    """Return whether the stored `value` can replace that of a Ref or leaf. In containers, a Python number fits any scalar."""
     item, value = _bare(item), _bare(value)
     if isinstance(item, Stateful) or isinstance(value, StoredState):
         return isinstance(item, Stateful) and isinstance(value, StoredState)
@@ -168,16 +173,16 @@ def fits(item: Any, value: Any) -> bool:
 
 
 def assign(ref: Ref, value: np.ndarray | Copies) -> None:
-    """Give a variable its stored value. The next step places it, and aggregates and splits copies of another number of replicas."""
+    """Assign a stored value to a variable. The next step places it, and splits an aggregate for another number of replicas."""
     stacked = isinstance(value, Copies) and ref.on_read and ref.aggregation is VariableAggregation[value.aggregation]
     array = value.stack if isinstance(value, Copies) and stacked else _bare(value)
-    with jax.ensure_compile_time_eval():  # it may be in the midst of a trace that a variable comes into being
+    with jax.ensure_compile_time_eval():  # a variable may be created in the middle of a trace
         ref.set_raw(jnp.array(array, copy=True), stacked=stacked)
     ref.expose()
 
 
 def replaced(leaf: Any, value: Any) -> Any:
-    """The stored `value` as what it replaces: in NumPy memory, as JAX array where the old one lay, or as Python number."""
+    """Return the stored `value` like what it replaces: a NumPy array, a JAX array in the same place, or a Python number."""
     value = _bare(value)
     if type(value) in _NUMBER_TYPES:
         if isinstance(leaf, np.ndarray | np.generic | jax.Array | Mirrored):

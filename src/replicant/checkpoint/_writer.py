@@ -1,4 +1,4 @@
-"""Writing in the background: one write at a time, errors told to whoever saves or waits next."""
+"""Background writes: one at a time. Its error is raised by the next save or wait."""
 
 import atexit
 import threading
@@ -16,18 +16,19 @@ class BackgroundWriter:
         self._error: BaseException | None = None
 
     def start(self, write: Callable[[], None]) -> None:
-        """Begin `write`, after the one before it has ended.
+        """Start `write`, after the one before it has ended.
 
-        Raises what the one before it raised; `write` has not begun then.
+        Raises:
+            BaseException: What the write before it raised; then `write` has not started.
         """
         self.wait()
-        # No daemon: a write that has begun is finished when the program ends by itself.
+        # Not a daemon: a write that has started is finished before the program ends by itself.
         self._thread = threading.Thread(target=self._run, args=(write,), name="replicant-checkpoint", daemon=False)
         _live.add(self)
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for the write in progress, and raise, once, what it raised. There is no deadline: a disk may be slow."""
+        """Wait for the write in progress, and raise what it raised, once. There is no deadline, because a disk may be slow."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -38,12 +39,12 @@ class BackgroundWriter:
     def _run(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except BaseException as error:  # noqa: BLE001 - nothing is handled here: the next start or wait raises it
+        except BaseException as error:  # noqa: BLE001 - not handled here: the next start or wait raises it
             self._error = error
 
 
 @atexit.register
 def _wait_for_all() -> None:
-    """At the end of the program there is nobody else whom an error could be told."""
+    """Wait at the end of the program, because nobody else would notice an error then."""
     for writer in list(_live):
         writer.wait()

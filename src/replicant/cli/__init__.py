@@ -1,7 +1,7 @@
-"""The command ``replicant``: one module per subcommand, loaded only when it is asked for.
+"""The command ``replicant``, with one module per subcommand.
 
-A subcommand's module has ``SUMMARY`` (one line for ``--help``), ``add_arguments(parser)`` and ``main(arguments) -> int``, the exit
-status.
+The module of a subcommand has ``SUMMARY`` (one line for ``--help``), ``add_arguments(parser)``, and ``main(arguments) -> int``,
+which returns the exit status.
 """
 
 import argparse
@@ -15,10 +15,13 @@ COMMANDS = ("doctor", "launch", "migrate", "new", "plan")  # names; the module o
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``replicant ARGUMENTS``; returns the exit status: 0 well, 1 a red result or an error, 2 wrong usage, 130 Ctrl-C.
+    """Run ``replicant ARGUMENTS``.
 
     Args:
-        argv: the arguments, those of the process by default.
+        argv: The arguments. By default those of the process.
+
+    Returns:
+        The exit status: 0 for success, 1 for a failed check or an error, 2 for wrong usage, and 130 after Ctrl-C.
     """
     arguments = make_parser().parse_args(argv)
     try:
@@ -31,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the command and of all subcommands."""
+    """Make the parser of the command and of all subcommands."""
     parser = argparse.ArgumentParser(prog="replicant", description="The tf.distribute programming model on JAX and Keras 3.")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:

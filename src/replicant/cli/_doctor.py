@@ -1,4 +1,4 @@
-"""``replicant doctor``: does everything work here?"""
+"""``replicant doctor``: checks whether everything works on this machine."""
 
 import argparse
 import itertools
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._checkup import Result
 
-SUMMARY = "Check this machine: versions, settings, devices, cluster; then a self-test. Exit status 1 if something does not work."
+SUMMARY = (
+    "Check this machine: versions, settings, devices and cluster. Then run a self-test. The exit status is 1 if a check fails."
+)
 
 _SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
@@ -18,16 +20,18 @@ _CLEAR = "\r\033[K"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``replicant doctor``."""
+    """Add the options of ``replicant doctor``."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--no-self-test", action="store_true", help="only look: start no devices and no processes")
     parser.add_argument(
-        "--deadline", type=float, default=120.0, metavar="SECONDS", help="that each check of the self-test may take (default: 120)"
+        "--no-self-test", action="store_true", help="only look at the machine, without starting devices or processes"
+    )
+    parser.add_argument(
+        "--deadline", type=float, default=120.0, metavar="SECONDS", help="time limit for each check of the self-test (default: 120)"
     )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Look, test, and print each line as soon as it is known."""
+    """Look at the machine, test it, and print each result as soon as it is known."""
     from ._checkup import CHECKS, FACTS, look, run_selftest
 
     names = [*FACTS, *([] if arguments.no_self_test else CHECKS)]
@@ -43,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _table(found: Iterable["Result"], names: list[str]) -> dict[str, int]:
-    """Print a line for each result, on a terminal also what is being looked at; returns how many there were of each state."""
+    """Print a line for each result and, on a terminal, the name of the current check. Returns the number of results by state."""
     counts, width, redraws = dict.fromkeys(_SIGNS, 0), max(map(len, names)), sys.stdout.isatty()
     waiting = iter(names)
     _looking(next(waiting, None), redraws=redraws)

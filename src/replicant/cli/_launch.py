@@ -1,4 +1,4 @@
-"""``replicant launch``: run a training script on several workers."""
+"""``replicant launch``: runs a training script on several workers."""
 
 import argparse
 import shlex
@@ -10,47 +10,57 @@ from ..launch import Job, Settings, Supervisor, describe_job, submit_job
 from ..launch._jobs import ENGINES
 from ..launch._settings import check_script, parse_elastic
 
-SUMMARY = "Run a training script on several workers: start them, watch them, start them again."
-_LOCAL = ("elastic", "heartbeat", "start", "stall", "port")  # what engines decide themselves
+SUMMARY = "Run a training script on several workers: start them, watch them, and start them again if they fail."
+_LOCAL = ("elastic", "heartbeat", "start", "stall", "port")  # other engines decide these themselves
 _ENGINE = ("image", "name", "engine_args")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``replicant launch``."""
+    """Add the arguments of ``replicant launch``."""
     parser.usage = "replicant launch [options] SCRIPT [ARGUMENTS ...]"
     add = parser.add_argument
-    add("--workers", type=int, default=1, metavar="N", help="processes; 1 by default")
-    add("--devices-per-worker", type=int, metavar="K", help="virtual CPU devices, or GPUs, of each")
-    add("--max-restarts", type=int, default=0, metavar="N", help="start the job again after a failure, so many times; 0 by default")
-    add("--elastic", metavar="MIN:MAX", help="go on with the workers that are left, as long as there are MIN")
-    add("--log-dir", type=Path, metavar="D", help="where each worker's log goes: D/rank-0.log, ...; else a temporary directory")
-    add("--grace", type=float, default=30.0, metavar="S", help="seconds that workers have to end when asked to; else 30")
-    add("--heartbeat", type=float, metavar="S", help="seconds without a sign of life until a worker counts as frozen; else 30")
-    add("--start", type=float, metavar="S", help="seconds that workers may come later than the first one; else 300")
-    add("--finish", type=float, default=300.0, metavar="S", help="seconds without a step once a worker has left; else 300")
-    add("--stall", type=float, metavar="S", help="seconds without a step on any worker until the job counts as stuck; else never")
-    add("--port", type=int, metavar="P", help="of the coordinator on 127.0.0.1; a free one by default")
-    add("--preempted-code", type=int, default=143, metavar="N", help="exit code of a program that was asked to leave; else 143")
-    add("--engine", default="local", metavar="E", help=f"what runs the workers: {', '.join(ENGINES)}; local by default")
-    add("--submit", action="store_true", help="give the job to slurm, kubernetes or mpi, instead of printing it")
-    add("--hosts", metavar="H,H:N", help="for slurm and mpi: the hosts, and how many workers each one runs")
-    add("--name", metavar="NAME", help="of the job, for slurm and kubernetes; the script's by default")
-    add("--image", metavar="IMAGE", help="for kubernetes: the container in which the script is")
-    add("--engine-args", metavar="ARGS", help="more options for sbatch or mpirun, in one quoted string")
-    add("-m", "--module", action="store_true", help="SCRIPT is the name of a module, as in python -m")
-    add("script", metavar="SCRIPT", help="the training program; what follows is handed to it")
+    add("--workers", type=int, default=1, metavar="N", help="number of workers, which are processes (default: 1)")
+    add("--devices-per-worker", type=int, metavar="K", help="number of virtual CPU devices, or of GPUs, of each worker")
+    add("--max-restarts", type=int, default=0, metavar="N", help="start the job again up to N times after failures (default: 0)")
+    add("--elastic", metavar="MIN:MAX", help="go on with the remaining workers as long as there are at least MIN of them")
+    add("--log-dir", type=Path, metavar="D", help="directory for the logs D/rank-0.log, ... (default: a temporary directory)")
+    add("--grace", type=float, default=30.0, metavar="S", help="seconds that workers have to end when asked to (default: 30)")
+    add("--heartbeat", type=float, metavar="S", help="seconds without a heartbeat until a worker counts as frozen (default: 30)")
+    add("--start", type=float, metavar="S", help="seconds that workers may come later than the first one (default: 300)")
+    finish = "seconds that a worker may go on without a step once another has ended its program (default: 300)"
+    add("--finish", type=float, default=300.0, metavar="S", help=finish)
+    stall = "seconds without a step on any worker until the job counts as stuck (default: no limit)"
+    add("--stall", type=float, metavar="S", help=stall)
+    add("--port", type=int, metavar="P", help="port of the coordinator on 127.0.0.1 (default: a free one)")
+    preempted = "exit code of a program that was asked to leave and has saved (default: 143)"
+    add("--preempted-code", type=int, default=143, metavar="N", help=preempted)
+    add("--engine", default="local", metavar="E", help=f"what runs the workers: {', '.join(ENGINES)} (default: local)")
+    add("--submit", action="store_true", help="submit the job to slurm, kubernetes or mpi instead of printing it")
+    add("--hosts", metavar="H,H:N", help="for slurm and mpi: the hosts, and how many workers each of them runs")
+    add("--name", metavar="NAME", help="for slurm and kubernetes: name of the job (default: that of the script)")
+    add("--image", metavar="IMAGE", help="for kubernetes: the container image that contains the script")
+    add("--engine-args", metavar="ARGS", help="further options for sbatch or mpirun, as one quoted string")
+    add("-m", "--module", action="store_true", help="run SCRIPT as a module, as python -m does")
+    add("script", metavar="SCRIPT", help="the training program; further arguments are passed to it")
     add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help=argparse.SUPPRESS)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run ``replicant launch``; returns the exit code of the job."""
+    """Run ``replicant launch``. Returns the exit code of the job.
+
+    Raises:
+        ArgumentError: If an option breaks a rule, or does not fit the engine.
+        ConfigurationError: If the job cannot be started on this machine.
+    """
     if arguments.engine not in ENGINES:
         raise ArgumentError(f"--engine {arguments.engine!r} is not known. It is one of {', '.join(ENGINES)}.")
     settings = _settings(arguments)
-    if not arguments.module and arguments.engine != "kubernetes":  # there it is in the container
+    if not arguments.module and arguments.engine != "kubernetes":  # there the script is in the container
         check_script(arguments.script)
     if arguments.engine == "local":
-        _refuse(arguments, (*_ENGINE, "hosts", "submit"), "for other engines than local, which runs everything on this machine")
+        _refuse(
+            arguments, (*_ENGINE, "hosts", "submit"), "only for engines other than local, which runs everything on this machine"
+        )
         return Supervisor(settings).run()
     if arguments.engine == "ray":
         _refuse(arguments, (*_ENGINE, "hosts", "submit"), "not for --engine ray, which runs the job now, on nodes that Ray chooses")
@@ -58,7 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
 
         with RayNodes(settings) as nodes:
             return Supervisor(settings, nodes=nodes).run()
-    _refuse(arguments, _LOCAL, f"for --engine local; {arguments.engine} watches its workers itself")
+    _refuse(arguments, _LOCAL, f"only for --engine local, because {arguments.engine} watches its workers itself")
     job = Job(
         settings,
         arguments.engine,
@@ -95,7 +105,11 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], what: str) -> None:
-    """Do not silently leave out what was asked for."""
+    """Refuse options that would have no effect.
+
+    Raises:
+        ArgumentError: If one of the options was given.
+    """
     for name in names:
         if getattr(arguments, name):
             raise ArgumentError(f"--{name.replace('_', '-')} is {what}.")

@@ -1,4 +1,4 @@
-"""``replicant migrate SCRIPT``: from tf.distribute to Replicant."""
+"""``replicant migrate SCRIPT``: translates programs from tf.distribute to Replicant."""
 
 import argparse
 import importlib.util
@@ -11,13 +11,23 @@ SUMMARY = "Translate tf.distribute scripts, notebooks and pages to Replicant and
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``replicant migrate``."""
-    parser.add_argument("files", nargs="+", type=Path, metavar="SCRIPT", help="a .py, an .ipynb, or a .md with Python blocks")
-    parser.add_argument("--write", action="store_true", help="write the files; without it the changes are only shown")
+    """Add the options of ``replicant migrate``."""
+    parser.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="SCRIPT",
+        help="a script (.py), a notebook (.ipynb), or a page with Python blocks (.md)",
+    )
+    parser.add_argument("--write", action="store_true", help="write the changes to the files instead of only showing them")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Show or write the translation and what is left; 1 if something could not be translated."""
+    """Show or write the translation, and list what is left to do. Returns 1 if something could not be translated.
+
+    Raises:
+        CommandError: If libcst is not installed, or if a file cannot be read or is not valid Python.
+    """
     if importlib.util.find_spec("libcst") is None:
         raise CommandError("libcst is not installed: pip install 'replicant[migrate]'.")
     from ._migration import migrate
@@ -30,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
             print(f"{path}: written" if migration.text != migration.source.text else f"{path}: nothing to change")
         else:
             sys.stdout.write(migration.diff())
-        for kind, title in (("left", "Not translated, left as it is"), ("check", "Translated on an assumption: check")):
+        for kind, title in (("left", "Not translated"), ("check", "Translated, but check the assumption")):
             found = [finding for finding in migration.findings if finding.kind == kind]
             if found:
                 print(f"\n{path}: {title}:")

@@ -1,4 +1,4 @@
-"""``replicant new NAME``: a training project to start from."""
+"""``replicant new NAME``: writes a training project to start from."""
 
 import argparse
 import importlib.util
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import CommandError
 
-SUMMARY = "Write a project with a training loop of your own: program, tests, requirements."
+SUMMARY = "Write a project with a custom training loop: program, tests and requirements."
 
 _PLACEHOLDER = "PROJECT"
 _FILES = {
@@ -19,9 +19,9 @@ _FILES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``replicant new``."""
-    parser.add_argument("name", metavar="NAME", help="of the project, its folder and its module: a Python identifier")
-    parser.add_argument("--into", type=Path, default=Path(), metavar="DIR", help="where the folder goes (default: here)")
+    """Add the options of ``replicant new``."""
+    parser.add_argument("name", metavar="NAME", help="name of the project, its folder and its module: a Python identifier")
+    parser.add_argument("--into", type=Path, default=Path(), metavar="DIR", help="where to make the folder (default: here)")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -32,14 +32,15 @@ def main(arguments: argparse.Namespace) -> int:
     print("  pip install -r requirements.txt")
     print(f"  python {arguments.name}.py --virtual-devices 2")
     print(f"  python -m pytest test_{arguments.name}.py")
-    print("Then adapt what ADAPT marks.")
+    print("Then change the places that are marked with ADAPT.")
     return 0
 
 
 def write_project(name: str, parent: Path) -> Path:
-    """Write the project's files into the new folder `parent` / `name`, and return it.
+    """Write the project's files into the new folder `parent` / `name`, and return the folder.
 
-    Raises CommandError if the name cannot be a module's, if the folder exists, or if it cannot be written.
+    Raises:
+        CommandError: If the name is not valid for a module, if the folder exists, or if it cannot be written.
     """
     _check_name(name)
     folder = parent / name
@@ -50,16 +51,17 @@ def write_project(name: str, parent: Path) -> Path:
             text = (templates / template).read_text(encoding="utf-8").replace(_PLACEHOLDER, name)
             (folder / file.replace(_PLACEHOLDER, name)).write_text(text, encoding="utf-8")
     except FileExistsError:
-        raise CommandError(f"{folder} exists already, and nothing in it was touched: remove it, or choose another name.") from None
+        raise CommandError(f"{folder} already exists, and nothing in it was changed. Remove it, or choose another name.") from None
     except OSError as error:
-        raise CommandError(f"{folder} cannot be written ({error.strerror}): choose another folder with --into.") from error
+        raise CommandError(f"{folder} cannot be written ({error.strerror}). Choose another folder with --into.") from error
     return folder
 
 
 def _check_name(name: str) -> None:
     if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name):
         raise CommandError(
-            f"{name!r} cannot be the name of a Python module: use letters, digits and underscores, no digit first, and no keyword."
+            f"{name!r} cannot be the name of a Python module. Use letters, digits and underscores, do not begin with a digit, and "
+            "do not use a keyword."
         )
     if importlib.util.find_spec(name) is not None:
-        raise CommandError(f"{name!r} is the name of an installed module, which {name}.py would hide: choose another name.")
+        raise CommandError(f"{name!r} is the name of an installed module, which {name}.py would hide. Choose another name.")

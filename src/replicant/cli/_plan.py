@@ -1,4 +1,4 @@
-"""``replicant plan``: what a training step will do on devices that are not there."""
+"""``replicant plan``: predicts what a training step will do on devices that need not be there."""
 
 import argparse
 import contextlib
@@ -14,30 +14,30 @@ from typing import Any
 
 from ..errors import ArgumentError
 
-SUMMARY = "Tell what a program's training step will do on a topology: memory, exchanges, time, scaling."
+SUMMARY = "Predict what a program's training step will do on a topology: memory, exchanges, time and scaling."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the subcommand."""
-    parser.add_argument("program", metavar="SCRIPT|MODULE:FUNCTION", help="what trains; left at its first training step")
-    parser.add_argument("--topology", required=True, help="cpu:8, gpu:8xh100, v5e:16x16, v6e:16x16*4 (slices)")
+    """Add the arguments of ``replicant plan``."""
+    parser.add_argument("program", metavar="SCRIPT|MODULE:FUNCTION", help="the training program, which ends at its first step")
+    parser.add_argument("--topology", required=True, help="the devices: cpu:8, gpu:8xh100, v5e:16x16, or v6e:16x16*4 (4 slices)")
     parser.add_argument(
-        "--args", default="", metavar="'ARG ...'", help="the script's own arguments, as one text: --args='--epochs 3'"
+        "--args", default="", metavar="'ARG ...'", help="arguments for the script, as one string: --args='--epochs 3'"
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.add_argument("--quick", action="store_true", help="for TPUs: compile with little effort, in a tenth of the time")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the scaling curve")
+    parser.add_argument("--quick", action="store_true", help="for TPUs: compile with less effort, in a tenth of the time")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the scaling curve into this file")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Plan, and print the plan; exit status 1 if the step does not fit."""
+    """Make the plan and print it. Returns 1 if the step does not fit into memory."""
     _start_no_devices()
     program = _program(arguments.program, shlex.split(arguments.args))
     from ..plan import make_plan
     from ..plan._plot import scaling_plot
     from ..plan._waiting import waiting
 
-    printed = io.StringIO()  # by the program
+    printed = io.StringIO()  # what the program prints
     with waiting("replicant plan", in_logs=True), contextlib.redirect_stdout(printed):
         plan = make_plan(program, arguments.topology, quick=arguments.quick)
     if arguments.plot is not None:
@@ -47,11 +47,11 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _start_no_devices() -> None:
-    """The devices of the plan need not be there, and those that are there belong to others."""
+    """Make JAX use the CPU: the devices of the plan need not be there, and other programs may use those that are."""
     import jax
 
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for processes that the program starts
-    config: Any = jax.config  # its options are not known to type checkers; it has read the environment already
+    config: Any = jax.config  # type checkers do not know its options, and it has already read the environment
     if not config.jax_platforms:
         config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 
@@ -60,7 +60,7 @@ def _program(text: str, arguments: list[str]) -> Callable[[], Any]:
     path = Path(text)
     if path.suffix == ".py":
         if not path.is_file():
-            raise ArgumentError(f"There is no script {text!r}.")
+            raise ArgumentError(f"The script {text!r} does not exist.")
         return lambda: _run_script(path, arguments)
     module, _, function = text.partition(":")
     if not function:
@@ -84,7 +84,7 @@ def _run_script(path: Path, arguments: list[str]) -> None:
     try:
         runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
-        if end.code:  # else it has ended well, without a training step
+        if end.code:  # otherwise it has ended without an error, and without a training step
             raise
     finally:
         sys.argv, sys.path[:] = before

@@ -1,6 +1,6 @@
-"""Who takes part: cluster descriptions, the resolvers that find them, and one detector over all of them.
+"""Who takes part: cluster descriptions, the resolvers that find them, and a detector that asks all resolvers.
 
-Everything but `check_reachable` is a function of a mapping of environment variables; nothing here starts JAX.
+Everything except `check_reachable` is a function of a mapping of environment variables. Nothing here starts JAX.
 """
 
 from ._detect import Detection, detect

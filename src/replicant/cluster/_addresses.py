@@ -9,14 +9,17 @@ HIGHEST_PORT = 65535
 
 
 def split_address(address: str, what: str) -> tuple[str, int]:
-    """Host and port of an address; IPv6 hosts stand in brackets.
+    """Split an address into its host and port.
 
     Args:
-        address: ``host:port``.
-        what: whose address it is, for the message.
+        address: The address, as ``host:port``. An IPv6 host must be in brackets.
+        what: Whose address it is, for the error message.
+
+    Returns:
+        The host, without brackets, and the port.
 
     Raises:
-        ClusterError: not of that form, or a port outside 1 to 65535.
+        ClusterError: If the address has another form, or if the port is not from 1 to 65535.
 
     >>> split_address("node1:2222", "worker 0"), split_address("[::1]:80", "worker 1")
     (('node1', 2222), ('::1', 80))
@@ -31,12 +34,12 @@ def split_address(address: str, what: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """The opposite of `split_address`."""
+    """Join a host and a port: the inverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host's name or number is this machine's own, by what is written; nothing is looked up.
+    """Whether a host's name or number is written as a loopback address. Nothing is looked up.
 
     >>> is_loopback("localhost"), is_loopback("127.0.1.1"), is_loopback("node1")
     (True, True, False)
@@ -50,7 +53,7 @@ def is_loopback(host: str) -> bool:
 
 
 def default_bind_address(coordinator_address: str) -> str:
-    """Where the coordinator listens unless told otherwise: at its own address, never at all of the machine's.
+    """The address where the coordinator listens by default: its own one, never all addresses of the machine.
 
     >>> default_bind_address("localhost:2222"), default_bind_address("node1:2222")
     ('127.0.0.1:2222', 'node1:2222')

@@ -1,9 +1,9 @@
-"""Connecting the processes of one job through JAX's distributed runtime: the only user of what JAX keeps private about it.
+"""Connects the processes of one job through JAX's distributed runtime. No other file uses the private parts of that runtime.
 
-``start`` meets the other workers (``_rollcall.py``), connects JAX to them and makes the `World` (``_world.py``). Process 0 has the
-coordination service, unless REPLICANT_COORDINATOR=outside says that a supervisor does: then workers may die and come back, and
-after ``leave`` the same process can ``start`` in a new world. ``stop`` is done at the end of the program by itself; a program that
-ends with an error tells the others why and leaves at once, instead of waiting minutes in JAX's own barrier.
+``start`` meets the other workers (``_rollcall.py``), connects JAX to them and makes the `World` (``_world.py``). Process 0 runs the
+coordination service, unless REPLICANT_COORDINATOR=outside says that a supervisor does. With a supervisor, workers may die and come
+back, and after ``leave`` the same process can ``start`` in a new world. ``stop`` runs by itself at the end of the program. A
+program that ends with an error tells the others why and leaves at once, instead of waiting for minutes in JAX's own barrier.
 """
 
 import atexit
@@ -35,30 +35,31 @@ from ._reach import check_proxies, check_reachable
 from ._world import Timeouts, World, describe_error, this_process
 
 OUTSIDE = "outside"
-# What XLA says of an exchange that a peer has broken off; NCCL calls its own failures INTERNAL.
+# How XLA describes an exchange that a peer has broken off. NCCL reports its own failures as INTERNAL.
 _STATUS = re.compile("(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): |INTERNAL: .*(NCCL|Gloo)", re.DOTALL)
-_FAILURE_GRACE_SECONDS = 15.0  # that process 0 stays after an error of its own, for the others to read it
-_CUT_SECONDS = 2.0  # that process 0 stays where it hears nobody: JAX aborts those to whom a link heals, and who find nothing there
-_JAX_HEARTBEAT_SECONDS = 3600  # JAX aborts a worker that was silent and comes back; our own watch names it before
-_CALL_SECONDS = 2.0  # for an answer of the coordination service
-_TRY_SECONDS = 1  # to connect where the workers may form anew meanwhile; JAX takes some seconds more
-_JAX_TIMEOUT_SECONDS = 10  # of JAX's own shutdown barrier, which workers that may come back do not wait in
+_FAILURE_GRACE_SECONDS = 15.0  # process 0 stays for so long after its own error, so that the others can read it
+_CUT_SECONDS = 2.0  # process 0 stays for so long if it hears nobody: JAX aborts workers whose link heals when nobody is there
+_JAX_HEARTBEAT_SECONDS = 3600  # JAX aborts a worker that was silent and comes back; our own watch reports it earlier
+_CALL_SECONDS = 2.0  # to wait for an answer of the coordination service
+_TRY_SECONDS = 1  # for one try to connect while the workers may form a new group; JAX takes a few seconds more
+_JAX_TIMEOUT_SECONDS = 10  # for JAX's own shutdown barrier, where workers that may come back do not wait
 
 _state: dict[str, Any] = {"world": None, "service": None, "failure": None, "hooked": False, "gloo": None}
 
 
 def world() -> World | None:
-    """The workers that this process has met; None for a process on its own."""
+    """The workers that this process has met, or None if it is on its own."""
     return _state["world"]
 
 
 def timeouts_of(environ: Environ) -> Timeouts:
-    """Deadlines as the environment sets them, in whole seconds: REPLICANT_START_TIMEOUT, REPLICANT_EXCHANGE_TIMEOUT,
-    REPLICANT_HEARTBEAT_TIMEOUT and REPLICANT_STOP_TIMEOUT.
+    """The deadlines that the environment sets, in whole seconds.
+
+    The variables are REPLICANT_START_TIMEOUT, REPLICANT_EXCHANGE_TIMEOUT, REPLICANT_HEARTBEAT_TIMEOUT and REPLICANT_STOP_TIMEOUT.
 
     >>> timeouts_of({"REPLICANT_START_TIMEOUT": "5"}).start
     5
-    """  # noqa: D205 - a list of names
+    """
     names = ("start", "exchange", "heartbeat", "stop")
     found = {name: number(environ, f"REPLICANT_{name.upper()}_TIMEOUT") for name in names}
     return Timeouts(**{name: value for name, value in found.items() if value is not None})
@@ -67,24 +68,27 @@ def timeouts_of(environ: Environ) -> Timeouts:
 def start(
     membership: Membership, *, timeouts: Timeouts | None = None, environ: Environ | None = None, generation: int | None = None
 ) -> World:
-    """Meet the other workers and connect JAX to them. Every worker calls it, before anything starts JAX; once.
+    """Meet the other workers and connect JAX to them. Every worker calls this once, before anything starts JAX.
 
     Args:
-        membership: this process among several.
-        timeouts: of everything that waits; those of the environment by default.
-        environ: the environment to read; the process's own by default.
-        generation: how often the workers have formed anew; REPLICANT_GENERATION, or 0, by default.
+        membership: Which one of the workers this process is.
+        timeouts: The deadlines of everything that waits. By default those of the environment.
+        environ: The environment to read. By default the process's own.
+        generation: How many times the workers have formed a new group. By default REPLICANT_GENERATION, or else 0.
+
+    Returns:
+        The world of this process and the other workers.
 
     Raises:
-        AlreadyStartedError: JAX has started, or another world is there.
-        ClusterError, UnreachableError, WorkerMismatchError: the workers cannot form one group; on every one of them.
+        AlreadyStartedError: If JAX has started, or if this process is in a world already.
+        ClusterError, UnreachableError, WorkerMismatchError: If the workers cannot form one group. All of them raise it.
     """
     environ = os.environ if environ is None else environ
     if _state["world"] is not None:
-        raise AlreadyStartedError(f"This process has met its workers already, as {_state['world'].membership!r}.")
+        raise AlreadyStartedError(f"This process has already met the other workers, as {_state['world'].membership!r}.")
     if backends_started():
         raise AlreadyStartedError(
-            "JAX has started before the workers could meet. Make the strategy at the top of the program, right after the imports: "
+            "JAX started before the workers could meet. Make the strategy at the top of the program, right after the imports: "
             "before arrays, models, jax.devices() and other strategies."
         )
     _heartbeat.start(environ)
@@ -101,24 +105,27 @@ def start(
 
 
 def leave() -> None:
-    """Leave the world that this process was in, with all arrays and compiled programs, and end JAX: it can be started anew.
+    """Leave this process's world, drop all arrays and compiled programs, and end JAX, so that it can be started again.
 
-    Peers that are inside of an exchange with this process get an error at once.
+    Peers that are in an exchange with this process get an error at once.
     """
     import jax
     import jax.extend
 
     gloo, _state["gloo"] = _state["gloo"], None
-    if gloo is not None:  # whoever refers to the old client, its sockets are of no use any more
+    if gloo is not None:  # something may still refer to the old client, but its sockets must not stay open
         _gloo_sockets.shut_down(*gloo)
     _disconnect()
     jax.clear_caches()
     jax.extend.backend.clear_backends()
-    gc.collect()  # the client is part of cycles; its sockets are closed with it
+    gc.collect()  # the client is part of reference cycles; collecting it closes its sockets
 
 
 def stop() -> None:
-    """Leave well: process 0 waits until the others have left, since they speak over it. Nothing happens without a world."""
+    """Leave without an error. Process 0 waits until the others have left, because they talk through it.
+
+    Nothing happens without a world.
+    """
     found = _state["world"]
     if found is None:
         return
@@ -129,12 +136,12 @@ def stop() -> None:
 
 
 def backends_started() -> bool:
-    """Whether JAX has started: then it is too late to connect it."""
+    """Whether JAX has started, so that it is too late to connect it."""
     return bool(_private().xla_bridge.backends_are_initialized())
 
 
 def fingerprint() -> dict[str, str]:
-    """What must be the same on all workers before they start: versions."""
+    """The versions that must be the same on all workers before they start."""
     facts = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for name in ("jax", "jaxlib", "numpy", "keras"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -177,7 +184,7 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
 
 
 def _own_address(made: World, coordinator: str) -> str:
-    """Where the other workers find this one, whatever its host's name stands for."""
+    """The address at which the other workers find this one, whatever its host's name resolves to."""
     if is_loopback(split_address(coordinator, "coordinator address")[0]):
         return LOOPBACK  # all are on this host
     mine = source_towards(coordinator)
@@ -185,7 +192,7 @@ def _own_address(made: World, coordinator: str) -> str:
 
 
 def _compared(made: World, timeouts: Timeouts) -> tuple[str, ...]:
-    """What the roll call finds out where process 0 has called one: who the workers are, and that their versions are the same."""
+    """Do the work of a roll call where there was none: learn who the workers are, and check that their versions are equal."""
     said = [json.loads(text) for text in made.exchange("who", json.dumps([this_process(), fingerprint()]), timeouts.start)]
     problem = problem_of([Claim(i, made.num_processes, who, facts) for i, (who, facts) in enumerate(said)])
     if problem is not None:
@@ -201,17 +208,17 @@ def _disconnect() -> None:
     _private().forget()
     service, _state["service"] = _state["service"], None
     if service is not None:
-        with contextlib.suppress(RuntimeError):  # nobody is left to whom it would matter
+        with contextlib.suppress(RuntimeError):  # nobody is left who would care
             service.shutdown()
 
 
 def is_broken_exchange(error: BaseException) -> bool:
-    """Whether a program of several workers failed in its exchange: JAX says so in a RuntimeError, or in a ValueError."""
+    """Whether an error says that a program of several workers failed in an exchange. JAX raises RuntimeError or ValueError then."""
     return isinstance(error, RuntimeError | ValueError) and _STATUS.match(str(error)) is not None
 
 
 def _leave(text: str) -> None:
-    """From the watching thread: the main thread may sit in an exchange that never ends."""
+    """End the process from the watching thread, because the main thread may be stuck in an exchange that never ends."""
     _print(text)
     _heartbeat.report(f"WorkerLostError: {text}")
     found = _state["world"]
@@ -228,13 +235,13 @@ def _print(text: str) -> None:
 
 def _exit(status: int) -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # it is closed, or nobody reads it any more
             stream.flush()
     os._exit(status)
 
 
 def _note_failure(original: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Before the interpreter ends with an error: tell the others, and say what is known of them."""
+    """Tell the others that the interpreter ends with an error, and print what is known about them."""
     original(kind, error, trace)
     found = _state["world"]
     if found is None:
@@ -260,7 +267,7 @@ def _at_exit() -> None:
 class JaxStore:
     """The key-value store of JAX's coordination service.
 
-    Only asking for one key has a deadline in JAX: where a link is cut, the other calls wait for as long as TCP tries.
+    In JAX, only the call that reads one key has a deadline. If a link is cut, the other calls wait for as long as TCP retries.
     """
 
     def __init__(self, client: Any):
@@ -273,27 +280,27 @@ class JaxStore:
             self._patience.call(self._client.key_value_set, key, text, overwrite)
 
     def get(self, key: str, timeout_seconds: float) -> str:
-        """The text, as soon as it is there."""
+        """Return a text as soon as it is there."""
         with _translated():
             return self._client.blocking_key_value_get(key, max(1, int(timeout_seconds * 1000)))
 
     def list(self, prefix: str) -> dict[str, str]:
-        """Everything whose key begins so."""
+        """Return all keys that begin with a prefix, with their texts."""
         with _translated():
             return dict(self._patience.call(self._client.key_value_dir_get, prefix))
 
     def increment(self, key: str) -> int:
-        """Count one more, at once for all who do; how many there are then."""
+        """Add one to a counter in one atomic step, and return its new value."""
         with _translated():
             return self._patience.call(self._client.key_value_increment, key, 1)
 
     def delete(self, key: str) -> None:
-        """Forget a text, and all whose keys begin with this one and a slash."""
+        """Delete a text, and all texts whose keys begin with its key and a slash."""
         with _translated():
             self._patience.call(self._client.key_value_delete, key)
 
     def close(self) -> None:
-        """Leave the service; what it is told afterwards is a ConnectionAbortedError."""
+        """Leave the service. Later calls raise ConnectionAbortedError."""
         client, self._client = self._client, _Closed()
         with contextlib.suppress(RuntimeError):  # it may be gone already
             client.shutdown()
@@ -301,7 +308,7 @@ class JaxStore:
 
 class _Closed:
     def shutdown(self) -> None:
-        """Nothing is left to leave."""
+        """Do nothing: the service has been left already."""
 
     def __getattr__(self, name: str) -> Any:
         raise ConnectionAbortedError("this process has left the coordination service")
@@ -319,7 +326,7 @@ def _translated() -> Iterator[None]:
 
 
 class _Private:
-    """What is used of JAX's private parts; checked for being there."""
+    """The private parts of JAX that are used here. Making one checks that they exist."""
 
     def __init__(self) -> None:
         import jax
@@ -341,12 +348,16 @@ class _Private:
             missing = [str(error)]
         if missing:
             raise ClusterError(
-                f"JAX {jax.__version__} has moved what Replicant connects workers with ({', '.join(missing)}). Use a version that "
-                "this release was tested with (0.10, 0.11), or a newer Replicant."
+                f"JAX {jax.__version__} has moved internals that Replicant uses to connect workers ({', '.join(missing)}). Use a "
+                "version that this release was tested with (0.10, 0.11), or a newer Replicant."
             )
 
     def service(self, membership: Membership, timeouts: Timeouts) -> Any:
-        """The coordination service, in this process. Workers may leave without taking the others with them."""
+        """Start the coordination service in this process. A worker that leaves does not end the others.
+
+        Raises:
+            ClusterError: If the service cannot start at the address.
+        """
         address = str(membership.bind_address or membership.coordinator_address)
         try:
             return self._jax.get_distributed_runtime_service(
@@ -360,10 +371,19 @@ class _Private:
             raise ClusterError(f"Process 0 could not start JAX's coordination service at {address}: {error}.") from error
 
     def client(self, membership: Membership, timeouts: Timeouts, *, may_change: bool) -> Any:
-        """A connected client. `may_change`: whether the workers may be told to form anew meanwhile.
+        """Return a connected client.
 
-        Connecting waits for all workers and cannot be broken off, so that it is then tried for short times. Who has been told
-        that all are about to connect does so once in any case: the others wait for it.
+        Connecting waits for all workers and cannot be interrupted. So if `may_change` is true, it is tried for a short time again
+        and again. A worker that was told that all are about to connect tries at least once, because the others wait for it.
+
+        Args:
+            membership: Which one of the workers this process is.
+            timeouts: The deadlines of everything that waits.
+            may_change: Whether the workers may be told to form a new group meanwhile.
+
+        Raises:
+            UnreachableError: If the service cannot be reached.
+            WorkersChangedError: If the workers are to form a new group.
         """
         deadline = time.monotonic() + timeouts.start
         while True:
@@ -373,7 +393,7 @@ class _Private:
                 init_timeout=_TRY_SECONDS if may_change else max(10, int(timeouts.start)),
                 shutdown_timeout=_JAX_TIMEOUT_SECONDS,
                 heartbeat_timeout=_JAX_HEARTBEAT_SECONDS,
-                missed_heartbeat_callback=_ignore if may_change else None,  # with one, failing is an error; else it is an abort
+                missed_heartbeat_callback=_ignore if may_change else None,  # with one, a failure is an error; without, an abort
                 shutdown_on_destruction=False,
                 use_compression=True,
             )
@@ -390,21 +410,21 @@ class _Private:
             return client
 
     def adopt(self, client: Any, service: Any, membership: Membership) -> None:
-        """What ``jax.distributed.initialize`` notes, so that JAX's backends connect."""
+        """Note what ``jax.distributed.initialize`` would note, so that JAX's backends connect."""
         state = self._state
-        state.client, state.service = client, None  # the service is ours to end
+        state.client, state.service = client, None  # we end the service ourselves
         state.process_id, state.num_processes = membership.process_id, membership.num_processes
         state.coordinator_address = membership.coordinator_address
 
     def forget(self) -> None:
-        """The opposite."""
+        """Undo `adopt`."""
         state = self._state
         state.client, state.service, state.coordinator_address = None, None, None
         state.process_id, state.num_processes = 0, 1
 
     @contextlib.contextmanager
     def gloo_at(self, address: str) -> Iterator[None]:
-        """While backends start: CPU workers listen to each other there. Gloo would ask what the host's own name stands for."""
+        """Make CPU workers listen at this address while backends start. Gloo would resolve the host's own name instead."""
         original = self._jax.make_gloo_tcp_collectives
         self._jax.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
         try:
@@ -414,7 +434,7 @@ class _Private:
 
 
 def _ignore(*_: Any) -> None:
-    """What JAX says of a failure to connect, it says with an error, too."""
+    """Ignore JAX's callback: a failure to connect also raises an error."""
 
 
 @functools.cache

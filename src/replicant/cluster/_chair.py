@@ -1,6 +1,7 @@
-"""Process 0 at the roll call: it listens, hears who comes, and tells all of them whether they make one group.
+"""Process 0 at the roll call: it listens, hears who comes, and tells all of them whether they form one group.
 
-Strangers do no harm: what is no claim, is of another job or lacks the key is shown out, and the others go on.
+Strangers do no harm. A connection that makes no claim, belongs to another job or does not know the key is closed, and the roll
+call goes on.
 """
 
 import collections
@@ -21,22 +22,22 @@ from ._job import JOB_ID, JOB_KEY
 from ._lines import MAX_STRANGERS_LINE, parse_message
 
 _SLICE_SECONDS = 0.5  # the longest single wait
-_TELL_SECONDS = 5.0  # for all to hear the answer
-_TURNED_AWAY = 5  # claims that are remembered for the message
+_TELL_SECONDS = 5.0  # to send the answer to all workers
+_TURNED_AWAY = 5  # rejected claims that are kept for the error message
 
 
 class _Guest:
-    """A connection, and what came over it."""
+    """A connection, and what was received over it."""
 
     def __init__(self, connection: socket.socket):
         self.connection = connection
         self.nonce = secrets.token_hex(16)
-        self.theirs = ""  # the number that the other end has drawn
+        self.theirs = ""  # the random number of the other end
         self.received = b""
         self.claim: Claim | None = None
 
     def say(self, answer: dict[str, Any], seconds: float = 0.0) -> bool:
-        """Send a line; whether it went away."""
+        """Send a line. Returns whether it could be sent."""
         try:
             self.connection.settimeout(seconds)
             self.connection.sendall(json.dumps(answer).encode() + b"\n")
@@ -47,21 +48,21 @@ class _Guest:
 
 
 class Chair:
-    """A roll call, seen from process 0. A context manager.
+    """A roll call, as process 0 sees it. It is a context manager.
 
     Args:
-        address: ``host:port`` to listen at.
-        own: this process's claim.
-        key: of the job; empty: it has none.
+        address: The ``host:port`` to listen at.
+        own: This process's claim.
+        key: The key of the job, or an empty string if it has none.
 
     Raises:
-        ClusterError: the address cannot be listened at.
+        ClusterError: If this process cannot listen at the address.
     """
 
     def __init__(self, address: str, own: Claim, key: str = ""):
         self._own, self._key = own, key
         self._guests: dict[socket.socket, _Guest] = {}
-        self._members: dict[int, _Guest] = {}  # by process id; this process is none of them
+        self._members: dict[int, _Guest] = {}  # by process id, without this process
         self._turned_away: collections.deque[str] = collections.deque(maxlen=_TURNED_AWAY)
         self._problem: ReplicantError | None = None
         self._selector = selectors.DefaultSelector()
@@ -77,10 +78,13 @@ class Chair:
         self._selector.close()
 
     def preside(self, timeout_seconds: float) -> tuple[str, ...]:
-        """Who the workers are, in the order of their process ids, once all are there.
+        """Wait until all workers are there, and tell each of them the result.
+
+        Returns:
+            The workers' hosts and process numbers, in the order of their process ids.
 
         Raises:
-            ClusterError, WorkerMismatchError: as `call_roll` says.
+            ClusterError, WorkerMismatchError: As in `call_roll`.
         """
         deadline = time.monotonic() + timeout_seconds
         while self._problem is None and len(self._members) < self._own.num_processes - 1:
@@ -101,7 +105,7 @@ class Chair:
         return [self._own, *(guest.claim for guest in self._members.values() if guest.claim is not None)]
 
     def _hear_all(self, seconds: float) -> None:
-        """Wait until somebody comes or says something, and take that in."""
+        """Wait until a connection or a message arrives, and handle it."""
         for key, _ in self._selector.select(seconds):
             if self._door.is_at(key.fileobj):
                 self._greet()
@@ -117,14 +121,14 @@ class Chair:
                 self._show_out(connection)
 
     def _hear(self, guest: _Guest) -> bool:
-        """Read what came; False if the connection is of no use any more."""
+        """Read what has arrived. Returns False if the connection must be closed."""
         try:
             data = guest.connection.recv(MAX_STRANGERS_LINE + 1)
         except BlockingIOError:
             return True
         except OSError:
             return False
-        if not data or guest.claim is not None:  # it left; or it says more than a worker would
+        if not data or guest.claim is not None:  # it has left, or it says more than a worker would
             return False
         guest.received += data
         line, end, more = guest.received.partition(b"\n")
@@ -133,7 +137,7 @@ class Chair:
         return not end or self._judge(guest, parse_message(line) or {})
 
     def _judge(self, guest: _Guest, said: dict[str, Any]) -> bool:
-        """Whether what somebody has said is a claim of this job, as far as anybody can tell; else it is told why."""
+        """Whether a message is a claim of this job, as far as process 0 can tell. If it is not, the sender is told why."""
         claim = Claim.parse(said)
         if claim is None:
             magic = str(said.get("magic"))
@@ -151,12 +155,12 @@ class Chair:
         return refusal is None
 
     def _refusal(self, guest: _Guest, claim: Claim, said: object) -> str | None:
-        """Why somebody is certainly no worker of this job."""
+        """Why the sender of a claim is certainly not a worker of this job, or None."""
         if self._key:
             if said is None:
                 return f"process 0 has a {JOB_KEY} and this worker has none: give all workers the same one"
             if not is_proved(said, proof_of_claim(self._key, claim, guest.nonce, guest.theirs)):
-                return f"this worker has another {JOB_KEY} than process 0"
+                return f"this worker's {JOB_KEY} differs from that of process 0"
         elif said is not None:
             return f"this worker has a {JOB_KEY} and process 0 has none: give all workers the same one"
         if self._own.job.is_other(claim.job):
@@ -164,7 +168,7 @@ class Chair:
         return None
 
     def _seat(self, guest: _Guest, claim: Claim) -> str | None:
-        """Take a claim in. Where claims contradict each other, whoever runs another script than process 0 is the stranger."""
+        """Accept a claim, or say why not. If claims contradict each other, the one that runs another script than process 0 goes."""
         rival = self._members.get(claim.process_id)
         rivals = [self._own] if claim.process_id == 0 else [rival.claim] if rival is not None and rival.claim is not None else []
         contradicts = bool(rivals) or claim.num_processes != self._own.num_processes or claim.facts != self._own.facts
@@ -192,7 +196,7 @@ class Chair:
         guest.say(
             {
                 "error": f"Process 0 ({self._own.who}) takes this worker ({claim.who}) for one of another job: {why}. If these are "
-                f"two jobs, give each a coordinator address of its own; if they are one, set {JOB_ID} to the same name on all."
+                f"two jobs, give each its own coordinator address. If they are one, set {JOB_ID} to the same name on all workers."
             }
         )
 
@@ -211,13 +215,13 @@ class Chair:
             said = dict(answer)
             if self._key:
                 said["proof"] = proof_of_answer(self._key, answer, guest.nonce, guest.theirs)
-            guest.say(said, max(0.1, until - time.monotonic()))  # if it has left, the others hear it all the same
+            guest.say(said, max(0.1, until - time.monotonic()))  # if it has left, the others still get the answer
 
     def _missing(self, timeout_seconds: float) -> ClusterError:
         absent = sorted({*range(1, self._own.num_processes)} - self._members.keys())
         title = (
             f"Worker(s) {', '.join(map(str, absent))} of {self._own.num_processes} did not come within {timeout_seconds:g} s. Were "
-            "they started, and with the same coordinator address? (REPLICANT_START_TIMEOUT=seconds waits longer.) These came:"
+            "they started, with the same coordinator address? (To wait longer, set REPLICANT_START_TIMEOUT=seconds.) These came:"
         )
         lines = [table_of(title, rows_of(self._claims()))]
         if self._turned_away:
@@ -231,14 +235,14 @@ class Chair:
         if others:
             warnings.warn(
                 f"Worker {others[0].process_id} ({others[0].who}) runs {others[0].job.script}, and process 0 runs "
-                f"{self._own.job.script}. If they are of one job, set {JOB_ID} to the same name on all workers, which ends this "
-                "warning; if they are not, give each job a coordinator address of its own.",
+                f"{self._own.job.script}. If they belong to one job, set {JOB_ID} to the same name on all workers, which ends this "
+                "warning. If they do not, give each job its own coordinator address.",
                 stacklevel=2,
             )
 
 
 class NotHereError(ClusterError):
-    """The address to listen at is another host's."""
+    """The address to listen at belongs to another host."""
 
 
 def _listen(address: str) -> socket.socket:
@@ -246,19 +250,19 @@ def _listen(address: str) -> socket.socket:
     family, _, _, _, number = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port may rest from the job before
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the job before may have just closed the port
         listener.bind(number)
         listener.listen(1024)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise NotHereError(
-                f"Process 0 cannot listen at {address}, which is no address of this host ({socket.gethostname()}). If the "
+                f"Process 0 cannot listen at {address}, which is not an address of this host ({socket.gethostname()}). If the "
                 "coordinator is another host, this process must not have the process id (TF_CONFIG's index) 0: each worker needs "
-                "its own. If it is this one, which others reach at that address, set JAX_COORDINATOR_BIND_ADDRESS=0.0.0.0:port."
+                "its own. If it is this host, and others reach it at that address, set JAX_COORDINATOR_BIND_ADDRESS=0.0.0.0:port."
             ) from error
         raise ClusterError(
-            f"Process 0 cannot listen at {address}: {error.strerror}. If another program has the port, choose another one, the "
+            f"Process 0 cannot listen at {address}: {error.strerror}. If another program has the port, choose another port, the "
             "same on all workers. If another worker of this job has it, both have the process id 0: each needs its own."
         ) from error
     return listener

@@ -1,4 +1,4 @@
-"""What each worker says of itself at the roll call, and whether that makes one group."""
+"""What each worker says about itself at the roll call, and whether these claims fit together."""
 
 import dataclasses
 import hashlib
@@ -17,14 +17,14 @@ _MAX_PROCESSES = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What a worker says of itself.
+    """What a worker says about itself.
 
     Args:
-        process_id: which it believes to be.
-        num_processes: how many it believes there are.
-        who: host and process number, for messages.
-        facts: what must be the same on all workers, by name: versions of libraries, for instance.
-        job: which it believes to be of.
+        process_id: The process id that it believes to have.
+        num_processes: The number of processes that it believes there are.
+        who: Its host and process number, for messages.
+        facts: What must be the same on all workers, by name, such as the versions of libraries.
+        job: The job that it believes to belong to.
     """
 
     process_id: int
@@ -35,7 +35,7 @@ class Claim:
 
     @classmethod
     def parse(cls, said: Mapping[str, Any]) -> "Claim | None":
-        """Of an object that somebody sent; None if it is no claim.
+        """Make a claim from an object that was received, or return None if it is not a claim.
 
         >>> Claim.parse(Claim(1, 2, "host pid 7", {"jax": "0.11"}).as_dict()) == Claim(1, 2, "host pid 7", {"jax": "0.11"})
         True
@@ -49,22 +49,25 @@ class Claim:
             return None
         if not _is_texts(job) or job.keys() != {"told", "found", "script"}:
             return None
-        # Whatever is shown later cannot move a terminal's cursor.
+        # These texts are shown later; none of them may move a terminal's cursor.
         facts = {shortened(name): shortened(text) for name, text in facts.items()}
         return cls(number, count, shortened(who), facts, JobName(**{name: shortened(text) for name, text in job.items()}))
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is sent."""
+        """The claim as it is sent."""
         facts = {shortened(name): shortened(text) for name, text in self.facts.items()}
         return {"magic": MAGIC, **dataclasses.asdict(self), "who": shortened(self.who), "facts": facts}
 
     def line(self, key: str = "", theirs: str = "", mine: str = "") -> bytes:
-        """The line to send; with a key, also the proof that this process knows it.
+        """The line to send. With a key, it includes the proof that this process knows the key.
 
         Args:
-            key: of the job.
-            theirs: the number that process 0 has drawn for this connection.
-            mine: the number that this process has drawn for it.
+            key: The key of the job.
+            theirs: The number that process 0 has drawn for this connection.
+            mine: The number that this process has drawn for it.
+
+        Raises:
+            ClusterError: If the line is longer than process 0 reads.
         """
         said = self.as_dict()
         if key:
@@ -72,7 +75,7 @@ class Claim:
         line = json.dumps(said, ensure_ascii=False).encode(errors="replace") + b"\n"
         if len(line) > MAX_STRANGERS_LINE:
             raise ClusterError(
-                f"What this worker says of itself takes {len(line)} bytes, and process 0 reads {MAX_STRANGERS_LINE}: {said}. "
+                f"This worker's claim has {len(line)} bytes, but process 0 reads at most {MAX_STRANGERS_LINE}: {said}. "
                 "Give the job a shorter name."
             )
         return line
@@ -83,12 +86,12 @@ def _is_texts(value: Any) -> TypeGuard[dict[str, str]]:
 
 
 def proof_of_claim(key: str, claim: Claim, theirs: str, mine: str) -> str:
-    """What only a worker that knows the key can say, and only on this connection."""
+    """A proof that only a worker with the key can give, and that is valid only on this connection."""
     return _proof(key, "claim", theirs, mine, claim.as_dict())
 
 
 def proof_of_answer(key: str, who: Any, theirs: str, mine: str) -> str:
-    """What only a process 0 that knows the key can say, and only on this connection."""
+    """A proof that only a process 0 with the key can give, and that is valid only on this connection."""
     return _proof(key, "answer", theirs, mine, who)
 
 
@@ -97,7 +100,7 @@ def _proof(key: str, side: str, theirs: str, mine: str, what: Any) -> str:
 
 
 def is_proved(said: object, expected: str) -> bool:
-    """Whether somebody has said the right thing; how long that takes tells nobody how much of it was right."""
+    """Whether a proof is the expected one. The time that this takes does not reveal how much of it was right."""
     return hmac.compare_digest(str(said).encode(errors="replace"), expected.encode())
 
 
@@ -114,12 +117,12 @@ def table_of(title: str, rows: Mapping[str, str]) -> str:
 
 
 def rows_of(claims: list[Claim]) -> dict[str, str]:
-    """Who they are, for such a table."""
+    """The rows of such a table, which say who the workers are."""
     return {claim.who: f"process {claim.process_id} of {claim.num_processes}" for claim in claims}
 
 
 def problem_of(claims: list[Claim]) -> ReplicantError | None:
-    """Why these claims, in the order in which they came, cannot belong to one group; None as far as they can.
+    """Why these claims, in the order in which they came, cannot belong to one group, or None if they can.
 
     >>> problem_of([Claim(0, 2, "a", {}), Claim(1, 2, "b", {})])
     >>> print(problem_of([Claim(0, 2, "host a", {}), Claim(0, 2, "host b", {})]))
@@ -129,7 +132,7 @@ def problem_of(claims: list[Claim]) -> ReplicantError | None:
     """
     counts = sorted({claim.num_processes for claim in claims})
     if len(counts) > 1:
-        return ClusterError(table_of(f"The workers disagree on how many they are: {counts}.", rows_of(claims)))
+        return ClusterError(table_of(f"The workers disagree on how many of them there are: {counts}.", rows_of(claims)))
     ids = [claim.process_id for claim in claims]
     if len(set(ids)) < len(ids):
         twice = min(i for i in ids if ids.count(i) > 1)
@@ -141,6 +144,6 @@ def problem_of(claims: list[Claim]) -> ReplicantError | None:
             f"worker {claim.process_id} ({claim.who})": ", ".join(f"{name} {claim.facts.get(name)}" for name in differing)
             for claim in sorted(claims, key=lambda claim: claim.process_id)
         }
-        text = f"The workers run different versions of {', '.join(differing)}: install the same on all."
+        text = f"The workers run different versions of {', '.join(differing)}: install the same versions on all of them."
         return WorkerMismatchError(table_of(text, facts))
     return None

@@ -1,4 +1,4 @@
-"""One detector: everything that describes a cluster in an environment, which of it holds, and why."""
+"""The detector: finds everything in the environment that describes a cluster, and decides which description is used, and why."""
 
 import dataclasses
 import os
@@ -13,8 +13,8 @@ from ._membership import Membership
 from ._resolver import ClusterResolver, SimpleClusterResolver
 from ._spec import ClusterSpec
 
-# The nearest to the process comes first: what was set for this program, then what started the process, then what runs the machines.
-# torchrun inside a Slurm job knows its processes; Slurm knows only the torchrun on each node.
+# The source nearest to the process comes first: what was set for this program, then what started the process, then what runs the
+# machines. For example, torchrun inside a Slurm job knows its processes, while Slurm only knows the torchrun on each node.
 SOURCES: tuple[tuple[str, Callable[[Environ], ClusterResolver | None]], ...] = (
     (_launchers.JAX, _launchers.find_jax),
     (_tf_config.VARIABLE, _tf_config.find),
@@ -29,16 +29,16 @@ NOTHING = "nothing"
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Detection:
-    """What an environment says about the cluster; printed, it is a table.
+    """What an environment says about the cluster. It prints as a table.
 
     Args:
-        source: what the answer comes from, ``"nothing"`` if nothing describes a cluster.
-        resolver: the resolver with this answer.
-        membership: who this process is.
-        because: the variables that the answer rests on.
-        others: sources that are there too and that the first one overrules, each with what it says.
-        conflicts: where they say something else.
-        missing: what keeps this process from being one of several, where only a part of a cluster's description is there.
+        source: The source of the answer, or ``"nothing"`` if nothing describes a cluster.
+        resolver: The resolver that gives this answer.
+        membership: Which one of the workers this process is.
+        because: The variables that the answer is based on.
+        others: Further sources, which the first one overrules, each with what it says.
+        conflicts: The points where they contradict the first one.
+        missing: What this process lacks to be one of several, if only a part of a cluster's description is there.
     """
 
     source: str
@@ -51,27 +51,27 @@ class Detection:
 
     @property
     def process_id(self) -> int:
-        """This process among those that train together, from 0."""
+        """The number of this process among those that train together, from 0."""
         return self.membership.process_id
 
     @property
     def num_processes(self) -> int:
-        """Processes that train together."""
+        """The number of processes that train together."""
         return self.membership.num_processes
 
     @property
     def coordinator_address(self) -> str | None:
-        """``host:port`` of the coordinator; None for one process."""
+        """The ``host:port`` of the coordinator, or None for one process."""
         return self.membership.coordinator_address
 
     @property
     def bind_address(self) -> str | None:
-        """``host:port`` where process 0 listens; None for one process."""
+        """The ``host:port`` where process 0 listens, or None for one process."""
         return self.membership.bind_address
 
     @property
     def local_rank(self) -> int | None:
-        """This process among those on its host; None if unknown."""
+        """The number of this process among those on its host, from 0, or None if it is not known."""
         return self.membership.local_rank
 
     def __repr__(self) -> str:
@@ -94,14 +94,17 @@ class Detection:
 def detect(environ: Environ | None = None) -> Detection:
     """Find out about the cluster from environment variables alone.
 
-    Of several sources the first of these holds: ``JAX_PROCESS_ID`` and its companions, TF_CONFIG, torchrun, Open MPI, TPU, Slurm,
-    Kubernetes. What the others say is in the answer too.
+    If there are several sources, the first of these is used: ``JAX_PROCESS_ID`` and its companions, TF_CONFIG, torchrun, Open MPI,
+    TPU, Slurm, Kubernetes. The answer also contains what the others say.
 
     Args:
-        environ: the environment to read; the process's own by default.
+        environ: The environment to read. By default the process's own.
+
+    Returns:
+        What the environment says about the cluster.
 
     Raises:
-        ClusterError: the source that holds is incomplete or contradicts itself.
+        ClusterError: If the source that is used is incomplete or contradicts itself.
 
     >>> print(detect({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}))
     Cluster: torchrun
@@ -147,7 +150,7 @@ def detect(environ: Environ | None = None) -> Detection:
 
 
 def _conflicts(source: str, first: Membership, other: str, second: Membership) -> list[str]:
-    """What two sources disagree on."""
+    """The points on which two sources disagree."""
     rows = [
         ("number of processes", first.num_processes, second.num_processes),
         ("process id", first.process_id, second.process_id),

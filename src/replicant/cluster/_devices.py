@@ -1,4 +1,4 @@
-"""Starting JAX's devices, where each process waits for all others: broken off once the workers are to form anew."""
+"""Starts JAX's devices, where each process waits for all others. The wait ends early if the workers are to form a new group."""
 
 import contextlib
 import threading
@@ -11,18 +11,21 @@ _LOOK_SECONDS = 0.1
 
 
 def start(store: Any, num_processes: int) -> str:
-    """The platform of this process's devices.
+    """Start this process's devices.
 
-    XLA waits here for what the other processes put into the store: for minutes, if one of them is gone. It cannot be told, but a
-    store that this process has left answers nothing. Processes that may form anew also make their first exchange here, because
-    CPU workers connect to each other in it.
+    XLA waits here for what the other processes put into the store, for minutes if one of them is gone. The wait cannot be
+    cancelled, but it fails once this process has left the store. Processes that may form a new group also make their first exchange
+    here, because CPU workers connect to each other in it.
 
     Args:
-        store: a ``JaxStore`` that all processes share.
-        num_processes: that start their devices.
+        store: The ``JaxStore`` that all processes share.
+        num_processes: The number of processes that start their devices.
+
+    Returns:
+        The platform of the devices.
 
     Raises:
-        WorkersChangedError: the workers are to form anew.
+        WorkersChangedError: If the workers are to form a new group.
     """
     import jax
 
@@ -34,7 +37,7 @@ def start(store: Any, num_processes: int) -> str:
 
 
 def _exchange() -> None:
-    """Add up one number of each device."""
+    """Add up one number from each device."""
     import jax
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -1,4 +1,4 @@
-"""Reading environment variables: numbers, and what JAX's own variables say about the coordinator."""
+"""Reads environment variables: numbers, and what JAX's own variables say about the coordinator."""
 
 import zlib
 from collections.abc import Mapping
@@ -8,21 +8,21 @@ from ._addresses import HIGHEST_PORT, join_address, split_address
 
 Environ = Mapping[str, str]
 
-# Above the ports that Linux hands out by itself (32768 to 60999), with room for one port per process behind each.
+# Above the ports that Linux assigns by itself (32768 to 60999), with room for one port per process after each.
 _FIRST_PORT = 61440
 _PORT_CHOICES = 3840
 
 
 def first(environ: Environ, *names: str) -> tuple[str, str] | None:
-    """Name and value of the first variable that is set and not empty."""
+    """The name and value of the first variable that is set and not empty, or None."""
     return next(((name, environ[name].strip()) for name in names if environ.get(name, "").strip()), None)
 
 
 def number(environ: Environ, *names: str) -> int | None:
-    """The whole number in the first variable that is set; None if none is.
+    """The whole number in the first variable that is set, or None if none of them is set.
 
     Raises:
-        ClusterError: something else than digits.
+        ClusterError: If the variable contains anything but digits.
 
     >>> number({"RANK": "3"}, "RANK"), number({}, "RANK")
     (3, None)
@@ -37,7 +37,17 @@ def number(environ: Environ, *names: str) -> int | None:
 
 
 def needed_number(environ: Environ, source: str, advice: str, *names: str) -> int:
-    """As `number`, and an error if none of the variables is set."""
+    """Like `number`, but it is an error if none of the variables is set.
+
+    Args:
+        environ: The environment to read.
+        source: What needs the number, for the error message.
+        advice: What to do, for the error message.
+        *names: The variables.
+
+    Raises:
+        ClusterError: If no variable is set, or if the first that is set contains anything but digits.
+    """
     value = number(environ, *names)
     if value is None:
         raise ClusterError(f"{source}: {' or '.join(names)} is not set. {advice}")
@@ -45,7 +55,11 @@ def needed_number(environ: Environ, source: str, advice: str, *names: str) -> in
 
 
 def check_rank(source: str, name: str, rank: int, count_name: str, count: int) -> None:
-    """Check that a rank is below the number of processes."""
+    """Check that a rank is below the number of processes.
+
+    Raises:
+        ClusterError: If it is not, or if there are no processes.
+    """
     if count < 1:
         raise ClusterError(f"{source}: {count_name}={count}; there must be at least one process.")
     if rank >= count:
@@ -53,7 +67,7 @@ def check_rank(source: str, name: str, rank: int, count_name: str, count: int) -
 
 
 def port_of_job(identity: str) -> int:
-    """A port that all processes of one job work out alike, and that two jobs on one machine seldom share.
+    """A port that is the same for all processes of a job, and that two jobs on one machine seldom share.
 
     >>> port_of_job("job 17") == port_of_job("job 17"), 61440 <= port_of_job("job 18") < 65280
     (True, True)
@@ -62,7 +76,11 @@ def port_of_job(identity: str) -> int:
 
 
 def coordinator_port(environ: Environ, default: int) -> int:
-    """``JAX_COORDINATOR_PORT``, or a default."""
+    """The port in ``JAX_COORDINATOR_PORT``, or a default.
+
+    Raises:
+        ClusterError: If the variable is not a port.
+    """
     port = number(environ, "JAX_COORDINATOR_PORT")
     if port is not None and not 1 <= port <= HIGHEST_PORT:
         raise ClusterError(f"JAX_COORDINATOR_PORT={port}: a port is from 1 to {HIGHEST_PORT}.")
@@ -70,7 +88,7 @@ def coordinator_port(environ: Environ, default: int) -> int:
 
 
 def told_coordinator(environ: Environ, default_port: int | None = None) -> str | None:
-    """``JAX_COORDINATOR_ADDRESS`` with a port, its own or ``JAX_COORDINATOR_PORT``; None if it is not set."""
+    """The address in ``JAX_COORDINATOR_ADDRESS``, with its own port or ``JAX_COORDINATOR_PORT``, or None if it is not set."""
     found = first(environ, "JAX_COORDINATOR_ADDRESS")
     if found is None:
         return None
@@ -83,7 +101,7 @@ def told_coordinator(environ: Environ, default_port: int | None = None) -> str |
 
 
 def told_bind_address(environ: Environ) -> str | None:
-    """``JAX_COORDINATOR_BIND_ADDRESS``; None if it is not set."""
+    """The address in ``JAX_COORDINATOR_BIND_ADDRESS``, or None if it is not set."""
     found = first(environ, "JAX_COORDINATOR_BIND_ADDRESS")
     if found is not None:
         split_address(found[1], found[0])
@@ -92,7 +110,7 @@ def told_bind_address(environ: Environ) -> str | None:
 
 
 def named_job(launcher: str, *parts: tuple[str, str] | None) -> str | None:
-    """What a launcher calls a job, from variables that it sets alike for all processes of it; None if the first is not set.
+    """The launcher's name for a job, from variables that are the same in all of its processes. None if the first is not set.
 
     >>> named_job("Slurm", ("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0"))
     'Slurm: 7.0'
@@ -103,5 +121,5 @@ def named_job(launcher: str, *parts: tuple[str, str] | None) -> str | None:
 
 
 def facts(environ: Environ, *names: str) -> tuple[str, ...]:
-    """Those of the variables that are set, as ``NAME=value``."""
+    """The variables that are set, as ``NAME=value``."""
     return tuple(f"{name}={environ[name]}" for name in names if environ.get(name, "").strip())

@@ -1,19 +1,19 @@
-"""What all workers have brought to an exchange, as one text: those that are alike are there once, and long ones by their digest.
+"""What all workers contribute to an exchange, as one text. Equal parts are stored once, and long ones as their digest.
 
-Most exchanges compare things that are the same everywhere. Then what every worker reads does not grow with their number.
+Most exchanges compare things that are the same everywhere. So what each worker reads does not grow with the number of workers.
 """
 
 import hashlib
 import json
 from collections.abc import Sequence
 
-_LONGEST = 2048  # characters of a part that is listed; a longer one lies under a key of its own
+_LONGEST = 2048  # characters of a part in the text; a longer part is stored under its own key
 
 _MARK = "#"
 
 
 def digest_of(part: str) -> str | None:
-    """What stands for a long part, and is the end of the key where it lies; None: the part is short, and stands for itself.
+    """The digest that stands for a long part and ends the key where it is stored, or None for a short part.
 
     >>> digest_of("short")
     >>> digest_of("long" * 1000)[:9]
@@ -23,12 +23,12 @@ def digest_of(part: str) -> str | None:
 
 
 def is_digest(part: str) -> bool:
-    """Whether that stands for a long part. Parts themselves are JSON, or numbers."""
+    """Whether a text is the digest of a long part. Parts themselves are JSON, or numbers."""
     return part.startswith(_MARK)
 
 
 def pack_parts(parts: Sequence[str]) -> str:
-    """All parts, in the order of the ranks, as one text.
+    """Join all parts, in the order of the ranks, into one text.
 
     >>> pack_parts(["a", "a", "a"]), pack_parts(["a", "b", "a"])
     ('[["a"], 3]', '[["a", "b"], [0, 1, 0]]')
@@ -39,7 +39,7 @@ def pack_parts(parts: Sequence[str]) -> str:
 
 
 def unpack_parts(text: str) -> list[str]:
-    """The opposite.
+    """Take such a text apart: the inverse of `pack_parts`.
 
     >>> unpack_parts('[["a"], 3]'), unpack_parts('[["a", "b"], [0, 1, 0]]')
     (['a', 'a', 'a'], ['a', 'b', 'a'])

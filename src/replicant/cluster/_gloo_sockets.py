@@ -1,7 +1,7 @@
-"""The TCP sockets over which CPU workers exchange: found, so that a worker that leaves its world closes them for certain.
+"""Finds the TCP sockets through which CPU workers exchange data, so that a worker that leaves its world really closes them.
 
-A worker inside of an exchange waits for its peers as long as their sockets are open, and those of a client of XLA's that somebody
-still refers to stay open. Linux lists a process's sockets; elsewhere there is nothing to find, and collecting garbage must do.
+A worker in an exchange waits for its peers as long as their sockets are open, and an XLA client that something still refers to
+keeps its sockets open. Linux lists the sockets of a process. On other systems they cannot be found, and garbage collection must do.
 """
 
 import contextlib
@@ -14,26 +14,33 @@ _LISTEN = "0A"
 
 
 def listening_ports() -> set[int]:
-    """Ports on which this process listens."""
+    """The ports on which this process listens."""
     return {local for _, local, _, state in _sockets() if state == _LISTEN}
 
 
 def shut_down(own: Iterable[int], peers: Iterable[int]) -> int:
-    """Break off this process's connections that its peers have made to its ports `own`, and that it has made to theirs.
+    """Shut down the connections that peers have made to this process, and those that it has made to them.
 
-    The descriptors stay with whoever holds them. Returns how many connections there were.
+    The file descriptors stay with their owners.
+
+    Args:
+        own: The ports of this process.
+        peers: The ports of its peers.
+
+    Returns:
+        The number of connections.
     """
     own, peers, count = set(own), set(peers), 0
     for descriptor, local, remote, state in _sockets():
         if state != _LISTEN and (local in own or remote in peers):
             count += 1
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
-                duplicate.shutdown(socket.SHUT_RDWR)  # OSError: closed meanwhile, or not connected any more
+                duplicate.shutdown(socket.SHUT_RDWR)  # OSError: it was closed meanwhile, or is no longer connected
     return count
 
 
 def _sockets() -> list[tuple[int, int, int, str]]:
-    """Descriptor, local port, remote port and state of this process's TCP sockets."""
+    """The descriptor, local port, remote port and state of each of this process's TCP sockets."""
     rows: dict[str, tuple[int, int, str]] = {}
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):  # not Linux, or no IPv6

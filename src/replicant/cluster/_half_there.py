@@ -1,8 +1,8 @@
-"""What is left of a cluster's description where no source describes one: the sign of a launcher whose variables got lost."""
+"""Finds the remains of a cluster's description where no source is complete, which means that some of its variables got lost."""
 
 from ._environ import Environ, facts
 
-# Variables that are set for the processes of a job only, and which of them were needed beside. `WORLD_SIZE=1` is no job.
+# Variables that are set only for the processes of a job, and what is needed besides them. `WORLD_SIZE=1` alone is not a job.
 _SIGNS = (
     (("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT"), "JAX_PROCESS_ID"),
     (("RANK", "WORLD_SIZE", "MASTER_ADDR"), "RANK and WORLD_SIZE"),
@@ -14,17 +14,17 @@ _ALONE = ("1", "{}")
 
 
 def what_is_missing(environ: Environ) -> str | None:
-    """What this process lacks to be one of several; None if nothing says that it should be.
+    """What this process lacks to be one of several, or None if nothing says that it should be.
 
     >>> what_is_missing({"WORLD_SIZE": "4", "MASTER_ADDR": "node1"})
-    'WORLD_SIZE=4 and MASTER_ADDR=node1 are set, but RANK and WORLD_SIZE are not both there'
+    'WORLD_SIZE=4 and MASTER_ADDR=node1 are set, but RANK and WORLD_SIZE are not both set'
     >>> what_is_missing({"WORLD_SIZE": "1"}), what_is_missing({"TF_CONFIG": "{}"})
     (None, None)
     """
     for signs, needed in _SIGNS:
         found = facts({name: environ[name] for name in signs if environ.get(name, "").strip() not in ("", *_ALONE)}, *signs)
         if found:
-            there = "not both there" if " and " in needed else "missing"
+            there = "not both set" if " and " in needed else "missing"
             return f"{' and '.join(found)} {'are' if len(found) > 1 else 'is'} set, but {needed} {_is(needed)} {there}"
     return None
 

@@ -1,7 +1,8 @@
-"""What a worker that ``replicant launch`` has started tells its supervisor, and what it is told.
+"""The worker's side of its connection to the supervisor, if ``replicant launch`` has started it.
 
-One thread speaks over one connection in JSON lines; both ends prove that they know the key of the job, which only the environment
-carries. ``beat`` writes three attributes and is all that a training step pays. Nothing happens in processes that were not launched.
+One thread sends JSON lines over one connection. Both ends prove that they know the key of the job, which is only in the
+environment. A training step pays only for ``beat``, which writes three attributes. In processes that were not launched, nothing
+happens.
 """
 
 import atexit
@@ -23,17 +24,17 @@ from ._environ import Environ, number
 from ._lines import MAX_LINE, MAX_STRANGERS_LINE, parse_message
 
 ADDRESS, KEY, GENERATION = "REPLICANT_SUPERVISOR", "REPLICANT_SUPERVISOR_KEY", "REPLICANT_GENERATION"
-JOIN = "REPLICANT_JOIN"  # set for a worker that is to join those that are there
-SUPERVISOR_FIRST = 60.0  # seconds that a worker waits longer than the supervisor, which then says what comes
+JOIN = "REPLICANT_JOIN"  # set for a worker that joins a running job
+SUPERVISOR_FIRST = 60.0  # seconds that a worker waits longer than the supervisor, so that the supervisor decides first
 _CONNECT_SECONDS = 30.0
-_PAUSE_SECONDS = 0.1  # before another try
+_PAUSE_SECONDS = 0.1  # before the next try
 _LONGEST_INTERVAL = 60.0
 
-WORKER, SUPERVISOR = "worker", "supervisor"  # whose proof it is, so that one cannot be sent back as the other
+WORKER, SUPERVISOR = "worker", "supervisor"  # part of each proof, so that one side's proof cannot be sent back as the other's
 
 
 def proof(key: str, side: str, first: str, second: str) -> str:
-    """What only somebody who knows the key can say about two numbers drawn by both sides.
+    """A proof that its sender knows the key, over two random numbers, one from each side.
 
     >>> proof("key", WORKER, "1", "2") == proof("key", SUPERVISOR, "1", "2")
     False
@@ -45,21 +46,21 @@ class Heartbeat:
     """The worker's end of the connection to the supervisor.
 
     Args:
-        address: ``host:port`` of the supervisor.
-        key: of the job.
-        rank: of this worker, as it was launched.
-        generation: as it was launched.
+        address: The ``host:port`` of the supervisor.
+        key: The key of the job.
+        rank: The rank with which this worker was launched.
+        generation: The generation with which it was launched.
 
     Raises:
-        ClusterError: nobody answers there, or somebody who does not know the key.
+        ClusterError: If nobody answers at the address, or if whoever answers does not know the key.
     """
 
     def __init__(self, address: str, key: str, rank: int, generation: int):
         self.rank, self.generation = rank, generation
         self.step, self.at, self.waited, self.phase = 0, time.monotonic(), 0.0, "start"
         self.is_connected = True
-        self.is_elastic = False  # whether the program takes orders to form anew
-        self.order: dict[str, Any] | None = None  # the last one that was not taken
+        self.is_elastic = False  # whether the program obeys orders to form a new group
+        self.order: dict[str, Any] | None = None  # the last order that was not taken yet
         self._came = threading.Condition()
         self._lock = threading.Lock()
         self._received = b""
@@ -68,14 +69,18 @@ class Heartbeat:
         self._thread.start()
 
     def beat(self, step: int | None) -> None:
-        """Note that a step begins, unless the workers are to form anew."""
+        """Note that a step begins.
+
+        Raises:
+            WorkersChangedError: If the workers are to form a new group.
+        """
         self.check_order()
         self.step = self.step + 1 if step is None else step
         self.at = time.monotonic()
         self.phase = "step"
 
     def say(self, **message: Any) -> None:
-        """Send a message now, from any thread; nothing happens once the supervisor is gone."""
+        """Send a message now, from any thread. Nothing happens once the supervisor is gone."""
         line = json.dumps(message).encode()[: MAX_LINE - 1] + b"\n"
         try:
             with self._lock:
@@ -84,14 +89,24 @@ class Heartbeat:
             self.is_connected = False
 
     def check_order(self) -> None:
-        """Raise WorkersChangedError if the workers are to form anew."""
+        """Check whether the workers are to form a new group.
+
+        Raises:
+            WorkersChangedError: If they are.
+        """
         if self.order is not None and self.is_elastic:
-            raise WorkersChangedError("The workers form anew; replicant.run_elastic goes on with those that are there.")
+            raise WorkersChangedError("The workers form a new group: replicant.run_elastic goes on with those that are there.")
 
     def meet(self, generation: int, timeout_seconds: float) -> None:
         """Wait until all workers are about to connect.
 
-        Raises WorkersChangedError if they are to form anew, and WorkerLostError if the supervisor is gone or says nothing.
+        Args:
+            generation: The generation that this worker is about to join.
+            timeout_seconds: How long the supervisor waits for all workers.
+
+        Raises:
+            WorkersChangedError: If the workers are to form a new group.
+            WorkerLostError: If the supervisor is gone or does not answer.
         """
         self.say(kind="here", generation=generation)
         with self._came:
@@ -100,18 +115,18 @@ class Heartbeat:
                 self.order = None
                 return
         self.check_order()
-        reason = "the others did not come in time" if self.is_connected else "the supervisor is gone"
-        raise WorkerLostError(f"This worker was to connect to the others, but {reason}.")
+        reason = "they did not come in time" if self.is_connected else "the supervisor is gone"
+        raise WorkerLostError(f"This worker was about to connect to the others, but {reason}.")
 
     def take_order(self, timeout_seconds: float) -> dict[str, Any] | None:
-        """The next order of the supervisor; None if there is none in time, or the supervisor is gone."""
+        """Wait for the supervisor's next order. Returns None if none comes in time, or if the supervisor is gone."""
         with self._came:
             self._came.wait_for(lambda: self.order is not None or not self.is_connected, timeout_seconds)
             order, self.order = self.order, None
             return order
 
     def say_beat(self) -> None:
-        """Tell the supervisor how far this worker is."""
+        """Tell the supervisor how far this worker has come."""
         self.say(kind="beat", step=self.step, at=self.at, waited=self.waited, phase=self.phase)
 
     def _connect(self, address: str, key: str) -> socket.socket:
@@ -122,17 +137,16 @@ class Heartbeat:
                 connection = socket.create_connection(place, timeout=max(0.1, deadline - time.monotonic()))
             except OSError as error:
                 raise ClusterError(
-                    f"This worker's supervisor cannot be reached at {ADDRESS}={address}: {error}. Is `replicant launch` still "
-                    "running?"
+                    f"This worker cannot reach its supervisor at {ADDRESS}={address}: {error}. Is `replicant launch` still running?"
                 ) from error
             try:
                 self._shake_hands(connection, key, address, deadline)
-            except ConnectionError as error:  # it has ended; or strangers crowd it, and this worker was taken for one
+            except ConnectionError as error:  # it has ended, or too many strangers came and it took this worker for one
                 connection.close()
                 self._received = b""
                 if time.monotonic() + _PAUSE_SECONDS > deadline:
                     raise ClusterError(
-                        f"{ADDRESS}={address} is not answered as a supervisor answers: it closed every connection for "
+                        f"What listens at {ADDRESS}={address} does not answer like a supervisor: it closed every connection for "
                         f"{_CONNECT_SECONDS:g} s."
                     ) from error
                 time.sleep(_PAUSE_SECONDS)
@@ -144,7 +158,12 @@ class Heartbeat:
                 return connection
 
     def _shake_hands(self, connection: socket.socket, key: str, address: str, deadline: float) -> None:
-        """Prove who this is, and hear the same of the other end. Raises ClusterError, or ConnectionError if that is gone."""
+        """Prove who this worker is, and check the other end's proof.
+
+        Raises:
+            ClusterError: If the other end turns this worker away, or is not its supervisor.
+            ConnectionError: If the other end is gone.
+        """
         nonce = self._hear_first(connection, address, deadline).get("nonce")
         theirs, mine = str(nonce), secrets.token_hex(16)
         hello = {
@@ -158,31 +177,37 @@ class Heartbeat:
         connection.sendall(json.dumps(hello).encode() + b"\n")
         answer = self._hear_first(connection, address, deadline)
         if "refused" in answer:
-            raise ClusterError(f"The supervisor at {ADDRESS}={address} has turned this worker away: {answer['refused']}.")
+            raise ClusterError(f"The supervisor at {ADDRESS}={address} turned this worker away: {answer['refused']}.")
         if not hmac.compare_digest(str(answer.get("proof")).encode(), proof(key, SUPERVISOR, mine, theirs).encode()):
-            raise ClusterError(f"{ADDRESS}={address} is answered by something that does not know the key of this job.")
+            raise ClusterError(f"What listens at {ADDRESS}={address} does not know the key of this job.")
         interval = answer.get("interval")
         self._interval = _LONGEST_INTERVAL
         if isinstance(interval, int | float) and math.isfinite(interval):
             self._interval = min(max(0.01, interval), _LONGEST_INTERVAL)
 
     def _hear_first(self, connection: socket.socket, address: str, deadline: float) -> dict[str, Any]:
-        """What somebody says who has not proved anything yet."""
+        """Read a message from an end that has not proved anything yet.
+
+        Raises:
+            ClusterError: If it does not answer like a supervisor.
+            ConnectionError: If it has closed the connection.
+        """
         try:
             line = self._read_line(connection, MAX_STRANGERS_LINE, deadline)
         except TimeoutError as error:
             raise ClusterError(
-                f"{ADDRESS}={address} is not answered as a supervisor answers: nothing whole came within {_CONNECT_SECONDS:g} s."
+                f"What listens at {ADDRESS}={address} does not answer like a supervisor: no complete line came within "
+                f"{_CONNECT_SECONDS:g} s."
             ) from error
         if not line:
             raise ConnectionError("closed")
         message = parse_message(line)
         if message is None:
-            raise ClusterError(f"{ADDRESS}={address} is not answered as a supervisor answers: {line[:80]!r}.")
+            raise ClusterError(f"What listens at {ADDRESS}={address} does not answer like a supervisor: {line[:80]!r}.")
         return message
 
     def _read_line(self, connection: socket.socket, longest: int = MAX_LINE, deadline: float | None = None) -> bytes:
-        """The next line; what there is of it if it is too long, and nothing once the connection is closed."""
+        """Read the next line: only its beginning if it is too long, and nothing once the connection is closed."""
         while b"\n" not in self._received:
             if len(self._received) > longest:
                 return self._received
@@ -204,7 +229,7 @@ class Heartbeat:
 
     def _listen(self) -> None:
         try:
-            while (order := parse_message(self._read_line(self._socket))) is not None:  # else it is closed, or as good as
+            while (order := parse_message(self._read_line(self._socket))) is not None:  # otherwise it is closed, or of no use
                 self._note(order)
         except OSError:
             pass
@@ -219,15 +244,21 @@ class Heartbeat:
 
 
 _heartbeat: Heartbeat | None = None
-_is_started = False  # or there was nothing to start
+_is_started = False  # also True if there was nothing to start
 _lock = threading.Lock()
 
 
 def start(environ: Environ | None = None) -> Heartbeat | None:
-    """Connect to the supervisor, if this process is a worker that ``replicant launch`` has started; otherwise None. Idempotent.
+    """Connect to the supervisor, if this process is a worker that ``replicant launch`` has started. Idempotent.
+
+    Args:
+        environ: The environment to read. By default the process's own.
+
+    Returns:
+        The connection, or None for a process that was not launched.
 
     Raises:
-        ClusterError: the environment names a supervisor that is not there.
+        ClusterError: If the environment names a supervisor that is not there.
     """
     global _heartbeat, _is_started  # noqa: PLW0603 - one connection per process
     with _lock:
@@ -245,10 +276,10 @@ def start(environ: Environ | None = None) -> Heartbeat | None:
 
 
 def beat(step: int | None = None) -> None:
-    """A training step begins; cheap, and nothing at all in processes that were not launched.
+    """Note that a training step begins. This is cheap, and does nothing in processes that were not launched.
 
     Args:
-        step: its number; by default one more than the last one.
+        step: The number of the step. By default one more than the last one.
 
     >>> beat()
     """
@@ -259,13 +290,13 @@ def beat(step: int | None = None) -> None:
 
 
 def waited(seconds: float) -> None:
-    """Note waiting for results, which is no work of this worker's own: stragglers are told by the rest of a step's time."""
+    """Note time spent waiting for results. It is not this worker's own work: stragglers are found by the rest of a step's time."""
     if _heartbeat is not None:
         _heartbeat.waited += seconds
 
 
 def phase(name: str) -> None:
-    """Tell the supervisor what this worker is about, until the next step: "saving", "validation"."""
+    """Tell the supervisor what this worker does until its next step, such as "saving" or "validation"."""
     if _heartbeat is not None:
         _heartbeat.phase = name
 
@@ -276,17 +307,17 @@ def is_watched() -> bool:
 
 
 def is_restarted() -> bool:
-    """Whether a supervisor watches this process which starts all workers again when one is lost: it waits for this one to end."""
+    """Whether this process has a supervisor that starts all workers again when one is lost, and so waits for this one to end."""
     return is_watched() and _heartbeat is not None and not _heartbeat.is_elastic
 
 
 def is_elastic() -> bool:
-    """Whether this process takes orders to form anew."""
+    """Whether this process obeys orders to form a new group."""
     return _heartbeat is not None and _heartbeat.is_elastic
 
 
 def meet(generation: int, timeout_seconds: float) -> None:
-    """Wait until all workers are about to connect, where they may be told to form anew instead; see `Heartbeat.meet`."""
+    """Wait until all workers are about to connect, if they may be told to form a new group instead. See `Heartbeat.meet`."""
     if _heartbeat is not None and _heartbeat.is_elastic:
         _heartbeat.meet(generation, timeout_seconds)
 
@@ -298,7 +329,11 @@ def tell_connected(generation: int) -> None:
 
 
 def check_order() -> None:
-    """Raise WorkersChangedError if the workers are to form anew."""
+    """Check whether the workers are to form a new group.
+
+    Raises:
+        WorkersChangedError: If they are.
+    """
     if _heartbeat is not None:
         _heartbeat.check_order()
 
@@ -309,13 +344,13 @@ def is_ordered() -> bool:
 
 
 def report(text: str) -> None:
-    """Tell the supervisor at once why this worker fails, before the interpreter takes its time to end."""
+    """Tell the supervisor at once why this worker fails, because the interpreter may take a while to end."""
     if _heartbeat is not None:
         _heartbeat.say(kind="failed", text=text[:4000], step=_heartbeat.step)
 
 
 class _Reporting:
-    """An excepthook that reports before the one that was there."""
+    """An excepthook that reports the error, and then calls the previous hook."""
 
     def __init__(self, original: Any):
         self._original = original
@@ -327,7 +362,7 @@ class _Reporting:
 
 
 def _forget() -> None:
-    """In a forked child: the connection is its parent's."""
+    """Drop the connection in a forked child, because it belongs to the parent."""
     global _heartbeat  # noqa: PLW0603 - as above
     _heartbeat = None
 

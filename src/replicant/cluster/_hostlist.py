@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 from ..errors import ClusterError
 
-MAX_HOSTS = 65536  # a mistyped range is not worth the memory
+MAX_HOSTS = 65536  # so that a mistyped range does not fill the memory
 
 
 def expand_hosts(hostlist: str) -> list[str]:
-    """The hosts of a list in Slurm's short form, in its order.
+    """The hosts of a list in Slurm's short form, in the order of the list.
 
-    A host is text with any number of bracketed ranges; the last one counts fastest. A number is as wide as the first of its range.
+    A host is a text with any number of bracketed ranges, of which the last one varies fastest. A number has as many digits as the
+    first one of its range.
 
     Raises:
-        ClusterError: brackets or ranges that do not fit, no host, or more than 65,536.
+        ClusterError: If a bracket or a range is malformed, or if there are no hosts or more than 65,536.
 
     >>> expand_hosts("node[01-03,07],gpu5")
     ['node01', 'node02', 'node03', 'node07', 'gpu5']
@@ -36,7 +37,7 @@ def expand_counts(counts: str) -> list[int]:
     """The number of tasks on each host, from Slurm's short form.
 
     Raises:
-        ClusterError: not of that form.
+        ClusterError: If the text has another form.
 
     >>> expand_counts("2(x3),1")
     [2, 2, 2, 1]
@@ -54,7 +55,7 @@ def expand_counts(counts: str) -> list[int]:
 
 
 def _split(hostlist: str) -> Iterator[tuple[str, int]]:
-    """The items between commas outside of brackets, each with its column, from 1."""
+    """The items between commas outside brackets, each with its column, from 1."""
     if not hostlist.strip():
         raise ClusterError("The host list is empty.")
     start, depth = 0, 0
@@ -65,7 +66,7 @@ def _split(hostlist: str) -> Iterator[tuple[str, int]]:
             depth -= 1
         if depth not in (0, 1):
             raise _error(
-                hostlist, at + 1, "a bracket opens inside a bracket" if depth > 1 else "a bracket closes that was not opened"
+                hostlist, at + 1, "a bracket opens inside a bracket" if depth > 1 else "a bracket is closed that was not opened"
             )
         if char == "," and depth == 0:
             item = hostlist[start:at]
@@ -81,7 +82,7 @@ def _choices(part: str, hostlist: str, column: int) -> list[str]:
     """The texts that one part of a host stands for."""
     if not part.startswith("["):
         if re.search(r"\s", part):
-            raise _error(hostlist, column, f"{part!r} has a blank")
+            raise _error(hostlist, column, f"{part!r} contains a blank")
         return [part]
     texts: list[str] = []
     for piece in part[1:-1].split(","):

@@ -1,10 +1,10 @@
-"""Which job a process is of, so that the processes of two jobs that were given one address do not form one group.
+"""Finds out which job a process belongs to, so that the processes of two jobs with the same address do not form one group.
 
-REPLICANT_JOB_ID names it outright. Otherwise the name is the one that whatever told this process its place has for the job, because
-that is the same on all workers by its nature: Slurm's job and step, torchrun's run id, Open MPI's namespace, the name of a
-Kubernetes JobSet. TF_CONFIG, JAX's variables and TPU hosts have none. Arguments are not compared: ``--task_index``, paths and flags
-of the chief differ between the workers of a good job. The name of the script alone stops no job, either: it only decides who is the
-stranger where two claims contradict each other.
+REPLICANT_JOB_ID names the job explicitly. Otherwise its name comes from the launcher, because it is then the same on all workers:
+Slurm's job and step, torchrun's run id, Open MPI's namespace, or the name of a Kubernetes JobSet. TF_CONFIG, JAX's variables and
+TPU hosts have no such name. Arguments are not compared, because ``--task_index``, paths and flags of the chief differ between the
+workers of one job. The name of the script alone does not stop a job either. It only decides who is the stranger if two claims
+contradict each other.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ _NO_SCRIPTS = ("", "-c", "-", "-m", "ipykernel_launcher.py", "ipython", "ipython
 
 @dataclasses.dataclass(frozen=True)
 class JobName:
-    """What a process knows about the job it is of; empty where it knows nothing.
+    """What a process knows about its job. A text is empty if it knows nothing.
 
     Args:
-        told: REPLICANT_JOB_ID.
-        found: what the launcher calls the job, with the launcher's name before a colon.
-        script: the file name of the program.
+        told: The value of REPLICANT_JOB_ID.
+        found: The launcher's name for the job, after the launcher's own name and a colon.
+        script: The file name of the program.
     """
 
     told: str = ""
@@ -39,7 +39,7 @@ class JobName:
         return repr(self.told) if self.told else self.found or "one without a name"
 
     def is_other(self, other: "JobName") -> bool:
-        """Whether that is certainly another job.
+        """Whether the other name certainly belongs to another job.
 
         >>> JobName("a").is_other(JobName("b")), JobName("a").is_other(JobName()), JobName("a").is_other(JobName("a", "Slurm: 8"))
         (True, True, False)
@@ -53,33 +53,33 @@ class JobName:
         return launcher == other_launcher and name != other_name
 
     def has_other_script(self, other: "JobName") -> bool:
-        """Whether both are known to run scripts, and scripts of different names."""
+        """Whether both are known to run scripts, and the names of these scripts differ."""
         return bool(self.script and other.script) and self.script != other.script
 
 
 def job_of(membership: Membership, environ: Environ) -> JobName:
-    """The job that this process is of."""
+    """The job that this process belongs to."""
     told = environ.get(JOB_ID, "").strip()
     return JobName(shortened(told), shortened(membership.job_id or ""), shortened(_script()))
 
 
 def job_key(environ: Environ) -> str:
-    """REPLICANT_JOB_KEY, the secret that the workers of a job share; empty: they have none.
+    """The secret in REPLICANT_JOB_KEY, which the workers of a job share, or an empty string if they have none.
 
     Raises:
-        ClusterError: it is so short that it can be guessed.
+        ClusterError: If the key is so short that it can be guessed.
     """
     key = environ.get(JOB_KEY, "").strip()
     if key and len(key) < 16:
         raise ClusterError(
-            f"{JOB_KEY} has {len(key)} characters; a key needs at least 16 of them. `openssl rand -hex 32` makes a good one: give "
-            "the same one to all workers."
+            f"{JOB_KEY} has {len(key)} characters, but a key needs at least 16. Make one with `openssl rand -hex 32`, and give the "
+            "same key to all workers."
         )
     return key
 
 
 def shortened(text: str, size: int = _MAX_NAME) -> str:
-    """A text that fits into a claim and can be printed; long ones that differ still differ.
+    """Shorten a text so that it fits into a claim and can be printed. Long texts that differ still differ afterwards.
 
     >>> shortened("run 7"), shortened("a" * 200, 40)
     ('run 7', 'aaaaaaaaaaaaaaaaaaaaaaa c2a908d98f5df987')
@@ -92,7 +92,7 @@ def shortened(text: str, size: int = _MAX_NAME) -> str:
 
 
 def _script() -> str:
-    """The file name of the program; its folder may be another one on each host. Empty for an interpreter without a script."""
+    """The file name of the program, or an empty string without a script. Its folder is left out, because it may differ by host."""
     path = Path(sys.argv[0] if sys.argv else "")
     name = path.parent.name if path.name == "__main__.py" else path.name
     return "" if name in _NO_SCRIPTS else name

@@ -1,4 +1,4 @@
-"""Where each value of a JSON text stands, so that an error can point at it."""
+"""Finds the place of each value in a JSON text, so that an error can point at it."""
 
 import json
 import re
@@ -13,14 +13,17 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def load_with_places(text: str, name: str) -> tuple[Any, dict[Path, str]]:
-    """A JSON value, and ``"line L, column C"`` of every value in it by its path of keys and indices.
+    """Parse a JSON text, and find the place of each value in it.
 
     Args:
-        text: JSON.
-        name: what the text is called in messages.
+        text: The JSON text.
+        name: The name of the text in error messages.
+
+    Returns:
+        The value, and the place ``"line L, column C"`` of each value in it, by its path of keys and indices.
 
     Raises:
-        ClusterError: not JSON, or an object with one key twice.
+        ClusterError: If the text is not JSON, or if an object in it has a key twice.
 
     >>> value, places = load_with_places('{"worker": ["a:1", "b:1"]}', "TF_CONFIG")
     >>> value, places[("worker", 1)]
@@ -33,14 +36,14 @@ def load_with_places(text: str, name: str) -> tuple[Any, dict[Path, str]]:
         at = f"at {near!r}" if near else "at its end"
         raise ClusterError(f"{name} is not JSON: line {error.lineno}, column {error.colno}, {at}: {error.msg}.") from error
     except RecursionError as error:
-        raise ClusterError(f"{name} is not JSON that anybody wrote: it is nested too deeply.") from error
+        raise ClusterError(f"{name} is nested too deeply to be JSON that somebody wrote.") from error
     offsets: dict[Path, int] = {}
     _walk(text, _skip(text, 0), (), offsets, name)
     return value, {path: _place(text, offset) for path, offset in offsets.items()}
 
 
 def _walk(text: str, at: int, path: Path, offsets: dict[Path, int], name: str) -> int:
-    """Note where the value at `at` and all inside it begin; the text is known to be valid. Returns where it ends."""
+    """Note where the value at `at` and all values in it begin, in a text that is known to be valid. Returns where it ends."""
     offsets[path] = at
     if text[at] not in "{[":
         return _DECODER.raw_decode(text, at)[1]

@@ -1,4 +1,4 @@
-"""Kubernetes: an indexed Job numbers its pods; a JobSet has several of them."""
+"""Kubernetes: an indexed Job numbers its pods, and a JobSet has several indexed Jobs."""
 
 import os
 import re
@@ -19,26 +19,27 @@ from ._environ import (
 from ._resolver import FoundClusterResolver
 
 SOURCE = "Kubernetes"
-DEFAULT_PORT = 55527  # as JAX's own detection: network policies may know it
+DEFAULT_PORT = 55527  # the port of JAX's own detection, which network policies may allow
 
 _COUNT = ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT")
 
 
 class KubernetesClusterResolver(FoundClusterResolver):
-    """The pods of an indexed Job or of a JobSet, from their environment; the cluster's API is not asked.
+    """Finds the pods of an indexed Job or of a JobSet from their environment, without asking the cluster's API.
 
     Kubernetes sets ``JOB_COMPLETION_INDEX`` and ``HOSTNAME``. The number of pods and the coordinator come from the arguments, or
-    from ``JAX_NUM_PROCESSES`` and ``JAX_COORDINATOR_ADDRESS``, which the job file sets. For a JobSet it passes on ``JOBSET_NAME``
-    and ``REPLICATED_JOB_NAME`` (and ``PROCESSES_IN_JOB`` if it has several jobs); the coordinator is then its first pod.
+    from ``JAX_NUM_PROCESSES`` and ``JAX_COORDINATOR_ADDRESS``, which the job file sets. For a JobSet, the job file passes on
+    ``JOBSET_NAME`` and ``REPLICATED_JOB_NAME`` (and ``PROCESSES_IN_JOB`` if there are several jobs). The coordinator is then the
+    JobSet's first pod.
 
     Args:
-        num_processes: pods that train together.
-        subdomain: the headless service that gives the pods their names; a JobSet's is its own name.
-        port: of the coordinator.
-        environ: the environment to read; the process's own by default.
+        num_processes: The number of pods that train together.
+        subdomain: The headless service that gives the pods their names. A JobSet's service has the name of the JobSet.
+        port: The port of the coordinator.
+        environ: The environment to read. By default the process's own.
 
     Raises:
-        ClusterError: a variable is missing or contradicts another.
+        ClusterError: If a variable is missing or contradicts another one.
 
     >>> environ = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1"}
     >>> KubernetesClusterResolver(num_processes=4, subdomain="pods", environ=environ).membership()
@@ -62,7 +63,7 @@ class KubernetesClusterResolver(FoundClusterResolver):
         job_index = _job_index(environ)
         if job_index and per_job is None:
             raise ClusterError(
-                f"{SOURCE}: this is a pod of job {job_index} of a JobSet, but how many pods each job has is not told. "
+                f"{SOURCE}: this is a pod of job {job_index} of a JobSet, but the number of pods of each job is not known. "
                 "Set PROCESSES_IN_JOB to the job's completions."
             )
         if per_job is not None:
@@ -93,7 +94,7 @@ class KubernetesClusterResolver(FoundClusterResolver):
 
 
 def find(environ: Environ) -> KubernetesClusterResolver | None:
-    """The resolver, if this process runs in a pod of an indexed Job."""
+    """The resolver, if this process runs in a pod of an indexed Job, or None."""
     return KubernetesClusterResolver(environ=environ) if first(environ, "JOB_COMPLETION_INDEX") is not None else None
 
 
@@ -107,13 +108,13 @@ def _count(environ: Environ, num_processes: int | None) -> tuple[int, str]:
     if replicas is not None and per_job is not None:
         return replicas * per_job, "REPLICATED_JOB_REPLICAS * PROCESSES_IN_JOB"
     raise ClusterError(
-        f"{SOURCE}: JOB_COMPLETION_INDEX is set, but not how many pods train together. Set JAX_NUM_PROCESSES to the Job's "
-        "completions, or to 1 if every pod trains on its own."
+        f"{SOURCE}: JOB_COMPLETION_INDEX is set, but the number of pods that train together is not. Set JAX_NUM_PROCESSES to the "
+        "Job's completions, or to 1 if every pod trains on its own."
     )
 
 
 def _job_index(environ: Environ) -> int:
-    """Which of a JobSet's jobs this pod is of: told, or in its name, JOBSET-JOB-INDEX-POD."""
+    """The number of this pod's job in its JobSet, from JOB_INDEX or from the pod's name, JOBSET-JOB-INDEX-POD."""
     told = number(environ, "JOB_INDEX")
     jobset, replicated_job, hostname = (first(environ, name) for name in ("JOBSET_NAME", "REPLICATED_JOB_NAME", "HOSTNAME"))
     if jobset is None or replicated_job is None or hostname is None:
@@ -127,7 +128,7 @@ def _job_index(environ: Environ) -> int:
 
 
 def _first_pod(environ: Environ, index: int, subdomain: str | None) -> str:
-    """The name under which the other pods find pod 0."""
+    """The host name at which the other pods find pod 0."""
     jobset, replicated_job = first(environ, "JOBSET_NAME"), first(environ, "REPLICATED_JOB_NAME")
     if jobset is not None and replicated_job is not None:
         return f"{jobset[1]}-{replicated_job[1]}-0-0.{subdomain or jobset[1]}"

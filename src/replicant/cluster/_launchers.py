@@ -1,4 +1,4 @@
-"""Launchers that tell a process its rank, the number of processes and one address: torchrun, Open MPI, and JAX's own variables."""
+"""Launchers that give a process its rank, the number of processes and one address: torchrun, Open MPI, and JAX's own variables."""
 
 import re
 
@@ -26,27 +26,33 @@ _JAX_ID = ("JAX_PROCESS_ID", "JAX_PROCESS_INDEX")
 
 
 def find_jax(environ: Environ) -> FoundClusterResolver | None:
-    """Processes numbered by ``JAX_PROCESS_ID``, as Kubeflow Trainer's JAX jobs are.
+    """The resolver for processes that ``JAX_PROCESS_ID`` numbers, as in Kubeflow Trainer's JAX jobs, or None.
+
+    Raises:
+        ClusterError: If a variable is missing or contradicts another one.
 
     >>> find_jax({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1", "JAX_COORDINATOR_ADDRESS": "node1:1234"}).membership()
     Membership(process 1 of 2, coordinator node1:1234)
     """
     if first(environ, *_JAX_ID) is None:
         return None
-    advice = f"Set it beside {' and '.join(facts(environ, *_JAX_ID))}."
+    advice = f"Set it together with {' and '.join(facts(environ, *_JAX_ID))}."
     rank = number(environ, *_JAX_ID) or 0
     count = needed_number(environ, JAX, advice, *_JAX_COUNT)
     check_rank(JAX, "JAX_PROCESS_ID", rank, "JAX_NUM_PROCESSES", count)
     coordinator = told_coordinator(environ)
     if coordinator is None and count > 1:
-        raise ClusterError(f"{JAX}: JAX_COORDINATOR_ADDRESS is not set: set it to the host:port of process 0.")
+        raise ClusterError(f"{JAX}: JAX_COORDINATOR_ADDRESS is not set. Set it to the host:port of process 0.")
     return _found(environ, rank, count, coordinator, because=facts(environ, *_JAX_ID, *_JAX_COUNT, "JAX_COORDINATOR_ADDRESS"))
 
 
 def find_torchrun(environ: Environ) -> FoundClusterResolver | None:
-    """Processes started by torchrun, or by whoever sets the same variables.
+    """The resolver for processes that torchrun has started, or anything that sets the same variables, or None.
 
-    torchrun's own store listens on ``MASTER_PORT``, so the coordinator takes a port behind it, another one after each restart.
+    torchrun's own store listens on ``MASTER_PORT``, so the coordinator takes a port after it, and a new one after each restart.
+
+    Raises:
+        ClusterError: If a variable is missing or contradicts another one.
 
     >>> environ = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "x"}
     >>> find_torchrun(environ).membership()
@@ -73,9 +79,13 @@ def find_torchrun(environ: Environ) -> FoundClusterResolver | None:
 
 
 def find_open_mpi(environ: Environ) -> FoundClusterResolver | None:
-    """Processes started by Open MPI's mpirun, up to version 4 (ORTE) or from 5 (PRRTE, which leaves only OMPI_* and PMIX_*).
+    """The resolver for processes that Open MPI's mpirun has started, or None.
 
-    The coordinator is process 0, which mpirun starts on its own host first. Where it does not, set ``JAX_COORDINATOR_ADDRESS``.
+    Up to version 4, mpirun is ORTE. From version 5 it is PRRTE, which sets only the variables OMPI_* and PMIX_*. The coordinator is
+    process 0, which mpirun starts on its own host first. If it does not, set ``JAX_COORDINATOR_ADDRESS``.
+
+    Raises:
+        ClusterError: If a variable is missing or contradicts another one.
 
     >>> environ = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "prterun-node1-977@1"}
     >>> find_open_mpi(environ).membership()
@@ -88,7 +98,7 @@ def find_open_mpi(environ: Environ) -> FoundClusterResolver | None:
             return None
     rank_names = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
     rank = needed_number(environ, OPEN_MPI, "", *rank_names)
-    advice = "PMIx tells a process its rank but not how many there are: pass -x JAX_NUM_PROCESSES=N to the launcher."
+    advice = "PMIx tells a process its rank, but not the number of processes: pass -x JAX_NUM_PROCESSES=N to the launcher."
     count = needed_number(environ, OPEN_MPI, advice, "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES")
     check_rank(OPEN_MPI, next(name for name in rank_names if environ.get(name)), rank, "OMPI_COMM_WORLD_SIZE", count)
     local = _local(environ, OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -105,7 +115,7 @@ def find_open_mpi(environ: Environ) -> FoundClusterResolver | None:
 
 
 def _mpirun_host(environ: Environ) -> str:
-    """Where mpirun runs: from ORTE's address, or from the name that PRRTE gives a job."""
+    """The host where mpirun runs, from ORTE's address or from the name that PRRTE gives a job."""
     uri = environ.get("OMPI_MCA_orte_hnp_uri", "")
     found = re.search(r"tcp://([^,:;]+)|tcp6://\[([^,\]]+)", uri)
     if found is not None:
@@ -114,13 +124,13 @@ def _mpirun_host(environ: Environ) -> str:
     if named is not None:
         return named[1]
     raise ClusterError(
-        f"{OPEN_MPI}: neither OMPI_MCA_orte_hnp_uri nor PMIX_NAMESPACE tells on which host mpirun runs. "
-        "Pass -x JAX_COORDINATOR_ADDRESS=host:port of process 0 to mpirun."
+        f"{OPEN_MPI}: neither OMPI_MCA_orte_hnp_uri nor PMIX_NAMESPACE says on which host mpirun runs. "
+        "Pass -x JAX_COORDINATOR_ADDRESS=HOST:PORT to mpirun, with the address of process 0."
     )
 
 
 def _local(environ: Environ, source: str, rank_name: str, size_name: str) -> tuple[int, int] | None:
-    """Rank on this host and processes there, where both are told."""
+    """The rank on this host and the number of processes there, or None unless both are known."""
     rank, size = number(environ, rank_name), number(environ, size_name)
     if rank is None or size is None:
         return None
@@ -129,7 +139,7 @@ def _local(environ: Environ, source: str, rank_name: str, size_name: str) -> tup
 
 
 def _port_behind(environ: Environ, master_port: int) -> int:
-    """A port next to torchrun's own, or the same one if no torchrun agent holds it."""
+    """A port next to torchrun's own, or the same one if no torchrun agent uses it."""
     if first(environ, "TORCHELASTIC_RUN_ID") is None:
         return master_port
     step = 1 + (number(environ, "TORCHELASTIC_RESTART_COUNT") or 0)
@@ -146,7 +156,7 @@ def _found(
     because: tuple[str, ...],
     job_id: str | None = None,
 ) -> FoundClusterResolver:
-    """Only the coordinator's address is known; the others' are None."""
+    """The resolver for such processes. Only the coordinator's address is known, so the others' are None."""
     addresses = [coordinator, *[None] * (count - 1)]
     bind_address = told_bind_address(environ)
     return FoundClusterResolver(addresses, rank, local=local, bind_address=bind_address, because=because, job_id=job_id)

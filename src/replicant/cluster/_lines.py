@@ -1,14 +1,14 @@
-"""One line of JSON from somebody who may be anybody: an object, or nothing."""
+"""Parses one line of JSON from a sender that may be anybody."""
 
 import json
 from typing import Any, NoReturn
 
-MAX_STRANGERS_LINE = 1024  # bytes that somebody may send before it is known who it is
-MAX_LINE = 65536  # bytes of a line from somebody who is known
+MAX_STRANGERS_LINE = 1024  # bytes of a line from a sender that is not known yet
+MAX_LINE = 65536  # bytes of a line from a known sender
 
 
 def parse_message(line: bytes) -> dict[str, Any] | None:
-    r"""The object that a line holds; None if it holds anything else.
+    r"""The object that a line contains, or None if it contains anything else.
 
     >>> parse_message(b'{"kind": "hello", "rank": 1}')
     {'kind': 'hello', 'rank': 1}
@@ -17,10 +17,10 @@ def parse_message(line: bytes) -> dict[str, Any] | None:
     """
     try:
         message = json.loads(line.decode(), parse_constant=_refuse)
-    except (ValueError, RecursionError):  # no UTF-8, no JSON, a number with thousands of digits; or too deep
+    except (ValueError, RecursionError):  # no UTF-8, no JSON, a number with thousands of digits, or nested too deeply
         return None
     return message if isinstance(message, dict) else None
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -1,7 +1,8 @@
-"""Who looks after everybody's signs of life: one worker, which tells the others what it has found.
+"""One worker watches the heartbeats of all workers, and tells the others what it has found.
 
-That is the chief. Where nothing has been heard of it for some beats, the worker with the next rank does it meanwhile. So a worker
-makes two requests per beat, and what it reads does not grow with the number of workers. Pure: the time is an argument.
+This is the chief. If nothing is heard from it for a few beats, the worker with the next rank watches meanwhile. So a worker makes
+two requests per beat, and what it reads does not grow with the number of workers. Nothing here reads the clock: the time is an
+argument.
 """
 
 import dataclasses
@@ -9,15 +10,19 @@ import json
 import time
 from collections.abc import Collection, Mapping
 
-_PATIENCE = 3  # unchanged news in a row before rank 1 looks by itself; one more for every two ranks
+_PATIENCE = 3  # times that rank 1 reads unchanged news before it watches itself; one more time for every two further ranks
 
 
 @dataclasses.dataclass(frozen=True)
 class News:
-    """What one worker has found out about all.
+    """What one worker has found out about all workers.
 
-    by: its rank. number: of this news. silent: seconds without a sign of life, by rank, where these are too many. failed: some
-    ranks whose programs have failed. leave: whether somebody was asked to leave.
+    Args:
+        by: The rank of this worker.
+        number: The number of this news.
+        silent: The seconds without a heartbeat, by rank, of workers that have been silent for too long.
+        failed: Some of the ranks whose programs have failed.
+        leave: Whether a worker was asked to leave.
     """
 
     by: int = -1
@@ -27,25 +32,25 @@ class News:
     leave: bool = False
 
     def text(self) -> str:
-        """As the others read it."""
+        """The text that the others read."""
         silent = {str(rank): seconds for rank, seconds in self.silent.items()}
         return json.dumps([self.by, self.number, silent, [*self.failed], self.leave])
 
     @classmethod
     def parse(cls, text: str) -> "News":
-        """The opposite."""
+        """Make the news from such a text: the inverse of `text`."""
         by, number, silent, failed, leave = json.loads(text)
         return cls(by, number, {int(rank): seconds for rank, seconds in silent.items()}, failed, leave)
 
 
 class Lookout:
-    """One worker's part in looking after all.
+    """One worker's part in watching all workers.
 
     Args:
-        rank: of this worker.
-        num_workers: of all.
-        silence: seconds without a sign of life that are too many.
-        now: what the clock shows.
+        rank: The rank of this worker.
+        num_workers: The number of all workers.
+        silence: The seconds without a heartbeat after which a worker counts as silent.
+        now: The time now. By default that of the monotonic clock.
     """
 
     def __init__(self, rank: int, num_workers: int, silence: float, now: float | None = None):
@@ -54,12 +59,12 @@ class Lookout:
         self._seen: dict[int, tuple[str, float]] = dict.fromkeys(range(num_workers), ("", now))
         self._number = 0
         self._heard: str | None = None  # the news that was read last
-        self._unchanged = 0  # how often in a row
-        self.looks = rank == 0  # whether this worker looks, and tells the others
+        self._unchanged = 0  # how many times in a row it has been the same
+        self.looks = rank == 0  # whether this worker watches, and tells the others
         self.news = News()
 
     def hear(self, text: str | None) -> None:
-        """Take in the news that are there; None: there are none so far."""
+        """Take in the latest news, or None if there is none so far."""
         if text == self._heard:
             self._unchanged += 1
             if self._unchanged >= _PATIENCE + self._rank // 2 and not self.looks:
@@ -71,7 +76,7 @@ class Lookout:
                 self.looks, self.news = self._rank == 0, news
 
     def look(self, beats: Mapping[int, str], ended: Collection[int], failed: Collection[int], leave: bool, now: float) -> News:
-        """What there is to tell, from everybody's last sign of life and from what is known of their ends."""
+        """Make news from the last heartbeat of each worker, and from what is known about those that have ended or failed."""
         for rank, text in beats.items():
             if rank in self._seen and self._seen[rank][0] != text:
                 self._seen[rank] = (text, now)

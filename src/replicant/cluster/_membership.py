@@ -1,4 +1,4 @@
-"""From a cluster's description to the facts that a process needs: who it is among those that train together."""
+"""Works out from a cluster's description which of the processes that train together this one is."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,15 @@ class Membership:
     """One process among those that train together.
 
     Args:
-        process_id: this process, from 0. The chief is 0; workers follow in order.
-        num_processes: processes that train together.
-        coordinator_address: ``host:port`` where process 0 coordinates the others; None for a process on its own.
-        bind_address: ``host:port`` where process 0 listens; never all addresses of the machine unless it was given so.
-        local_rank: this process among those on its host, from 0; None if unknown.
-        num_local_processes: processes on this host; None if unknown.
-        job_id: what the launcher calls the job, the same on all of its processes; None where it has no name. Two memberships that
-            differ in it alone are equal.
+        process_id: The number of this process, from 0. The chief is 0, and the workers follow in order.
+        num_processes: The number of processes that train together.
+        coordinator_address: The ``host:port`` where process 0 coordinates the others, or None for a process on its own.
+        bind_address: The ``host:port`` where process 0 listens. It never means all addresses of the machine unless you ask for
+            that.
+        local_rank: The number of this process among those on its host, from 0, or None if it is not known.
+        num_local_processes: The number of processes on this host, or None if it is not known.
+        job_id: The launcher's name for the job, the same on all of its processes, or None if it has no name. Two memberships that
+            differ only in it are equal.
 
     >>> Membership(process_id=0, num_processes=1)
     Membership(process 0 of 1)
@@ -39,7 +40,7 @@ class Membership:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this process writes what must be written only once."""
         return self.process_id == 0
 
     def __repr__(self) -> str:
@@ -56,20 +57,23 @@ def find_membership(
     coordinator_address: str | None = None,
     bind_address: str | None = None,
 ) -> Membership:
-    """Who a task is among the chief and the workers of its cluster. Semantics: TensorFlow's ``multi_worker_util``.
+    """Find the place of a task among the chief and the workers of its cluster. Semantics: TensorFlow's ``multi_worker_util``.
 
     An evaluator is on its own. An empty cluster is one process.
 
     Args:
-        spec: the cluster.
-        task_type: this process's job.
-        task_id: its index in that job.
-        local: its rank on its host and the processes there; worked out from the addresses if None.
-        coordinator_address: where the others find process 0; the address of its task if None.
-        bind_address: where process 0 listens; at the coordinator's address if None.
+        spec: The cluster.
+        task_type: The job of this process.
+        task_id: The index of this process in that job.
+        local: The rank of this process on its host and the number of processes there. By default they follow from the addresses.
+        coordinator_address: The address where the others find process 0. By default the address of its task.
+        bind_address: The address where process 0 listens. By default the coordinator's address.
+
+    Returns:
+        The place of this process among those that train together.
 
     Raises:
-        ClusterError: a description that breaks a rule, or a parameter server, which takes no part.
+        ClusterError: If the description breaks a rule, or if the task is a parameter server, which takes no part.
     """
     if not spec:
         return Membership(process_id=0, num_processes=1, local_rank=0, num_local_processes=1)
@@ -111,7 +115,7 @@ def training_tasks(spec: ClusterSpec) -> list[tuple[str, int]]:
 
 
 def find_problem(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> Problem | None:
-    """The first rule that a cluster or a process's task in it breaks, with the place in a TF_CONFIG's words."""
+    """The first rule that a cluster or a process's task in it breaks, with the place in the words of TF_CONFIG, or None."""
     return _jobs_problem(spec) or _addresses_problem(spec) or _task_problem(spec, task_type, task_id)
 
 
@@ -120,9 +124,9 @@ def _jobs_problem(spec: ClusterSpec) -> Problem | None:
         if job not in ROLES:
             return Problem(("cluster", job), f"job {job!r} is not known. A cluster's jobs are {', '.join(ROLES)}.")
         if job in (*_CHIEFS, "evaluator") and spec.num_tasks(job) > 1:
-            return Problem(("cluster", job), f"job {job!r} has {spec.num_tasks(job)} tasks; there can be one at most.")
+            return Problem(("cluster", job), f"job {job!r} has {spec.num_tasks(job)} tasks; there can be at most one.")
     if all(job in spec.jobs for job in _CHIEFS):
-        return Problem(("cluster", "master"), "jobs 'chief' and 'master' are two names of one thing; leave one out.")
+        return Problem(("cluster", "master"), "jobs 'chief' and 'master' are two names for the same thing. Leave one of them out.")
     if "worker" in spec.jobs and (missing := set(range(spec.num_tasks("worker"))) - set(spec.task_indices("worker"))):
         indices = spec.task_indices("worker")
         text = f"job 'worker' has {len(indices)} tasks with indices {indices}: index {min(missing)} is missing."
@@ -156,7 +160,7 @@ def _task_problem(spec: ClusterSpec, task_type: str | None, task_id: int | None)
     if task_type not in ROLES:
         return Problem(("task", "type"), f"task type {task_type!r} is not known. It is one of {', '.join(ROLES)}.")
     if task_type not in spec.jobs:
-        if task_type == "evaluator":  # stands outside, and need not be listed
+        if task_type == "evaluator":  # it is not one of those that train together, and need not be listed
             return None
         return Problem(("task", "type"), f"task type {task_type!r} is not a job of the cluster, which has {', '.join(spec.jobs)}.")
     if task_id is not None and task_id not in spec.task_indices(task_type):
@@ -169,20 +173,20 @@ def _task_problem(spec: ClusterSpec, task_type: str | None, task_id: int | None)
 
 
 def _local_place(hosts: Sequence[str], process_id: int) -> tuple[int, int]:
-    """Rank of a process on its host, and how many there are."""
+    """The rank of a process on its host, and the number of processes there."""
     own = hosts[process_id]
     return hosts[:process_id].count(own), hosts.count(own)
 
 
 def check_group(claims: Mapping[str, Membership]) -> None:
-    """Check that processes which are to train together agree on who they are.
+    """Check that processes that are to train together agree on who they are.
 
     Args:
-        claims: what each process believes, under a name for the message (its host, its log).
+        claims: What each process believes, under a name for the message (such as its host or its log).
 
     Raises:
-        ClusterError: two with one process id, another number of processes than there are, or several coordinators; the message
-            has a row for each process.
+        ClusterError: If two of them have the same process id, if they expect another number of processes than there are, or if they
+            name several coordinators. The message has a row for each process.
 
     >>> check_group({"node1": Membership(0, 2, "node1:1"), "node2": Membership(1, 2, "node1:1")})
     """
@@ -193,9 +197,9 @@ def check_group(claims: Mapping[str, Membership]) -> None:
     if len(counts) > 1:
         rule = f"they disagree on the number of processes: {sorted(counts)}"
     elif counts and counts != {len(claims)}:
-        rule = f"there are {len(claims)} of them, and each expects {counts.pop()}"
+        rule = f"there are {len(claims)} of them, but each expects {counts.pop()}"
     elif twice:
-        rule = f"process id {twice[0]} is there twice"
+        rule = f"two of them have the process id {twice[0]}"
     elif len(coordinators) > 1:
         rule = "they name different coordinators"
     else:

@@ -1,6 +1,6 @@
-"""The address at which the workers of other hosts find this one: that of its own connections, and not what its name stands for.
+"""Finds the address at which workers on other hosts find this one: that of its own connections, not the one its name resolves to.
 
-Many systems let a host's own name stand for 127.0.1.1 in /etc/hosts, or for nothing.
+On many systems, a host's own name resolves to 127.0.1.1 because of /etc/hosts, or does not resolve at all.
 """
 
 import contextlib
@@ -14,9 +14,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def source_towards(address: str) -> str:
-    """The number of this machine that connections to ``host:port`` come from. Nothing is sent.
+    """The IP address of this machine from which connections to ``host:port`` come. Nothing is sent.
 
-    Raises UnreachableError where no way leads there.
+    Raises:
+        UnreachableError: If there is no route to the address.
 
     >>> source_towards("127.0.0.1:9")
     '127.0.0.1'
@@ -35,21 +36,26 @@ def source_towards(address: str) -> str:
             except OSError as error:
                 problem = error
     raise UnreachableError(
-        f"This machine ({socket.gethostname()}) has no address of its own towards {address}: {problem}. The workers speak to each "
-        "other over it. Is there a network, and a route?"
+        f"This machine ({socket.gethostname()}) has no address from which it can reach {address}: {problem}. The workers talk to "
+        "each other through it. Is there a network, and a route?"
     )
 
 
 def seen_by_others(rank: int, sources: Sequence[str], coordinator: str) -> str:
-    """Where the others find worker `rank`.
+    """The address where the others find worker `rank`.
 
     Args:
-        rank: this worker.
-        sources: of all workers, where their connections to the coordinator come from. On the coordinator's own host that may be
-            loopback, which leads nobody there; then it is where connections to another worker come from.
-        coordinator: its address, for the message.
+        rank: The rank of this worker.
+        sources: The addresses from which the workers' connections to the coordinator come, one for each worker. On the
+            coordinator's own host this may be loopback, which is of no use to the others. Then the address from which connections
+            to another worker come is used instead.
+        coordinator: The address of the coordinator, for the message.
 
-    Raises UnreachableError if this worker has no address but loopback.
+    Returns:
+        The IP address.
+
+    Raises:
+        UnreachableError: If this worker has no address except loopback.
 
     >>> seen_by_others(1, ["10.0.0.1", "10.0.0.2"], "node1:2222"), seen_by_others(0, ["127.0.0.1", "127.0.0.1"], "node1:2222")
     ('10.0.0.2', '127.0.0.1')
@@ -60,8 +66,8 @@ def seen_by_others(rank: int, sources: Sequence[str], coordinator: str) -> str:
     found = source_towards(f"[{peers[0]}]:1" if ":" in peers[0] else f"{peers[0]}:1")
     if is_loopback(found):
         raise UnreachableError(
-            f"Worker {rank} ({socket.gethostname()}) speaks to the coordinator at {coordinator} from {own}, and to the worker at "
-            f"{peers[0]} from {found}: workers of other hosts cannot find it there. Give the coordinator's address as a number "
-            "that all hosts reach, or mend /etc/hosts."
+            f"Worker {rank} ({socket.gethostname()}) talks to the coordinator at {coordinator} from {own}, and to the worker at "
+            f"{peers[0]} from {found}: workers on other hosts cannot find it there. Give the coordinator's address as an IP "
+            "address that all hosts can reach, or fix /etc/hosts."
         )
     return found

@@ -1,4 +1,4 @@
-"""Calls that have no deadline of their own get one: they are made on a thread that is not waited for for ever."""
+"""Gives a deadline to calls that have none: they run on a thread, and nobody waits for it forever."""
 
 import atexit
 import threading
@@ -7,19 +7,19 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-_END_SECONDS = 5.0  # that calls which were given up are waited for at exit
+_END_SECONDS = 5.0  # to wait at exit for calls that were given up
 
 _calls: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 
 class Patience:
-    """Makes calls one after the other, each of which may take so long.
+    """Makes calls one after the other, each with a deadline.
 
-    While one that took longer is still under way, the next ones fail at once: they would wait for the same thing.
+    As long as a call that missed its deadline still runs, the next ones fail at once, because they would wait for the same thing.
 
     Args:
-        seconds: for one call.
-        who: is called, for the message.
+        seconds: The time that one call may take.
+        who: What is called, for the message.
 
     >>> patience = Patience(5.0, "the service")
     >>> patience.call(pow, 2, 10)
@@ -33,9 +33,10 @@ class Patience:
         self._thread: threading.Thread | None = None
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """What ``fn(*args)`` gives or raises.
+        """Return or raise what ``fn(*args)`` returns or raises.
 
-        Raises TimeoutError if it takes too long; it may come to its end all the same.
+        Raises:
+            TimeoutError: If the call takes too long. It may still finish later.
         """
         if not self._turn.acquire(timeout=self._seconds):
             raise self._late()
@@ -66,14 +67,14 @@ def _answer(answer: list[Any], fn: Callable[..., Any], args: tuple[Any, ...]) ->
     value, error = None, None
     try:
         value = fn(*args)
-    except BaseException as raised:  # noqa: BLE001 - raised by whoever waits
+    except BaseException as raised:  # noqa: BLE001 - the thread that waits raises it
         error = raised
     answer.extend((value, error))
 
 
 @atexit.register
 def _await_calls() -> None:
-    """Threads must not come back from XLA's C++ while the interpreter goes away: it would end the process with a signal."""
+    """Wait for calls at exit: a thread that returns from XLA's C++ while the interpreter ends would crash the process."""
     deadline = time.monotonic() + _END_SECONDS
     for thread in list(_calls):
         if thread.ident is not None:

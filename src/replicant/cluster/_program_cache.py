@@ -1,9 +1,9 @@
-"""CPU workers find each other's compiled programs on disk, also after they have formed anew with other numbers.
+"""Lets CPU workers find each other's compiled programs on disk, even after they have formed a new group with other ranks.
 
-JAX names the entries of its compilation cache after the ids of the devices and the place of the process among the others, and only
-process 0 writes. So the other workers would compile everything again at each start, and all would after each change of their
-number. What a compiled CPU program depends on is the kind of processor, and which of its devices share a process; that goes into
-the name instead. (For GPUs JAX leaves the ids out by itself.)
+The names of entries in JAX's compilation cache depend on the ids of the devices and on the rank of the process, and only process 0
+writes. So the other workers would compile everything again at each start, and all workers would do so whenever their number
+changes. But a compiled CPU program depends only on the kind of processor, and on which of its devices share a process. So the names
+are made from these instead. (For GPUs, JAX leaves the ids out by itself.)
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-# What is replaced of jax._src.cache_key, and its arguments in the versions that were tried (0.10, 0.11).
+# The functions of jax._src.cache_key that are replaced, and their arguments in the tested versions (0.10, 0.11).
 _EXPECTED = {
     "_hash_accelerator_config": ["hash_obj", "accelerators"],
     "_hash_serialized_compile_options": ["hash_obj", "compile_options_obj", "strip_device_assignment"],
@@ -22,14 +22,18 @@ _state: dict[str, bool] = {}
 
 
 def share_programs() -> bool:
-    """Name entries so from now on; whether this JAX allows it. Without it everything works, but more is compiled. Idempotent."""
+    """Name entries in this way from now on. Idempotent.
+
+    Returns:
+        Whether this version of JAX allows it. If it does not, everything works, but more programs are compiled.
+    """
     if "shared" not in _state:
         _state["shared"] = _install()
     return _state["shared"]
 
 
 def processor() -> str:
-    """The kind of this machine's processor: programs compiled for one may not run on another that shares the home directory."""
+    """The kind of this machine's processor. A program compiled for one kind may not run on a machine with another kind."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         described = "\n".join(sorted({x for x in lines if x.startswith(("flags", "model name", "Features", "CPU part"))}))
@@ -39,7 +43,7 @@ def processor() -> str:
 
 
 def layout_of(processes: list[int]) -> list[int]:
-    """Which of a program's devices share a process, whatever the numbers of these are: they are counted as they come.
+    """Which of a program's devices share a process. Processes are numbered in the order in which they appear.
 
     >>> layout_of([4, 4, 7]), layout_of([0, 0, 1]), layout_of([2])
     ([0, 0, 1], [0, 0, 1], [0])

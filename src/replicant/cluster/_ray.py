@@ -1,7 +1,7 @@
-"""Ray: connected to or started, and ended by who has started it. Imported on use only.
+"""Connects to Ray or starts it, and ends it if it was started here. Ray is imported only when it is used.
 
-A Ray that is started here listens on 127.0.0.1 and takes calls only from those who know its token, which this process draws. Ray
-checks tokens since 2.52 and, up to some later release, only where RAY_AUTH_MODE=token asks for it.
+A Ray that is started here listens on 127.0.0.1 and accepts calls only with its token, which this process draws. Ray checks tokens
+since 2.52 and, up to some later release, only if RAY_AUTH_MODE=token is set.
 """
 
 import contextlib
@@ -18,24 +18,31 @@ from ..errors import ConfigurationError
 from ._addresses import is_loopback
 
 INSTALL = "pip install 'replicant[ps]'"
-_OLDEST = (2, 52)  # the first that checks tokens; older ones take every call
+_OLDEST = (2, 52)  # the first version that checks tokens; older ones accept every call
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "grpc_proxy")
-# Read when Ray is imported, when it starts, and by the processes that it starts.
+# Ray reads these when it is imported, when it starts, and in the processes that it starts.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what will be its default, and else a warning
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "^A worker died or was killed",  # whoever needs it, is told by us
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default; without it, Ray warns
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "^A worker died or was killed",  # we report this ourselves
 }
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # the variable's name notwithstanding: everything on 127.0.0.1
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # despite its name, this keeps everything on 127.0.0.1
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
-_KEY = secrets.token_hex(32)  # one for all starts: Ray remembers the first
+_KEY = secrets.token_hex(32)  # the same for all starts, because Ray remembers the first one
 _lock = threading.Lock()
 _users = 0
 _is_ours = False
 
 
 def load_ray() -> Any:
-    """The module. Raises ConfigurationError where it is not installed, or too old."""
+    """Import Ray.
+
+    Returns:
+        The module.
+
+    Raises:
+        ConfigurationError: If Ray is not installed or too old.
+    """
     with _environment(_QUIET):
         try:
             import ray
@@ -44,19 +51,26 @@ def load_ray() -> Any:
     version = tuple(int(part) for part in ray.__version__.split(".")[:2])
     if version < _OLDEST:
         raise ConfigurationError(
-            f"Ray {ray.__version__} is too old: at least {_OLDEST[0]}.{_OLDEST[1]} is needed, because older versions ignore "
+            f"Ray {ray.__version__} is too old: Replicant needs at least {_OLDEST[0]}.{_OLDEST[1]}, because older versions ignore "
             f"{_MODE}=token and run whatever anybody sends them. {INSTALL}."
         )
     return ray
 
 
 def join_ray(num_cpus: int = 1) -> Any:
-    """Ray, running: as it is, the cluster that RAY_ADDRESS names, or else one started on this machine. `leave_ray` is to follow.
+    """Make sure that Ray runs. Call `leave_ray` when you no longer need it.
+
+    A Ray that this process is connected to stays as it is. Otherwise this connects to the cluster that RAY_ADDRESS names, or
+    starts Ray on this machine.
 
     Args:
-        num_cpus: that one started here must have, whatever the machine has.
+        num_cpus: The smallest number of CPUs that a Ray started here has, even if the machine has fewer.
 
-    Raises ConfigurationError where Ray is not installed, or does not start.
+    Returns:
+        The module.
+
+    Raises:
+        ConfigurationError: If Ray is not installed, or does not start.
     """
     global _users, _is_ours  # noqa: PLW0603 - one Ray per process
     with _lock:
@@ -69,7 +83,7 @@ def join_ray(num_cpus: int = 1) -> Any:
 
 
 def leave_ray() -> None:
-    """The last one who leaves a Ray that was started here ends it."""
+    """Note that Ray is no longer needed. The last one who leaves a Ray that was started here ends it."""
     global _users  # noqa: PLW0603 - as above
     with _lock:
         _users -= 1
@@ -85,7 +99,7 @@ def _stop() -> None:
 
 def _start(ray: Any, num_cpus: int) -> None:
     try:
-        # JAX warns of every fork. Ray's, to start its processes, run nothing of JAX, and end in another program at once.
+        # JAX warns about every fork. Ray forks to start its processes, which run no JAX and become other programs at once.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
             _init(ray, num_cpus)
@@ -102,25 +116,31 @@ def _init(ray: Any, num_cpus: int) -> None:
     if mode not in ("", "token"):
         raise ConfigurationError(
             f"{_MODE}={mode}: a Ray that is started here would run whatever any user of this machine sends it. Unset {_MODE}, or "
-            "start Ray yourself, as open as you want it, and name it in RAY_ADDRESS."
+            "start Ray yourself, as open as you want it, and set RAY_ADDRESS to its address."
         )
     locked = {_MODE: "token", _TOKEN: _KEY}
     with _environment(_QUIET | _LOOPBACK | locked, without=_PROXIES), _on_loopback():
         _check_mode(ray)
-        logging.getLogger("ray").setLevel(logging.ERROR)  # else it warns that it wants a key
+        logging.getLogger("ray").setLevel(logging.ERROR)  # otherwise it warns that it wants a key
         cpus = max(num_cpus, os.cpu_count() or 1)
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
     address = str(ray.util.get_node_ip_address())
     if not is_loopback(address):
         ray.shutdown()
         raise ConfigurationError(
-            f"Ray {ray.__version__} would listen at {address}, where others can reach it, and not at 127.0.0.1 as it was told. "
-            "Start it yourself, with `ray start` or ray.init, as open as you want it."
+            f"Ray {ray.__version__} would listen at {address}, where others can reach it, instead of at 127.0.0.1 as it was told. "
+            "Start it yourself with `ray start` or ray.init, as open as you want it."
         )
 
 
 def _check_mode(ray: Any) -> None:
-    """Have Ray look at RAY_AUTH_MODE: it did so when it was imported, perhaps by somebody else. Private parts of it, as below."""
+    """Make Ray read RAY_AUTH_MODE again, and check that it is used.
+
+    Ray reads it when it is imported, perhaps earlier by other code. This uses private parts of Ray, as does `_on_loopback`.
+
+    Raises:
+        ConfigurationError: If this Ray does not check tokens, or does not say whether it does.
+    """
     raylet: Any = sys.modules.get("ray._raylet")
     try:
         raylet.Config.initialize("")
@@ -128,7 +148,7 @@ def _check_mode(ray: Any) -> None:
     except AttributeError as error:
         raise ConfigurationError(
             f"Ray {ray.__version__} does not say whether it checks tokens ({error}). Use a version that this release was tested "
-            "with (2.60), or start Ray yourself and name it in RAY_ADDRESS."
+            "with (2.60), or start Ray yourself and set RAY_ADDRESS to its address."
         ) from error
     if not is_checked:
         raise ConfigurationError(
@@ -139,7 +159,7 @@ def _check_mode(ray: Any) -> None:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Ray has read its variable when it was imported, perhaps by somebody else."""
+    """Keep Ray on loopback, even if it has read its variable when other code imported it."""
     constants: Any = sys.modules.get("ray._private.ray_constants")
     before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
     if before is not None:
@@ -153,7 +173,7 @@ def _on_loopback() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str], without: tuple[str, ...] = ()) -> Iterator[None]:
-    """With these variables, unless they are set already to something, and afterwards as before."""
+    """Set variables that are not set yet, and remove those in `without`, until the context ends."""
     before = dict(os.environ)
     for name in list(os.environ):
         if name.lower() in without:

@@ -1,4 +1,4 @@
-"""What can be checked before the workers meet: that names resolve, that the coordinator answers, that no proxy stands between."""
+"""Checks before the workers meet: that names resolve, that the coordinator answers, and that no proxy is in between."""
 
 import ipaddress
 import queue
@@ -10,7 +10,7 @@ from ..errors import ClusterError, UnreachableError
 from ._addresses import is_loopback, split_address
 from ._environ import Environ, first
 
-_PAUSE_SECONDS = 0.2  # between tries
+_PAUSE_SECONDS = 0.2  # between two tries
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _EXCEPTIONS = ("no_grpc_proxy", "no_proxy")
 
@@ -18,21 +18,22 @@ _EXCEPTIONS = ("no_grpc_proxy", "no_proxy")
 def check_reachable(
     address: str, timeout_seconds: float, *, connect: bool = True, from_other_hosts: bool = False
 ) -> tuple[str, ...]:
-    """Wait until an address's name resolves and somebody listens there.
+    """Wait until the name in an address resolves and somebody listens there.
 
-    A coordinator that starts late is waited for, and so is a name that its cluster has yet to publish.
+    So a coordinator may start late, and a cluster may take a while to publish a name.
 
     Args:
-        address: ``host:port``.
-        timeout_seconds: for all of it.
-        connect: also connect; the coordinator's own process, which listens only later, resolves its name and no more.
-        from_other_hosts: the name must lead to this machine from others as well, so it must not stand for loopback here.
+        address: The address, as ``host:port``.
+        timeout_seconds: The time for all of this.
+        connect: Whether to connect, too. The coordinator's own process, which listens only later, just resolves its name.
+        from_other_hosts: Whether other hosts must be able to reach this machine by the name, so that it must not resolve to
+            loopback.
 
     Returns:
-        The numbers that the name stands for.
+        The IP addresses of the host.
 
     Raises:
-        UnreachableError: not within the time.
+        UnreachableError: If the name does not resolve or nobody answers in time.
 
     >>> check_reachable("127.0.0.1:9", 5.0, connect=False)
     ('127.0.0.1',)
@@ -42,8 +43,8 @@ def check_reachable(
     numbers = _resolve(host, port, deadline, timeout_seconds)
     if from_other_hosts and not is_loopback(host) and all(is_loopback(number) for number in numbers):
         raise UnreachableError(
-            f"{host!r} stands for {', '.join(numbers)} on this machine: a coordinator that listens there cannot be reached from "
-            "other hosts. Give JAX_COORDINATOR_BIND_ADDRESS=number:port with the machine's own number, or mend /etc/hosts."
+            f"{host!r} resolves to {', '.join(numbers)} on this machine: other hosts cannot reach a coordinator that listens "
+            "there. Set JAX_COORDINATOR_BIND_ADDRESS=IP:PORT with the machine's own IP address, or fix /etc/hosts."
         )
     if connect:
         _connect(address, numbers, port, deadline, timeout_seconds)
@@ -51,7 +52,7 @@ def check_reachable(
 
 
 def _resolve(host: str, port: int, deadline: float, timeout_seconds: float) -> tuple[str, ...]:
-    """Ask for a name until it is known; the system's own resolver has no deadline, so a thread asks."""
+    """Look a name up until it is known. A thread does this, because the system's own resolver has no deadline."""
     while True:
         answers: queue.SimpleQueue[tuple[str, ...] | OSError] = queue.SimpleQueue()
         threading.Thread(target=_ask, args=(host, port, answers), name="replicant-resolve", daemon=True).start()
@@ -74,7 +75,7 @@ def _resolve(host: str, port: int, deadline: float, timeout_seconds: float) -> t
 def _ask(host: str, port: int, answers: "queue.SimpleQueue[tuple[str, ...] | OSError]") -> None:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a label that is empty or too long
+    except UnicodeError as error:  # a label of the name is empty or too long
         answers.put(OSError(0, str(error)))
     except OSError as error:
         answers.put(error)
@@ -94,7 +95,7 @@ def _connect(address: str, numbers: tuple[str, ...], port: int, deadline: float,
                 refused = error
         time.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - time.monotonic())))
     raise UnreachableError(
-        f"Nobody answers at {address} ({', '.join(numbers)}) within {timeout_seconds:g} s: {refused}. Has process 0 started, and "
+        f"Nobody answered at {address} ({', '.join(numbers)}) within {timeout_seconds:g} s: {refused}. Has process 0 started, and "
         "is the port open between the hosts?"
     ) from refused
 
@@ -102,8 +103,8 @@ def _connect(address: str, numbers: tuple[str, ...], port: int, deadline: float,
 def proxy_variables(environ: Environ, address: str) -> tuple[str, ...]:
     """The variables that would send a connection to an address through a proxy.
 
-    As gRPC reads them: lower case, the first of ``grpc_proxy``, ``https_proxy``, ``http_proxy``, except for hosts that
-    ``no_grpc_proxy`` or else ``no_proxy`` names by suffix, number or network.
+    gRPC reads these variables in lower case: the first of ``grpc_proxy``, ``https_proxy`` and ``http_proxy``, except for hosts that
+    ``no_grpc_proxy`` or else ``no_proxy`` names by suffix, IP address or network.
 
     >>> proxy_variables({"http_proxy": "http://proxy:3128", "no_proxy": ".local"}, "node1.local:2222")
     ()
@@ -118,10 +119,10 @@ def proxy_variables(environ: Environ, address: str) -> tuple[str, ...]:
 
 
 def check_proxies(environ: Environ, address: str) -> None:
-    """Check that no proxy stands between this process and the coordinator.
+    """Check that no proxy is between this process and the coordinator.
 
     Raises:
-        ClusterError: one does; the message names the variables, and not what they hold.
+        ClusterError: If there is a proxy. The message names the variables, but not their values.
     """
     names = proxy_variables(environ, address)
     if names:

@@ -1,4 +1,4 @@
-"""ClusterResolver: one way of finding out about the cluster; and the one that is told everything."""
+"""ClusterResolver, the base class of everything that finds a cluster, and the resolver that is given one."""
 
 import abc
 import dataclasses
@@ -12,17 +12,17 @@ from ._spec import ClusterSpec
 class ClusterResolver(abc.ABC):
     """Finds out which processes there are and which one this is. Semantics: ``tf.distribute.cluster_resolver.ClusterResolver``.
 
-    Subclasses say `cluster_spec`, and set `task_type` and `task_id`. Nothing here starts JAX or asks the network.
+    Subclasses define `cluster_spec`, and set `task_type` and `task_id`. Nothing here starts JAX or uses the network.
     """
 
     _task_type: str | None = None
     _task_id: int | None = None
     _rpc_layer: str | None = None
-    _coordinator_address: str | None = None  # where it is not the address of process 0's task
+    _coordinator_address: str | None = None  # if it is not the address of process 0's task
     _bind_address: str | None = None
-    _local: tuple[int, int] | None = None  # rank on this host, processes on it
+    _local: tuple[int, int] | None = None  # rank on this host, and number of processes there
     _because: tuple[str, ...] = ()
-    _job_id: str | None = None  # what the launcher calls the job
+    _job_id: str | None = None  # the launcher's name for the job
 
     @abc.abstractmethod
     def cluster_spec(self) -> ClusterSpec:
@@ -30,7 +30,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def task_type(self) -> str | None:
-        """This process's job, such as ``"worker"``; None if there is no cluster."""
+        """The job of this process, such as ``"worker"``, or None if there is no cluster."""
         return self._task_type
 
     @task_type.setter
@@ -39,7 +39,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def task_id(self) -> int | None:
-        """This process's index in its job; None if there is no cluster."""
+        """The index of this process in its job, or None if there is no cluster."""
         return self._task_id
 
     @task_id.setter
@@ -48,7 +48,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def rpc_layer(self) -> str | None:
-        """Prefix of `master`, as in ``"grpc"``; nothing else depends on it."""
+        """The prefix of `master`, such as ``"grpc"``. Nothing else depends on it."""
         return self._rpc_layer
 
     @rpc_layer.setter
@@ -57,19 +57,24 @@ class ClusterResolver(abc.ABC):
 
     @property
     def environment(self) -> str | None:
-        """TensorFlow's name of where the program runs; empty unless given."""
+        """TensorFlow's name for the place where the program runs, or an empty string unless given."""
         return ""
 
     @property
     def because(self) -> tuple[str, ...]:
-        """The facts that the answers rest on, as ``NAME=value``."""
+        """The facts that the answers are based on, as ``NAME=value``."""
         return self._because
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """The address of a task, this process's own by default; empty if there is no cluster.
+        """The address of a task, or an empty string if there is no cluster.
+
+        Args:
+            task_type: The job of the task. By default that of this process.
+            task_id: The index of the task in its job. By default that of this process.
+            rpc_layer: The prefix of the address. By default `rpc_layer`.
 
         Raises:
-            ClusterError: no such task, or one whose address is not known.
+            ClusterError: If there is no such task, or if its address is not known.
         """
         task_type = self.task_type if task_type is None else task_type
         task_id = self.task_id if task_id is None else task_id
@@ -79,17 +84,17 @@ class ClusterResolver(abc.ABC):
         return with_layer(spec.task_address(task_type, task_id), rpc_layer or self.rpc_layer)
 
     def num_accelerators(self, task_type: str | None = None, task_id: int | None = None) -> dict[str, int]:
-        """Accelerators of each worker by type, where they were declared; empty elsewhere.
+        """The number of accelerators of each worker by type, if they were declared. Otherwise it is empty.
 
-        JAX is not asked: that would start it before the workers have found each other. `replicant.list_devices` asks it.
+        This does not ask JAX, because that would start it before the workers have met. `replicant.list_devices` asks it.
         """
         return {}
 
     def membership(self) -> Membership:
-        """Who this process is among those that train together.
+        """The place of this process among those that train together.
 
         Raises:
-            ClusterError: a description that breaks a rule; see `Membership`.
+            ClusterError: If the cluster's description breaks a rule.
         """
         found = find_membership(
             self.cluster_spec(),
@@ -106,20 +111,20 @@ class ClusterResolver(abc.ABC):
 
 
 class SimpleClusterResolver(ClusterResolver):
-    """Is told everything. Semantics: ``tf.distribute.cluster_resolver.SimpleClusterResolver``.
+    """A resolver that is given everything. Semantics: ``tf.distribute.cluster_resolver.SimpleClusterResolver``.
 
     Args:
-        cluster_spec: the cluster.
-        master: what `master` answers when no task is named.
-        task_type: this process's job.
-        task_id: its index in that job.
-        environment: answered as given.
-        num_accelerators: answered as given, such as ``{"GPU": 8}``.
-        rpc_layer: prefix of `master`.
-        bind_address: ``host:port`` where process 0 listens, if it is not the coordinator's own address.
+        cluster_spec: The cluster.
+        master: What `master` returns if no task is named.
+        task_type: The job of this process.
+        task_id: The index of this process in that job.
+        environment: What `environment` returns.
+        num_accelerators: What `num_accelerators` returns, such as ``{"GPU": 8}``.
+        rpc_layer: The prefix of `master`.
+        bind_address: The ``host:port`` where process 0 listens, if it is not the coordinator's own address.
 
     Raises:
-        ArgumentTypeError: ``cluster_spec`` is no ClusterSpec, or ``master`` no string.
+        ArgumentTypeError: If ``cluster_spec`` is not a ClusterSpec, or if ``master`` is not a string.
 
     >>> cluster = ClusterSpec({"worker": ["node1:2222", "node2:2222"]})
     >>> SimpleClusterResolver(cluster, task_type="worker", task_id=1).membership()
@@ -156,23 +161,23 @@ class SimpleClusterResolver(ClusterResolver):
         return self._spec
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """The address of the task that is named, else ``master`` as given."""
+        """The address of the named task, or ``master`` as given if no task is named."""
         if task_type is not None and task_id is not None:
             return super().master(task_type, task_id, rpc_layer)
         return with_layer(self._master, rpc_layer or self.rpc_layer)
 
     @property
     def environment(self) -> str:
-        """As given."""
+        """The environment, as given."""
         return self._environment
 
     def num_accelerators(self, task_type: str | None = None, task_id: int | None = None) -> dict[str, int]:
-        """As given."""
+        """The number of accelerators by type, as given."""
         return self._num_accelerators
 
 
 class FoundClusterResolver(ClusterResolver):
-    """A cluster of equal workers that something in the environment described."""
+    """A cluster of equal workers that something in the environment describes."""
 
     def __init__(
         self,
@@ -193,10 +198,10 @@ class FoundClusterResolver(ClusterResolver):
         self._job_id = job_id
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster; an address that nobody told this process is None."""
+        """The cluster. An address that this process does not know is None."""
         return self._spec
 
 
 def with_layer(address: str, rpc_layer: str | None) -> str:
-    """An address in the form ``layer://address``."""
+    """Put the prefix before an address, as in ``layer://address``."""
     return f"{rpc_layer}://{address}" if rpc_layer else address

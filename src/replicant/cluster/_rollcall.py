@@ -1,9 +1,9 @@
-"""The roll call: before JAX connects the workers, each tells process 0 who it is, and all hear whether they fit together.
+"""The roll call: before JAX connects the workers, each tells process 0 who it is, and all are told whether they fit together.
 
-JAX's own service aborts every process, with pages of C++ messages, if one of them is missing, comes twice or counts differently. So
-process 0 first listens at the coordinator's address itself (``_chair.py``). It greets whoever connects with one line of JSON; a
-worker sends one line, waits for one line, and then JAX starts, or all raise the same error. With a key (REPLICANT_JOB_KEY) both
-prove that they know it. Nothing that arrives is run or unpickled.
+JAX's own service aborts every process, with pages of C++ messages, if one of them is missing, comes twice, or expects another
+number of processes. So process 0 first listens at the coordinator's address itself (``_chair.py``). It greets each connection with
+one line of JSON. A worker sends one line and waits for one line. Then JAX starts, or all workers raise the same error. With a key
+(REPLICANT_JOB_KEY), both sides prove that they know it. Nothing that arrives is run or unpickled.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from ._reach import check_reachable
 
 _SLICE_SECONDS = 0.5  # the longest single wait
 _MAX_ANSWER = 1 << 20  # bytes
-_RIVAL_SECONDS = 5.0  # to find another process 0 at an address that is not this host's
+_RIVAL_SECONDS = 5.0  # to find another process 0 at an address that does not belong to this host
 
 
 def call_roll(
@@ -36,29 +36,31 @@ def call_roll(
     job: JobName = JobName(),  # noqa: B008 - it does not change
     key: str = "",
 ) -> tuple[str, ...]:
-    """Meet the other workers. Every worker calls it.
+    """Meet the other workers. Every worker calls this.
 
     Args:
-        membership: this process among them.
-        who: host and process number, for messages.
-        facts: what must be the same on all workers, by name.
-        timeout_seconds: for all to come.
-        job: which this process is of; workers of another one are told so, and do not count.
-        key: that all workers of the job share; empty: none.
+        membership: Which one of the workers this process is.
+        who: The host and process number of this process, for messages.
+        facts: What must be the same on all workers, by name.
+        timeout_seconds: The time within which all must come.
+        job: The job of this process. Workers of another job are told so, and do not count.
+        key: The key that all workers of the job share, or an empty string if they have none.
 
-    Returns: who the workers are, in the order of their process ids.
+    Returns:
+        The hosts and process numbers of the workers, in the order of their process ids.
 
     Raises:
-        ClusterError: somebody is missing, is there twice or counts differently; the port is in use; or process 0 is of another job.
-        WorkerMismatchError: they run different versions.
-        UnreachableError: process 0 cannot be reached.
+        ClusterError: If a worker is missing, is there twice or expects another number of workers, if the port is in use, or if
+            process 0 belongs to another job.
+        WorkerMismatchError: If the workers run different versions.
+        UnreachableError: If process 0 cannot be reached.
     """
     claim = Claim(membership.process_id, membership.num_processes, who, facts, job)
     if membership.process_id == 0:
         try:
             chair = Chair(str(membership.bind_address or membership.coordinator_address), claim, key)
         except NotHereError as error:
-            # If another host is process 0, too, all workers learn from it at once which two have the same number.
+            # If another host is process 0, too, it tells all workers at once which two have the same number.
             with contextlib.suppress(UnreachableError):
                 _attend(str(membership.coordinator_address), claim, key, min(timeout_seconds, _RIVAL_SECONDS))
             raise ClusterError(str(error)) from error.__cause__
@@ -83,8 +85,8 @@ def _attend(address: str, claim: Claim, key: str, timeout_seconds: float) -> tup
         if time.monotonic() > deadline:
             raise UnreachableError(
                 f"Worker {claim.process_id} found nobody at the coordinator's address {address} within {timeout_seconds:g} s "
-                f"({refused}). Has process 0 started, and is the port open between the hosts? (REPLICANT_START_TIMEOUT=seconds "
-                "waits longer.)"
+                f"({refused}). Has process 0 started, and is the port open between the hosts? (To wait longer, set "
+                "REPLICANT_START_TIMEOUT=seconds.)"
             ) from refused
         time.sleep(0.1)
 
@@ -98,9 +100,17 @@ class _Meeting:
         self._received = b""
 
     def meet(self, claim: Claim, key: str) -> tuple[str, ...]:
-        """Who the workers are. Raises as `call_roll` does, and ConnectionError where it is worth another try."""
+        """Make this worker's claim, and wait for the answer.
+
+        Returns:
+            The hosts and process numbers of the workers, in the order of their process ids.
+
+        Raises:
+            ClusterError, WorkerMismatchError, UnreachableError: As in `call_roll`.
+            ConnectionError: If it is worth trying again.
+        """
         mine, theirs = secrets.token_hex(16), ""
-        if not key:  # whoever listens there and is no process 0 answers sooner if it hears something
+        if not key:  # another program that listens there answers sooner if it is sent something
             self._connection.sendall(claim.line())
         greeting = self._next()
         if greeting.get("magic") != MAGIC:
@@ -117,18 +127,24 @@ class _Meeting:
         if key and not is_proved(answer.get("proof"), proof_of_answer(key, {"who": who}, theirs, mine)):
             raise ClusterError(
                 f"Process 0 at {self._address} does not know this worker's {JOB_KEY}: give all workers the same one. If they have "
-                "it, somebody else answers at that address."
+                "the same one, something else answers at that address."
             )
         return tuple(who)
 
     def _next(self) -> dict[str, Any]:
-        """What the other end says next."""
+        """Read the next message of the other end.
+
+        Raises:
+            ClusterError: If it is not process 0 of this job.
+            UnreachableError: If it does not answer in time.
+            ConnectionError: If it has closed the connection without an answer.
+        """
         while b"\n" not in self._received and len(self._received) <= _MAX_ANSWER:
             left = self._deadline + 10 * _SLICE_SECONDS - time.monotonic()
             if left <= 0:
                 raise UnreachableError(
-                    f"Process 0 at {self._address} took the connection, but did not say within {self._timeout_seconds:g} s whether "
-                    "all workers are there. Is another program, or an older job, listening at that port?"
+                    f"Process 0 at {self._address} accepted the connection, but did not say within {self._timeout_seconds:g} s "
+                    "whether all workers are there. Is another program, or an older job, listening at that port?"
                 )
             self._connection.settimeout(min(left, _SLICE_SECONDS))
             try:
@@ -138,7 +154,7 @@ class _Meeting:
             if not data:
                 if self._received:
                     raise self._somebody_else()
-                raise ConnectionError("the connection was closed without an answer")  # not that far yet, or interrupted: ask again
+                raise ConnectionError("the connection was closed without an answer")  # not ready yet, or interrupted: ask again
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
         message = parse_message(line)
@@ -148,6 +164,6 @@ class _Meeting:
 
     def _somebody_else(self) -> ClusterError:
         return ClusterError(
-            f"{self._address} is answered by something that is no process 0 of this job: another program, or a job that has "
-            "started already. Choose another port, the same on all workers."
+            f"What listens at {self._address} is not process 0 of this job. It is another program, or a job that has already "
+            "started. Choose another port, the same on all workers."
         )

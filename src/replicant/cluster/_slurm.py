@@ -29,27 +29,29 @@ _COUNT = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _NUM_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 _PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-# Only srun sets these; a batch script has a SLURM_PROCID too, always 0.
+# Only srun sets these. A batch script has a SLURM_PROCID, too, but it is always 0.
 _STEP = (*_STEP_ID, "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_SRUN_COMM_HOST")
 _ADVICE = "Start the program with srun, which numbers its processes."
 
 
 class SlurmClusterResolver(ClusterResolver):
-    """The tasks of a Slurm job step. Semantics: ``tf.distribute.cluster_resolver.SlurmClusterResolver``.
+    """Finds the tasks of a Slurm job step. Semantics: ``tf.distribute.cluster_resolver.SlurmClusterResolver``.
 
-    Reads the step's node list and, where ``srun`` set none, the job's. Several tasks may share a node. Tasks on one node alone talk
-    over loopback. It sets no variables: which accelerators a task sees is for ``srun`` (``--gpus-per-task``) to say.
+    It reads the step's node list, or the job's if ``srun`` set none. Several tasks may share a node. If all tasks run on one node,
+    they talk over loopback. The resolver sets no variables: use ``srun`` (``--gpus-per-task``) to choose which accelerators a task
+    sees.
 
     Args:
-        jobs: job names to numbers of tasks; ranks go to the jobs in alphabetical order. All tasks are workers by default.
-        port_base: port of the first task on each node; the next task has the next port. By default it follows from the job and
-            step, so that two jobs on one node differ.
-        tasks_per_node: tasks on every node, or on each by its name, instead of Slurm's own account.
-        rpc_layer: prefix of `master`.
-        environ: the environment to read; the process's own by default.
+        jobs: The number of tasks of each job. The jobs get the ranks in alphabetical order. By default all tasks are workers.
+        port_base: The port of the first task on each node. The next task has the next port. By default it follows from the job and
+            the step, so that two jobs on one node have different ports.
+        tasks_per_node: The number of tasks on every node, or a dictionary from node names to numbers. By default Slurm's own
+            numbers.
+        rpc_layer: The prefix of `master`.
+        environ: The environment to read. By default the process's own.
 
     Raises:
-        ClusterError: not in a step, or numbers that contradict each other.
+        ClusterError: If the process is not in a job step, or if numbers contradict each other.
 
     >>> environ = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "3",
     ...            "SLURM_STEP_NODELIST": "node[01-02]", "SLURM_STEP_TASKS_PER_NODE": "2,1"}
@@ -91,13 +93,13 @@ class SlurmClusterResolver(ClusterResolver):
         self._allot(jobs or {"worker": num_tasks}, rank, [f"{hosts[node]}:{base + local}" for node, local in places])
 
     def cluster_spec(self) -> ClusterSpec:
-        """Every task and its address."""
+        """The cluster, with the address of every task."""
         return self._spec
 
     def _allot(self, jobs: Mapping[str, int], rank: int, addresses: list[str]) -> None:
-        """Give the tasks to the jobs, in alphabetical order as TensorFlow does."""
+        """Divide the tasks among the jobs in alphabetical order, as TensorFlow does."""
         if sum(jobs.values()) != len(addresses):
-            raise ClusterError(f"{SOURCE}: jobs={dict(jobs)} are {sum(jobs.values())} tasks, but the step has {len(addresses)}.")
+            raise ClusterError(f"{SOURCE}: jobs={dict(jobs)} have {sum(jobs.values())} tasks, but the step has {len(addresses)}.")
         allotted: dict[str, list[str]] = {}
         begin = 0
         for job, count in sorted(jobs.items()):
@@ -109,12 +111,12 @@ class SlurmClusterResolver(ClusterResolver):
 
 
 def place_tasks(counts: Sequence[int], plane_size: int | None = None) -> list[tuple[int, int]]:
-    """The node of each rank, and its rank there.
+    """The node of each rank, and its rank on that node.
 
     Args:
-        counts: tasks on each node.
-        plane_size: None fills one node after the other (Slurm's "block"); 1 deals tasks out in turn ("cyclic"); more deals them
-            out in blocks of that size ("plane").
+        counts: The number of tasks on each node.
+        plane_size: How tasks are dealt out to the nodes. None fills one node after the other (Slurm's "block"), 1 deals them out
+            one by one ("cyclic"), and a larger number deals them out in blocks of that size ("plane").
 
     >>> place_tasks([2, 1])
     [(0, 0), (0, 1), (1, 0)]
@@ -133,18 +135,22 @@ def place_tasks(counts: Sequence[int], plane_size: int | None = None) -> list[tu
 
 
 def find(environ: Environ) -> SlurmClusterResolver | None:
-    """The resolver, if this process is part of a Slurm job."""
+    """The resolver, if this process is part of a Slurm job, or None."""
     return None if first(environ, *_JOB) is None else SlurmClusterResolver(environ=environ)
 
 
 def _is_alone(environ: Environ) -> bool:
-    """Whether this is a batch script or an salloc shell: one process, which must not wait for tasks that nobody started."""
+    """Whether this is a batch script or an salloc shell: a single process, which must not wait for tasks that nobody started.
+
+    Raises:
+        ClusterError: If the process is not part of a job, or if the job has several tasks or components.
+    """
     if first(environ, *_JOB) is None:
-        raise ClusterError(f"{SOURCE}: SLURM_JOB_ID is not set: this process is not part of a Slurm job. {_ADVICE}")
+        raise ClusterError(f"{SOURCE}: SLURM_JOB_ID is not set, so this process is not part of a Slurm job. {_ADVICE}")
     if (number(environ, "SLURM_HET_SIZE") or 1) > 1:
         raise ClusterError(
-            f"{SOURCE}: SLURM_HET_SIZE={environ['SLURM_HET_SIZE']}: heterogeneous jobs have a node list for each component, which "
-            "this resolver does not put together. Use SimpleClusterResolver."
+            f"{SOURCE}: SLURM_HET_SIZE={environ['SLURM_HET_SIZE']}: heterogeneous jobs have one node list for each component, and "
+            "this resolver does not join these lists. Use SimpleClusterResolver."
         )
     if first(environ, *_STEP) is not None or number(environ, "SLURM_PROCID"):
         return False
@@ -152,26 +158,26 @@ def _is_alone(environ: Environ) -> bool:
         asked = number(environ, *names)
         if asked is not None and asked > 1:
             raise ClusterError(
-                f"{SOURCE}: {_name(environ, names)}={asked}, but this process was not started by srun: a batch script runs once, "
-                "and would wait for others that nobody started. Write 'srun python ...' in the script."
+                f"{SOURCE}: {_name(environ, names)}={asked}, but this process was not started by srun. A batch script runs only "
+                "once, and would wait for others that nobody started. Write 'srun python ...' in the script."
             )
     return True
 
 
 def _nodes(environ: Environ, num_tasks: int, tasks_per_node: int | Mapping[str, int] | None) -> tuple[list[str], list[int]]:
-    """The nodes, and how many tasks each one runs."""
+    """The nodes, and the number of tasks on each of them."""
     if isinstance(tasks_per_node, Mapping):
         hosts, counts, said = list(tasks_per_node), list(tasks_per_node.values()), "tasks_per_node"
     else:
         found = first(environ, *_NODES)
         if found is None:
             raise ClusterError(
-                f"{SOURCE}: {' or '.join(_NODES)} is not set: the nodes of {num_tasks} tasks are not known. {_ADVICE}"
+                f"{SOURCE}: {' or '.join(_NODES)} is not set, so the nodes of {num_tasks} tasks are not known. {_ADVICE}"
             )
         hosts = expand_hosts(found[1])
         counts, said = _counts(environ, num_tasks, hosts, tasks_per_node)
         if len(counts) != len(hosts):
-            raise ClusterError(f"{SOURCE}: {said} is about {len(counts)} nodes, but {found[0]}={found[1]} has {len(hosts)}.")
+            raise ClusterError(f"{SOURCE}: {said} describes {len(counts)} nodes, but {found[0]}={found[1]} has {len(hosts)}.")
     if sum(counts) != num_tasks:
         name = _name(environ, _COUNT)
         raise ClusterError(f"{SOURCE}: {said} adds up to {sum(counts)} tasks on {len(hosts)} node(s), but {name}={num_tasks}.")
@@ -179,7 +185,7 @@ def _nodes(environ: Environ, num_tasks: int, tasks_per_node: int | Mapping[str, 
 
 
 def _counts(environ: Environ, num_tasks: int, hosts: list[str], tasks_per_node: int | None) -> tuple[list[int], str]:
-    """Tasks on each node, and who says so."""
+    """The number of tasks on each node, and the source of these numbers."""
     if tasks_per_node is not None:
         return [tasks_per_node] * len(hosts), f"tasks_per_node={tasks_per_node}"
     found = first(environ, *_PER_NODE)
@@ -187,35 +193,39 @@ def _counts(environ: Environ, num_tasks: int, hosts: list[str], tasks_per_node: 
         return expand_counts(found[1]), f"{found[0]}={found[1]}"
     if num_tasks % len(hosts):
         raise ClusterError(
-            f"{SOURCE}: {num_tasks} tasks on {len(hosts)} nodes, and {' or '.join(_PER_NODE)} is not set to say how many each one "
-            "runs. Give tasks_per_node."
+            f"{SOURCE}: there are {num_tasks} tasks on {len(hosts)} nodes, but {' or '.join(_PER_NODE)} is not set to say how many "
+            "each node runs. Give tasks_per_node."
         )
     return [num_tasks // len(hosts)] * len(hosts), "an even share"
 
 
 def _plane_size(environ: Environ) -> int | None:
-    """How ``srun --distribution`` deals tasks out to nodes; None for one node after the other."""
+    """How ``srun --distribution`` deals tasks out to the nodes. None fills one node after the other."""
     method = environ.get("SLURM_DISTRIBUTION", "").strip().lower().partition(":")[0].partition(",")[0]
     if method == "cyclic":
         return 1
     if method.startswith("plane"):
         size = method.partition("=")[2] or environ.get("SLURM_DIST_PLANESIZE", "").strip()
         if not size.isdigit() or int(size) < 1:
-            raise ClusterError(f"{SOURCE}: SLURM_DISTRIBUTION={method!r} needs a size from 1, as in 'plane=4'.")
+            raise ClusterError(f"{SOURCE}: SLURM_DISTRIBUTION={method!r} needs a size of at least 1, as in 'plane=4'.")
         return int(size)
     if method in ("", "block", "*", "pack", "nopack"):
         return None
-    raise ClusterError(f"{SOURCE}: SLURM_DISTRIBUTION={method!r} is not known; it is block, cyclic or plane=size.")
+    raise ClusterError(f"{SOURCE}: SLURM_DISTRIBUTION={method!r} is not known. It must be block, cyclic or plane=size.")
 
 
 def _check_own_place(environ: Environ, rank: int, places: list[tuple[int, int]]) -> None:
-    """Compare the place that was worked out for this process with what Slurm told it."""
+    """Compare the computed place of this process with what Slurm says.
+
+    Raises:
+        ClusterError: If they differ.
+    """
     for name, worked_out in zip(("SLURM_NODEID", "SLURM_LOCALID"), places[rank], strict=True):
         told = number(environ, name)
         if told is not None and told != worked_out:
             raise ClusterError(
-                f"{SOURCE}: SLURM_PROCID={rank} should have {name}={worked_out} by its node list and tasks per node, but it is "
-                f"{told}. Use --distribution=block, cyclic or plane, or SimpleClusterResolver."
+                f"{SOURCE}: by the node list and the tasks per node, SLURM_PROCID={rank} should have {name}={worked_out}, but it "
+                f"has {told}. Use --distribution=block, cyclic or plane, or SimpleClusterResolver."
             )
 
 
@@ -228,6 +238,6 @@ def _port_base(environ: Environ, port_base: int | None) -> int:
 
 
 def _name(environ: Environ, names: Sequence[str]) -> str:
-    """The variable that was read."""
+    """The name of the variable that was read."""
     found = first(environ, *names)
     return names[0] if found is None else found[0]

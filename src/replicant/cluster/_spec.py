@@ -1,4 +1,4 @@
-"""ClusterSpec: which jobs there are, and the addresses of their tasks."""
+"""ClusterSpec: the jobs of a cluster, and the addresses of their tasks."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from ..errors import ArgumentTypeError, ClusterError
 
 
 class Problem(NamedTuple):
-    """What is wrong, and at which place of the description; the caller says where that description stands."""
+    """What is wrong in a cluster's description, and where. The caller adds the source of the description."""
 
     path: tuple[str | int, ...]
     text: str
@@ -18,14 +18,14 @@ class ClusterSpec:
     """The processes of a cluster: tasks, grouped in jobs. Semantics: ``tf.train.ClusterSpec``.
 
     Args:
-        cluster: job names (``"worker"``, ``"chief"``, ``"ps"``, ``"evaluator"``) to a list of ``"host:port"`` addresses, or to a
-            dictionary from task index to address when only some tasks are known; or another ClusterSpec. ``None`` in place of an
-            address says that the task exists and that its address is not known: some launchers tell a process only the
-            coordinator's.
+        cluster: A dictionary from job names (``"worker"``, ``"chief"``, ``"ps"``, ``"evaluator"``) to a list of ``"host:port"``
+            addresses, or to a dictionary from task index to address if only some tasks are known. It can also be another
+            ClusterSpec. ``None`` in place of an address means that the task exists, but that its address is not known: some
+            launchers tell a process only the coordinator's address.
 
     Raises:
-        ArgumentTypeError: not such a dictionary.
-        ClusterError: an index that is negative, no number, or there twice.
+        ArgumentTypeError: If ``cluster`` is not such a dictionary.
+        ClusterError: If an index is negative, is not a number, or is there twice.
 
     >>> cluster = ClusterSpec({"worker": ["node1:2222", "node2:2222"], "ps": {"1": "node3:2222"}})
     >>> cluster.jobs, cluster.num_tasks("worker"), cluster.task_address("ps", 1)
@@ -46,39 +46,55 @@ class ClusterSpec:
 
     @property
     def jobs(self) -> list[str]:
-        """Names of the jobs, in the order given."""
+        """The names of the jobs, in the given order."""
         return list(self._jobs)
 
     def num_tasks(self, job_name: str) -> int:
-        """How many tasks a job has. Raises ClusterError for an unknown job."""
+        """The number of tasks of a job.
+
+        Raises:
+            ClusterError: If there is no such job.
+        """
         return len(self._job(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """The indices of a job's tasks, ascending. Raises ClusterError for an unknown job."""
+        """The indices of a job's tasks, in ascending order.
+
+        Raises:
+            ClusterError: If there is no such job.
+        """
         return sorted(self._job(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
-        """The address of one task. Raises ClusterError for an unknown job or index, or an address that nobody told."""
+        """The address of one task.
+
+        Raises:
+            ClusterError: If there is no such job or index, or if the address is not known.
+        """
         tasks = self._job(job_name)
         if task_index not in tasks:
             raise ClusterError(
-                f"No task with index {task_index!r} in job {job_name!r}; its indices are {self.task_indices(job_name)}."
+                f"Job {job_name!r} has no task with index {task_index!r}. Its indices are {self.task_indices(job_name)}."
             )
         address = tasks[task_index]
         if address is None:
             raise ClusterError(
                 f"The address of task {task_index} of job {job_name!r} is not known: the launcher tells a process only the "
-                "coordinator's."
+                "coordinator's address."
             )
         return address
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """A job's addresses by index; None for indices without a task. Raises ClusterError for an unknown job."""
+        """The addresses of a job's tasks by index, with None for an index without a task.
+
+        Raises:
+            ClusterError: If there is no such job.
+        """
         tasks = self._job(job_name)
         return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Jobs to lists of addresses, or to dictionaries from index to address where indices are missing.
+        """A dictionary from jobs to lists of addresses, or to dictionaries from index to address if indices are missing.
 
         >>> ClusterSpec({"worker": {0: "a:1"}, "ps": {2: "b:1"}}).as_dict()
         {'worker': ['a:1'], 'ps': {2: 'b:1'}}
@@ -106,12 +122,12 @@ class ClusterSpec:
 
     def _job(self, job_name: str) -> dict[int, str | None]:
         if job_name not in self._jobs:
-            raise ClusterError(f"No such job in cluster: {job_name!r}. It has {self.jobs}.")
+            raise ClusterError(f"The cluster has no job {job_name!r}. Its jobs are {self.jobs}.")
         return self._jobs[job_name]
 
 
 def structure_problem(cluster: Any) -> Problem | None:
-    """The first thing that keeps a value from being a cluster's description."""
+    """The first thing that keeps a value from being a cluster's description, or None."""
     if not isinstance(cluster, Mapping):
         return Problem((), f"a cluster is a dictionary from job names to addresses. Received: {cluster!r}.", is_type=True)
     for job, tasks in cluster.items():
@@ -146,7 +162,7 @@ def _index_problem(job: str, tasks: Mapping[Any, Any]) -> Problem | None:
 
 
 def as_index(value: Any) -> int | None:
-    """A task's index from a number or from digits, as TF_CONFIG has both; None for anything else."""
+    """A task's index from a number or from digits (TF_CONFIG may contain both), or None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):

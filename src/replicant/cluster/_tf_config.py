@@ -1,4 +1,4 @@
-"""TF_CONFIG: the JSON in which TensorFlow programs are told about their cluster."""
+"""TF_CONFIG: the JSON that tells TensorFlow programs about their cluster."""
 
 import os
 from typing import Any
@@ -14,19 +14,20 @@ VARIABLE = "TF_CONFIG"
 
 
 class TFConfigClusterResolver(ClusterResolver):
-    """Reads ``TF_CONFIG``. Semantics: ``tf.distribute.cluster_resolver.TFConfigClusterResolver``.
+    """Finds the cluster in ``TF_CONFIG``. Semantics: ``tf.distribute.cluster_resolver.TFConfigClusterResolver``.
 
-    Unlike TensorFlow's, it reads the variable once, when it is made, and reports every mistake then, with line and column.
+    Unlike TensorFlow's, this resolver reads the variable only once, when you make it. It then reports any mistake with its line and
+    column.
 
     Args:
-        task_type: instead of TF_CONFIG's ``task.type``.
-        task_id: instead of TF_CONFIG's ``task.index``.
-        rpc_layer: instead of TF_CONFIG's ``rpc_layer``.
-        environment: answered as given.
-        environ: the environment to read; the process's own by default.
+        task_type: The job of this process, instead of TF_CONFIG's ``task.type``.
+        task_id: The index of this process, instead of TF_CONFIG's ``task.index``.
+        rpc_layer: The prefix of `master`, instead of TF_CONFIG's ``rpc_layer``.
+        environment: What `environment` returns.
+        environ: The environment to read. By default the process's own.
 
     Raises:
-        ClusterError: no JSON, or a description that breaks a rule.
+        ClusterError: If TF_CONFIG is not JSON, or if the description breaks a rule.
 
     >>> environ = {"TF_CONFIG": '{"cluster": {"worker": ["node1:2222", "node2:2222"]}, "task": {"type": "worker", "index": "1"}}'}
     >>> resolver = TFConfigClusterResolver(environ=environ)
@@ -67,16 +68,16 @@ class TFConfigClusterResolver(ClusterResolver):
             self._because = (f"{VARIABLE}: task {self._task_id} of job {self._task_type!r}; {tasks}",)
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster; empty if TF_CONFIG names none."""
+        """The cluster, which is empty if TF_CONFIG names none."""
         return self._spec
 
     @property
     def environment(self) -> str | None:
-        """As given."""
+        """The environment, as given."""
         return self._environment
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """TF_CONFIG's ``session_master``, else the task's address; empty if there is one task at most."""
+        """TF_CONFIG's ``session_master``, or else the task's address. It is empty if there is at most one task."""
         if self._session_master is not None:
             return str(self._session_master)
         jobs = self._spec.jobs
@@ -93,7 +94,7 @@ class TFConfigClusterResolver(ClusterResolver):
         raise ClusterError(f"{VARIABLE}, {self._place(problem.path)}: {problem.text}")
 
     def _place(self, path: Path) -> str:
-        """Line and column of a path; in an object with keys of digits, indices are those keys."""
+        """The line and column of a path. In an object whose keys are digits, the indices are these keys."""
         for at in (path, (*path[:-1], str(path[-1])) if path else path, path[:-1]):
             if at in self._places:
                 dotted = ".".join(map(str, path))
@@ -102,7 +103,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
 
 def _shape_problem(config: Any, overridden: set[Path]) -> Problem | None:
-    """What is of the wrong kind in the JSON as a whole."""
+    """The first value in the JSON that has the wrong type, or None."""
     if not isinstance(config, dict):
         return Problem((), f'it must be an object, {{"cluster": {{...}}, "task": {{...}}}}. Received: {config!r}.')
     cluster = config.get("cluster")
@@ -111,14 +112,14 @@ def _shape_problem(config: Any, overridden: set[Path]) -> Problem | None:
     for job, tasks in (cluster or {}).items():
         for key, address in tasks.items() if isinstance(tasks, dict) else enumerate(tasks):
             if address is None:
-                return Problem(("cluster", job, key), f"the address of task {key} of job {job!r} is null; write 'host:port'.")
+                return Problem(("cluster", job, key), f"the address of task {key} of job {job!r} is null. Write 'host:port'.")
     task = config.get("task")
     if task is not None and not isinstance(task, dict):
         return Problem(("task",), f'"task" must be an object, {{"type": "worker", "index": 0}}. Received: {task!r}.')
     if cluster and task is not None:
         for name in ("type", "index"):
             if name not in task and ("task", name) not in overridden:
-                return Problem(("task",), f'"task" lacks {name!r}; write {{"type": "worker", "index": 0}}.')
+                return Problem(("task",), f'"task" has no {name!r}. Write {{"type": "worker", "index": 0}}.')
     return None
 
 
@@ -131,7 +132,11 @@ def _task_shape_problem(task_type: Any, task_id: Any) -> Problem | None:
 
 
 def find(environ: Environ) -> TFConfigClusterResolver | None:
-    """The resolver, if TF_CONFIG describes a cluster."""
+    """The resolver, if TF_CONFIG describes a cluster, or None.
+
+    Raises:
+        ClusterError: If TF_CONFIG breaks a rule, or does not say which task this process is.
+    """
     if not environ.get(VARIABLE, "").strip():
         return None
     resolver = TFConfigClusterResolver(environ=environ)
@@ -139,7 +144,7 @@ def find(environ: Environ) -> TFConfigClusterResolver | None:
         return None
     if resolver.task_type is None:
         raise ClusterError(
-            f'{VARIABLE} describes a cluster but has no "task": add "task": {{"type": "worker", "index": 0}}, '
+            f'{VARIABLE} describes a cluster, but has no "task": add "task": {{"type": "worker", "index": 0}}, '
             "with the index of each process."
         )
     return resolver

@@ -1,4 +1,4 @@
-"""TPU VMs: hosts of one or more slices, from the variables that GKE and the TPU runtime use."""
+"""TPU VMs: the hosts of one or more slices, from the variables that GKE and the TPU runtime use."""
 
 import os
 
@@ -18,7 +18,7 @@ from ._environ import (
 from ._resolver import FoundClusterResolver
 
 SOURCE = "TPU"
-DEFAULT_PORT = 8482  # as JAX's own detection: firewalls may know it
+DEFAULT_PORT = 8482  # the port of JAX's own detection, which firewalls may allow
 
 _HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 _WORKER = ("TPU_WORKER_ID", "CLOUD_TPU_TASK_ID")
@@ -26,18 +26,18 @@ _SLICES = ("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "MEGASCALE_COORDINATOR_
 
 
 class TPUClusterResolver(FoundClusterResolver):
-    """The hosts of a TPU slice, or of several joined by Megascale. Replaces ``tf.distribute.cluster_resolver.TPUClusterResolver``.
+    """Finds the hosts of a TPU slice, or of several slices that Megascale joins.
 
-    The program runs on the TPU VMs themselves, one process on each, so there is nothing to connect to. It reads
-    ``TPU_WORKER_HOSTNAMES`` (or ``TPU_PROCESS_ADDRESSES``), ``TPU_WORKER_ID`` and ``MEGASCALE_*``, which GKE sets, and asks no
-    metadata server. Without them there is one host.
+    It replaces ``tf.distribute.cluster_resolver.TPUClusterResolver``. The program runs on the TPU VMs themselves, one process on
+    each, so there is nothing to connect to. The resolver reads ``TPU_WORKER_HOSTNAMES`` (or ``TPU_PROCESS_ADDRESSES``),
+    ``TPU_WORKER_ID`` and ``MEGASCALE_*``, which GKE sets, and asks no metadata server. Without these variables, there is one host.
 
     Args:
-        tpu: for programs that name it: None, ``""`` or ``"local"``.
-        environ: the environment to read; the process's own by default.
+        tpu: None, ``""`` or ``"local"``, for programs that give this argument.
+        environ: The environment to read. By default the process's own.
 
     Raises:
-        ClusterError: ``tpu`` names another machine, or variables are missing or contradict each other.
+        ClusterError: If ``tpu`` names another machine, or if variables are missing or contradict each other.
 
     >>> environ = {"TPU_WORKER_HOSTNAMES": "host-0,host-1", "TPU_WORKER_ID": "1"}
     >>> TPUClusterResolver(environ=environ).membership()
@@ -78,13 +78,13 @@ class TPUClusterResolver(FoundClusterResolver):
 
 
 def find(environ: Environ) -> TPUClusterResolver | None:
-    """The resolver, if this process runs on a host of a slice that is described."""
+    """The resolver, if the environment describes a slice, or None."""
     several_slices = (number(environ, "MEGASCALE_NUM_SLICES") or 1) > 1
     return TPUClusterResolver(environ=environ) if several_slices or first(environ, *_HOSTS) is not None else None
 
 
 def _hosts(environ: Environ) -> list[str]:
-    """The hosts of this slice, by worker."""
+    """The hosts of this slice, in the order of the workers."""
     found = first(environ, *_HOSTS)
     if found is None:
         return ["127.0.0.1"]
@@ -104,7 +104,7 @@ def _leader(environ: Environ) -> str:
     found = first(environ, "MEGASCALE_COORDINATOR_ADDRESS")
     if found is None:
         raise ClusterError(
-            f"{SOURCE}: MEGASCALE_NUM_SLICES={environ['MEGASCALE_NUM_SLICES']}, but MEGASCALE_COORDINATOR_ADDRESS is not set: it "
-            "names host 0 of slice 0."
+            f"{SOURCE}: MEGASCALE_NUM_SLICES={environ['MEGASCALE_NUM_SLICES']}, but MEGASCALE_COORDINATOR_ADDRESS is not set. Set "
+            "it to the address of host 0 of slice 0."
         )
     return found[1].rpartition(":")[0] if found[1].count(":") == 1 else found[1]

@@ -1,7 +1,7 @@
-"""The workers that train together, once they have met: small exchanges, and what became of each.
+"""The workers that train together, once they have met: small exchanges between them, and what became of each.
 
-Everything here goes over the coordination service's key-value store; nothing waits without a deadline, and an error says which
-workers are missing and what is known of them. All workers call `exchange`, `agree` and `tell` in the same order.
+Everything here goes through the coordination service's key-value store. Nothing waits without a deadline, and an error says which
+workers are missing and what is known about them. All workers call `exchange`, `agree` and `tell` in the same order.
 """
 
 import dataclasses
@@ -20,22 +20,25 @@ from ._gathered import digest_of, is_digest, pack_parts, unpack_parts
 from ._lookout import Lookout, News
 from ._membership import Membership
 
-_PAUSE_SECONDS = 0.1  # before a store that has failed is asked again
+_PAUSE_SECONDS = 0.1  # before asking a store again that has failed
 _SLICE_SECONDS = 0.5  # between two looks at who has failed
-_BEAT_SECONDS = 1.0
-_URGENT_SECONDS = 0.25  # between beats while something is wrong
-_MANY = 512  # workers, from which on looks and beats are rarer, so that all of them together are not
-_GRACE_SECONDS = 3.0  # for this worker's own error, once another has failed
-_SILENT_GRACE_SECONDS = 1.0  # once another is silent: a cut link brings no error
+_BEAT_SECONDS = 1.0  # between two heartbeats
+_URGENT_SECONDS = 0.25  # between two heartbeats while something is wrong
+_MANY = 512  # workers; with more, each looks and beats less often, so that the load of all of them does not grow
+_GRACE_SECONDS = 3.0  # for this worker to fail with its own error, once another has failed
+_SILENT_GRACE_SECONDS = 1.0  # likewise, once another is silent: a cut link brings no error
 _MAX_FAILURE = 4000  # characters
 
 
 @dataclasses.dataclass(frozen=True)
 class Timeouts:
-    """How long is waited, in seconds.
+    """The deadlines of everything that waits, in seconds.
 
-    start: until all workers have come. exchange: for the others' part of an exchange. heartbeat: without a sign of life from a
-    worker's process. stop: at the end of the program, for the others to end theirs.
+    Args:
+        start: The time until all workers have come.
+        exchange: The time to wait for the others' parts of an exchange.
+        heartbeat: The time without a heartbeat after which a worker counts as lost.
+        stop: The time to wait at the end of the program for the others to end.
     """
 
     start: float = 120.0
@@ -47,26 +50,27 @@ class Timeouts:
 class Store(Protocol):
     """A key-value store that all workers share.
 
-    Errors are `TimeoutError`, `ConnectionError` where it cannot be reached, `ConnectionAbortedError` once this process has left it.
+    Its methods raise `TimeoutError`, `ConnectionError` if the store cannot be reached, and `ConnectionAbortedError` once this
+    process has left it.
     """
 
     def put(self, key: str, text: str, *, overwrite: bool = False) -> None: ...
     def get(self, key: str, timeout_seconds: float) -> str: ...
     def list(self, prefix: str) -> dict[str, str]: ...
     def delete(self, key: str) -> None: ...  # with everything below it
-    def increment(self, key: str) -> int: ...  # by one; what it is then
+    def increment(self, key: str) -> int: ...  # by one; returns the new value
 
 
 class World:
     """This process among the workers.
 
     Args:
-        store: where they leave messages.
-        membership: this process.
-        who: host and process number of each, for messages.
-        generation: how often the workers have formed anew.
-        timeouts: of everything that waits.
-        supervised: whether a supervisor watches the workers: then this process does not end itself when another fails.
+        store: The store where the workers leave messages.
+        membership: Which one of the workers this process is.
+        who: The host and process number of each worker, for messages.
+        generation: How many times the workers have formed a new group.
+        timeouts: The deadlines of everything that waits.
+        supervised: Whether a supervisor watches the workers. Then this process does not end itself when another one fails.
     """
 
     def __init__(
@@ -86,41 +90,44 @@ class World:
         self.generation = generation
         self.timeouts = timeouts or Timeouts()
         self.supervised = supervised
-        self.progress = 0  # programs started
+        self.progress = 0  # number of programs started
         self._lock = threading.RLock()
         self._count = 0
         self._prefix = f"replicant/{generation}"
         self._watch: threading.Thread | None = None
         self._ended = threading.Event()
         self._many = max(1.0, self.num_processes / _MANY)
-        self._uncounted: set[str] = set()  # folders where this worker looks by itself whether all parts are there
-        self._silent: dict[int, float] = {}  # seconds without a sign of life
+        self._uncounted: set[str] = set()  # folders where this worker itself checks whether all parts are there
+        self._silent: dict[int, float] = {}  # seconds without a heartbeat
         self._trouble = _Trouble()
         self._leaving = _Leaving()
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this process writes what must be written only once."""
         return self.process_id == 0
 
     def name_of(self, rank: int) -> str:
-        """A worker, for messages."""
+        """The name of a worker, for messages."""
         known = f" ({self.who[rank]})" if rank < len(self.who) else ""
         return f"worker {rank}{known}"
 
     # Exchanges.
 
     def exchange(self, label: str, text: str, timeout_seconds: float | None = None) -> list[str]:
-        """Give every worker this worker's text; returns those of all, in the order of their ranks.
+        """Exchange one text of each worker.
 
         Args:
-            label: what it is about; the same on all workers.
-            text: of this worker.
-            timeout_seconds: to wait for the others.
+            label: What the exchange is about. It must be the same on all workers.
+            text: The text of this worker.
+            timeout_seconds: The time to wait for the others.
+
+        Returns:
+            The texts of all workers, in the order of their ranks.
 
         Raises:
-            WorkerLostError: somebody did not come in time, has ended or failed.
-            WorkerMismatchError: another worker is about something else.
+            WorkerLostError: If a worker does not come in time, has ended or has failed.
+            WorkerMismatchError: If another worker's exchange is about something else.
         """
         limit = self.timeouts.exchange if timeout_seconds is None else timeout_seconds
         with self._lock:
@@ -136,28 +143,37 @@ class World:
             for part in filter(is_digest, parts):
                 if part not in whole:
                     whole[part] = self._read(f"{folder}/long/{part}", label)
-        known = {part: json.loads(whole.get(part, part)) for part in set(parts)}  # mostly all say the same
+        known = {part: json.loads(whole.get(part, part)) for part in set(parts)}  # usually all say the same
         said = [known[part] for part in parts]
         if any(theirs != label for theirs, _ in said):
             rows = {self.name_of(rank): theirs for rank, (theirs, _) in enumerate(said)}
             raise WorkerMismatchError(
-                table_of("The workers do not do the same: each is about something else. They must all run the same program.", rows)
+                table_of("The workers do different things at the same time. They must all run the same program.", rows)
             )
         return [text for _, text in said]
 
     def agree(self, label: str, text: str, problem: str) -> None:
-        """Raise WorkerMismatchError, with `problem` and a row for each worker, unless all have the same text."""
+        """Check that all workers have the same text.
+
+        Args:
+            label: What the exchange is about. It must be the same on all workers.
+            text: The text of this worker.
+            problem: The beginning of the error message.
+
+        Raises:
+            WorkerMismatchError: If the texts differ. The message has a row for each worker.
+        """
         texts = self.exchange(label, text)
         if len(set(texts)) > 1:
             rows = {self.name_of(rank): each for rank, each in enumerate(texts)}
             raise WorkerMismatchError(table_of(problem, rows))
 
     def tell(self, label: str, text: str) -> str:
-        """The chief's text, on all workers."""
+        """Return the chief's text on all workers."""
         return self.exchange(label, text if self.is_chief else "")[0]
 
     def values(self, label: str) -> "Callable[[Any], list[Any]]":
-        """An exchange of values that JSON can hold."""
+        """A function that exchanges values which JSON can represent."""
 
         def exchange(value: Any) -> list[Any]:
             texts = self.exchange(label, json.dumps(value))
@@ -167,12 +183,12 @@ class World:
         return exchange
 
     def _count_in(self, folder: str) -> list[str] | None:
-        """Note that this worker's part is in a folder. Whoever is the last one gathers all; returns them then."""
+        """Note that this worker's part is in a folder. The last worker to do so gathers all parts, and returns them."""
         try:
             count = self.store.increment(f"{self._prefix}/{folder}/count")
         except (ConnectionError, TimeoutError) as error:
             self._trouble.note(error)
-            self._uncounted.add(folder)  # it may have been counted, and must not be twice: this worker looks what is there
+            self._uncounted.add(folder)  # it may have been counted, and must not be counted twice: this worker checks itself
             return None
         self._trouble.end()
         if count < self.num_processes:
@@ -181,9 +197,12 @@ class World:
         return self._gather(folder)[0]
 
     def _gather(self, folder: str) -> tuple[list[str] | None, list[int]]:
-        """Look for all parts in a folder, and put them under one key if they are there: the parts, and who is missing.
+        """Look for all parts in a folder, and put them under one key if they are there.
 
-        Several workers may do so at once: all put the same.
+        Several workers may do so at the same time, because all of them put the same.
+
+        Returns:
+            The parts, or None if they could not be gathered, and the ranks whose parts are missing.
         """
         found = self._listed(f"{folder}/of/")
         if found is None:
@@ -193,21 +212,21 @@ class World:
             return None, missing
         parts = [found[str(rank)] for rank in range(self.num_processes)]
         if not self._succeeds(self.store.put, f"{self._prefix}/{folder}/all", pack_parts(parts), overwrite=True):
-            return None, []  # the others must read it, too
+            return None, []  # the others must be able to read it, too
         self._uncounted.discard(folder)
         kind, _, number = folder.partition("/")
-        if number and int(number):  # all have brought theirs, so all have read those before
+        if number and int(number):  # all have put their parts, so all have read the previous ones
             self._delete(f"{kind}/{int(number) - 1}")
         return parts, []
 
     def _wait(self, folder: str, deadline: float, label: str, limit: float) -> list[str]:
-        """The parts of all, once somebody has gathered them."""
+        """Wait for the parts of all workers, until some worker has gathered them."""
         while True:
             left = deadline - time.monotonic()
             try:
                 return unpack_parts(self.store.get(f"{self._prefix}/{folder}/all", self._slice(left)))
             except TimeoutError:
-                pass  # it is not there so far, or the store does not answer: `_fates` below knows
+                pass  # it is not there yet, or the store does not answer: `_fates` below finds out
             except ConnectionError as error:
                 self._bear(error, f"waited in {label!r}")
             fates = self._fates()
@@ -224,7 +243,7 @@ class World:
                     raise self._late(label, limit, missing)
 
     def _slice(self, left: float) -> float:
-        """For how long to wait for a key before the next look at who has failed."""
+        """The time to wait for a key before the next look at who has failed."""
         first = _PAUSE_SECONDS if self._uncounted else _SLICE_SECONDS * self._many
         return max(0.001, min(left, first))
 
@@ -233,12 +252,12 @@ class World:
         return WorkerLostError(
             f"Worker {self.process_id} waited {limit:g} s in {label!r} for "
             f"{', '.join(map(self.name_of, missing))}, which did not come. "
-            "All workers must do the same, in the same order: no `if is_chief:` around what the "
-            f"strategy does, and as many steps everywhere.{self._known()}"
+            "All workers must do the same things in the same order: do not use the strategy inside `if is_chief:`, and run the "
+            f"same number of steps everywhere.{self._known()}"
         )
 
     def _read(self, key: str, label: str) -> str:
-        """A text that is there."""
+        """Read a text that is known to be there."""
         while True:
             try:
                 return self.store.get(f"{self._prefix}/{key}", _SLICE_SECONDS)
@@ -246,27 +265,27 @@ class World:
                 self._bear(error, f"waited in {label!r}")
 
     def lost(self, what: str, error: BaseException | None = None) -> WorkerLostError:
-        """The error to raise when something that workers do together has failed: it says what is known of the others."""
+        """The error to raise when something that the workers do together has failed. It says what is known about the others."""
         deadline = time.monotonic() + (_GRACE_SECONDS if not _heartbeat.is_restarted() else _SLICE_SECONDS)
         while not (known := self._known()) and time.monotonic() < deadline and not _heartbeat.is_ordered():
             time.sleep(0.1)  # a worker reports its failure before it goes, but not before the others notice
         because = "" if error is None else f" ({str(error).strip().splitlines()[0][:300]})"
         return WorkerLostError(
             f"Worker {self.process_id} of {self.num_processes} {what}, and cannot go on: another worker is gone{because}."
-            f"{known or ' No worker has said why: one was killed, or its host is lost; see its log.'}"
+            f"{known or ' No worker has said why: one of them was killed, or its host is lost. See its log.'}"
         )
 
     def _known(self) -> str:
-        """What is known of the other workers, as rows."""
+        """What is known about the other workers, as the rows of a table."""
         fates = self._fates()
         rows = {self.name_of(rank): f"failed: {text}" for rank, text in self._others_failed(fates).items()}
         for rank in fates["ended"]:
             if rank != self.process_id:
                 rows.setdefault(self.name_of(rank), "has ended its program")
         for rank, seconds in self._silent.items():
-            rows.setdefault(self.name_of(rank), f"has given no sign of life for {seconds:.0f} s")
+            rows.setdefault(self.name_of(rank), f"has sent no heartbeat for {seconds:.0f} s")
         if self._trouble.text:
-            rows.setdefault(self.name_of(0), f"holds the coordination service, which does not answer: {self._trouble.text}")
+            rows.setdefault(self.name_of(0), f"runs the coordination service, which does not answer: {self._trouble.text}")
         return table_of("", rows) if rows else ""
 
     # What became of the workers.
@@ -276,19 +295,22 @@ class World:
         self._try(self.store.put, f"{self._prefix}/fate/failed/{self.process_id}", text[:_MAX_FAILURE], overwrite=True)
 
     def report_end(self, *, well: bool = True) -> None:
-        """Tell the others that this worker's program ends: well, or because of another worker."""
+        """Tell the others that this worker's program ends, either without an error or because of another worker."""
         kind = "ended" if well else "left"
         self._try(self.store.put, f"{self._prefix}/fate/{kind}/{self.process_id}", "", overwrite=True)
 
     def failures(self) -> dict[int, str]:
-        """What failed workers have said, by rank; without this one."""
+        """What failed workers have said, by rank, without this worker."""
         return self._others_failed(self._fates())
 
     def _others_failed(self, fates: dict[str, dict[int, str]]) -> dict[int, str]:
         return {rank: text for rank, text in fates["failed"].items() if rank != self.process_id}
 
     def _fates(self) -> dict[str, dict[int, str]]:
-        """What workers have told of themselves, by kind and rank: "failed", "ended" well, "left" because of others, "leave"."""
+        """What workers have said about themselves, by kind and rank.
+
+        A worker has "failed", has "ended" without an error, has "left" because of another worker, or was asked to "leave".
+        """
         fates: dict[str, dict[int, str]] = {"failed": {}, "ended": {}, "left": {}, "leave": {}}
         for key, text in (self._listed("fate/") or {}).items():
             kind, _, rank = key.partition("/")
@@ -296,21 +318,26 @@ class World:
         return fates
 
     def _put(self, key: str, text: str) -> None:
-        """Store a text, which may take as long as this worker may be silent.
+        """Store a text. This may take as long as a worker may be silent.
 
-        Raises WorkerLostError if it takes longer.
+        Raises:
+            WorkerLostError: If it takes longer.
         """
         while True:
             try:
-                self.store.put(f"{self._prefix}/{key}", text, overwrite=True)  # it may be there: an answer can be lost
+                self.store.put(f"{self._prefix}/{key}", text, overwrite=True)  # it may be there already: answers can get lost
             except (ConnectionError, TimeoutError) as error:
-                self._bear(error, "could not speak to the others")
+                self._bear(error, "could not talk to the others")
             else:
                 self._trouble.end()
                 return
 
     def _bear(self, error: Exception, what: str) -> None:
-        """Wait a little, unless the store has been in trouble for too long. Raises WorkerLostError."""
+        """Wait a little before the next try.
+
+        Raises:
+            WorkerLostError: If the store has been in trouble for too long, or if this process has left it.
+        """
         self._trouble.note(error)
         if isinstance(error, ConnectionAbortedError) or self._trouble.seconds() > self.timeouts.heartbeat:
             raise self.lost(what, error) from error
@@ -320,13 +347,13 @@ class World:
         self._try(self.store.delete, f"{self._prefix}/{key}")
 
     def _listed(self, folder: str) -> dict[str, str] | None:
-        """What is in a folder; None if the store does not say."""
+        """The texts in a folder, or None if the store does not answer."""
         start = f"{self._prefix}/{folder}"
         found = self._try(self.store.list, start)
         return None if found is None else {key.removeprefix(start): text for key, text in found.items()}
 
     def _try(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What a call of the store gives; None, and a note of it, if it fails."""
+        """Return the result of a call to the store, or None if it fails, which is noted."""
         began = time.monotonic()
         try:
             result = call(*args, **kwargs)
@@ -337,7 +364,7 @@ class World:
         return result
 
     def _succeeds(self, call: Callable[..., None], *args: Any, **kwargs: Any) -> bool:
-        """Whether a call of the store that gives nothing does not fail."""
+        """Whether a call to the store that returns nothing succeeds."""
 
         def called() -> bool:
             call(*args, **kwargs)
@@ -345,16 +372,23 @@ class World:
 
         return bool(self._try(called))
 
-    # Leaving together, when one of the workers was asked to.
+    # Leaving together, when one of the workers was asked to leave.
 
     def leaves_now(self, asked: bool) -> bool:
-        """Called between two steps, equally often by all workers; True after the same step on all, once one was `asked` to leave.
+        """Find out whether to leave now. All workers call this between two steps, the same number of times.
 
-        A worker may be a few steps behind another, and inside of a step it waits for the others. So when one was asked, the
-        watching threads tell how many calls each worker has made; the next call of each waits for these numbers, and all leave
-        one step after the greatest.
+        A worker may be a few steps behind another one, and within a step it waits for the others. So when one of them is asked to
+        leave, the watching threads say how many calls each worker has made. The next call of each worker waits for these numbers,
+        and all workers leave one step after the greatest of them.
 
-        Raises WorkerLostError if a worker does not tell.
+        Args:
+            asked: Whether this worker was asked to leave.
+
+        Returns:
+            True after the same step on all workers, once one of them was asked to leave.
+
+        Raises:
+            WorkerLostError: If a worker does not say how many calls it has made.
         """
         leaving = self._leaving
         with leaving.lock:
@@ -370,7 +404,10 @@ class World:
         return leaving.last is not None and count >= leaving.last
 
     def _tell_where(self) -> None:
-        """On the watching thread, once it is known that somebody is to leave: tell how many calls were made, until that is told."""
+        """Say how many calls this worker has made, once any worker was asked to leave.
+
+        The watching thread calls this again until it succeeds.
+        """
         leaving = self._leaving
         if not leaving.known:
             with leaving.lock:
@@ -382,15 +419,15 @@ class World:
         elif "at" in self._uncounted:
             self._gather("at")
 
-    # Signs of life.
+    # Heartbeats.
 
     def begin_watch(self, leave: Callable[[str], None]) -> None:
-        """Give signs of life, look for those of the others; `leave` is called with what was found if this process must end."""
+        """Send heartbeats, and look for those of the others. If this process must end, `leave` is called with the reason."""
         self._watch = threading.Thread(target=self._run_watch, args=(leave,), name="replicant-watch", daemon=True)
         self._watch.start()
 
     def end_watch(self) -> None:
-        """The opposite."""
+        """Stop sending heartbeats."""
         self._ended.set()
         if self._watch is not None and self._watch is not threading.current_thread():
             self._watch.join(timeout=2 * _BEAT_SECONDS)
@@ -409,18 +446,18 @@ class World:
             failed = any(rank != self.process_id for rank in news.failed)
             longest = max(self._trouble.seconds(), *self._silent.values(), 0.0)
             trouble = failed or bool(self._silent) or longest > self.timeouts.heartbeat
-            if not trouble or self.supervised or _heartbeat.is_watched():  # else the supervisor sees to it
+            if not trouble or self.supervised or _heartbeat.is_watched():  # otherwise the supervisor takes care of it
                 troubled_since = None
                 continue
             now = time.monotonic()
-            troubled_since = troubled_since or now - max(0.0, longest - self.timeouts.heartbeat)  # since it could be known
+            troubled_since = troubled_since or now - max(0.0, longest - self.timeouts.heartbeat)  # since when it could be known
             grace = _GRACE_SECONDS if failed else _SILENT_GRACE_SECONDS
             if now - troubled_since > grace and not self._ended.is_set():
-                leave(f"Worker {self.process_id} of {self.num_processes} ends, because it cannot go on alone.{self._known()}")
+                leave(f"Worker {self.process_id} of {self.num_processes} ends because it cannot go on alone.{self._known()}")
                 return
 
     def _look_after(self, lookout: Lookout) -> News:
-        """What is known of all: this worker finds it out and tells the others, or hears it."""
+        """What is known about all workers. This worker either finds it out and tells the others, or is told."""
         if self.process_id:
             told = self._listed("news/")
             if told is None:
@@ -429,14 +466,14 @@ class World:
         if lookout.looks:
             beats, fates = self._listed("beat/"), self._fates()
             if beats is None or self._trouble.text:
-                return lookout.news  # nobody is silent because this worker cannot hear
+                return lookout.news  # that this worker cannot hear does not mean that the others are silent
             ranks = {int(rank): text for rank, text in beats.items()}
             news = lookout.look(ranks, fates["ended"], fates["failed"], bool(fates["leave"]), time.monotonic())
             self._try(self.store.put, f"{self._prefix}/news/now", news.text(), overwrite=True)
         return lookout.news
 
     def wait_for_others(self, timeout_seconds: float) -> None:
-        """Until all others have ended or failed, or give no sign of life: process 0 holds what they speak over."""
+        """Wait until all others have ended, failed or fallen silent, because process 0 runs the service through which they talk."""
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline and self._trouble.seconds() <= self.timeouts.heartbeat:
             fates = self._fates()
@@ -447,45 +484,45 @@ class World:
 
 
 class _Leaving:
-    """What is known of a request to leave."""
+    """What is known about a request to leave."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.num_calls = 0  # of `leaves_now`
-        self.told = False  # that this worker was asked
-        self.known = False  # that any was asked
-        self.at: int | None = None  # `num_calls` when it became known, until the others can read it
+        self.num_calls = 0  # number of calls of `leaves_now`
+        self.told = False  # whether this worker has told the others that it was asked
+        self.known = False  # whether it is known that any worker was asked
+        self.at: int | None = None  # `num_calls` when this became known, until the others can read it
         self.last: int | None = None  # the call after which all leave
 
 
 class _Trouble:
-    """What keeps this worker from its store, and for how long it has done so without a break."""
+    """What keeps this worker from its store, and since when without a break."""
 
     def __init__(self) -> None:
-        self.text = ""  # empty: the last call was answered
+        self.text = ""  # empty if the last call was answered
         self._since = 0.0
 
     def note(self, error: Exception, began: float | None = None) -> None:
-        """A call has failed, which began then."""
+        """Note that a call has failed, and when it began."""
         if not self.text:
             self._since = time.monotonic() if began is None else began
         self.text = str(error)
 
     def end(self) -> None:
-        """A call was answered."""
+        """Note that a call was answered."""
         self.text = ""
 
     def seconds(self) -> float:
-        """Since the first of the calls that have failed in a row, or since it began."""
+        """The seconds since the first of the calls that have failed in a row, or 0 if the last one was answered."""
         return time.monotonic() - self._since if self.text else 0.0
 
 
 def this_process() -> str:
-    """Host and process number."""
+    """The host and process number of this process."""
     return f"{socket.gethostname()} pid {os.getpid()}"
 
 
 def describe_error(error: BaseException) -> str:
-    """One line for the other workers."""
+    """Describe an error in one line, for the other workers."""
     lines: list[Any] = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:500]}" if lines[0] else type(error).__name__

@@ -1,1 +1,1 @@
-"""Input: a graph of dataset nodes, cursors over it, and its distribution. `replicant.data` has the public names."""
+"""Input: a graph of dataset nodes, cursors over it, and its distribution; the public names are in `replicant.data`."""

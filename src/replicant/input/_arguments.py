@@ -1,18 +1,18 @@
-"""Checks of arguments that the methods of datasets share."""
+"""Argument checks that the methods of datasets share."""
 
 import operator
 from collections.abc import Callable
 from typing import Any
 
-from replicant.errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError
 
 
 def whole(method: str, name: str, value: Any, minimum: int | None = None) -> int:
-    """The value as an int.
+    """Return the value as an int.
 
     Raises:
-        ArgumentTypeError: not an integer.
-        ArgumentError: below the minimum.
+        ArgumentTypeError: If it is not an integer.
+        ArgumentError: If it is below the minimum.
     """
     try:
         number = operator.index(value)
@@ -24,11 +24,11 @@ def whole(method: str, name: str, value: Any, minimum: int | None = None) -> int
 
 
 def calls_in_parallel(method: str, value: Any, name: str = "num_parallel_calls") -> int | None:
-    """A number of parallel calls: None, AUTOTUNE (-1) or at least 1.
+    """Return a number of parallel calls: None, AUTOTUNE (-1) or at least 1.
 
     Raises:
-        ArgumentTypeError: not an integer.
-        ArgumentError: 0, or below -1.
+        ArgumentTypeError: If it is not an integer.
+        ArgumentError: If it is 0 or below -1.
     """
     number = None if value is None else whole(method, name, value, -1)
     if number == 0:
@@ -37,10 +37,10 @@ def calls_in_parallel(method: str, value: Any, name: str = "num_parallel_calls")
 
 
 def function(method: str, value: Any) -> Callable[..., Any]:
-    """The value if it can be called.
+    """Return the value if it can be called.
 
     Raises:
-        ArgumentTypeError: it cannot.
+        ArgumentTypeError: If it cannot be called.
     """
     if not callable(value):
         raise ArgumentTypeError(f"{method} takes a function of one element. Received: {value!r}.")

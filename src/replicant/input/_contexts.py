@@ -1,17 +1,17 @@
-"""What functions are told that make values or datasets for replicas."""
+"""The contexts that are passed to functions which make values or datasets for replicas."""
 
 import dataclasses
 
-from replicant.errors import ArgumentError
+from ..errors import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
 class ValueContext:
-    """Which replica a value is made for.
+    """Says which replica a value is made for.
 
     Args:
-        replica_id_in_sync_group: the replica's global id.
-        num_replicas_in_sync: replicas on all workers together.
+        replica_id_in_sync_group: The global id of the replica.
+        num_replicas_in_sync: The number of replicas on all workers together.
 
     >>> ValueContext(replica_id_in_sync_group=1, num_replicas_in_sync=4).replica_id_in_sync_group
     1
@@ -23,12 +23,12 @@ class ValueContext:
 
 @dataclasses.dataclass(frozen=True)
 class InputContext:
-    """What an input function is told: which share of the data it makes.
+    """Tells an input function which share of the data to make.
 
     Args:
-        num_input_pipelines: how often the function is called in all: once per worker, or per replica if asked.
-        input_pipeline_id: which of these calls this is, from 0.
-        num_replicas_in_sync: replicas on all workers together.
+        num_input_pipelines: How often the function is called in all: once per worker, or once per replica on request.
+        input_pipeline_id: The number of this call, counted from 0.
+        num_replicas_in_sync: The number of replicas on all workers together.
 
     >>> context = InputContext(num_input_pipelines=2, input_pipeline_id=1, num_replicas_in_sync=4)
     >>> context.get_per_replica_batch_size(64)
@@ -40,10 +40,10 @@ class InputContext:
     num_replicas_in_sync: int = 1
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """The share of one replica.
+        """Return the number of examples that one replica gets.
 
         Raises:
-            ArgumentError: the replicas cannot have equal shares.
+            ArgumentError: If the replicas cannot get equal shares.
         """
         size, rest = divmod(global_batch_size, self.num_replicas_in_sync)
         if rest:

@@ -1,4 +1,4 @@
-"""`Dataset`: the words of tf.data over the graph. Each method checks its arguments and adds a node."""
+"""`Dataset`: the API of tf.data over the graph. Each method checks its arguments and adds a node."""
 
 import copy
 import os
@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replicant.errors import ArgumentError, ArgumentTypeError
-
+from ..errors import ArgumentError, ArgumentTypeError
 from ._arguments import calls_in_parallel, function, whole
 from ._iterator import DatasetIterator
 from ._options import AutoShardPolicy, Options
@@ -32,15 +31,15 @@ from .transforms._shuffle import Shuffle
 AUTOTUNE = -1  # as a number of parallel calls or a buffer size: chosen for you
 
 _MAX_SEED = 2**63
-_DEFAULT_CYCLE = 4  # AUTOTUNE of `interleave`: the order must not depend on the machine
+_DEFAULT_CYCLE = 4  # for AUTOTUNE in `interleave`: the order must not depend on the machine
 
 
 class Dataset:
     """A sequence of elements: NumPy arrays, scalars and strings in tuples, dicts, named tuples or other pytrees.
 
-    Transforms return a new dataset and read nothing; iterating reads. As in tf.data, a list is a tensor, and Python
-    numbers become float32 and int32. Strings are Python objects that stay on the host. Arrays are not copied: leave
-    them alone while the dataset is used.
+    Transforms return a new dataset and read nothing; data is read when you iterate. As in tf.data, a list is a tensor, and Python
+    numbers become float32 and int32. Strings are Python objects that stay on the host. Arrays are not copied, so do not change
+    them while the dataset is in use.
 
     >>> dataset = Dataset.from_tensor_slices({"x": [1.0, 2.0, 3.0], "y": [0, 1, 0]}).batch(2)
     >>> for element in dataset:
@@ -68,7 +67,7 @@ class Dataset:
 
     @staticmethod
     def from_tensors(tensors_: Any, /) -> "Dataset":
-        """One element: the whole structure.
+        """Return a dataset of one element: the whole structure.
 
         >>> list(Dataset.from_tensors(([1, 2], 3)).as_numpy_iterator())
         [(array([1, 2], dtype=int32), np.int32(3))]
@@ -77,11 +76,11 @@ class Dataset:
 
     @staticmethod
     def from_tensor_slices(tensors_: Any, /) -> "Dataset":
-        """One element per row of the arrays (NumPy, JAX, lists), which all have the same number of rows.
+        """Return a dataset with one element per row of the arrays (NumPy, JAX, lists), which all have the same number of rows.
 
         Raises:
-            ArgumentError: a scalar component.
-            ElementError: components with different numbers of rows.
+            ArgumentError: If a component is a scalar.
+            ElementError: If the components have different numbers of rows.
 
         >>> import numpy as np
         >>> list(Dataset.from_tensor_slices((np.zeros((2, 3)), ["a", "b"])))
@@ -91,10 +90,10 @@ class Dataset:
 
     @staticmethod
     def range(*args: int) -> "Dataset":
-        """The int64 numbers of Python's ``range(*args)``.
+        """Return the int64 numbers of Python's ``range(*args)``.
 
         Raises:
-            ArgumentError: no argument, more than three, or a step of 0.
+            ArgumentError: If there is no argument, there are more than three, or the step is 0.
 
         >>> list(Dataset.range(1, 7, 2))
         [np.int64(1), np.int64(3), np.int64(5)]
@@ -103,19 +102,19 @@ class Dataset:
 
     @staticmethod
     def from_generator(generator_: Callable[..., Any], /, output_signature: Any = None, args: Any = None) -> "Dataset":
-        """What ``generator_(*args)`` yields. A yielded array may itself be a global batch.
+        """Return a dataset of what ``generator_(*args)`` yields. A yielded array may itself be a global batch.
 
         The function is called once per pass, and once more to learn the element spec if no signature is given. A saved
         position is a number of elements, which are skipped on restore.
 
         Args:
-            generator_: returns a new iterator at each call.
-            output_signature: structure (tuples and dicts) of `TensorSpec`. Elements are checked against it, and Python
-                numbers take its dtypes. None: as the first element, with any sizes.
-            args: for the function.
+            generator_: A function that returns a new iterator at each call.
+            output_signature: A structure (tuples and dicts) of `TensorSpec`. Elements are checked against it, and Python
+                numbers take its dtypes. None stands for the dtypes and ranks of the first element, with any sizes.
+            args: The arguments of the function.
 
         Raises:
-            ArgumentTypeError: something that cannot be called, or a signature of something else than specs.
+            ArgumentTypeError: If ``generator_`` cannot be called, or the signature contains anything but specs.
 
         >>> def batches():
         ...     yield [1.0, 2.0]
@@ -127,13 +126,13 @@ class Dataset:
 
     @staticmethod
     def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> "Dataset":
-        """Names of the files that a pattern, or one of several, matches.
+        """Return the names of the files that match a pattern, or one of several.
 
-        They are sorted, and shuffled anew in every pass unless ``shuffle`` is False. Patterns are those of Python's
-        `glob`, and are looked up now.
+        They are sorted, then shuffled again in every pass unless ``shuffle`` is False. Patterns are those of Python's
+        `glob`, and files are looked up when this method is called.
 
         Raises:
-            DatasetError: a pattern matches nothing.
+            DatasetError: If a pattern matches nothing.
 
         >>> import pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -147,10 +146,11 @@ class Dataset:
 
     @staticmethod
     def zip(*datasets: Any) -> "Dataset":
-        """Elements of several datasets side by side, to the end of the shortest; also of a tuple or dict of datasets.
+        """Pair up the elements of several datasets (also of a tuple or dict of them), to the end of the shortest.
 
         Raises:
-            ArgumentTypeError: something else than datasets.
+            ArgumentTypeError: If something is not a dataset.
+            ArgumentError: If there is no dataset.
 
         >>> list(Dataset.zip(Dataset.range(2), Dataset.range(5, 9)))
         [(np.int64(0), np.int64(5)), (np.int64(1), np.int64(6))]
@@ -168,16 +168,16 @@ class Dataset:
     def map(
         self, map_func: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
     ) -> "Dataset":
-        """``map_func`` of every element; tuples arrive as several arguments, anything else as one.
+        """Apply ``map_func`` to every element. Tuples arrive as several arguments, anything else as one.
 
-        The result is used as it is, without a copy: do not return the same buffer twice. What the function raises is
-        what the loop over the dataset raises.
+        The result is used as it is, without a copy, so do not return the same buffer twice. The loop over the dataset
+        raises what the function raises.
 
         Args:
-            map_func: called once per element.
-            num_parallel_calls: threads that call it, ahead of the consumer; AUTOTUNE (-1): one per core. Worth it for
-                functions that leave Python's lock: decoders, file access, large NumPy operations.
-            deterministic: whether the order must be kept. It always is; False only permits another.
+            map_func: The function, which is called once per element.
+            num_parallel_calls: The number of threads that call it, ahead of the consumer; AUTOTUNE (-1) takes one per core.
+                Threads help functions that release Python's lock: decoders, file access, large NumPy operations.
+            deterministic: Whether the order must be kept. It always is; False only permits another.
 
         >>> list(Dataset.range(3).map(lambda x: x * 10).as_numpy_iterator())
         [np.int64(0), np.int64(10), np.int64(20)]
@@ -188,7 +188,7 @@ class Dataset:
         return self._then(Map(inputs=(self._node,), fn=function("map", map_func), num_threads=num_threads))
 
     def flat_map(self, map_func: Callable[..., "Dataset"]) -> "Dataset":
-        """All elements of the datasets that ``map_func`` makes of the elements, one dataset after the other.
+        """Return all elements of the datasets that ``map_func`` makes from the elements, one dataset after the other.
 
         >>> list(Dataset.range(1, 4).flat_map(lambda n: Dataset.range(n)))
         [np.int64(0), np.int64(0), np.int64(1), np.int64(0), np.int64(1), np.int64(2)]
@@ -203,17 +203,17 @@ class Dataset:
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> "Dataset":
-        """As `flat_map`, but from several datasets in turn.
+        """Work as `flat_map` does, but take elements from several datasets in turn.
 
         Args:
-            map_func: of one element, as in `map`; returns a dataset.
-            cycle_length: datasets that are read in turn; None and AUTOTUNE (-1): 4.
-            block_length: consecutive elements of each; None: 1.
-            num_parallel_calls: not None: each dataset is read ahead on a thread of its own.
-            deterministic: whether the order must be kept. It always is; False only permits another.
+            map_func: A function of one element, as in `map`, that returns a dataset.
+            cycle_length: The number of datasets that are read in turn; None and AUTOTUNE (-1) stand for 4.
+            block_length: The number of consecutive elements taken from each; None stands for 1.
+            num_parallel_calls: If it is not None, each dataset is read ahead on a thread of its own.
+            deterministic: Whether the order must be kept. It always is; False only permits another.
 
         Raises:
-            ArgumentError: a length below 1.
+            ArgumentError: If a length is below 1.
 
         >>> list(Dataset.range(2).interleave(lambda n: Dataset.range(10 * n, 10 * n + 3), block_length=2).batch(6))
         [array([ 0,  1, 10, 11,  2, 12])]
@@ -232,7 +232,7 @@ class Dataset:
         )
 
     def filter(self, predicate: Callable[..., Any]) -> "Dataset":
-        """The elements for which ``predicate`` is true; its arguments are those of `map`.
+        """Keep the elements for which ``predicate`` is true. It gets its arguments as the function of `map` does.
 
         >>> list(Dataset.range(5).filter(lambda x: x % 2 == 1))
         [np.int64(1), np.int64(3)]
@@ -242,13 +242,13 @@ class Dataset:
     # Batches
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> "Dataset":
-        """Stacks ``batch_size`` consecutive elements; the last batch may be smaller, or is dropped.
+        """Stack ``batch_size`` consecutive elements; the last batch may be smaller, or is dropped.
 
-        Under a strategy this is the *global* batch. Iterating raises ElementError if elements of one batch differ in
+        Under a strategy this is the *global* batch. Iteration raises ElementError if the elements of a batch differ in
         shape or dtype.
 
         Raises:
-            ArgumentError: a size below 1.
+            ArgumentError: If the size is below 1.
 
         >>> list(Dataset.range(5).batch(2))
         [array([0, 1]), array([2, 3]), array([4])]
@@ -259,17 +259,17 @@ class Dataset:
     def padded_batch(
         self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
     ) -> "Dataset":
-        """As `batch`, for elements of different sizes: they are filled up at their ends.
+        """Work as `batch` does, for elements of different sizes, which are padded at their ends.
 
         Args:
-            batch_size: elements of a batch.
-            padded_shapes: a shape, or a structure of shapes, as elements are without the batch. None (or -1) in a shape:
-                the largest size in the batch. None in all: every dimension to its largest.
-            padding_values: one value, or a structure of them. None: 0, False and the empty string.
-            drop_remainder: leave out a last batch that would be smaller.
+            batch_size: The number of elements in a batch.
+            padded_shapes: A shape, or a structure of shapes, of elements without the batch dimension. None (or -1) in a shape
+                stands for the largest size in the batch. None alone pads every dimension to its largest size.
+            padding_values: One value, or a structure of values. None stands for 0, False and the empty string.
+            drop_remainder: Whether to leave out a last batch that would be smaller.
 
         Raises:
-            ArgumentError: a size below 1, or no shapes.
+            ArgumentError: If the size is below 1, or ``padded_shapes`` holds no shapes.
 
         >>> list(Dataset.range(1, 4).map(lambda n: [n] * n).padded_batch(2, padding_values=-1))
         [array([[ 1, -1],
@@ -285,7 +285,7 @@ class Dataset:
         return self._then(node)
 
     def unbatch(self) -> "Dataset":
-        """The rows of every element.
+        """Return the rows of every element.
 
         >>> list(Dataset.range(5).batch(3).unbatch().batch(2))
         [array([0, 1]), array([2, 3]), array([4])]
@@ -293,10 +293,10 @@ class Dataset:
         return self._then(Unbatch(inputs=(self._node,)))
 
     def rebatch(self, batch_size: int | list[int] | tuple[int, ...], drop_remainder: bool = False) -> "Dataset":
-        """Batches of another size; of several sizes in turn if given a list.
+        """Return batches of another size, or of several sizes in turn if given a list.
 
         Raises:
-            ArgumentError: a size below 1, or no size.
+            ArgumentError: If a size is below 1, or there is no size.
 
         >>> list(Dataset.range(6).batch(3).rebatch([2, 1]))
         [array([0, 1]), array([2]), array([3, 4]), array([5])]
@@ -310,14 +310,14 @@ class Dataset:
     # Order and number
 
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None) -> "Dataset":
-        """Random order through a buffer of ``buffer_size`` elements; uniform if the dataset fits into it.
+        """Shuffle through a buffer of ``buffer_size`` elements; the order is uniform if the dataset fits into it.
 
         Every iteration, and every pass of a later `repeat`, has another order unless ``reshuffle_each_iteration`` is
-        False. One ``seed`` gives one sequence of orders. Without one it is taken from Python's `random`, so
+        False. One ``seed`` gives one sequence of orders. Without a seed, one is drawn from Python's `random`, so
         ``random.seed`` or ``keras.utils.set_random_seed`` fixes it.
 
         Raises:
-            ArgumentError: a buffer size below 1.
+            ArgumentError: If the buffer size is below 1.
 
         >>> dataset = Dataset.range(4).shuffle(4, seed=1)
         >>> sorted(dataset.as_numpy_iterator()) == [0, 1, 2, 3]
@@ -330,7 +330,7 @@ class Dataset:
         return self._then(Shuffle(inputs=(self._node,), buffer_size=size, seed=seed, reshuffle=reshuffle, entropy=entropy))
 
     def repeat(self, count: int | None = None) -> "Dataset":
-        """``count`` passes one after the other; without end if None or -1.
+        """Make ``count`` passes one after the other, or endlessly many if it is None or -1.
 
         >>> list(Dataset.range(2).repeat(2).batch(4))
         [array([0, 1, 0, 1])]
@@ -339,7 +339,7 @@ class Dataset:
         return self._then(Repeat(inputs=(self._node,), count=times))
 
     def take(self, count: int) -> "Dataset":
-        """The first ``count`` elements; all if -1.
+        """Return the first ``count`` elements, or all if it is -1.
 
         >>> list(Dataset.range(10).take(2))
         [np.int64(0), np.int64(1)]
@@ -348,7 +348,7 @@ class Dataset:
         return self if number == -1 else self._then(Take(inputs=(self._node,), count=number))
 
     def skip(self, count: int) -> "Dataset":
-        """All but the first ``count`` elements; none if -1.
+        """Return all but the first ``count`` elements, or none if it is -1.
 
         >>> list(Dataset.range(4).skip(2))
         [np.int64(2), np.int64(3)]
@@ -357,10 +357,10 @@ class Dataset:
         return self.take(0) if number == -1 else self._then(Skip(inputs=(self._node,), count=number))
 
     def shard(self, num_shards: int, index: int) -> "Dataset":
-        """Every ``num_shards``-th element, from number ``index`` on.
+        """Return every ``num_shards``-th element, starting with number ``index``.
 
         Raises:
-            ArgumentError: fewer than one shard, or an index outside them.
+            ArgumentError: If there are fewer shards than one, or the index is not that of a shard.
 
         >>> list(Dataset.range(7).shard(3, 1))
         [np.int64(1), np.int64(4)]
@@ -372,7 +372,7 @@ class Dataset:
         return self._then(Shard(inputs=(self._node,), num_shards=number, index=which))
 
     def enumerate(self, start: int = 0) -> "Dataset":
-        """Pairs ``(number, element)``, numbers as int64.
+        """Return pairs ``(number, element)``, with int64 numbers.
 
         >>> list(Dataset.from_tensor_slices(["a", "b"]).enumerate())
         [(np.int64(0), 'a'), (np.int64(1), 'b')]
@@ -380,28 +380,28 @@ class Dataset:
         return self._then(Enumerate(inputs=(self._node,), start=whole("enumerate", "start", start)))
 
     def concatenate(self, dataset: "Dataset") -> "Dataset":
-        """The elements of this dataset, then those of another.
+        """Return the elements of this dataset, then those of another.
 
         Raises:
-            DatasetError: they differ in structure or dtype.
+            DatasetError: If the datasets differ in structure or dtype.
 
         >>> list(Dataset.range(2).concatenate(Dataset.range(8, 9)))
         [np.int64(0), np.int64(1), np.int64(8)]
         """
         _check_dataset("concatenate", dataset)
         node = Concatenate(inputs=(self._node, dataset.node))
-        _ = node.spec  # raises where the two do not fit
+        _ = node.spec  # raises if the two do not fit
         return Dataset(node, _merged_options([self, dataset]))
 
     # Memory and time
 
     def cache(self, filename: str | os.PathLike[str] = "") -> "Dataset":
-        """Keeps the elements of the first complete pass, and replays them in every later one.
+        """Keep the elements of the first complete pass, and replay them in every later one.
 
-        Without a name they are kept in memory. With one they are kept in that file, which is written beside it and
-        renamed when complete; later runs of the same pipeline replay it without calling anything. A file of another
-        pipeline, of other arrays, files or functions, or a damaged one, is refused when it is read (docs/input.md says
-        what is compared).
+        Without a name they are kept in memory. With one they are kept in that file, which is written under another name
+        and renamed when complete. Later runs of the same pipeline replay the file without calling anything. A file is
+        refused when it is read if it is damaged, or was written by another pipeline, or from other arrays, files or
+        functions (docs/input.md says what is compared).
 
         >>> calls = []
         >>> dataset = Dataset.range(2).map(lambda x: (calls.append(1), x)[1]).cache().repeat(3)
@@ -414,9 +414,9 @@ class Dataset:
         return self._then(Cache(inputs=(self._node,), store=FileStore(path, self._node), name=Path(path).name))
 
     def prefetch(self, buffer_size: int) -> "Dataset":
-        """Reads up to ``buffer_size`` elements ahead on a thread; -1 (AUTOTUNE) reads 2 ahead.
+        """Read up to ``buffer_size`` elements ahead on a thread; -1 (AUTOTUNE) reads 2 ahead.
 
-        Distributed datasets read ahead by themselves and need none at their end.
+        Distributed datasets read ahead anyway, so they need no `prefetch` at the end.
 
         >>> list(Dataset.range(4).batch(2).prefetch(2))
         [array([0, 1]), array([2, 3])]
@@ -428,7 +428,7 @@ class Dataset:
 
     @property
     def element_spec(self) -> Any:
-        """Structure of specs of the elements; None if there are none. Functions of `map` are called to learn it.
+        """The structure of the elements' specs; None if there are no elements. Functions of `map` are called to find it out.
 
         >>> Dataset.range(5).batch(2).element_spec
         TensorSpec(shape=(None,), dtype=int64)
@@ -436,7 +436,7 @@ class Dataset:
         return self._node.spec
 
     def cardinality(self) -> int:
-        """Number of elements, -1 (`INFINITE`) or -2 (`UNKNOWN`).
+        """Return the number of elements, or -1 (`INFINITE`) or -2 (`UNKNOWN`).
 
         >>> Dataset.range(5).batch(2).cardinality(), Dataset.range(5).repeat().cardinality()
         (3, -1)
@@ -444,16 +444,16 @@ class Dataset:
         return self._node.cardinality
 
     def explain(self, num_workers: int = 1, replicas_per_worker: int = 1, policy: AutoShardPolicy | None = None) -> InputPlan:
-        """Who would read what if this dataset of global batches were distributed: a value that prints itself.
+        """Say who would read what if this dataset of global batches were distributed. The result can be printed.
 
         Args:
-            num_workers: workers that share the dataset.
-            replicas_per_worker: replicas on each.
-            policy: None: that of the options.
+            num_workers: The number of workers that share the dataset.
+            replicas_per_worker: The number of replicas on each worker.
+            policy: The policy to use; None stands for that of the options.
 
         Raises:
-            ArgumentError: a number below 1.
-            DatasetError: the dataset cannot be shared by this policy.
+            ArgumentError: If a number is below 1.
+            DatasetError: If the dataset cannot be shared by this policy.
 
         >>> print(Dataset.range(10).batch(4).explain(num_workers=2))
         Input plan: 2 workers, 2 replicas
@@ -473,13 +473,17 @@ class Dataset:
         )
 
     def with_options(self, options: Options) -> "Dataset":
-        """The same dataset with these options."""
+        """Return the same dataset with these options.
+
+        Raises:
+            ArgumentTypeError: If it is not given an `Options`.
+        """
         if not isinstance(options, Options):
             raise ArgumentTypeError(f"with_options takes a replicant.data.Options. Received: {type(options).__name__}.")
         return Dataset(self._node, copy.deepcopy(options))
 
     def options(self) -> Options:
-        """A copy of the options."""
+        """Return a copy of the options."""
         return copy.deepcopy(self._options)
 
     # Iteration
@@ -488,13 +492,13 @@ class Dataset:
         return DatasetIterator(self._node)
 
     def as_numpy_iterator(self) -> DatasetIterator:
-        """The same as ``iter(dataset)``: elements are NumPy already."""
+        """Return ``iter(dataset)``, whose elements are NumPy already."""
         return iter(self)
 
     def __len__(self) -> int:
         size = self.cardinality()
         if size < 0:
-            what = "infinite" if size == INFINITE else "unknown until it was read"
+            what = "infinite" if size == INFINITE else "unknown until it has been read"
             raise TypeError(f"The dataset's length is {what}. Use `cardinality()`, which says so without an error.")
         return size
 
@@ -511,7 +515,7 @@ def _check_dataset(method: str, value: Any) -> None:
 
 
 def _merged_options(datasets: list[Dataset]) -> Options:
-    """The first that says anything."""
+    """The options of the first dataset that sets any."""
     for dataset in datasets:
         options = dataset.options()
         if options.experimental_distribute.auto_shard_policy is not AutoShardPolicy.AUTO:

@@ -1,12 +1,11 @@
-"""Iterators: what `iter` of a dataset gives, distributed or not."""
+"""Iterators: what `iter` returns for a dataset, distributed or not."""
 
 import abc
 from types import TracebackType
 from typing import Any, Self
 
-from replicant.errors import DatasetError, OutOfRangeError
-from replicant.variables._recorder import NotTraceable, current_recorder
-
+from ..errors import DatasetError, OutOfRangeError
+from ..variables._recorder import NotTraceable, current_recorder
 from .graph._background import END
 from .graph._graph import Node, State, describe
 
@@ -28,14 +27,14 @@ class Optional:
         self._value = value
 
     def has_value(self) -> bool:
-        """Whether there was another element."""
+        """Return whether there was another element."""
         return self._value is not END
 
     def get_value(self) -> Any:
-        """The element.
+        """Return the element.
 
         Raises:
-            OutOfRangeError: there was none.
+            OutOfRangeError: If there was none.
         """
         if self._value is END:
             raise OutOfRangeError("This optional is empty: the iterator was at its end. Ask `has_value()` first.")
@@ -43,7 +42,7 @@ class Optional:
 
 
 class ElementIterator(abc.ABC):
-    """One pass over a dataset. Its position can be saved and restored; it can be closed early, as by ``with``.
+    """One pass over a dataset. Its position can be saved and restored, and ``with`` or `close` ends it early.
 
     >>> from replicant.data import Dataset
     >>> dataset = Dataset.range(10).shuffle(10, seed=1).batch(4)
@@ -66,23 +65,23 @@ class ElementIterator(abc.ABC):
 
     @abc.abstractmethod
     def _position(self) -> State:
-        """Position after the last element that was handed out."""
+        """The position after the last element that was returned."""
 
     @abc.abstractmethod
     def _go_to(self, position: State | None) -> None:
-        """Read on from this position; None: from the beginning of another pass."""
+        """Continue from this position, or begin another pass if it is None."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Stop reading; from now on the iterator is at its end. Done by itself at the end and at garbage collection."""
+        """Stop reading; the iterator is then at its end. This happens by itself at the end and at garbage collection."""
 
     @property
     @abc.abstractmethod
     def element_spec(self) -> Any:
-        """Structure of specs of the elements."""
+        """The structure of the elements' specs."""
 
     def _read(self) -> Any:
-        """`_take`, but not while a function is being compiled: the elements would become constants of the program."""
+        """Call `_take`, but not while a function is being compiled: the elements would become constants of the program."""
         if current_recorder() is not None:
             raise NotTraceable(
                 "A dataset was read while a function was being compiled, which would make its elements part of the program. Read "
@@ -100,10 +99,10 @@ class ElementIterator(abc.ABC):
         return element
 
     def get_next(self) -> Any:
-        """The next element.
+        """Return the next element.
 
         Raises:
-            OutOfRangeError: there is none.
+            OutOfRangeError: If there is none.
         """
         element = self._read()
         if element is END:
@@ -111,18 +110,18 @@ class ElementIterator(abc.ABC):
         return element
 
     def get_next_as_optional(self) -> Optional:
-        """The next element, or an empty `Optional` at the end."""
+        """Return the next element, or an empty `Optional` at the end."""
         return Optional(self._read())
 
     def state(self) -> State:
-        """The exact position, in integers and strings that JSON can hold."""
+        """Return the exact position, as integers and strings that JSON can hold."""
         return {"version": _STATE_VERSION, "pipeline": self._pipeline, "position": self._position()}
 
     def restore(self, state: State) -> None:
-        """Continue after the element that was last handed out when ``state`` was taken.
+        """Continue after the last element that was returned before ``state`` was taken.
 
         Raises:
-            DatasetError: the state belongs to another pipeline.
+            DatasetError: If the state belongs to another pipeline.
         """
         if state.get("version") != _STATE_VERSION or state.get("pipeline") != self._pipeline:
             raise DatasetError(

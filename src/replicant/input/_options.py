@@ -1,16 +1,16 @@
-"""Options of datasets and of their distribution. They never change values, only who reads what and when."""
+"""Options of datasets and of their distribution. They never change values, only which worker reads what, and when."""
 
 import dataclasses
 import enum
 
-from replicant.errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError
 
 
 class AutoShardPolicy(enum.IntEnum):
-    """Who reads what when several workers share a dataset; the numbers are tf.data's.
+    """Which worker reads what when several share a dataset; the numbers are those of tf.data.
 
-    AUTO: by files where there are files, else by data. FILE: every worker reads its own files. DATA: every worker reads
-    all and keeps its share. OFF: every worker has all elements. HINT: as OFF.
+    AUTO: FILE if there are enough files, else DATA. FILE: every worker reads its own files. DATA: every worker reads
+    everything and keeps its share. OFF: every worker has all elements. HINT: the same as OFF.
     """
 
     OFF = -1
@@ -22,7 +22,7 @@ class AutoShardPolicy(enum.IntEnum):
 
 @dataclasses.dataclass
 class DistributeOptions:
-    """Options of distribution; reached as ``options.experimental_distribute``."""
+    """Options of distribution, available as ``options.experimental_distribute``."""
 
     auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
 
@@ -38,7 +38,7 @@ class DistributeOptions:
 
 @dataclasses.dataclass
 class Options:
-    """Options of a dataset, set with ``Dataset.with_options``.
+    """Options of a dataset, which ``Dataset.with_options`` sets.
 
     >>> options = Options()
     >>> options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA
@@ -64,18 +64,18 @@ class InputOptions:
     """Options of one distributed dataset.
 
     Args:
-        experimental_fetch_to_device: place batches on the devices ahead of time (True, and the default None). False:
+        experimental_fetch_to_device: Whether to place batches on the devices ahead of time. None stands for True. With False,
             batches are still read ahead, but stay on the host until they are asked for.
-        experimental_replication_mode: PER_REPLICA calls an input function once per replica; only for
+        experimental_replication_mode: How often an input function is called. PER_REPLICA only works with
             ``distribute_datasets_from_function``.
-        experimental_place_dataset_on_device: only False: datasets are read by the host.
-        experimental_per_replica_buffer_size: batches kept ready on every replica; at least 2 are.
-        experimental_prefetch_to_device: an older name of ``experimental_fetch_to_device``.
+        experimental_place_dataset_on_device: Must be False, because datasets are read by the host.
+        experimental_per_replica_buffer_size: The number of batches to keep ready on every replica; at least 2 are.
+        experimental_prefetch_to_device: An older name of ``experimental_fetch_to_device``.
 
     Raises:
-        ArgumentError: a negative buffer size, a dataset on a device, or both names with different values.
+        ArgumentError: If the buffer size is negative, a dataset is placed on a device, or both names have different values.
 
-    Semantics: tf.distribute.InputOptions.
+    The meaning is that of tf.distribute.InputOptions.
     """
 
     experimental_fetch_to_device: bool | None = None

@@ -12,22 +12,22 @@ from .files._stream import checked_compression
 from .sources._sources import tensors
 from .transforms._interleave import Interleave
 
-_DEFAULT_READS = 4  # AUTOTUNE: the order must not depend on the machine
+_DEFAULT_READS = 4  # for AUTOTUNE: the order must not depend on the machine
 
 
 class TFRecordDataset(Dataset):
-    """The records of TFRecord files, as bytes, with their checksums compared.
+    """The records of TFRecord files, as bytes. Their checksums are verified.
 
     Args:
-        filenames: a name, a list of names, or a dataset of names; read in this order.
-        compression_type: None, "", "GZIP" or "ZLIB".
-        num_parallel_reads: files that are read at once, each on a thread, one record of each in turn. None: one file
-            after the other. AUTOTUNE (-1): 4.
+        filenames: A file name, a list of names, or a dataset of names. The files are read in this order.
+        compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
+        num_parallel_reads: The number of files that are read at once, each on a thread, one record of each in turn. None
+            reads one file after the other. AUTOTUNE (-1) reads 4.
 
     Raises:
-        ArgumentTypeError: something else than names.
-        ArgumentError: no name, another compression, or no parallel reads.
-        DatasetError: (when read) a file that is missing, damaged or cut off; the message has the file and the byte.
+        ArgumentTypeError: If something is not a file name.
+        ArgumentError: If there is no name, or the compression or the number of reads is not allowed.
+        DatasetError: During iteration, if a file is missing, damaged or cut off; the message names the file and the byte.
 
     >>> import pathlib, tempfile
     >>> from replicant.data import FixedLenFeature, TFRecordWriter, encode_example, parse_example
@@ -46,17 +46,17 @@ class TFRecordDataset(Dataset):
 
 
 class TextLineDataset(Dataset):
-    """The lines of text files (UTF-8), as str, without their ends.
+    """The lines of UTF-8 text files, as str, without line endings.
 
     Args:
-        filenames: a name, a list of names, or a dataset of names; read in this order.
-        compression_type: None, "", "GZIP" or "ZLIB".
-        num_parallel_reads: as for `TFRecordDataset`.
+        filenames: A file name, a list of names, or a dataset of names. The files are read in this order.
+        compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
+        num_parallel_reads: The number of files that are read at once, as for `TFRecordDataset`.
 
     Raises:
-        ArgumentTypeError: something else than names.
-        ArgumentError: no name, another compression, or no parallel reads.
-        DatasetError: (when read) a file that is missing, or no UTF-8 text.
+        ArgumentTypeError: If something is not a file name.
+        ArgumentError: If there is no name, or the compression or the number of reads is not allowed.
+        DatasetError: During iteration, if a file is missing or is not UTF-8 text.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "two.csv"
@@ -71,7 +71,7 @@ class TextLineDataset(Dataset):
 
 
 def _reading(form: FileFormat, filenames: Any, num_parallel_reads: int | None) -> Interleave | ReadFiles:
-    """The graph: names of files, and who reads them."""
+    """The graph of the file names and the nodes that read them."""
     number = calls_in_parallel(form.name, num_parallel_reads, "num_parallel_reads")
     names = filenames.node if isinstance(filenames, Dataset) else file_names(form.name, filenames)
     if number is None:
@@ -84,5 +84,5 @@ def _one_file(form: FileFormat) -> Callable[[str | bytes], Dataset]:
     def read(name: str | bytes) -> Dataset:
         return Dataset(ReadFiles(inputs=(tensors(name),), form=form))
 
-    read.__qualname__ = form.name  # what the pipeline's description says
+    read.__qualname__ = form.name  # the name in the pipeline's description
     return read

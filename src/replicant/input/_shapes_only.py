@@ -1,4 +1,4 @@
-"""What a plan reads instead of data: batches of the same shapes, all zeros, that take no memory."""
+"""What a plan reads instead of data: batches of zeros in the same shapes, which take no memory."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from .sources._sources import Counted
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Zeros(Counted):
-    """Elements of one form, all zeros. `count` is what its cardinality says."""
+    """Elements of zeros that all have the same spec. `count` is the cardinality."""
 
     spec: Any = None
     count: int = 0
@@ -34,13 +34,13 @@ class Zeros(Counted):
 
 
 def planned(dataset: Dataset, plan: Planning) -> Dataset:
-    """A dataset of batches as a plan in the making reads it."""
+    """The dataset as a plan in the making reads it."""
     plan.inputs.append(dataset.explain)
     return shapes_only(dataset)
 
 
 def shapes_only(dataset: Dataset) -> Dataset:
-    """The batches without their data, where they are large and their shapes are known."""
+    """The batches without their data, if they are large and their shapes are known."""
     if dataset.node.spec is None:
         return dataset
     size, last = batch_sizes(dataset.node)

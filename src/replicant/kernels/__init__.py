@@ -1,6 +1,6 @@
-"""CPU lowerings that make training on CPUs fast: what is on, and how to switch it. See docs/kernels.md.
+"""Lowerings that make training on CPUs fast: which of them are on, and how to switch them. See docs/kernels.md.
 
-On by default when ``replicant`` is imported; they change programs for CPUs only. REPLICANT_KERNELS=0 leaves JAX as it is.
+They are on by default when ``replicant`` is imported, and change only programs for CPUs. REPLICANT_KERNELS=0 leaves JAX as it is.
 """
 
 from ._control import Status, disable, disabled, enable, status

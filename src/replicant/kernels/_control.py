@@ -1,4 +1,4 @@
-"""Switching kernels on and off, and what is on now."""
+"""Switches kernels on and off, and reports which of them are on."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,20 +13,20 @@ from ._switch import DEFAULT, FAMILIES, LOWERINGS, VARIABLE, choose, choose_here
 
 @dataclass(frozen=True)
 class Status:
-    """Which kernels are on, and why others are not.
+    """Which kernels are on, and why others are off.
 
     Attributes:
-        kernels: for each kernel "on", or "off: " and the reason.
+        kernels: For each kernel "on", or "off: " and the reason.
     """
 
     kernels: Mapping[str, str]
 
     def __str__(self) -> str:
-        """One line: for logs and ``replicant doctor``."""
+        """The status in one line, for logs and ``replicant doctor``."""
         return "CPU kernels: " + ", ".join(f"{name} {state}" for name, state in self.kernels.items())
 
     def __repr__(self) -> str:
-        """A line for each kernel."""
+        """The status with a line for each kernel."""
         width = max(map(len, self.kernels))
         return "\n".join(["CPU kernels:", *(f"  {n:{width}}  {s}  ({FAMILIES[n]})" for n, s in self.kernels.items())])
 
@@ -44,9 +44,10 @@ _OPTION_OF = {"conv": "XLA", "memory": "the allocator"}
 
 
 def install() -> None:
-    """Do what REPLICANT_KERNELS says. ``import replicant`` calls it, before anything starts JAX.
+    """Switch on the kernels that REPLICANT_KERNELS names. ``import replicant`` calls this before anything starts JAX.
 
-    Raises ConfigurationError if REPLICANT_KERNELS names a kernel that does not exist.
+    Raises:
+        ConfigurationError: If REPLICANT_KERNELS names a kernel that does not exist.
     """
     wanted = from_environment()
     _installed.conv = set_conv_option("conv" in wanted)
@@ -57,7 +58,7 @@ def install() -> None:
 
 
 def _register() -> None:
-    """Give JAX the lowerings, once. Which of them compute is another question, see _switch.py."""
+    """Give the lowerings to JAX, once. _switch.py decides which of them compute."""
     for kernel in (*_windows.KERNELS, *_convolutions.kernels()):
         if kernel.primitive.name not in _installed.registered:
             register(kernel)
@@ -66,13 +67,16 @@ def _register() -> None:
 
 
 def enable(*names: str) -> None:
-    """Switch kernels on. Programs compile anew when they are next called; those compiled ahead of time stay as they are.
+    """Switch kernels on.
+
+    Programs are compiled again when they are next called. Programs that were compiled ahead of time do not change.
 
     Args:
-        *names: "max_pool", "avg_pool", "direct_conv"; without any, all three. "conv" and "memory" can be chosen only before
-            JAX starts, by the environment variable REPLICANT_KERNELS.
+        *names: "max_pool", "avg_pool" and "direct_conv". Without names, all three are switched on. You can choose "conv" and
+            "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
 
-    Raises ArgumentError for other names.
+    Raises:
+        ArgumentError: If there is no such kernel, or if it cannot be switched now.
 
     >>> from replicant import kernels
     >>> kernels.disable("avg_pool")
@@ -80,8 +84,8 @@ def enable(*names: str) -> None:
     >>> kernels.enable("pool")
     Traceback (most recent call last):
     ...
-    replicant.errors.ArgumentError: There is no kernel 'pool' to switch: use 'avg_pool', 'direct_conv', 'max_pool', or no
-    name for all.
+    replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool', or no
+    name to switch all.
     """
     wanted = chosen_everywhere() | _checked(names)
     _register()
@@ -89,16 +93,16 @@ def enable(*names: str) -> None:
 
 
 def disable(*names: str) -> None:
-    """Switch kernels off: JAX's own lowerings take their place. Arguments and errors as for `enable`."""
+    """Switch kernels off, so that JAX's own lowerings are used instead. Arguments and errors are those of `enable`."""
     choose(chosen_everywhere() - _checked(names))
 
 
 @contextmanager
 def disabled(*names: str) -> Iterator[None]:
-    """Within the ``with`` block, and in this thread, these kernels (without names: all) are off.
+    """Switch kernels off within the ``with`` block and in this thread. Without names, all are switched off.
 
-    Programs compiled inside are kept apart from those outside, so that nothing is compiled twice on leaving it. Arguments and
-    errors as for `enable`.
+    Programs that are compiled inside are kept apart from those outside, so nothing is compiled again after the block. Arguments and
+    errors are those of `enable`.
 
     >>> import jax, jax.numpy as jnp
     >>> from replicant import kernels
@@ -114,20 +118,20 @@ def _checked(names: tuple[str, ...]) -> frozenset[str]:
     if fixed := sorted({"conv", "memory"} & set(names)):
         name, others = fixed[0], ",".join(sorted(DEFAULT - set(fixed[:1])))
         raise ArgumentError(
-            f"The kernel {name!r} is an option of {_OPTION_OF[name]} that counts when JAX starts, so it cannot be switched later. "
+            f"The kernel {name!r} is an option of {_OPTION_OF[name]} that is read when JAX starts, so it cannot be switched later. "
             f"Start the program with {VARIABLE}={'1' if name in DEFAULT else f'1,{name}'} to have it, or with {VARIABLE}={others} "
-            "for all but this one."
+            "for all except this one."
         )
     if unknown := sorted(set(names) - LOWERINGS):
         raise ArgumentError(
-            f"There is no kernel {', '.join(map(repr, unknown))} to switch: use {', '.join(map(repr, sorted(LOWERINGS)))}, or no "
-            "name for all."
+            f"There is no kernel {', '.join(map(repr, unknown))} to switch. Use {', '.join(map(repr, sorted(LOWERINGS)))}, or no "
+            "name to switch all."
         )
     return frozenset(names) or LOWERINGS
 
 
 def status() -> Status:
-    """What is on, here and now.
+    """Report which kernels are on in this thread, at this moment.
 
     >>> from replicant import kernels
     >>> with kernels.disabled("avg_pool"):
@@ -138,7 +142,7 @@ def status() -> Status:
     states = {"conv": _installed.conv, "memory": _installed.memory}
     for name in sorted(LOWERINGS):
         if name in chosen():
-            states[name] = "on" if name in _installed.families else "off: this JAX has changed the lowering that it stands in for"
+            states[name] = "on" if name in _installed.families else "off: this JAX has changed the lowering that it replaces"
         else:
             states[name] = "off: switched off" if name in asked else f"off: {VARIABLE} does not ask for it"
     return Status(states)

@@ -1,8 +1,9 @@
-"""Convolutions that add up few products for each element of the result, as sums of shifted and scaled arrays.
+"""Computes convolutions that add up few products for each element of the result as sums of shifted and scaled arrays.
 
-Two kinds do: those of images with one to four channels (a network's first layer), and depthwise ones, which combine no channels.
-XLA:CPU hands both to matrix products that they do not fill; as elementwise operations on slices they run along the channels of the
-result, at the speed of memory. The gradient of a depthwise convolution by its filter is a few such products per image, summed.
+There are two kinds of them: those of images with one to four channels (a network's first layer), and depthwise ones, which combine
+no channels. XLA:CPU computes both with matrix products that are too small for it. As elementwise operations on slices, they run
+along the channels of the result, at the speed of memory. The gradient of a depthwise convolution with respect to its filter is the
+sum of a few such products per image.
 """
 
 import math
@@ -15,11 +16,11 @@ from jax import Array, lax
 from ._lowering import Kernel, own_rule
 from ._windows import at, positions
 
-_WIDE = ("float32", "float64")  # in 16 bits every addition would be rounded
+_WIDE = ("float32", "float64")  # with 16 bits, every addition would be rounded
 MAX_CHANNELS = 4  # of a convolution that combines all channels
-MAX_TERMS = 27  # products per element of such a convolution; measured, see docs/kernels.md
-_ANY_WIDTH_TERMS = 18  # up to so many it is faster for any number of filters
-_NARROW_FILTERS = 32  # and beyond that for so many
+MAX_TERMS = 27  # products per element of such a convolution; this was measured, see docs/kernels.md
+_ANY_WIDTH_TERMS = 18  # products up to which it is faster for any number of filters
+_NARROW_FILTERS = 32  # filters up to which it is faster with more products
 MAX_DEPTHWISE_TERMS = 49
 _MAX_PARTS = 8
 
@@ -36,7 +37,7 @@ def sum_of_shifts(
     feature_group_count: int,
     **_: Any,
 ) -> Array:
-    """A convolution whose channels are all combined, or none (`feature_group_count` is their number)."""
+    """A convolution that combines all channels, or none of them (then `feature_group_count` is their number)."""
     image, filters = _channels_last(lhs, dimension_numbers.lhs_spec), _filters_last(rhs, dimension_numbers.rhs_spec)
     image = _dilated(image, padding, lhs_dilation)
     window = filters.shape[:-2]
@@ -60,9 +61,9 @@ def sum_of_shifts(
 
 
 def _in_parts(compute: Callable[[Array], Array], images: Array) -> Array:
-    """`compute` on one part of the images after the other.
+    """Call `compute` on one part of the images after the other.
 
-    Only for the loop's sake: XLA would fuse the convolution into whatever uses it, and compute it there again each time.
+    Without this loop, XLA would fuse the convolution into everything that uses it, and compute it again each time.
     """
     parts = next((k for k in range(_MAX_PARTS, 1, -1) if images.shape[0] % k == 0), 1)
     if parts == 1:
@@ -82,9 +83,10 @@ def filter_gradient(
     dimension_numbers: Any,
     **_: Any,
 ) -> Array:
-    """The gradient of a depthwise convolution by its filter, which JAX writes as a convolution with channels for a batch.
+    """The gradient of a depthwise convolution with respect to its filter.
 
-    Of the images `lhs` and the gradient `rhs` of the result: for each position of the filter and each channel the sum of products.
+    JAX writes it as a convolution in which the channels are the batch. `lhs` are the images, and `rhs` is the gradient of the
+    result. For each position of the filter and each channel, this is the sum of their products.
     """
     lhs_spec, rhs_spec, out_spec = dimension_numbers
     images = _dilated(_channels_last(lhs, (lhs_spec[1], lhs_spec[0], *lhs_spec[2:])), padding, lhs_dilation)
@@ -109,7 +111,7 @@ def filter_gradient(
 
 
 def _order(spec: Sequence[int]) -> tuple[int, ...]:
-    """Batch, space, channels: the axes of an array whose batch is axis spec[0] and whose channels are axis spec[1]."""
+    """The axes of an array in the order batch, space, channels. Its batch is axis spec[0], and its channels are axis spec[1]."""
     return (spec[0], *spec[2:], spec[1])
 
 
@@ -122,7 +124,7 @@ def _channels_last(array: Array, spec: Sequence[int]) -> Array:
 
 
 def _filters_last(rhs: Array, spec: Sequence[int]) -> Array:
-    """Of shape (*window, channels, filters)."""
+    """The filters in the shape (*window, channels, filters)."""
     return lax.transpose(rhs, (*spec[2:], spec[1], spec[0]))
 
 
@@ -139,7 +141,7 @@ def _shifted(image: Array, start: Sequence[int], out: Sequence[int], strides: Se
 
 
 def _terms(shifted: Array, filters: Array, *, depthwise: bool) -> list[Array]:
-    """What one position of the window adds; `filters` are (channels, filters), or (1, channels * filters of each)."""
+    """What one position of the window adds. The shape of `filters` is (channels, filters), or (1, channels * filters of each)."""
     if not depthwise:
         return [shifted[..., c : c + 1] * filters[c] for c in range(shifted.shape[-1])]
     channels = shifted.shape[-1]
@@ -171,7 +173,7 @@ def _choose(lhs: Any, rhs: Any, **params: Any) -> Any:
 
 
 def _num_positions(lhs: Any, rhs: Any, params: Any) -> int:
-    """Elements of the filter whose gradient a convolution computes."""
+    """The number of elements of the filter whose gradient a convolution computes."""
     spec = params["dimension_numbers"]
     sizes = zip(
         spec.lhs_spec[2:],
@@ -189,6 +191,6 @@ def _num_positions(lhs: Any, rhs: Any, params: Any) -> int:
 
 
 def kernels() -> tuple[Kernel, ...]:
-    """The kernel, if this JAX has the lowering that it stands in for."""
+    """The kernel, if this JAX has the lowering that it replaces."""
     rule = own_rule(lax.conv_general_dilated_p)
     return () if rule is None else (Kernel("direct_conv", lax.conv_general_dilated_p, _choose, rule=rule),)

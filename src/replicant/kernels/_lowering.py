@@ -1,7 +1,7 @@
-"""The seam to JAX: another lowering of a primitive on CPUs. No other file names ``jax.interpreters.mlir``.
+"""Gives JAX another lowering of a primitive on CPUs. No other file uses ``jax.interpreters.mlir``.
 
-A rule is asked when a program is lowered. It computes with the kernel where the kernel is on and accepts the operands, and
-otherwise with `plain`, which lowers to the same operation as JAX's own rule. Other platforms keep JAX's rule.
+JAX calls the rule when it lowers a program. The rule uses the kernel if it is on and accepts the operands. Otherwise it uses
+`plain`, which lowers to the same operation as JAX's own rule. On other platforms, JAX keeps its own rule.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,15 @@ from ._switch import is_on
 
 @dataclass(frozen=True)
 class Kernel:
-    """One primitive's other lowering.
+    """Another lowering of a primitive.
 
     Args:
-        family: the name that switches it (a key of ``_switch.FAMILIES``).
-        primitive: whose lowering it is.
-        choose: ``choose(*avals, **params)`` gives the function of ``(*operands, **params)`` to lower with, or None for `plain`.
-        plain: function of ``(*operands, **params)``: what JAX does, in terms of other primitives.
-        rule: JAX's own lowering (``own_rule``), where no other primitives say the same.
+        family: The name that switches it, which is a key of ``_switch.FAMILIES``.
+        primitive: The primitive.
+        choose: ``choose(*avals, **params)`` returns the function of ``(*operands, **params)`` to lower with, or None to use
+            `plain`.
+        plain: A function of ``(*operands, **params)`` that does what JAX does, in terms of other primitives.
+        rule: JAX's own lowering (``own_rule``), if no other primitives do the same.
     """
 
     family: str
@@ -35,22 +36,22 @@ class Kernel:
 
 
 def own_rule(primitive: Primitive) -> Callable[..., Any] | None:
-    """JAX's own lowering of a primitive on CPUs; None in a JAX that keeps it elsewhere than those this was written for."""
+    """JAX's own lowering of a primitive on CPUs, or None if this version of JAX keeps it in another place."""
     entry = getattr(mlir, "_platform_specific_lowerings", {}).get("cpu", {}).get(primitive)
     return getattr(entry, "rule", None)
 
 
 def register(kernel: Kernel) -> None:
-    """Make `kernel` the lowering of its primitive on CPUs, for as long as the process lives."""
+    """Make `kernel` the lowering of its primitive on CPUs until the process ends."""
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         compute = None
-        static = all(isinstance(size, int) for aval in ctx.avals_in for size in aval.shape)  # jax.export has symbols too
+        static = all(isinstance(size, int) for aval in ctx.avals_in for size in aval.shape)  # jax.export also has symbolic sizes
         if is_on(kernel.family) and static:
             compute = kernel.choose(*ctx.avals_in, **params)
         compute = compute or kernel.plain
         if compute is None:
-            assert kernel.rule is not None, "a kernel has one of both"
+            assert kernel.rule is not None, "a kernel has either plain or rule"
             return kernel.rule(ctx, *operands, **params)
         return mlir.lower_fun(compute, multiple_results=False)(ctx, *operands, **params)
 
@@ -58,7 +59,7 @@ def register(kernel: Kernel) -> None:
 
 
 def traced(operation: Callable[..., Any], dtype: Any) -> tuple[Any, Any]:
-    """The jaxpr and constants of an operation on two scalars, as primitives with a computation inside take them."""
+    """The jaxpr and the constants of an operation on two scalars, in the form that primitives with an inner computation take."""
     scalar = jax.ShapeDtypeStruct((), dtype)
     closed = jax.make_jaxpr(operation)(scalar, scalar)
     return closed.jaxpr, tuple(closed.consts)

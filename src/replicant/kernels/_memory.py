@@ -1,12 +1,14 @@
-"""The memory of programs' temporary arrays stays with the process, instead of coming from the system anew in each step.
+"""Keeps the memory of programs' temporary arrays in the process, instead of getting it from the system again in each step.
 
-XLA allocates what a program needs for its temporaries in one piece each time that it runs. glibc maps a piece of more than 32 MB
-and unmaps it when it is freed, so every step touches pages that the system must find and fill with zeros first: 80,000 of them,
-a quarter of the processor time, in a step of a transformer with 320 MB of temporaries. Kept, they need not be found again. The
-price is memory: freed pieces lie between others and cannot always be used for the next one. So glibc is told to keep them only once
-programs are seen to need many fresh pages, and only while there is room. Another price is that the main thread runs programs of
-one device itself, since only it allocates from the heap, and does nothing else meanwhile: a loss where programs take milliseconds.
-So it is not on by default.
+Each time that a program runs, XLA allocates the memory for its temporaries in one piece. glibc maps a piece of more than 32 MB, and
+unmaps it when it is freed. So every step touches pages that the system must first find and fill with zeros. In a step of a
+transformer with 320 MB of temporaries, these are 80,000 pages and a quarter of the processor time. Pages that are kept cost
+nothing.
+
+This has two prices. It needs memory, because freed pieces lie between others and cannot always be used for the next one. So glibc
+is told to keep them only once programs are seen to need many fresh pages, and only while there is room. And the main thread runs
+the programs of one device itself, because only it allocates from the heap, and does nothing else meanwhile. This is a loss if
+programs take milliseconds. So it is not on by default.
 """
 
 import ctypes
@@ -20,13 +22,13 @@ import jax
 
 from ._flags import accelerator, jax_has_started
 
-_WINDOW = 4  # programs that start from one look to the next
-_LARGE = 16 << 20  # bytes of fresh pages for each program, in two windows, that are worth it
-_ROOM = 8  # times as much must be there
-_HUGE = 3  # times as much is to be of huge pages
-_SCARCE = 0.1  # of the memory: when less is left, nothing is kept any more
+_WINDOW = 4  # programs that start between two looks
+_LARGE = 16 << 20  # bytes of fresh pages per program, in two windows, that make it worthwhile
+_ROOM = 8  # times as much memory must be available
+_HUGE = 3  # times as much memory gets huge pages
+_SCARCE = 0.1  # of the memory; if less is left, nothing is kept any more
 
-# What mallopt(3) calls them.
+# The names of these options in mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _DEFAULT_MMAP_MAX = 65536
 _MADV_HUGEPAGE = 14
@@ -35,7 +37,7 @@ _TUNABLES = ("arena_max", "mmap_max", "mmap_threshold", "trim_threshold")
 
 
 class Glibc:
-    """The process's allocator, as far as it can be told and asked."""
+    """The allocator of the process, as far as it can be controlled and observed."""
 
     def __init__(self, library: Any):
         self._library = library
@@ -44,34 +46,34 @@ class Glibc:
         library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
     def keep(self, num_bytes: int) -> None:
-        """Take large pieces from the heap from now on, and give nothing of it back; so many bytes of it to be of huge pages."""
+        """Take large pieces from the heap from now on, and never shrink it. The next `num_bytes` of it get huge pages."""
         library, page = self._library, resource.getpagesize()
         library.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
         library.mallopt(_M_MMAP_MAX, 0)
-        # Make the heap longer by a piece, and give it back before anything has touched it.
+        # Extend the heap by a piece, and free that before anything has touched it.
         if begin := library.malloc(num_bytes):
             first = -(-begin // page) * page
-            library.madvise(first, (begin + num_bytes - first) // page * page, _MADV_HUGEPAGE)  # where there are none: nothing
+            library.madvise(first, (begin + num_bytes - first) // page * page, _MADV_HUGEPAGE)  # no effect without huge pages
             library.free(begin)
 
     def give_back(self) -> None:
-        """Map large pieces again, and return to the system what is free."""
+        """Map large pieces again, and return free memory to the system."""
         self._library.mallopt(_M_MMAP_MAX, _DEFAULT_MMAP_MAX)
         self._library.malloc_trim(0)
 
     @staticmethod
     def fresh_bytes() -> int:
-        """Bytes of all pages that the system has given this process so far."""
+        """The bytes of all pages that the system has given to this process so far."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt * resource.getpagesize()
 
     @staticmethod
     def memory() -> tuple[int, int]:
-        """Bytes that this process could still have, and of all there are."""
+        """The bytes that this process could still get, and the bytes of all memory."""
         return available(Path("/proc/meminfo"), Path("/sys/fs/cgroup"))
 
 
 class Keeper:
-    """Decides from what programs do. Call `note` before each one starts, from one thread at a time."""
+    """Decides whether to keep memory, from what programs do. Call `note` before each one starts, from one thread at a time."""
 
     def __init__(self, allocator: Any):
         self._allocator = allocator
@@ -81,7 +83,7 @@ class Keeper:
         self.state = "watching"
 
     def note(self) -> None:
-        """A program is about to start."""
+        """Note that a program is about to start."""
         self._count += 1
         if self._count % _WINDOW == 0 and self.state != "given up":
             self._look()
@@ -102,7 +104,7 @@ class Keeper:
 
 
 def available(meminfo: Path, cgroup: Path) -> tuple[int, int]:
-    """Bytes that this process could still have, and of all there are: of the machine, or of its control group if it has fewer."""
+    """The bytes that this process could still get, and the bytes of all memory, of the machine or of its smaller control group."""
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     left, of = (1024 * int(lines[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
     try:
@@ -116,31 +118,35 @@ def available(meminfo: Path, cgroup: Path) -> tuple[int, int]:
 
 
 def _nothing() -> None:
-    """Nobody watches."""
+    """Do nothing, because nobody watches."""
 
 
 note: Callable[[], None] = _nothing
 
 
 def install(wanted: bool, environ: Mapping[str, str] = os.environ) -> str:
-    """Watch what programs allocate, if `wanted` and possible. Returns what happened: beginning with "on" or "off"."""
-    global note  # noqa: PLW0603 - replaced, not asked for in each step
+    """Watch what programs allocate, if this is `wanted` and possible.
+
+    Returns:
+        What was done, as ``status()`` shows it. The text begins with "on" or "off".
+    """
+    global note  # noqa: PLW0603 - it is replaced, so that no step has to ask
     if not wanted:
         return "off: REPLICANT_KERNELS does not ask for it"
     if set_already := [name for name in environ if name.startswith("MALLOC_")]:
-        return f"off: {set_already[0]} is set already"
+        return f"off: {set_already[0]} is already set"
     if set_already := [name for name in _TUNABLES if f"glibc.malloc.{name}" in environ.get("GLIBC_TUNABLES", "")]:
-        return f"off: GLIBC_TUNABLES sets glibc.malloc.{set_already[0]} already"
+        return f"off: GLIBC_TUNABLES already sets glibc.malloc.{set_already[0]}"
     if reason := accelerator():
-        return f"off: {reason}, which has memory of its own"
+        return f"off: {reason}, which has its own memory"
     if jax_has_started():
-        return "off: JAX had started before replicant was imported; import replicant first"
+        return "off: JAX started before replicant was imported; import replicant first"
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
         return "off: the allocator is not glibc's"
     if others := [name for name in _OTHERS if hasattr(library, name)]:
         return f"off: another allocator is loaded ({others[0]})"
-    # Other threads than the main one have arenas, which are too small for large pieces and map them whatever glibc is told.
+    # Threads other than the main one have arenas, which are too small for large pieces and always map them.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     note = Keeper(Glibc(library)).note
     return "on"

@@ -1,7 +1,7 @@
-"""Pooling without scatters: elementwise operations on the strided slices that the positions of a window are.
+"""Computes pooling without scatters, with elementwise operations on one strided slice for each position of the window.
 
-XLA:CPU walks windows element by element. A slice per position of the window makes the same loops ones over contiguous channels,
-which it vectorises and spreads over the cores; for max pooling's gradient the difference is a factor of 4 to 20.
+XLA:CPU walks through windows element by element. With a slice for each position of the window, the loops run over contiguous
+channels, and XLA vectorizes them and spreads them over the cores. The gradient of max pooling is 4 to 20 times as fast.
 """
 
 import itertools
@@ -17,14 +17,14 @@ from ._lowering import Kernel, traced
 Sizes = Sequence[int]
 Padding = Sequence[tuple[int, int]]
 
-MAX_POSITIONS = 64  # each is a slice of its own in the program
+MAX_POSITIONS = 64  # each of them adds a slice to the program
 _WIDE = ("float32", "float64")
 _FLOATS = (*_WIDE, "bfloat16", "float16")
-_NOWHERE = -(1 << 20)  # added to codes of positions beyond the window, keeps them below every code
+_NOWHERE = -(1 << 20)  # makes the codes of positions beyond the window smaller than all others
 
 
 def positions(window: Sizes) -> Iterator[tuple[int, ...]]:
-    """The positions within a window, row by row."""
+    """Yield the positions in a window, row by row."""
     return itertools.product(*map(range, window))
 
 
@@ -35,14 +35,14 @@ def at(operand: Array, position: Sizes, out: Sizes, strides: Sizes) -> Array:
 
 
 def padded(operand: Array, value: float, padding: Padding) -> Array:
-    """`operand` with `value` around it."""
+    """Pad `operand` with `value`."""
     return lax.pad(operand, jnp.asarray(value, operand.dtype), [(low, high, 0) for low, high in padding])
 
 
 def reduce_windows(
     combine: Callable[[Array, Array], Array], identity: float, operand: Array, *, window: Sizes, strides: Sizes, padding: Padding
 ) -> Array:
-    """`combine` over every window."""
+    """Reduce every window with `combine`."""
     out = lax.reduce_window_shape_tuple(operand.shape, window, strides, padding)
     operand = padded(operand, identity, padding)
     slices = [at(operand, position, out, strides) for position in positions(window)]
@@ -55,14 +55,14 @@ def reduce_windows(
 def scatter_to_selected(
     source: Array, operand: Array, *, select_prim: Any, window_dimensions: Sizes, window_strides: Sizes, padding: Padding
 ) -> Array:
-    """Each element of `source` added where its window of `operand` has the maximum (or minimum), zero elsewhere.
+    """Add each element of `source` where its window of `operand` has the maximum (or minimum). The result is zero elsewhere.
 
-    As XLA selects: going through the window row by row, an element stays selected while ``select_prim(selected, next)`` holds.
-    So the first of equals is selected, and a NaN gives way to whatever follows it.
+    It selects as XLA does: going through the window row by row, an element stays selected while ``select_prim(selected, next)``
+    holds. So the first of equal elements is selected, and a NaN is replaced by whatever follows it.
 
-    With strides s the result is cut in cells of s elements per dim. A cell gets something only from the windows that begin in it
-    or up to ceil(window / s) - 1 cells before it, and from each of those exactly where the position selected there, seen from the
-    window's beginning, is this element: a comparison of whole arrays.
+    With strides s, the result is divided into cells of s elements per dim. A cell gets values only from windows that begin in it or
+    up to ceil(window / s) - 1 cells before it. It gets the value of such a window at the element that is the selected position of
+    the window, counted from its beginning. This is a comparison of whole arrays.
     """
     window, strides, out = window_dimensions, window_strides, source.shape
     least = -math.inf if select_prim is lax.ge_p else math.inf
@@ -87,12 +87,12 @@ def scatter_to_selected(
     result = lax.reshape(result, [n * s for n, s in zip(cells, strides, strict=True)])
     fit = [
         (-low, size - (have - low), 0) for (low, _), size, have in zip(padding, operand.shape, result.shape, strict=True)
-    ]  # negative: cut off
+    ]  # a negative number cuts off
     return lax.pad(result, jnp.zeros((), result.dtype), fit)
 
 
 def _selected(select_prim: Any, operand: Array, window: Sizes, strides: Sizes, out: Sizes) -> Array:
-    """Which position of each window is selected: int32, positions numbered row by row."""
+    """The number of the selected position of each window, as int32. The positions are numbered row by row."""
     value = number = None
     for i, position in enumerate(positions(window)):
         candidate = at(operand, position, out, strides)
@@ -106,10 +106,10 @@ def _selected(select_prim: Any, operand: Array, window: Sizes, strides: Sizes, o
 
 
 def _codes(cells: Sizes, cells_before: Sizes, window: Sizes, strides: Sizes) -> tuple[Array, list[int]]:
-    """The number that the selected position must have, for every element of every cell, and which dims count the cells.
+    """The number that the selected position must have for every element of every cell, and the dims that count the cells.
 
-    Seen from a window that begins `cells_before` cells earlier. The result has a dim of its own for the elements within a cell,
-    after each dim whose stride is not 1. Elements beyond the window's end have a negative number.
+    This is for windows that begin `cells_before` cells earlier. After each dim whose stride is not 1, the result has a further dim
+    for the elements within a cell. Elements beyond the end of the window have a negative number.
     """
     shape: list[int] = []
     dims: list[int] = []
@@ -128,13 +128,13 @@ def _few_positions(window: Sizes) -> bool:
 
 
 def _small_and_dense(window: Sizes, strides: Sizes) -> bool:
-    """Sums that XLA does faster: the gradient of 2x2 average pooling with channels last is one."""
+    """Whether XLA itself is faster, as for the gradient of 2x2 average pooling with channels last."""
     return math.prod(window) <= 4 and window[-1] == 1 and all(s == 1 for s in strides)
 
 
 def _choose_scatter(source: Any, operand: Any, *, select_prim: Any, **params: Any) -> Any:
     window, strides = params["window_dimensions"], params["window_strides"]
-    # Windows that share elements add up several values: in 16 bits, not as XLA rounds them.
+    # Windows that share elements add up several values, which with 16 bits are not rounded as in XLA.
     alone = all(w <= s for w, s in zip(window, strides, strict=True))
     dtypes = _FLOATS if alone else _WIDE
     selects = select_prim in (lax.ge_p, lax.le_p)
@@ -168,7 +168,10 @@ def _windows(
 
 
 def _identity(value: float, like: Array) -> Array:
-    """`value` as a scalar of like's type, or the least or greatest one that the type has; varying over a mesh as `like` does."""
+    """A scalar with the type of `like`: `value`, or the smallest or largest value of the type.
+
+    It varies over a mesh as `like` does.
+    """
     fill: Any = value
     if like.dtype == jnp.bool_:
         fill = value > 0
@@ -181,7 +184,7 @@ def _identity(value: float, like: Array) -> Array:
 def _plain_scatter(
     source: Array, operand: Array, *, select_prim: Any, window_dimensions: Sizes, window_strides: Sizes, padding: Padding
 ) -> Array:
-    """XLA's own operation; the padding is made explicit because XLA:CPU needs that."""
+    """Use XLA's own operation. The padding is explicit because XLA:CPU needs that."""
     dtype = operand.dtype
     least = _identity(-math.inf if select_prim is lax.ge_p else math.inf, operand)
     around = [(low, high, 0) for low, high in padding]
@@ -206,6 +209,6 @@ def _plain_scatter(
 KERNELS = (
     Kernel("max_pool", lax.select_and_scatter_add_p, _choose_scatter, _plain_scatter),
     _windows("max_pool", lax.reduce_window_max_p, lax.max, -math.inf, _FLOATS),
-    # In 16 bits every addition would be rounded.
+    # With 16 bits, every addition would be rounded.
     _windows("avg_pool", lax.reduce_window_sum_p, lax.add, 0.0, _WIDE, leave=_small_and_dense),
 )

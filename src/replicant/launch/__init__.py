@@ -1,15 +1,15 @@
-"""``replicant launch``: starts the workers of a job on this machine, watches them, starts them again.
+"""``replicant launch``: starts the workers of a job on this machine, watches them, and starts them again if they fail.
 
     cli/_launch.py --> Settings --> Supervisor.run()                  _settings.py, _supervisor.py
                                       ├─ the workers of a generation    _team.py
                                       │    ├─ JAX's coordination service  _service.py
                                       │    ├─ processes, and their end    _processes.py, _environment.py
-                                      │    ├─ what workers say            _channel.py (their end: cluster/_heartbeat.py)
+                                      │    ├─ messages from workers       _channel.py (their end: cluster/_heartbeat.py)
                                       │    ├─ how fast they are           _progress.py
                                       │    └─ logs and console            _logs.py, _console.py
                                       └─ failures --> decision          _policy.py (pure)
 
-Other engines only get a file or a command line: _jobs.py.
+For other engines, _jobs.py only writes a file or a command line.
 """
 
 from ._jobs import Job, describe_job, submit_job

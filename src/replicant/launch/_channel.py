@@ -1,4 +1,4 @@
-"""The supervisor's end of the connections to its workers: who they are is proved, what they say is small and is JSON."""
+"""The supervisor's end of the connections to its workers. Workers prove who they are, and send short messages in JSON."""
 
 import hmac
 import json
@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 class Connection:
-    """One connection; `rank` is None until the other end has proved that it is a worker."""
+    """One connection. `rank` is None until the other end has proved that it is a worker."""
 
     def __init__(self, own: socket.socket):
         self.socket = own
@@ -28,7 +28,7 @@ class Connection:
         self._received = b""
 
     def read(self) -> Iterator[Message | None]:
-        """The messages that have come; None at the end: closed, or nothing that a worker would say."""
+        """Yield the messages that have arrived, and then None if the connection is closed or sends what no worker would send."""
         try:
             data = self.socket.recv(_READ if self.rank is not None else MAX_STRANGERS_LINE + 1)
         except (BlockingIOError, TimeoutError):
@@ -42,7 +42,7 @@ class Connection:
             yield None
 
     def send(self, message: Message) -> bool:
-        """Send a message; whether it went away."""
+        """Send a message. Returns whether it could be sent."""
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:  # also if the other end does not read
@@ -54,16 +54,16 @@ class Connection:
 
 
 class Channel:
-    """Listens on a free port.
+    """Listens for workers on a free port.
 
     Args:
-        interval: seconds between signs of life that workers are asked for.
-        host: of this machine, where to listen.
+        interval: The time between two heartbeats of a worker, in seconds.
+        host: The address of this machine at which to listen.
     """
 
     def __init__(self, interval: float, host: str = "127.0.0.1"):
         self.key = secrets.token_hex(32)
-        self.is_expected: Callable[[int, int, int], bool] = _nobody  # whether rank, generation and process number are of the job
+        self.is_expected: Callable[[int, int, int], bool] = _nobody  # whether rank, generation and pid belong to the job
         self._interval = interval
         self._connections: dict[socket.socket, Connection] = {}
         self._of_rank: dict[int, list[Connection]] = {}  # those that have proved who they are, the oldest first
@@ -75,13 +75,13 @@ class Channel:
         self._door = Door(listener, self._selector, self._drop)
 
     def wake_by(self, descriptor: int) -> None:
-        """Also end waiting when something can be read there."""
+        """Make `poll` return early when there is something to read from a file descriptor."""
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def poll(self, timeout: float) -> Iterator[tuple[int, Message]]:
-        """What workers have said, with their ranks, once there is something or the time is over.
+        """Wait for messages, or until the time is over, and yield each of them with the rank of its worker.
 
-        A worker's first message has the kind "hello"; "closed" means that its connection has ended.
+        A worker's first message has the kind "hello". The kind "closed" means that its connection has ended.
         """
         for key, _ in self._selector.select(timeout):
             if self._door.is_at(key.fileobj):
@@ -91,7 +91,7 @@ class Channel:
         self._door.tidy()
 
     def send(self, rank: int, message: Message) -> bool:
-        """Send to a worker; False if it is not connected."""
+        """Send a message to a worker. Returns False if it is not connected."""
         return any(connection.send(message) for connection in list(self._of_rank.get(rank, ())))
 
     def __enter__(self) -> Self:
@@ -101,7 +101,7 @@ class Channel:
         self.close()
 
     def close(self) -> None:
-        """Close everything."""
+        """Close the listener and all connections."""
         self._door.close()
         for own in list(self._connections):
             self._drop(own)
@@ -109,7 +109,7 @@ class Channel:
 
     def _greet(self) -> None:
         for own in self._door.let_in():
-            own.settimeout(1.0)  # for sending; what is read is there
+            own.settimeout(1.0)  # for sending; reading happens only when there is something to read
             connection = self._connections[own] = Connection(own)
             self._selector.register(own, selectors.EVENT_READ)
             if not connection.send({"nonce": connection.nonce}):
@@ -130,7 +130,7 @@ class Channel:
                 return
 
     def _admit(self, connection: Connection, hello: Message) -> bool:
-        """Whether a stranger is a worker of this job; then it is told so."""
+        """Whether a stranger is a worker of this job. If it is, it is told so."""
         theirs, who = str(hello.get("nonce")), [hello.get(name) for name in ("rank", "generation", "pid")]
         expected = proof(self.key, WORKER, connection.nonce, theirs)
         if not hmac.compare_digest(str(hello.get("proof")).encode(), expected.encode()):

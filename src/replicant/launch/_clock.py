@@ -1,16 +1,16 @@
-"""A clock that stands still while the supervisor does: while it was stopped, or the machine asleep."""
+"""A clock that does not count the time for which the supervisor was stopped or the machine was asleep."""
 
 import time
 from collections.abc import Callable
 
-AWAY_SECONDS = 5.0  # between two looks: the supervisor was away, and cannot have heard its workers
+AWAY_SECONDS = 5.0  # between two looks, after which the supervisor was away and cannot have heard its workers
 
 
 class Clock:
-    """Seconds, for deadlines. Time in which nobody read it for long counts for nobody.
+    """A clock for deadlines, in seconds. If it was not read for a long time, that time does not count.
 
     Args:
-        now: a monotonic clock, in seconds.
+        now: A monotonic clock, in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
@@ -19,7 +19,7 @@ class Clock:
         self._away = 0.0
 
     def read(self) -> float:
-        """The time."""
+        """Return the time."""
         now = self._now()
         if now - self._last > AWAY_SECONDS:
             self._away += now - self._last

@@ -1,7 +1,7 @@
-"""Workers write to their logs themselves; what is new there is copied to the console, line by line, with the rank in front.
+"""Copies new lines of the workers' logs to the console, with the rank in front. The workers write to their logs themselves.
 
-So a worker never waits for the console, logs are whole whatever happens to the supervisor, and processes that workers leave behind
-hold nothing open.
+So a worker never waits for the console, the logs are complete whatever happens to the supervisor, and processes that workers leave
+behind keep nothing open.
 """
 
 import contextlib
@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-_CHUNK = 1 << 20  # of one log at a time
-_MAX_LINE = 1 << 16  # without an end; what is longer is shown in pieces
+_CHUNK = 1 << 20  # bytes of one log that are read at a time
+_MAX_LINE = 1 << 16  # bytes of an unfinished line; a longer one is shown in pieces
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
 
 
 class LogTail:
-    """What is added to a log from now on."""
+    """Reads what is added to a log from now on."""
 
     def __init__(self, path: Path):
         self._file = path.open("rb")
@@ -26,15 +26,15 @@ class LogTail:
         self.skip()
 
     def skip(self) -> None:
-        """Leave out what is there."""
+        """Skip everything that is in the log now."""
         self._at = self._file.seek(0, os.SEEK_END)
 
     def lines(self) -> Iterator[bytes]:
-        """New whole lines, without their ends, of one chunk."""
+        """Yield the new complete lines of one chunk, without their line ends."""
         size = os.fstat(self._file.fileno()).st_size
-        if size == self._at:  # as mostly: one system call
+        if size == self._at:  # the usual case costs one system call
             return
-        if size < self._at:  # somebody has cut it
+        if size < self._at:  # somebody has truncated the log
             self._file.seek(0)
         *whole, self._rest = (self._rest + self._file.read(_CHUNK)).split(b"\n")
         self._at = self._file.tell()
@@ -44,7 +44,7 @@ class LogTail:
             self._rest = self._rest[_MAX_LINE:]
 
     def all_lines(self) -> Iterator[bytes]:
-        """Everything that is new, an unfinished line too."""
+        """Yield everything that is new, including an unfinished line."""
         while True:
             before = self._file.tell()
             yield from self.lines()
@@ -60,7 +60,7 @@ class LogTail:
 
 
 def shown(line: bytes) -> str:
-    r"""A line as a terminal would show it: what a carriage return has overwritten is left out, and so is what would upset it.
+    r"""A line as a terminal would show it, without what a carriage return has overwritten and without control characters.
 
     >>> shown(b"10%\r20%\r"), shown(b"\x00\xff")
     ('20%', '\ufffd\ufffd')
@@ -70,11 +70,11 @@ def shown(line: bytes) -> str:
 
 
 class Console:
-    """Where the user looks.
+    """What the user sees.
 
     Args:
-        out: gets the lines of the workers.
-        err: gets the supervisor's own, and on a terminal a status line below everything.
+        out: The stream for the workers' lines.
+        err: The stream for the supervisor's lines and, if it is a terminal, for a status line below everything.
     """
 
     def __init__(self, out: TextIO, err: TextIO):
@@ -84,12 +84,12 @@ class Console:
         self._is_broken = False
 
     def line(self, rank: int, text: bytes) -> None:
-        """A line of a worker."""
+        """Write a line of a worker."""
         self._clear()
         self._write(f"[{rank}] {shown(text)}\n")
 
     def flush(self) -> None:
-        """Show what was written."""
+        """Flush what was written."""
         if not self._is_broken:
             try:
                 self._out.flush()
@@ -97,14 +97,14 @@ class Console:
                 self._give_up()
 
     def say(self, text: str) -> None:
-        """A line of the supervisor."""
+        """Write a line of the supervisor."""
         self._clear()
         with contextlib.suppress(OSError):
             self._err.write(f"replicant launch: {text}\n")
             self._err.flush()
 
     def status(self, text: str) -> None:
-        """Replace the status line; "" takes it away. Nothing unless it goes to a terminal."""
+        """Replace the status line, or remove it with "". Nothing happens unless the stream is a terminal."""
         if not self._has_status or text == self._status:
             return
         self._clear()
@@ -133,6 +133,6 @@ class Console:
 
     def _give_up(self) -> None:
         self._is_broken = True
-        self.say("nobody reads the output any more; the job goes on, and writes its logs.")
-        with contextlib.suppress(OSError, ValueError):  # what is buffered would fail once more when the program ends
+        self.say("nobody reads the output any more. The job goes on and writes its logs.")
+        with contextlib.suppress(OSError, ValueError):  # otherwise the buffered rest would fail again when the program ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())

@@ -1,6 +1,6 @@
-"""A team that goes on with the workers that are left, and takes in a replacement when it comes.
+"""A team that goes on with the remaining workers when one is lost, and takes in its replacement later.
 
-A worker keeps its number, its log and its process; its place among the others changes with each generation. The workers' side is
+A worker keeps its rank, its log and its process. Its place among the others changes with each generation. The workers' side is
 ``replicant.run_elastic``.
 """
 
@@ -14,47 +14,47 @@ from ._progress import Progress
 from ._service import CoordinationService
 from ._team import Team, Tools
 
-_SETTLE_SECONDS = 0.2  # after a loss, for others at the same time
-_NOBODY_SECONDS = 5.0  # for a loss to show, after a worker has noticed one
-_LEAVE_SECONDS = 15.0  # to leave a step once one of the others has left it, and then some more:
+_SETTLE_SECONDS = 0.2  # to wait after a loss for others that happen at the same time
+_NOBODY_SECONDS = 5.0  # to wait until a loss shows, after a worker has noticed one
+_LEAVE_SECONDS = 15.0  # to leave a step once another worker has left it; _LEAVE_STEPS is added
 _LEAVE_STEPS = 3.0  # steps of the worker's usual length
-_FIRST_STEPS = 2  # are compiled
-_LONG_PHASES = ("saving", "validation")  # in which a worker may be for as long as --start
-_PAUSE_SECONDS = 1.0  # before the first replacement that follows one which did not live; then twice as long
+_FIRST_STEPS = 2  # steps that may compile
+_LONG_PHASES = ("saving", "validation")  # phases that may take as long as --start
+_PAUSE_SECONDS = 1.0  # before the first replacement of a worker that made no step; it then doubles
 
 
 class ElasticTeam(Team):
-    """As `Team`, but the loss of a worker is no end while there are enough of them.
+    """A `Team` that goes on after the loss of a worker, as long as enough of them are left.
 
     Args:
-        tools: of the supervisor; its settings have `elastic`.
-        generation: how often the job was started anew.
-        stack: ends what is still there.
-        restarts: how many workers may be replaced.
+        tools: The tools of the supervisor, whose settings have `elastic`.
+        generation: How many times the job was started again.
+        stack: The stack that ends whatever is still running.
+        restarts: How many workers may be replaced.
     """
 
     def __init__(self, tools: Tools, generation: int, stack: ExitStack, restarts: int):
         self._least = (tools.settings.elastic or (1, 1))[0]
         self.restarts_left = restarts
-        self._lost: list[Failure] = []  # since the last forming
-        self._members = set(range(tools.settings.num_workers))  # of the current generation
-        self._old_members, self._chief = self._members, 0  # of the last generation that has computed
-        self._ready: set[int] = set()  # wait to be taken in
-        self._is_forming = False  # until all who were told to have
-        self._unformed: set[int] = set()  # those who have not
+        self._lost: list[Failure] = []  # losses since the last group was formed
+        self._members = set(range(tools.settings.num_workers))  # the current generation
+        self._old_members, self._chief = self._members, 0  # the last generation that has computed
+        self._ready: set[int] = set()  # workers that wait to be taken in
+        self._is_forming = False  # until all workers that were told to form a group have done so
+        self._unformed: set[int] = set()  # those that have not done so yet
         self._ordered_at = 0.0  # when they were told to
-        self._unsent: dict[int, Message] = {}  # orders for workers that have not connected so far
-        self._here: set[int] = set()  # wait for the others to connect to them
+        self._unsent: dict[int, Message] = {}  # orders for workers that have not connected yet
+        self._here: set[int] = set()  # workers that wait for the others, to connect to them
         self._here_by = 0.0  # when the others must be here, too
-        self._connecting: set[int] = set()  # all were here, and these have not said since that they are connected
-        self._connect_at = 0.0  # since when
-        self._first_steps: dict[int, int] = {}  # the last step before the current generation
-        self._new: set[int] = set()  # replacements that have not computed with the others so far
-        self._waiting: dict[int, float] = {}  # workers that have lost somebody, since when
+        self._connecting: set[int] = set()  # workers that were told to connect, and have not said yet that they are connected
+        self._connect_at = 0.0  # when they were told to
+        self._first_steps: dict[int, int] = {}  # each worker's last step before the current generation
+        self._new: set[int] = set()  # replacements that have not computed with the others yet
+        self._waiting: dict[int, float] = {}  # when workers noticed that another one was lost
         self._form_at: float | None = None
         self._formed_by = 0.0
         self._launch_at: dict[int, float] = {}  # ranks to be replaced, and when
-        self._joined_by: dict[int, float] = {}  # replacements that have yet to be taken in, and until when
+        self._joined_by: dict[int, float] = {}  # replacements that must be taken in, and until when
         self._num_replaced = 0
         super().__init__(tools, generation, stack)
 
@@ -70,7 +70,7 @@ class ElasticTeam(Team):
             self._meet(rank, now)
         elif kind == "connected" and message.get("generation") == self.generation:
             self._connecting.discard(rank)
-        elif kind == "waiting" and message.get("generation") == self.generation:  # else the order is under way
+        elif kind == "waiting" and message.get("generation") == self.generation:  # otherwise the order is on its way
             self._waiting[rank] = now
         elif kind == "formed" and message.get("generation") == self.generation:
             self._unformed.discard(rank)
@@ -84,11 +84,11 @@ class ElasticTeam(Team):
         elif kind == "ready" and self._members.isdisjoint(self.left):
             self._ready.add(rank)
             self._form_at = self._form_at or now
-        elif kind == "ready":  # the training is done
+        elif kind == "ready":  # training is done
             self._forget(rank)
 
     def _meet(self, rank: int, now: float) -> None:
-        """A worker is about to connect, which cannot be broken off: it waits until all are."""
+        """Note that a worker is about to connect. It waits until all are, because connecting cannot be interrupted."""
         if not self._here:
             self._here_by = now + self._settings.start
         self._here.add(rank)
@@ -101,8 +101,8 @@ class ElasticTeam(Team):
         if failure is None or self._stop_at is not None or failure.rank < 0:
             super()._fail(now, failure)
             return
-        if failure.rank not in self._members:  # a replacement that has not come so far
-            self._console.say(f"{self.describe(failure)}. It was to join the others, which go on.")
+        if failure.rank not in self._members:  # a replacement that has not been taken in yet
+            self._console.say(f"{self.describe(failure)}. It was about to join the others, which go on.")
             self._forget(failure.rank)
             self._plan_replacement(failure, now)
             return
@@ -117,10 +117,10 @@ class ElasticTeam(Team):
         super()._note_end(rank, code, signals, now)
 
     def _end_before_forming(self, rank: int, now: float) -> None:
-        """A worker has done all of the training before it could learn that others have come, which are too late."""
+        """Handle a worker that finished the training before it was told that others have come, which are now too late."""
         needless = set(self._members) - ({rank} if rank == self._chief else self._old_members)
-        text = f"rank {rank} has ended well before the workers could form anew"
-        self._console.say(f"{text}; {sorted(needless)} are not needed any more." if needless else f"{text}.")
+        text = f"rank {rank} finished before the workers could form a new group"
+        self._console.say(f"{text}; {sorted(needless)} are no longer needed." if needless else f"{text}.")
         for other in needless:
             self._forget(other)
         self._launch_at = {}
@@ -135,19 +135,19 @@ class ElasticTeam(Team):
         self._look_at_replacements(now)
         self._look_at_the_late(now)
         if self._form_at is None and self._waiting and now > min(self._waiting.values()) + _NOBODY_SECONDS:
-            for rank in self._waiting:  # nobody is lost: the error is its own
+            for rank in self._waiting:  # no worker is lost: the error is its own
                 self._tools.channel.send(rank, {"kind": "none"})
             self._waiting = {}
         if self._form_at is not None and now > self._form_at and not self._is_connecting(now):
             self._form(now)
 
     def _is_connecting(self, now: float) -> bool:
-        """Whether whoever has come must wait for the others to be connected: that takes a moment, and cannot be broken off."""
+        """Whether a new worker must wait because the others are connecting. That takes a moment, and cannot be interrupted."""
         is_undisturbed = not self._lost and not self._waiting
         return bool(self._connecting) and is_undisturbed and now < self._connect_at + _LEAVE_SECONDS
 
     def _look_at_the_late(self, now: float) -> None:
-        """Some wait for others: who does not come is ended, and those who wait go on."""
+        """End workers that others have waited for too long, so that those who wait go on."""
         seconds = f"{self._settings.start:g} s"
         late = {rank: Failure(rank, Kind.LATE, DEADLINE_CODE, seconds) for rank in self._unformed if now > self._formed_by}
         held = {rank: patience for rank in self._unformed if now > self._ordered_at + (patience := self._patience(rank))}
@@ -164,9 +164,9 @@ class ElasticTeam(Team):
             self._unformed.discard(rank)
 
     def _patience(self, rank: int) -> float:
-        """Seconds that a worker may need to leave its step, which may be one of the first and compile.
+        """The seconds that a worker may take to leave its step, which may be one of the first steps and compile.
 
-        It is short where others were in step with it and have left theirs, or are ahead and wait for it there.
+        This is short if others were at the same step and have left it, or if others are ahead and wait for this worker.
         """
         progress = self.progress[rank]
         if rank in self._connecting:
@@ -180,7 +180,7 @@ class ElasticTeam(Team):
         return _LEAVE_SECONDS + _LEAVE_STEPS / (progress.steps_per_second or float("inf"))
 
     def _look_at_replacements(self, now: float) -> None:
-        """They come in time, and are not needed once the others are done."""
+        """Check that replacements come in time, and end them if the others are done."""
         is_over = not any(self.workers[rank].code is None for rank in self._members)
         for rank, deadline in list(self._joined_by.items()):
             if is_over:
@@ -191,13 +191,13 @@ class ElasticTeam(Team):
             self._launch_at = {}
 
     def _form(self, now: float) -> None:
-        """Tell all workers that are there who they are now."""
+        """Form a new group: tell each remaining worker its new place."""
         self._form_at, lost, self._lost = None, self._lost, []
         for failure in lost:
             self._forget(failure.rank)
         gone = {failure.rank for failure in lost}
         members = [w.rank for w in self.workers if w.code is None and w.rank not in gone and w.rank in self._members | self._ready]
-        if not members and not lost:  # all are done
+        if not members and not lost:  # all workers are done
             return
         if len(members) < self._least and lost:
             for failure in lost:
@@ -212,11 +212,11 @@ class ElasticTeam(Team):
         self._unsent, self._here = {}, set()
         for place, rank in enumerate(members):
             if not self._tools.channel.send(rank, {**order, "rank": place}):
-                self._unsent[rank] = {**order, "rank": place}  # until it says hello
+                self._unsent[rank] = {**order, "rank": place}  # until the worker says hello
         came = sorted(self._ready & set(members))
         for rank in came:
             self._joined_by.pop(rank, None)
-        if not self._is_forming:  # else those before never began
+        if not self._is_forming:  # otherwise the previous members never began
             self._old_members, self._chief = self._members, min(self._members)
         self._is_forming = True
         self._members, self._unformed = set(members), set(members)
@@ -234,7 +234,7 @@ class ElasticTeam(Team):
         self._tools.logs.tell_all(text)
 
     def _forget(self, rank: int) -> None:
-        """End what is left of a worker; nothing that it does counts any more."""
+        """End a worker, and forget what is known about it. Nothing that it still does counts."""
         worker = self.workers[rank]
         worker.kill()
         self._noted.add(worker)
@@ -267,6 +267,6 @@ class ElasticTeam(Team):
         self.workers[rank] = self._launch(place, REPLICANT_JOIN="1", REPLICANT_COORDINATOR="outside")
 
     def _deadline_missed(self, now: float, rank: int) -> Failure | None:
-        if self._unformed or rank not in self._members:  # deadlines of their own
+        if self._unformed or rank not in self._members:  # these have their own deadlines
             return None if not self._is_frozen(now, rank) else super()._deadline_missed(now, rank)
         return super()._deadline_missed(now, rank)

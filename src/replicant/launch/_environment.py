@@ -1,4 +1,4 @@
-"""The environment of a worker, as a function of that of the supervisor."""
+"""Makes the environment of a worker from that of the supervisor."""
 
 import dataclasses
 import re
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..cluster._heartbeat import ADDRESS, GENERATION, KEY
 from ..errors import ConfigurationError
 
-# XLA's CPU devices hold threads of one pool while they wait for each other, as `set_virtual_devices` knows.
+# XLA's CPU devices occupy threads of a shared pool while they wait for each other. `set_virtual_devices` has the same figures.
 _THREADS_PER_DEVICE = 4
 _MIN_THREADS = 8
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
@@ -21,12 +21,12 @@ class Place:
     """A worker's place in its generation.
 
     Args:
-        rank: from 0.
-        num_workers: of this generation.
-        generation: how often the job was started anew.
-        coordinator: ``host:port`` of JAX's coordination service; None for one worker, which needs none.
-        supervisor: ``host:port`` of the supervisor.
-        key: of the job.
+        rank: The rank of the worker, from 0.
+        num_workers: The number of workers in this generation.
+        generation: How many times the job was started again.
+        coordinator: The ``host:port`` of JAX's coordination service, or None for a single worker, which needs none.
+        supervisor: The ``host:port`` of the supervisor.
+        key: The key of the job.
     """
 
     rank: int
@@ -40,17 +40,20 @@ class Place:
 def worker_environment(
     environ: Mapping[str, str], place: Place, devices: int | None, accelerators: Sequence[str], start: float
 ) -> dict[str, str]:
-    """All variables of a worker: no proxies, its place, its share of the devices.
+    """All environment variables of a worker: its place and its share of the devices, but no proxies.
 
     Args:
-        environ: the supervisor's.
-        place: the worker's.
-        devices: for each worker; None: an equal share of the accelerators, or what the program says.
-        accelerators: names of this machine's, as in CUDA_VISIBLE_DEVICES; empty: the CPU computes.
-        start: seconds to wait for the others.
+        environ: The environment of the supervisor.
+        place: The place of the worker.
+        devices: The number of devices of each worker. By default an equal share of the accelerators, or what the program says.
+        accelerators: The names of this machine's accelerators, as in CUDA_VISIBLE_DEVICES. If there are none, the CPU computes.
+        start: The seconds to wait for the other workers.
+
+    Returns:
+        The variables and their values.
 
     Raises:
-        ConfigurationError: not enough accelerators.
+        ConfigurationError: If there are not enough accelerators.
 
     >>> place = Place(1, 2, 0, "127.0.0.1:1111", "127.0.0.1:2222", "key")
     >>> found = worker_environment({"https_proxy": "http://proxy:3128"}, place, 2, (), 60.0)
@@ -65,24 +68,26 @@ def worker_environment(
         ADDRESS: place.supervisor,
         KEY: place.key,
     }
-    found.setdefault("PYTHONUNBUFFERED", "1")  # logs that can be followed, and the last words of a killed worker
+    found.setdefault("PYTHONUNBUFFERED", "1")  # so that logs can be followed, and contain the last words of a killed worker
     found.setdefault("REPLICANT_START_TIMEOUT", str(max(1, int(start))))
     if place.coordinator is not None:
         found |= {"JAX_COORDINATOR_ADDRESS": place.coordinator, "REPLICANT_COORDINATOR": "outside"}
     if accelerators:
         found[_VISIBLE] = ",".join(_share(accelerators, place, devices))
         return found
-    # XLA on CPU takes fresh memory for every large result: with huge pages the kernel's part of that is a quarter.
+    # XLA on CPU takes fresh memory for every large result. With huge pages, the kernel needs a quarter of the time for that.
     found.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
     return found if devices is None else found | virtual_devices(found, devices)
 
 
 def accelerators_of(environ: Mapping[str, str], device_files: Sequence[str]) -> tuple[str, ...]:
-    """The NVIDIA GPUs that workers can share out: those that are visible, or all; none where JAX is told to use the CPU.
+    """The NVIDIA GPUs that the workers can divide among them: the visible ones, or all if nothing limits them.
+
+    There are none if JAX is told to use the CPU.
 
     Args:
-        environ: the supervisor's.
-        device_files: names in ``/dev``.
+        environ: The environment of the supervisor.
+        device_files: The names of files in ``/dev``.
 
     >>> accelerators_of({}, ["nvidia0", "nvidia1", "nvidiactl", "null"])
     ('0', '1')
@@ -105,7 +110,7 @@ def _share(accelerators: Sequence[str], place: Place, devices: int | None) -> Se
     if each < 1 or each * place.num_workers > len(accelerators):
         asked = f"{place.num_workers} workers" + ("" if devices is None else f" with {devices} GPU(s) each")
         raise ConfigurationError(
-            f"{asked} need {max(each, 1) * place.num_workers} GPUs; this machine has {len(accelerators)} "
+            f"{asked} need {max(each, 1) * place.num_workers} GPUs, but this machine has {len(accelerators)} "
             f"({', '.join(accelerators)}). Launch fewer workers, or set JAX_PLATFORMS=cpu."
         )
     return accelerators[place.rank * each : (place.rank + 1) * each]

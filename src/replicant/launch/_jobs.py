@@ -1,6 +1,6 @@
-"""Job files and command lines for what runs machines: Slurm, Kubernetes, MPI. Text from settings; only `submit_job` does anything.
+"""Makes job files and command lines for Slurm, Kubernetes and MPI from the settings of a job. Only `submit_job` runs anything.
 
-The resolvers in `replicant.cluster` read what these engines set, so a job file has little to say.
+The resolvers in `replicant.cluster` read the variables that these engines set, so a job file is short.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from ._settings import Settings
 
 ENGINES = ("local", "slurm", "kubernetes", "ray", "mpi")
 _COMMANDS = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "apply", "-f", "-"], "mpi": ["mpirun"]}
-_PORT = 55527  # of the coordinator in a pod, as JAX's own detection has it
+_PORT = 55527  # of the coordinator in a pod, the same as in JAX's own detection
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 _UNSET = [variant for name in _PROXIES for variant in (name, name.upper())]
 
@@ -29,16 +29,16 @@ class Job:
     """A job for an engine.
 
     Args:
-        settings: what to run and how often; times and ports that the engine decides itself are not used.
-        engine: "slurm", "kubernetes" or "mpi".
-        name: of the job; that of the script by default.
-        hosts: ``HOST`` or ``HOST:WORKERS`` each; empty: as the engine chooses.
-        image: of the container; Kubernetes needs it.
-        engine_args: more options for ``#SBATCH`` lines or mpirun.
-        python: the interpreter's name there.
+        settings: What to run, and with how many workers. Times and ports that the engine decides itself are not used.
+        engine: The engine: "slurm", "kubernetes" or "mpi".
+        name: The name of the job. By default that of the script.
+        hosts: The hosts, each as ``HOST`` or ``HOST:WORKERS``. By default the engine chooses them.
+        image: The container image, which Kubernetes needs.
+        engine_args: Further options for ``#SBATCH`` lines or for mpirun.
+        python: The name of the interpreter on the hosts.
 
     Raises:
-        ArgumentError: a value that breaks a rule.
+        ArgumentError: If a value breaks a rule.
     """
 
     settings: Settings
@@ -51,15 +51,15 @@ class Job:
 
     def __post_init__(self) -> None:
         if self.engine in ("local", "ray"):
-            raise ArgumentError(f"--engine {self.engine} runs the job itself, so there is no file of it to print or submit.")
+            raise ArgumentError(f"--engine {self.engine} runs the job itself, so there is no job file to print or submit.")
         if self.engine not in _COMMANDS:
             raise ArgumentError(f"--engine {self.engine!r} is not known. It is one of {', '.join(ENGINES)}.")
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", self.job_name):
             raise ArgumentError(
-                f"--name {self.name!r} is no name for a job: up to 40 lower-case letters, digits and hyphens, as Kubernetes has it."
+                f"--name {self.name!r} is not a valid name. Kubernetes allows up to 40 lower-case letters, digits and hyphens."
             )
         if self.engine == "kubernetes" and not self.image:
-            raise ArgumentError("--engine kubernetes needs --image: the container in which the script is.")
+            raise ArgumentError("--engine kubernetes needs --image: the container image that contains the script.")
         if self.engine == "kubernetes" and self.hosts:
             raise ArgumentError("--engine kubernetes chooses the nodes itself: leave --hosts out.")
         slots = parse_hosts(self.hosts)
@@ -85,7 +85,7 @@ class Job:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the environment of a worker needs besides what the engine sets."""
+        """The environment variables that a worker needs besides those that the engine sets."""
         found = {"PYTHONUNBUFFERED": "1"}
         if self.settings.devices_per_worker is not None:
             found |= virtual_devices({}, self.settings.devices_per_worker)
@@ -93,10 +93,10 @@ class Job:
 
 
 def parse_hosts(hosts: Sequence[str]) -> dict[str, int]:
-    """Workers on each host.
+    """The number of workers on each host.
 
     Raises:
-        ArgumentError: not HOST or HOST:N, or a host that is there twice.
+        ArgumentError: If an item is neither HOST nor HOST:N, or if a host is there twice.
 
     >>> parse_hosts(["a", "b:2"])
     {'a': 1, 'b': 2}
@@ -105,7 +105,7 @@ def parse_hosts(hosts: Sequence[str]) -> dict[str, int]:
     for text in hosts:
         match = re.fullmatch(r"([A-Za-z0-9._-]+)(?::([1-9][0-9]{0,3}))?", text)
         if match is None:
-            raise ArgumentError(f"--hosts: {text!r} is not HOST or HOST:WORKERS, as in node1:4,node2:4.")
+            raise ArgumentError(f"--hosts: {text!r} is neither HOST nor HOST:WORKERS. Write it as in node1:4,node2:4.")
         if match[1] in found:
             raise ArgumentError(f"--hosts: {match[1]!r} is there twice. Write {match[1]}:N for N workers on it.")
         found[match[1]] = int(match[2] or 1)
@@ -113,12 +113,12 @@ def parse_hosts(hosts: Sequence[str]) -> dict[str, int]:
 
 
 def describe_job(job: Job) -> str:
-    """The job file, or for MPI the command line."""
+    """The job file or, for MPI, the command line."""
     return {"slurm": slurm_file, "kubernetes": kubernetes_file, "mpi": mpi_line}[job.engine](job)
 
 
 def slurm_file(job: Job) -> str:
-    """A batch script that starts one process per worker, and itself again while the restarts last."""
+    """A batch script that starts one process per worker, and that requeues itself as long as restarts are left."""
     settings = job.settings
     folder = "" if settings.log_dir is None else f"{settings.log_dir}/"
     slots = parse_hosts(job.hosts)
@@ -165,7 +165,7 @@ def mpi_line(job: Job) -> str:
 
 
 def mpi_argv(job: Job) -> list[str]:
-    """The command line of mpirun (Open MPI), in words."""
+    """The command line of Open MPI's mpirun, as a list of words."""
     found = [*_COMMANDS["mpi"], "-np", str(job.settings.num_workers)]
     slots = parse_hosts(job.hosts)
     if slots:
@@ -176,18 +176,25 @@ def mpi_argv(job: Job) -> list[str]:
 
 
 def submit_job(job: Job, environ: Mapping[str, str] | None = None) -> int:
-    """Give the job to its engine; returns the exit code of ``sbatch``, ``kubectl`` or ``mpirun``.
+    """Give the job to its engine.
+
+    Args:
+        job: The job.
+        environ: The environment of the engine's command. By default the process's own.
+
+    Returns:
+        The exit code of ``sbatch``, ``kubectl`` or ``mpirun``.
 
     Raises:
-        ConfigurationError: that command is not there.
+        ConfigurationError: If the engine's command is not installed.
     """
     found = {name: value for name, value in (os.environ if environ is None else environ).items() if name not in _UNSET}
     command = mpi_argv(job) if job.engine == "mpi" else _COMMANDS[job.engine]
     path = shutil.which(command[0], path=found.get("PATH"))
     if path is None:
         raise ConfigurationError(
-            f"--submit needs the command {command[0]!r}, which is not on PATH. Without --submit the job is printed, to be taken "
-            "where it is."
+            f"--submit needs the command {command[0]!r}, which is not on PATH. Leave --submit out to print the job, and submit it "
+            "on a machine that has the command."
         )
     text = None if job.engine == "mpi" else describe_job(job).encode()
     return subprocess.run([path, *command[1:]], input=text, env=found, check=False).returncode  # noqa: S603 - what the user asked for
@@ -214,13 +221,13 @@ spec:
   completionMode: Indexed
   completions: {workers}
   parallelism: {workers}
-  backoffLimit: {backoff}  # each pod that fails counts, and one takes the others along
+  backoffLimit: {backoff}  # every failed pod counts, and one failure ends the others
   podFailurePolicy:
     rules:
     - action: Ignore  # the node is taken away
       onPodConditions:
       - type: DisruptionTarget
-    - action: Ignore  # asked to leave, and everything is saved
+    - action: Ignore  # the pod was asked to leave, and has saved everything
       onExitCodes:
         operator: In
         values: [{preempted}]

@@ -1,4 +1,4 @@
-"""The workers' logs: one file per rank, only ever added to."""
+"""The workers' logs: one file per rank, which is never truncated."""
 
 import tempfile
 from datetime import datetime
@@ -9,14 +9,14 @@ from ._console import Console, LogTail
 
 
 class Logs:
-    """Logs of all ranks in one directory.
+    """The logs of all ranks, in one directory.
 
     Args:
-        folder: made if it is not there; None: a temporary one.
-        num_workers: ranks.
+        folder: The directory, which is made if it does not exist. By default a temporary one.
+        num_workers: The number of ranks.
 
     Raises:
-        ConfigurationError: it cannot be written.
+        ConfigurationError: If the directory cannot be written.
     """
 
     def __init__(self, folder: Path | None, num_workers: int):
@@ -30,13 +30,13 @@ class Logs:
                 _append(path, "")
         except OSError as error:
             raise ConfigurationError(
-                f"--log-dir {str(folder)!r} cannot be written: {error.strerror}. Give another directory, or none for "
-                "a temporary one."
+                f"--log-dir {str(folder)!r} cannot be written: {error.strerror}. Give another directory, or leave --log-dir out "
+                "for a temporary one."
             ) from error
         self._tails = [LogTail(path) for path in self.paths]
 
     def begin(self, rank: int, generation: int, num_workers: int) -> Path:
-        """Write the first line of a new process; returns the log's path."""
+        """Write the first line for a new process. Returns the path of the log."""
         stamp = datetime.now().astimezone().isoformat(timespec="seconds")
         self._write(rank, f"generation {generation}, rank {rank} of {num_workers}, {stamp}")
         return self.paths[rank]
@@ -54,7 +54,7 @@ class Logs:
         console.flush()
 
     def remove_if_temporary(self) -> None:
-        """After a job that went well nobody needs them."""
+        """Remove logs in a temporary directory, which nobody needs after a job without failures."""
         if self._is_temporary:
             for path in self.paths:
                 path.unlink(missing_ok=True)
@@ -66,7 +66,7 @@ class Logs:
             tail.close()
 
     def _write(self, rank: int, text: str) -> None:
-        """The console does not show it: it is said there once, and not by every worker."""
+        """Write a line that the console does not show, because it is shown there once, and not for every worker."""
         _append(self.paths[rank], f"replicant launch: {text}\n")
         self._tails[rank].skip()
 

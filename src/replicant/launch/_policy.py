@@ -1,13 +1,13 @@
-"""From what has happened to the workers to what is done about it. Pure."""
+"""Decides what to do about failed workers. Everything here is a pure function."""
 
 import dataclasses
 import enum
 import signal
 from collections.abc import Mapping, Sequence
 
-DEADLINE_CODE = 124  # as timeout(1) has it
-_LOST = ("WorkerLostError",)  # this worker is well; it has lost another one
-_RUNTIME = ("JaxRuntimeError", "XlaRuntimeError")  # often for the same reason
+DEADLINE_CODE = 124  # the same as that of timeout(1)
+_LOST = ("WorkerLostError",)  # this worker is fine, but has lost another one
+_RUNTIME = ("JaxRuntimeError", "XlaRuntimeError")  # often the same
 _SHORT_SECONDS = 10.0
 _MAX_PAUSE = 60.0
 
@@ -18,12 +18,12 @@ class Kind(enum.Enum):
     SIGNAL = "was ended by {text}"
     EXIT = "ended with exit code {code}"
     RAISED = "failed: {text}"
-    FROZEN = "gave no sign of life for {text}, and was killed"
+    FROZEN = "sent no heartbeat for {text}, and was killed"
     LATE = "did not come within {text} after the first worker"
-    HELD = "did not leave its step for {text} when the workers were to form anew, and was ended"
-    STUCK = "made no step for {text} after {other} had ended its program"
-    STALLED = "made no step for {text}"
-    LEFT = "ended its program (exit code 0) while the others went on, which cannot without it"
+    HELD = "did not leave its step for {text} when the workers were to form a new group, and was killed"
+    STUCK = "ran no step for {text} after {other} had ended its program"
+    STALLED = "ran no step for {text}"
+    LEFT = "ended its program (exit code 0) before the others, which cannot go on without it"
     PREEMPTED = "was asked to leave (exit code {code})"
     LOST = "could not go on without another worker: {text}"
     ASKED = "was asked to end: {text}"
@@ -38,11 +38,11 @@ class Failure:
     """What happened to one worker.
 
     Args:
-        rank: of the worker.
-        kind: how.
-        code: the exit code that the job gets for it.
-        text: details.
-        other: another worker that has to do with it.
+        rank: The rank of the worker.
+        kind: How it failed.
+        code: The exit code of the job if this failure ends it.
+        text: Details for the message.
+        other: Another worker that is involved, for the message.
     """
 
     rank: int
@@ -56,14 +56,14 @@ class Failure:
 
     @property
     def weight(self) -> int:
-        """The smaller, the nearer to the cause: what a worker says of others' ends is no cause."""
+        """How far this failure is from the cause of all. What a worker says about the end of others is not a cause."""
         if self.kind is Kind.RAISED and self.text.split(":")[0] in _RUNTIME:
             return 2
         return _WEIGHT[self.kind]
 
 
 def exit_code(code: int) -> int:
-    """What a shell shows for what subprocess shows.
+    """Convert an exit code from that of subprocess to that of a shell.
 
     >>> exit_code(-9), exit_code(3)
     (137, 3)
@@ -72,13 +72,13 @@ def exit_code(code: int) -> int:
 
 
 def of_exit(rank: int, code: int, preempted_code: int, reported: str | None = None) -> Failure | None:
-    """The failure that an exit code means; None for 0.
+    """The failure that the end of a worker means, or None if it ended without one.
 
     Args:
-        rank: of the worker.
-        code: as subprocess has it.
-        preempted_code: of a program that was asked to leave.
-        reported: what the worker said before.
+        rank: The rank of the worker.
+        code: Its exit code, as in subprocess.
+        preempted_code: The exit code of a program that was asked to leave.
+        reported: The error that the worker has reported, if any.
 
     >>> print(of_exit(1, -11, 143))
     was ended by SIGSEGV
@@ -98,11 +98,11 @@ def of_exit(rank: int, code: int, preempted_code: int, reported: str | None = No
 
 
 def first_cause(failures: Sequence[Failure], left: Sequence[int] = ()) -> Failure:
-    """Of several failures, in the order in which they were noticed, the one that brought about the others.
+    """Find the failure that caused the others.
 
     Args:
-        failures: at least one.
-        left: ranks of workers that had ended well before the first failure, in order.
+        failures: At least one failure, in the order in which they were noticed.
+        left: The ranks of workers that had ended without an error before the first failure, in order.
     """
     found = min(failures, key=lambda failure: failure.weight)  # the first of those with the least weight
     if left and found.weight >= 2:
@@ -112,7 +112,7 @@ def first_cause(failures: Sequence[Failure], left: Sequence[int] = ()) -> Failur
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What to do: start again, or end with a code."""
+    """What to do: start the job again, or end it with an exit code."""
 
     restart: bool
     code: int
@@ -122,14 +122,14 @@ class Decision:
 
 
 def decide(cause: Failure, restarts: int, max_restarts: int, lived: float, short_lives: int) -> Decision:
-    """What to do once all workers of a generation have ended.
+    """Decide what to do once all workers of a generation have ended.
 
     Args:
-        cause: why.
-        restarts: that have been counted so far.
-        max_restarts: that may be counted.
-        lived: seconds that the generation has lived.
-        short_lives: generations in a row before it that did not live long.
+        cause: The failure that ended the generation.
+        restarts: The number of restarts that have been counted so far.
+        max_restarts: The number of restarts that may be counted.
+        lived: The seconds for which the generation has run.
+        short_lives: The number of generations directly before it that ran only for a short time.
 
     >>> decide(Failure(0, Kind.SIGNAL, 137, "SIGKILL"), 0, 1, 60.0, 0).restart
     True
@@ -147,16 +147,16 @@ def decide(cause: Failure, restarts: int, max_restarts: int, lived: float, short
 
 
 def is_short(lived: float) -> bool:
-    """Whether a generation has lived so shortly that the next ones are not started at once."""
+    """Whether a generation ran for so short a time that the next ones must not start at once."""
     return lived < _SHORT_SECONDS
 
 
 def describe(cause: Failure, facts: Mapping[str, object]) -> str:
-    """A failure with what is known of the worker.
+    """Describe a failure and the worker.
 
     >>> print(describe(Failure(2, Kind.SIGNAL, 137, "SIGKILL"), {"host": "node1", "pid": 7, "step": 40, "log": "run/rank-2.log"}))
     rank 2 (host node1, pid 7) was ended by SIGKILL; its last step: 40; its log: run/rank-2.log
     """
     who = ", ".join(f"{name} {facts[name]}" for name in ("host", "pid") if facts.get(name))
-    step = f"; its last step: {facts['step']}" if facts.get("step") else "; it had made no step yet"
+    step = f"; its last step: {facts['step']}" if facts.get("step") else "; it had run no step yet"
     return f"rank {cause.rank} ({who}) {cause}{step}; its log: {facts.get('log')}"

@@ -1,7 +1,7 @@
-"""Starting worker processes so that none outlives the supervisor, and ending all of what they have started.
+"""Starts worker processes so that none of them outlives the supervisor, and ends everything that they have started.
 
-Each worker leads a session of its own. On Linux the kernel kills it when the supervisor ends, however that comes about; and a
-guard, a small process that does nothing else, then kills whole process groups, children of the workers included.
+Each worker leads its own session. On Linux, the kernel kills it when the supervisor ends for whatever reason. A guard, which is a
+small process that does nothing else, then kills the whole process groups, including the children of the workers.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from typing import BinaryIO, Self
 
 from ..errors import ConfigurationError
 
-# Runs in the worker's process before the script does. argv: the supervisor's process number, then the command.
+# This runs in the worker's process before the script. Its arguments are the supervisor's process number and the command.
 BEGIN = """
 import os, sys
 try:
     import ctypes, signal
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 except (ImportError, OSError, AttributeError):
-    pass  # not Linux: the guard does it alone
+    pass  # not Linux: only the guard ends this process
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)  # the supervisor has ended before this was set
 try:
@@ -32,7 +32,7 @@ except OSError as error:
     sys.exit(f"replicant: {sys.argv[2]}: {error}")
 """
 
-# Reads "+group" and "-group"; at the end of its input the supervisor is gone.
+# The guard reads "+group" and "-group". When its input ends, the supervisor is gone.
 _GUARD = """
 import os, signal, sys
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -49,7 +49,7 @@ for group in groups:
 
 
 class Guard:
-    """Kills the process groups that it was told of as soon as this process has ended."""
+    """Kills the process groups that it watches as soon as this process has ended."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - this file's own text
@@ -62,18 +62,18 @@ class Guard:
         )
 
     def add(self, group: int) -> None:
-        """Watch over a group."""
+        """Watch a group."""
         self._tell(f"+{group}\n")
 
     def remove(self, group: int) -> None:
-        """It has ended."""
+        """Stop watching a group, because it has ended."""
         self._tell(f"-{group}\n")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """End the guard; groups that are left are killed."""
+        """End the guard. It kills all groups that it still watches."""
         with contextlib.suppress(OSError):
             self._process.communicate(timeout=10)
         self._process.kill()
@@ -82,7 +82,7 @@ class Guard:
     def _tell(self, line: str) -> None:
         if self._process.stdin is None:
             return
-        with contextlib.suppress(OSError):  # somebody has killed it; the kernel's signal is left
+        with contextlib.suppress(OSError):  # somebody has killed the guard; the kernel's signal remains
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
 
@@ -91,20 +91,20 @@ class Worker:
     """A started process, its group and its log.
 
     Args:
-        rank: for messages.
-        argv: its command line.
-        environ: all of its environment.
-        log: where its output goes, standard error too.
-        guard: is told.
+        rank: The rank of the worker, for messages.
+        argv: Its command line.
+        environ: Its whole environment.
+        log: The file for its output, including standard error.
+        guard: The guard that watches its process group.
 
     Raises:
-        ConfigurationError: it could not be started.
+        ConfigurationError: If the process could not be started.
     """
 
     def __init__(self, rank: int, argv: Sequence[str], environ: Mapping[str, str], log: Path, guard: Guard):
         self.rank, self.log = rank, log
-        self.code: int | None = None  # as subprocess has it: -9 after SIGKILL
-        self.signals: set[int] = set()  # that it was sent
+        self.code: int | None = None  # as in subprocess: -9 after SIGKILL
+        self.signals: set[int] = set()  # the signals that it was sent
         self._guard = guard
         begin = [sys.executable, "-I", "-S", "-c", BEGIN, str(os.getpid()), *argv]
         try:
@@ -116,7 +116,7 @@ class Worker:
         guard.add(self.pid)
 
     def poll(self) -> bool:
-        """Whether it has ended. What it has left in its group is killed, before its number can be given to another group."""
+        """Whether it has ended. Then what is left of its group is killed, before the group's number can be used again."""
         if self.code is None:
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
@@ -126,13 +126,13 @@ class Worker:
         return self.code is not None
 
     def is_stopped(self) -> bool:
-        """Whether the system says that it is stopped, as by SIGSTOP; False where it does not say."""
+        """Whether it is stopped, for example by SIGSTOP. Returns False if the system does not say."""
         with contextlib.suppress(OSError):
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
         return False
 
     def signal(self, number: int) -> None:
-        """Send it a signal; SIGKILL goes to all of its group."""
+        """Send it a signal. SIGKILL goes to its whole group."""
         if self.poll():
             return
         self.signals.add(number)
@@ -142,7 +142,7 @@ class Worker:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it and all of its group, and wait for that."""
+        """Kill it and its whole group, and wait until it has ended."""
         self.signal(signal.SIGKILL)
         while not self.poll():
             time.sleep(0.005)

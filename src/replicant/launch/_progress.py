@@ -1,4 +1,4 @@
-"""How far and how fast workers are, from their signs of life. Pure: the time is an argument."""
+"""Works out from heartbeats how far and how fast the workers are. Nothing here reads the clock: the time is an argument."""
 
 import collections
 import dataclasses
@@ -6,15 +6,15 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-_WINDOW = 20  # signs of life that a rate is worked out from
-_FACTOR = 2.0  # a straggler takes that many times as long as the others
-_LEAST_STEPS = 5  # the first ones compile
-_LEAST_SECONDS = 0.01  # per step, below which nobody is called slow
+_WINDOW = 20  # heartbeats from which a rate is computed
+_FACTOR = 2.0  # how many times as long as the others a straggler takes
+_LEAST_STEPS = 5  # before a time counts, because the first steps compile
+_LEAST_SECONDS = 0.01  # per step; a worker that takes less is never called slow
 
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """One sign of life: the step, when it began (the worker's clock), and the seconds that it had waited for results until then."""
+    """One heartbeat: the step, when it began on the worker's clock, and for how many seconds the worker had waited for results."""
 
     step: int
     at: float
@@ -22,23 +22,23 @@ class Mark:
 
 
 class Progress:
-    """What is known of one worker."""
+    """What is known about one worker."""
 
     def __init__(self) -> None:
         self.host = ""
         self.step = 0
         self.phase = ""
-        self.seen: float | None = None  # its last sign of life; the supervisor's clock
-        self.moved: float | None = None  # its last new step; the supervisor's clock
+        self.seen: float | None = None  # its last heartbeat, on the supervisor's clock
+        self.moved: float | None = None  # its last new step, on the supervisor's clock
         self._marks: collections.deque[Mark] = collections.deque(maxlen=_WINDOW)
 
     def hello(self, now: float, host: str) -> None:
-        """It has connected."""
+        """Note that the worker has connected."""
         self.seen = self.moved = now
         self.host = host
 
     def beat(self, now: float, message: Mapping[str, Any]) -> None:
-        """Take a message in. What is no number is ignored: it is no sign of life."""
+        """Take in a heartbeat. A message without numbers is ignored, and does not count as one."""
         step, at, waited = (message.get(name) for name in ("step", "at", "waited"))
         if type(step) is not int or not isinstance(at, int | float) or not isinstance(waited, int | float):
             return
@@ -51,14 +51,14 @@ class Progress:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Of the last signs of life; None: not known yet."""
+        """The steps per second over the last heartbeats, or None if they are not known yet."""
         seconds = self._difference("at")
         steps = self._difference("step")
         return steps / seconds if steps > 0 and seconds > 0 else None
 
     @property
     def own_seconds(self) -> float | None:
-        """Per step, without waiting for results."""
+        """The seconds per step without those spent waiting for results, or None if they are not known yet."""
         steps = self._difference("step")
         return max(0.0, self._difference("at") - self._difference("waited")) / steps if steps >= _LEAST_STEPS else None
 
@@ -67,7 +67,7 @@ class Progress:
 
 
 def slowest(progress: Mapping[int, Progress]) -> tuple[int, float] | None:
-    """The worker with the most seconds of its own per step, and those; None while fewer than two are known."""
+    """The worker with the most seconds of its own per step, and these seconds, or None if fewer than two workers are known."""
     known = {rank: each.own_seconds for rank, each in progress.items() if each.own_seconds is not None}
     if len(known) < 2:
         return None
@@ -76,7 +76,11 @@ def slowest(progress: Mapping[int, Progress]) -> tuple[int, float] | None:
 
 
 def straggler(progress: Mapping[int, Progress]) -> tuple[int, float, float] | None:
-    """A worker that takes more than twice as long as the median of the others: its rank, its seconds per step, theirs."""
+    """Find a worker that takes more than twice as long as the median of the others.
+
+    Returns:
+        Its rank, its seconds per step, and the median of the others, or None if there is no such worker.
+    """
     found = slowest(progress)
     if found is None:
         return None
@@ -87,7 +91,7 @@ def straggler(progress: Mapping[int, Progress]) -> tuple[int, float, float] | No
 
 
 def status_line(generation: int, progress: Mapping[int, Progress]) -> str:
-    """One line on all workers.
+    """One line about all workers.
 
     >>> status_line(0, {0: Progress()})
     'generation 0, 1 worker(s), starting'

@@ -1,7 +1,8 @@
 """``replicant launch --engine ray``: the workers of a job on the nodes of a Ray cluster.
 
-The supervisor is the same, in the process that launches: it hears signs of life, decides, and starts again. Only the workers'
-processes are elsewhere, each a child of an actor that Ray places (``_ray_actor``), which hands their output and exit codes back.
+The supervisor is the same, and runs in the process that launches the job: it receives heartbeats, decides, and starts workers
+again. Only the workers' processes are elsewhere. Each is a child of an actor that Ray places (``_ray_actor``), which hands its
+output and exit code back.
 """
 
 import contextlib
@@ -19,27 +20,28 @@ from ._processes import Worker
 from ._settings import Settings
 from ._team import Team
 
-_CARRIED = ("JAX_", "KERAS_", "NCCL_", "NPROC", "PYTHONUNBUFFERED", "REPLICANT_", "XLA_")  # of the environment, to other nodes
+# The variables that are passed on to other nodes begin with one of these.
+_CARRIED = ("JAX_", "KERAS_", "NCCL_", "NPROC", "PYTHONUNBUFFERED", "REPLICANT_", "XLA_")
 _END_SECONDS = 10.0
-_LOST = -signal.SIGKILL  # the exit code of a worker whose node, or actor, is gone
+_LOST = -signal.SIGKILL  # the exit code of a worker whose node or actor is gone
 
 
 class RayNodes:
-    """A place on a Ray cluster for each worker, on as many nodes as there are. A context manager.
+    """A place on a Ray cluster for each worker, spread over its nodes. It is a context manager.
 
     Args:
-        settings: of the job.
+        settings: The settings of the job.
 
     Raises:
-        ArgumentError: an elastic job: all workers are started again together.
-        ConfigurationError: Ray is not installed, does not start, or has no room.
+        ArgumentError: If the job is elastic. On Ray, all workers are started again together.
+        ConfigurationError: If Ray is not installed, does not start, or has no room.
     """
 
     def __init__(self, settings: Settings):
         if settings.elastic is not None:
             raise ArgumentError(
-                "--elastic is for --engine local. With --engine ray all workers are started again from the last backup: leave it "
-                "out, and give --max-restarts."
+                "--elastic works only with --engine local. With --engine ray, all workers are started again from the last backup: "
+                "leave --elastic out, and give --max-restarts."
             )
         self._settings = settings
         self.ray = join_ray(num_cpus=settings.num_workers)
@@ -66,7 +68,7 @@ class RayNodes:
         leave_ray()
 
     def start(self, rank: int, command: Sequence[str], environ: Mapping[str, str]) -> Any:
-        """A worker's actor. It starts as soon as Ray lets it."""
+        """The actor of a worker. It starts as soon as Ray lets it."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         from ._ray_actor import WorkerHost
@@ -76,7 +78,7 @@ class RayNodes:
         return place.options(scheduling_strategy=where, **self.share()).remote(list(command), dict(environ), str(Path.cwd()))
 
     def share(self) -> dict[str, float]:
-        """What each worker gets: its GPUs, where there are any."""
+        """The resources that each worker gets, including its GPUs if the cluster has any."""
         devices = self._settings.devices_per_worker
         if self.ray.cluster_resources().get("GPU", 0) and os.environ.get("JAX_PLATFORMS") != "cpu":
             return {"num_cpus": 1, "num_gpus": devices or 1}
@@ -92,12 +94,12 @@ class RayNodes:
             )
             raise ConfigurationError(
                 f"Ray found no place for {count} worker(s) with {' and '.join(f'{n:g} {name}' for name, n in bundle.items())} each "
-                f"within {self._settings.start:g} s (--start). The cluster has {there or 'none of that'}, and others may use it."
+                f"within {self._settings.start:g} s (--start). The cluster has {there or 'none of these'}, and others may use it."
             )
 
 
 class RayTeam(Team):
-    """The workers of one generation, on Ray's nodes."""
+    """The workers of one generation, on the nodes of a Ray cluster."""
 
     def _launch(self, place: Place, **more: str) -> "RayWorker":
         tools, settings, nodes = self._tools, self._settings, self._tools.nodes
@@ -111,12 +113,12 @@ class RayTeam(Team):
         return RayWorker(place.rank, actor, log, nodes.ray)
 
     def _is_expected(self, rank: int, generation: int, pid: int) -> bool:
-        """Who knows the key of the job is of it; its process's number may not have come yet."""
+        """Whether a worker belongs to the job. It knows the job's key, and its process number may not be known yet."""
         return generation == self.generation and any(w.rank == rank and w.pid in (pid, 0) for w in self.workers)
 
 
 class RayWorker(Worker):
-    """A worker on some node: what `Worker` is on this one. pid: 0 as long as it is not known."""
+    """A worker on any node, as `Worker` is one on this machine. Its `pid` is 0 as long as it is not known."""
 
     def __init__(self, rank: int, actor: Any, log: Path, ray: Any):
         self.rank, self.log, self.code, self.signals, self.pid = rank, log, None, set(), 0
@@ -125,7 +127,7 @@ class RayWorker(Worker):
         self._look = actor.look.remote()
 
     def poll(self) -> bool:
-        """Whether it has ended; what it has written is added to its log."""
+        """Whether it has ended. What it has written is added to its log."""
         while self.code is None and self._ray.wait([self._look], timeout=0)[0]:
             try:
                 if not self.pid:
@@ -143,7 +145,7 @@ class RayWorker(Worker):
         return self.code is not None
 
     def is_stopped(self) -> bool:
-        """Not known of a process on another machine."""
+        """Return False, because this is not known about a process on another machine."""
         return False
 
     def signal(self, number: int) -> None:
@@ -153,11 +155,11 @@ class RayWorker(Worker):
             self._actor.signal.remote(number)
 
     def kill(self) -> None:
-        """End it, and its actor."""
+        """Kill it and its actor."""
         self.signal(signal.SIGKILL)
         deadline = time.monotonic() + _END_SECONDS
         while not self.poll() and time.monotonic() < deadline:
             time.sleep(0.01)
         with contextlib.suppress(self._ray.exceptions.RayError):
-            self._ray.kill(self._actor, no_restart=True)  # the kernel kills the process with it
+            self._ray.kill(self._actor, no_restart=True)  # the kernel then kills the process
         self.code = _LOST if self.code is None else self.code

@@ -1,6 +1,7 @@
-"""JAX's coordination service, held by the supervisor: no worker's end takes it along. Only here private parts of jaxlib are used.
+"""JAX's coordination service, run by the supervisor, so that it survives the end of any worker.
 
-One service per generation: it counts its workers once.
+In this folder, no other file uses private parts of jaxlib. Each generation needs its own service, because a service counts its
+workers only once.
 """
 
 import contextlib
@@ -13,22 +14,22 @@ from typing import Any, Self
 
 from ..errors import ConfigurationError
 
-_TRIED = ((0, 10), (0, 11))  # versions of jaxlib
+_TRIED = ((0, 10), (0, 11))  # the tested versions of jaxlib
 _SHUTDOWN_SECONDS = 10
-_TRIES = 20  # to find a port that nobody takes between looking and listening
+_TRIES = 20  # to find a free port that nobody else takes before this service listens there
 
 
 class CoordinationService:
     """A running coordination service.
 
     Args:
-        num_workers: that it waits for.
-        heartbeat: seconds without a sign of life.
-        port: None: a free one.
-        host: of this machine, where it listens.
+        num_workers: The number of workers that it waits for.
+        heartbeat: The seconds without a heartbeat after which a worker counts as lost.
+        port: The port at which it listens. By default a free one.
+        host: The address of this machine at which it listens.
 
     Raises:
-        ConfigurationError: the port is in use, or jaxlib has no such service.
+        ConfigurationError: If the port is in use, or if jaxlib has no such service.
     """
 
     def __init__(self, num_workers: int, heartbeat: float, port: int | None = None, host: str = "127.0.0.1"):
@@ -47,13 +48,13 @@ class CoordinationService:
                     )
             except RuntimeError as error:
                 if port is not None or tries_left == 0:
-                    raise ConfigurationError(f"JAX's coordination service does not start at {address}: {error}") from error
+                    raise ConfigurationError(f"JAX's coordination service could not start at {address}: {error}") from error
             else:
                 self.address = address
                 return
 
     def close(self) -> None:
-        """End it; idempotent."""
+        """End the service. Idempotent."""
         if self._service is not None:
             self._service.shutdown()
             self._service = None
@@ -66,36 +67,36 @@ class CoordinationService:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port where nobody listens."""
+    """A port at which nobody listens."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return probe.getsockname()[1]
 
 
 def check_port(port: int, host: str = "127.0.0.1") -> int:
-    """The port, if nobody listens there.
+    """Check that nobody listens at a port, and return it.
 
-    Two gRPC servers can share a port without noticing, so this must be asked before.
+    Two gRPC servers can share a port without noticing, so this must be checked before.
 
     Raises:
-        ConfigurationError: somebody does.
+        ConfigurationError: If the port cannot be used.
     """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that rest from the last job do no harm
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closing connections of the last job do no harm
         try:
             probe.bind((host, port))
         except OSError as error:
             raise ConfigurationError(
-                f"Port {port} of {host} cannot be used: {error.strerror}. Give another --port, or none to have a free one found."
+                f"Port {port} of {host} cannot be used: {error.strerror}. Give another --port, or leave it out to get a free one."
             ) from error
     return port
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without jaxlib's warning on standard error that services whose workers may come back are experimental.
+    """Hide jaxlib's warning on standard error that services whose workers may come back are experimental.
 
-    It asks for its log level once, when it is loaded. Errors are raised all the same.
+    Setting a log level does not help, because jaxlib reads it only once, when it is loaded. Errors are still raised.
     """
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -112,10 +113,10 @@ def _maker() -> Any:
     version = importlib.metadata.version("jaxlib")
     try:
         private = importlib.import_module("jaxlib._jax")
-        return private.get_distributed_runtime_service  # noqa: TRY300 - it may be what is missing
+        return private.get_distributed_runtime_service  # noqa: TRY300 - this may be what is missing
     except (ImportError, AttributeError) as error:
         tried = " and ".join(".".join(map(str, line)) for line in _TRIED)
         raise ConfigurationError(
-            f"jaxlib {version} has no coordination service where this release looks for it ({error}). It was tried with jaxlib "
-            f"{tried}: install one of them, or a newer Replicant."
+            f"jaxlib {version} has no coordination service where this release looks for it ({error}). This release was tested with "
+            f"jaxlib {tried}: install one of these, or a newer Replicant."
         ) from error

@@ -1,4 +1,4 @@
-"""What to launch and how long to wait for what."""
+"""The settings of a job: what to launch, and how long to wait."""
 
 import dataclasses
 import math
@@ -16,23 +16,24 @@ class Settings:
     """A job on this machine.
 
     Args:
-        command: the script, or with `is_module` the module, and its arguments.
-        is_module: as ``python -m``.
-        num_workers: processes.
-        devices_per_worker: virtual CPU devices, or accelerators, of each; None: as there are.
-        max_restarts: how often the job is started again after a failure. 0: it is never started again.
-        elastic: fewest and most workers; those that are left go on without the lost ones. None: all or none.
-        grace: seconds that a worker has to end after it was asked to.
-        heartbeat: seconds without a sign of life after which a worker counts as frozen.
-        start: seconds that workers may come later than the first one.
-        finish: seconds that a worker may go on without a step once another has ended its program.
-        stall: seconds without a step on any worker after which the job counts as stuck; None: never.
-        log_dir: for one log per worker; None: a temporary one, kept if the job fails.
-        port: of the coordinator; None: a free one.
-        preempted_code: the exit code of a program that was asked to leave and has saved.
+        command: The script and its arguments, or with `is_module` the module and its arguments.
+        is_module: Whether to run a module, as ``python -m`` does.
+        num_workers: The number of workers, which are processes.
+        devices_per_worker: The number of virtual CPU devices or accelerators of each worker. By default all that there are.
+        max_restarts: How many times the job is started again after failures. With 0 it is never started again.
+        elastic: The smallest and the largest number of workers of a job that goes on with the remaining workers when it loses some.
+            By default all workers are started again together.
+        grace: The seconds that a worker has to end after it was asked to.
+        heartbeat: The seconds without a heartbeat after which a worker counts as frozen.
+        start: How many seconds later than the first worker the others may come.
+        finish: The seconds that a worker may go on without a step once another worker has ended its program.
+        stall: The seconds without a step on any worker after which the job counts as stuck. By default it never does.
+        log_dir: The directory for one log per worker. By default a temporary one, which is kept if the job fails.
+        port: The port of the coordinator. By default a free one.
+        preempted_code: The exit code of a program that was asked to leave and has saved its state.
 
     Raises:
-        ArgumentError: a value that breaks a rule.
+        ArgumentError: If a value breaks a rule.
     """
 
     command: tuple[str, ...]
@@ -70,10 +71,10 @@ class Settings:
 
 
 def parse_elastic(text: str) -> tuple[int, int]:
-    """Fewest and most workers, from ``MIN:MAX``.
+    """The smallest and the largest number of workers, from ``MIN:MAX``.
 
     Raises:
-        ArgumentError: not of that form.
+        ArgumentError: If the text has another form.
 
     >>> parse_elastic("2:4")
     (2, 4)
@@ -85,14 +86,14 @@ def parse_elastic(text: str) -> tuple[int, int]:
 
 
 def check_script(script: str) -> None:
-    """Check that a script is there.
+    """Check that a script exists and can be read.
 
     Raises:
-        ArgumentError: it is not, or it is a directory without a ``__main__.py``.
+        ArgumentError: If it does not exist, cannot be read, or is a directory without a ``__main__.py``.
     """
     path = Path(script)
     if not path.exists():
-        raise ArgumentError(f"The script {script!r} does not exist (looked in {Path.cwd()}). For a module write -m {script}.")
+        raise ArgumentError(f"The script {script!r} does not exist (looked in {Path.cwd()}). To run a module, write -m {script}.")
     if path.is_dir() and not (path / "__main__.py").exists():
         raise ArgumentError(f"The script {script!r} is a directory without a __main__.py.")
     if not os.access(path, os.R_OK):
@@ -112,6 +113,6 @@ def _check_seconds(name: str, value: float | None) -> None:
 def _check_elastic(elastic: tuple[int, int], num_workers: int) -> None:
     least, most = elastic
     if not 1 <= least <= most:
-        raise ArgumentError(f"--elastic {least}:{most}: the fewest workers must be from 1 to the most, {most}.")
+        raise ArgumentError(f"--elastic {least}:{most}: the smallest number of workers must be from 1 to the largest, {most}.")
     if not least <= num_workers <= most:
-        raise ArgumentError(f"--elastic {least}:{most} does not contain --workers {num_workers}, with which the job starts.")
+        raise ArgumentError(f"--elastic {least}:{most} does not include --workers {num_workers}, with which the job starts.")

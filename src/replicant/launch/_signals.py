@@ -1,4 +1,4 @@
-"""Signals as a list that the loop looks at, and a descriptor that wakes it."""
+"""Turns signals into a list that the supervisor's loop reads, and a file descriptor that wakes it."""
 
 import contextlib
 import signal
@@ -10,9 +10,9 @@ _ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """While it is entered, Ctrl-C, SIGTERM and SIGHUP are noted, and the end of a child wakes the loop.
+    """A context manager that notes Ctrl-C, SIGTERM and SIGHUP. The end of a child process wakes the loop, too.
 
-    A signal that is ignored stays so, as nohup and shells want it. Must be entered in the main thread.
+    An ignored signal stays ignored, as nohup and shells expect. You must enter this in the main thread.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Signals:
         self._writer.close()
 
     def fileno(self) -> int:
-        """Can be read when something has arrived."""
+        """The file descriptor, which has something to read when a signal has arrived."""
         return self._reader.fileno()
 
     def take(self) -> list[int]:
-        """Which signals to end have arrived since the last time."""
+        """The signals to end the job that have arrived since the last call."""
         with contextlib.suppress(BlockingIOError):
             while len(self._reader.recv(4096)) == 4096:
                 pass
@@ -55,7 +55,7 @@ class Signals:
 
 
 def name_of(number: int) -> str:
-    """What the user did.
+    """The name of a signal for the user.
 
     >>> name_of(2), name_of(15)
     ('Ctrl-C', 'SIGTERM')

@@ -1,4 +1,4 @@
-"""Starts the workers of a job, and starts them again if they fail and that is worth while."""
+"""Starts the workers of a job, and starts them again if they fail and it makes sense to try again."""
 
 import os
 import sys
@@ -20,8 +20,8 @@ from ._signals import Signals, name_of
 from ._team import Team, Tools
 
 _TICK = 0.1
-_LONGEST_BEAT = 0.25  # seconds between signs of life
-_BEATS_PER_SECOND = 256  # of all workers together, where there are many
+_LONGEST_BEAT = 0.25  # seconds between two heartbeats of a worker, unless there are many workers
+_BEATS_PER_SECOND = 256  # of all workers together, if there are many
 _BEATS_PER_DEADLINE = 5
 
 
@@ -29,11 +29,11 @@ class Supervisor:
     """Runs one job on this machine, from the main thread.
 
     Args:
-        settings: of the job.
-        out: where the workers' output is shown; standard output by default.
-        err: where the supervisor speaks; standard error by default.
-        environ: the environment to start from; the process's own by default.
-        nodes: a ``RayNodes`` where the workers run; None: on this machine.
+        settings: The settings of the job.
+        out: The stream for the workers' output. By default standard output.
+        err: The stream for the supervisor's messages. By default standard error.
+        environ: The environment from which the workers' environments are made. By default the process's own.
+        nodes: The ``RayNodes`` on which the workers run. By default they run on this machine.
     """
 
     def __init__(
@@ -52,10 +52,13 @@ class Supervisor:
         self._short_lives = 0
 
     def run(self) -> int:
-        """Run the job to its end; returns its exit code: 0, or that of the first worker that failed (128+n for signal n).
+        """Run the job until it ends.
+
+        Returns:
+            The exit code of the job: 0, or that of the first worker that failed (128+n for signal n).
 
         Raises:
-            ConfigurationError: the logs cannot be written, the port is in use, there are too few accelerators.
+            ConfigurationError: If the logs cannot be written, if the port is in use, or if there are too few accelerators.
         """
         settings = self._settings
         logs = Logs(settings.log_dir, settings.num_workers)
@@ -90,7 +93,11 @@ class Supervisor:
             generation += 1
 
     def _run_generation(self, tools: Tools, generation: int) -> tuple[int | None, int]:
-        """The exit code of the job, or None if it is to be started again; and the number of the last generation."""
+        """Run one generation.
+
+        Returns:
+            The exit code of the job, or None to start it again, and the number of the last generation.
+        """
         began = time.monotonic()
         with ExitStack() as stack:
             team = self._make_team(tools, generation, stack)
@@ -131,21 +138,21 @@ class Supervisor:
         return f"The job ends with exit code {decision.code} ({decision.reason}). Logs: {folder}"
 
     def _announce(self, tools: Tools, text: str) -> None:
-        """Say it on the console and in every log."""
+        """Write a message to the console and to every log."""
         self._console.say(text)
         tools.logs.tell_all(text)
 
     def _pause(self, tools: Tools, seconds: float) -> int | None:
-        """Wait; the exit code if somebody asks to end meanwhile."""
+        """Wait. Returns an exit code if the user asks to end the job meanwhile."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             for _ in tools.channel.poll(min(left, _TICK)):
-                pass  # nobody is expected
+                pass  # no worker is expected
             if asked := tools.signals.take():
                 return 128 + asked[0]
         return None
 
 
 def _beat_seconds(settings: Settings) -> float:
-    """Between two signs of life of a worker."""
+    """The seconds between two heartbeats of a worker."""
     return min(max(_LONGEST_BEAT, settings.num_workers / _BEATS_PER_SECOND), settings.heartbeat / _BEATS_PER_DEADLINE)

@@ -1,4 +1,4 @@
-"""The workers of one generation: started together, watched until all have ended."""
+"""The workers of one generation, which are started together and watched until all have ended."""
 
 import dataclasses
 import os
@@ -20,18 +20,18 @@ from ._service import CoordinationService
 from ._settings import Settings
 from ._signals import Signals, name_of
 
-_TICK = 0.1  # seconds between looks at logs and deadlines; whatever else happens wakes the loop
-_REST = 0.02  # between two looks in any case
-_FAILURE_GRACE = 5.0  # for the others once one has failed: their work since the last backup is lost anyway
-_END_SECONDS = 10.0  # after the heartbeat timeout, for Python to end: threads stand still meanwhile
-_STOPPED = (Kind.FROZEN, Kind.STUCK, Kind.STALLED, Kind.LATE, Kind.HELD)  # workers that hear no signal
+_TICK = 0.1  # seconds between two looks at logs and deadlines; everything else wakes the loop
+_REST = 0.02  # seconds between two looks in any case
+_FAILURE_GRACE = 5.0  # for the others to end once one has failed; their work since the last backup is lost anyway
+_END_SECONDS = 10.0  # after the heartbeat timeout, for Python to end; its threads do not run meanwhile
+_STOPPED = (Kind.FROZEN, Kind.STUCK, Kind.STALLED, Kind.LATE, Kind.HELD)  # failures of workers that do not react to signals
 _STATUS_SECONDS = 1.0
 _STRAGGLER_SECONDS = 60.0  # between two warnings
 
 
 @dataclasses.dataclass(frozen=True)
 class Tools:
-    """What the supervisor has for its workers."""
+    """What the supervisor provides for its workers."""
 
     settings: Settings
     environ: Mapping[str, str]
@@ -41,38 +41,38 @@ class Tools:
     signals: Signals
     guard: Guard
     channel: Channel
-    host: str = "127.0.0.1"  # of this machine, as workers reach it
-    nodes: Any = None  # where workers are on other machines
+    host: str = "127.0.0.1"  # the address at which workers reach this machine
+    nodes: Any = None  # a `RayNodes`, if workers are on other machines
 
 
 class Team:
-    """Workers from their start until all have ended.
+    """The workers of one generation, from their start until all have ended.
 
     Args:
-        tools: of the supervisor.
-        generation: how often the job was started anew.
-        stack: ends what is still there.
+        tools: The tools of the supervisor.
+        generation: How many times the job was started again.
+        stack: The stack that ends whatever is still running.
 
     Raises:
-        ConfigurationError: they cannot be started.
+        ConfigurationError: If the workers cannot be started.
     """
 
     def __init__(self, tools: Tools, generation: int, stack: ExitStack):
         self._tools, self._settings, self._console = tools, tools.settings, tools.console
         self.generation = generation
         self.failures: list[Failure] = []
-        self.left: list[int] = []  # ranks that have ended well, in order
+        self.left: list[int] = []  # ranks that have ended without an error, in order
         self.asked: int | None = None  # the signal by which the user ends the job
         self.workers: list[Worker] = []  # by rank
         self.progress = {rank: Progress() for rank in range(self._settings.num_workers)}
         self._reported: set[int] = set()
-        self._noted: set[Worker] = set()  # whose ends have been looked at
+        self._noted: set[Worker] = set()  # workers whose end has been handled
         self._clock = Clock()
         self._looked = self._clock.read()
-        self._ran: dict[int, float] = {}  # workers that have not connected, and when the system last said that they run
+        self._ran: dict[int, float] = {}  # when the system last said that a worker runs which has not connected yet
         self._first_came: float | None = None
         self._first_left: float | None = None
-        self._stop_at: float | None = None  # when those that are left are killed
+        self._stop_at: float | None = None  # when the remaining workers are killed
         self._next_status = self._next_warning = 0.0
         stack.callback(self._kill_all)
         tools.channel.is_expected = self._is_expected
@@ -102,13 +102,13 @@ class Team:
             worker.kill()
 
     def _is_expected(self, rank: int, generation: int, pid: int) -> bool:
-        del generation  # who knows the process number, is of this one
+        del generation  # a worker with this process number belongs to this generation
         return 0 <= rank < len(self.workers) and self.workers[rank].pid == pid
 
     # The loop.
 
     def watch(self) -> None:
-        """Until all workers have ended."""
+        """Watch the workers until all have ended."""
         running = list(self.workers)
         while running:
             self._listen()
@@ -125,7 +125,7 @@ class Team:
             self._show(now)
 
     def _listen(self) -> None:
-        """Take in what comes until the next look at everything, which is due at once when it is more than a sign of life."""
+        """Take in messages until the next look at everything. Any message except a heartbeat makes that look due at once."""
         until = max(self._looked + _TICK, self._clock.read() + _REST)
         while True:
             left = until - self._clock.read()
@@ -133,11 +133,11 @@ class Team:
             for rank, message in self._tools.channel.poll(max(0.0, left)):
                 self._take(rank, message)
                 kinds.add(message.get("kind"))
-            if left <= 0 or kinds != {"beat"}:  # nothing: the time is over, or a signal or the end of a worker has woken it
+            if left <= 0 or kinds != {"beat"}:  # no message: the time is over, or a signal or the end of a worker woke it
                 return
 
     def _each_round(self, now: float) -> None:
-        """What else there is to do."""
+        """Do what subclasses do in each round of the loop."""
 
     def _take(self, rank: int, message: Message) -> None:
         now, progress = self._clock.read(), self.progress[rank]
@@ -160,20 +160,20 @@ class Team:
             return False
         if worker not in self._noted:
             self._noted.add(worker)
-            if worker.code is not None and worker.rank not in self._reported:  # else it has said why
+            if worker.code is not None and worker.rank not in self._reported:  # otherwise it has said why
                 self._note_end(worker.rank, worker.code, worker.signals, now)
         return True
 
     def _note_end(self, rank: int, code: int, signals: set[int], now: float) -> None:
         if self._stop_at is not None and (code >= 0 or -code in signals or code == -signal.SIGABRT):
-            return  # as it was asked to, or because the others have
+            return  # it ended because it was asked to, or because others have ended
         if code == 0:
             self.left.append(rank)
             self._first_left = self._first_left or now
         self._fail(now, _policy.of_exit(rank, code, self._settings.preempted_code))
 
     def _fail(self, now: float, failure: Failure | None) -> None:
-        """Note a failure; the first one ends the others, which after a preemption leave by themselves first."""
+        """Note a failure. The first one ends the other workers. After a preemption, they first get time to leave by themselves."""
         if failure is None:
             return
         self.failures.append(failure)
@@ -191,7 +191,7 @@ class Team:
                 worker.signal(signal.SIGKILL)
             else:
                 worker.signal(number)
-                worker.signal(signal.SIGCONT)  # who is stopped gets no other signal
+                worker.signal(signal.SIGCONT)  # a stopped process gets no other signal
 
     def _obey(self, now: float) -> None:
         for number in self._tools.signals.take():
@@ -223,7 +223,7 @@ class Team:
             if self._first_came is not None and now - self._first_came > settings.start:
                 return Failure(rank, Kind.LATE, DEADLINE_CODE, f"{settings.start:g} s")
             return None
-        if self._is_frozen(now, rank) and progress.phase != "end":  # while Python ends, threads stand still
+        if self._is_frozen(now, rank) and progress.phase != "end":  # while Python ends, its threads do not run
             return Failure(rank, Kind.FROZEN, DEADLINE_CODE, f"{settings.heartbeat:g} s")
         if self._first_left is not None and now - max(self._first_left, progress.moved) > settings.finish:
             other = f"rank {self.left[0]}" if self.left else "one of the workers"
@@ -231,23 +231,23 @@ class Team:
         return None
 
     def _end_after_its_program(self, worker: Worker, now: float, silence: float) -> None:
-        """A worker's program has come to its end, and its process does not: nothing that it still does counts."""
+        """End the process of a worker whose program has reached its end. Nothing that it still does counts."""
         if worker in self._noted:
             return
         self._console.say(
-            f"rank {worker.rank} (host {self.progress[worker.rank].host}, pid {worker.pid}) had come to the end of its program, "
-            f"but its process gave no sign of life for {silence:g} s and was ended. It counts as ended well."
+            f"rank {worker.rank} (host {self.progress[worker.rank].host}, pid {worker.pid}) had reached the end of its program, "
+            f"but its process sent no heartbeat for {silence:g} s and was killed. It counts as ended without an error."
         )
         worker.kill()
         self._noted.add(worker)
         self._note_end(worker.rank, 0, worker.signals, now)
 
     def _is_frozen(self, now: float, rank: int) -> bool:
-        """Whether a worker has given no sign of life for too long, or was stopped before it could give the first one."""
+        """Whether a worker has sent no heartbeat for too long, or was stopped before it could send the first one."""
         return self._silent_for(now, rank) > self._settings.heartbeat
 
     def _silent_for(self, now: float, rank: int) -> float:
-        """Seconds since a worker's last sign of life; before the first one, since it was stopped."""
+        """The seconds since a worker's last heartbeat or, before the first one, since it was stopped."""
         seen = self.progress[rank].seen
         if seen is None:
             if not self.workers[rank].is_stopped():
@@ -277,12 +277,12 @@ class Team:
                 )
 
     def describe(self, failure: Failure) -> str:
-        """A failure with what is known of its worker."""
+        """Describe a failure and its worker."""
         progress, worker = self.progress[failure.rank], self.workers[failure.rank]
         facts = {"host": progress.host or os.uname().nodename, "pid": worker.pid, "step": progress.step, "log": worker.log}
         return _policy.describe(failure, facts)
 
     def asked_code(self, number: int) -> int:
-        """The exit code of a job that was asked to end: what its workers say by themselves, else that of the signal."""
+        """The exit code of a job that was asked to end: that of one of its workers, or else that of the signal."""
         own = [worker.code for worker in self.workers if worker.code is not None and worker.code > 0]
         return own[0] if own else 128 + number

@@ -1,4 +1,4 @@
-"""Sums of gradients that would be several times those of one device: found in the trace, and told before anything is computed.
+"""Finds sums of gradients that would be several times those of one device, and reports them before anything is computed.
 
-Called once per compiled step. Nothing here changes a program.
+This runs once per compiled step, on its trace. Nothing here changes a program.
 """

@@ -1,9 +1,9 @@
 """Gradients that a sum over the replicas counts n times: found in the trace of a replica function, before anything is computed.
 
-A gradient is right if summing the replicas' own gives that of one device. Three mistakes make it n times as large, and each leaves
-its trace: the loss is a mean over one replica's rows; all replicas are given the same rows; a gradient that is already summed is
-summed again. Dividing by the number of replicas, in the loss, in the gradient or after the sum, makes each of them right, so
-wherever that may have been done nothing is said. Whatever cannot be known for certain is taken to be right.
+A gradient is right if the sum of the replicas' gradients is that of one device. Three mistakes make it n times as large, and each
+leaves a mark in the trace: the loss is a mean over one replica's rows, all replicas get the same rows, or a gradient that is
+already summed is summed again. Dividing by the number of replicas (in the loss, in the gradient or after the sum) corrects each of
+them, so nothing is reported where that may have been done. Whatever cannot be known for certain is taken to be right.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from ._search import Search, sums_over_replicas
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """A ``compute_average_loss`` in the traced function: its rows on this replica, the count that it was given, and its line."""
+    """One ``compute_average_loss`` in the traced function: its rows on this replica, the count that was passed, and its line."""
 
     num_rows: int
     global_batch_size: int
@@ -29,7 +29,7 @@ class Count:
 
 
 def find(jaxpr: jex.Jaxpr, inputs: Sequence[Input], counts: Sequence[Count], num_replicas: int) -> list[Finding]:
-    """The mistakes in a replica function's trace, whose `inputs` are one for each input variable."""
+    """The mistakes in a replica function's trace; `inputs` describes each of its input variables."""
     wrong = _wrong_counts(jaxpr, inputs, counts, num_replicas)
     graph = Graph(jaxpr)
     if not any(map(sums_over_replicas, graph.nodes)):
@@ -40,7 +40,7 @@ def find(jaxpr: jex.Jaxpr, inputs: Sequence[Input], counts: Sequence[Count], num
 
 
 def tell(findings: Sequence[Finding], told: set[Any], *, strict: bool) -> None:
-    """Warn of each line once; raise ReductionError for the first if `strict`."""
+    """Warn about each line once, or raise ReductionError for the first one if `strict` is true."""
     for finding in findings:
         file, number = finding.line or ("<unknown>", 1)
         if strict:

@@ -1,9 +1,9 @@
-"""Which values are the same in the traces of replicas that were traced one by one.
+"""Which values are the same on all replicas, if each replica was traced by itself.
 
-Python code sees the sizes of a replica's rows: it may compute something else on each replica without reading a row. So it is not
-enough that a value was made of nothing that varies (``_varying.py``): all replicas must have made it of the same things in the same
-way. Values are numbered by what they are: two have one number if the same operations made them of the same inputs, constants and
-answers of exchanges. What may differ, or of which that is not known, has a number of its own.
+Python code sees how many rows a replica has, so it may compute something else on each replica without reading a row. It is
+therefore not enough that a value was computed from nothing that varies (``_varying.py``): all replicas must have computed it from
+the same things in the same way. Each value gets a number, and two values have the same number if the same operations computed them
+from the same inputs, constants and results of exchanges. A value that may differ gets a number of its own.
 """
 
 import itertools
@@ -25,7 +25,7 @@ class Numbering:
     """Numbers the results of several replicas' traces, so that equal numbers mean equal values.
 
     Args:
-        programs: the traces.
+        programs: The traces of the replicas.
     """
 
     def __init__(self, programs: Sequence[jex.ClosedJaxpr]):
@@ -38,7 +38,7 @@ class Numbering:
         self._depth = 0  # of loops in loops
 
     def results(self, program: jex.ClosedJaxpr, varying: Sequence[bool]) -> list[int]:
-        """The numbers of what one replica's trace returns. `varying` says which of its inputs the replicas do not share."""
+        """The numbers of the results of one replica's trace; `varying` says which of its inputs differ between the replicas."""
         self._exchanges = 0
         inputs = [self.fresh() if differs else self.input(i) for i, differs in enumerate(varying)]
         return self._walk(program.jaxpr, program.consts, inputs)
@@ -54,13 +54,13 @@ class Numbering:
         return number
 
     def fresh(self) -> int:
-        """The number of a value of which nothing is known."""
+        """A new number, for a value about which nothing is known."""
         number = next(self._next)
         self._differing.add(number)
         return number
 
     def _constant(self, value: Any) -> int:
-        if id(value) in self._shared or isinstance(value, Tracer):  # a tracer: of the program around, which is alive
+        if id(value) in self._shared or isinstance(value, Tracer):  # a tracer belongs to the enclosing program, which is alive
             return self._number(("object", id(value)))
         return self._number(("constant", self._reader.array(value)))
 
@@ -79,7 +79,7 @@ class Numbering:
     def _equation(self, eqn: jex.JaxprEqn, inputs: list[int], varying: Varying) -> list[int]:
         if eqn.primitive is own_p or _changes_nothing(eqn):
             return inputs
-        if eqn.primitive is gradient_p:  # depends on the way from its sources to its target, not on these alone
+        if eqn.primitive is gradient_p:  # depends on the path from its sources to its target, not only on these
             return [self.fresh() for _ in eqn.outvars]
         if eqn.primitive in (sync_p, exchange_p):
             index, self._exchanges = self._exchanges, self._exchanges + 1
@@ -95,7 +95,7 @@ class Numbering:
         return [self.fresh() if varying(v) else self._number(key) for v, key in zip(eqn.outvars, keys, strict=True)]
 
     def _keys(self, eqn: jex.JaxprEqn, inputs: list[int], varying: Varying) -> list[Any]:
-        """What each result of an equation is."""
+        """What identifies each result of an equation."""
         name, params = eqn.primitive.name, eqn.params
         if name == "cond":
             branches = [self._walk(branch.jaxpr, branch.consts, inputs[1:]) for branch in params["branches"]]
@@ -127,13 +127,13 @@ class Numbering:
         return [("while", i, goes_on, _system(inputs[k:], made, reached[i] | asked)) for i in range(len(made))]
 
     def _carries(self, outvars: Sequence[Any], varying: Varying) -> list[int]:
-        """What a loop carries, as its body sees it."""
+        """The values that a loop carries, as its body sees them."""
         return [self.fresh() if varying(v) else self._number(("carry", self._depth, i)) for i, v in enumerate(outvars)]
 
     def _body(
         self, body: jex.ClosedJaxpr, consts: Sequence[int], carries: Sequence[Any], rows: Sequence[int], varying: Varying
     ) -> tuple[list[int], list[set[int]]]:
-        """What the body of a loop makes, and which of the values that it carries reach each of these, sooner or later."""
+        """The results of a loop's body, and which of the carried values reach each of them in some iteration."""
         self._depth += 1
         made = self._walk(body.jaxpr, body.consts, [*consts, *self._carries(carries, varying), *rows])
         self._depth -= 1
@@ -147,7 +147,7 @@ class Numbering:
 
 
 def _reaching(body: jex.Jaxpr, start: int, count: int) -> list[set[int]]:
-    """For each result: which of `count` inputs from `start` on reach it."""
+    """For each result, which of the `count` inputs from `start` on reach it."""
     found: list[set[int]] = [set() for _ in body.outvars]
     for k in range(count):
         outputs = Varying(body, [i == start + k for i in range(len(body.invars))]).outputs
@@ -157,12 +157,12 @@ def _reaching(body: jex.Jaxpr, start: int, count: int) -> list[set[int]]:
 
 
 def _system(start: Sequence[int], made: Sequence[int], reached: set[int]) -> tuple[Any, ...]:
-    """How the values that a loop carries begin and go on."""
+    """How the values that a loop carries start, and how each iteration computes them."""
     return tuple((i, start[i], made[i]) for i in sorted(reached))
 
 
 def _changes_nothing(eqn: jex.JaxprEqn) -> bool:
-    """Whether an equation makes a weakly typed value a value of the same type."""
+    """Whether an equation only makes a weakly typed value strongly typed."""
     return eqn.primitive.name == "convert_element_type" and _dtype(eqn.invars[0]) == _dtype(eqn.outvars[0])
 
 

@@ -1,8 +1,8 @@
-"""Follows gradients through a traced replica function, to the sums over the replicas and on to what they update.
+"""Follows gradients through a traced replica function to the sums over the replicas, and on to what they update.
 
-What is known of each value is worked out from what is known of those that it was computed from, equation by equation. A cause (why
-a gradient is too large) begins where the mistake is, and is forgotten where a number that may be that of the replicas divides. It
-counts once something was updated with it.
+What is known about a value follows, equation by equation, from what is known about the values that it was computed from. A cause
+(why a gradient is too large) begins where the mistake is, and is dropped where something is divided by what may be the number of
+replicas. It is reported once something is updated with the gradient.
 """
 
 import dataclasses
@@ -18,22 +18,22 @@ from ._causes import Again, Cause, Finding, Input, Mean, Shared
 
 # The name of the part of a program in which an optimizer sums gradients over the replicas.
 GRADIENTS = "replicant_sum_of_gradients"
-# The name of the division in compute_average_loss, whose count is checked by itself.
+# The name of the division in compute_average_loss, whose count is checked separately.
 AVERAGE = "replicant_average_loss"
 
 
 @dataclasses.dataclass
 class _State:
-    """What is known of a value."""
+    """What is known about a value."""
 
     differs: bool = False
     gradient: bool = False  # of a loss, or computed from one
-    means: frozenset[Mean] = frozenset()  # that made this gradient as large as that of a whole batch
+    means: frozenset[Mean] = frozenset()  # means over rows, which make this gradient as large as that of a whole batch
     scaled: bool = False  # perhaps divided by the number of replicas
     agreed: bool = False  # a gradient that was combined over the replicas
     summed: frozenset[Cause] = frozenset()  # why it is too large, after the sum over the replicas
-    applied: frozenset[Cause] = frozenset()  # of those, by what something was updated
-    seed: bool = False  # in the backward pass: computed from written numbers alone
+    applied: frozenset[Cause] = frozenset()  # those with which something was updated
+    seed: bool = False  # in the backward pass, and computed only from literal numbers
     rows: frozenset[Input] = frozenset()  # whose rows lie along axis 0
 
 
@@ -43,7 +43,7 @@ def sums_over_replicas(node: Node) -> bool:
 
 
 class Search:
-    """All that is known of the values of one graph, whose inputs are of these kinds."""
+    """What is known about the values of one graph, given the kinds of its inputs."""
 
     def __init__(self, graph: Graph, inputs: Sequence[Input], num_replicas: int):
         self._graph = graph
@@ -57,7 +57,7 @@ class Search:
         self._any_own = any(x.differs and x.argument for x in inputs)
         gradients = {v.shape for node in graph.nodes if node.name in SUMS for v in self._leaves(node)}
         for value, kind in zip(graph.inputs, inputs, strict=True):
-            # Parameters are arguments too, in programs without variables; their gradients have their shapes.
+            # In programs without variables, parameters are arguments too; they have the shapes of their gradients.
             batch = kind.argument is not None and value.shape != () and (kind.differs or value.shape not in gradients)
             if batch and (kind.differs or not self._any_own):
                 self._global_sizes.add(value.shape[0] * num_replicas)
@@ -75,7 +75,7 @@ class Search:
             self._enter(node)
         applied = frozenset().union(*(self._state(value).applied for value in self._graph.outputs))
         found = {cause.finding(self._n): cause for cause in applied}
-        # A gradient that is the same on all replicas is too large for one reason, whatever its loss is.
+        # A gradient that is the same on all replicas is too large for that reason alone, whatever its loss is.
         whole = [finding for finding, cause in found.items() if not isinstance(cause, Mean)]
         return sorted(whole or found, key=lambda finding: finding.line or ("", 0))
 
@@ -124,14 +124,14 @@ class Search:
         return new
 
     def _scale(self, node: Node, state: _State, divisor: float) -> None:
-        """Take note of a written factor: it may be the number of replicas."""
+        """Take a literal factor into account, which may be the number of replicas."""
         if state.summed and self._is_count(divisor, exactly=True):
             state.summed = frozenset()
         if state.agreed and self._is_count(divisor, exactly=True):
             state.agreed = False
-        # In the midst of the backward pass numbers are those of the model.
+        # In the middle of the backward pass, the numbers belong to the model.
         linear = state.seed or (state.gradient and not node.backward)
-        # Gradients are multiplied with learning rates such as 0.1, which are not meant as one tenth of something.
+        # Gradients are multiplied by learning rates such as 0.1, which do not stand for a division by ten.
         exactly = node.name == "mul" and not node.backward
         if linear and not state.summed and self._is_count(divisor, exactly=exactly):
             state.scaled, state.means = True, frozenset()
@@ -143,7 +143,7 @@ class Search:
         return abs(whole) == self._n or (not exactly and whole != 0 and whole % self._n == 0)
 
     def _hides_a_factor(self, node: Node, states: list[_State]) -> bool:
-        """Whether a gradient, or what becomes one, is scaled by a number that is only known when the program runs."""
+        """Whether a gradient, or what becomes one, is scaled by a number that is known only when the program runs."""
         if node.name not in ("mul", "div"):
             return False
         for state, other in ((states[0], node.inputs[1]), (states[-1], node.inputs[0])):
@@ -153,7 +153,7 @@ class Search:
         return False
 
     def _is_of_variables(self, value: Value) -> bool:
-        """Whether it was computed from variables and written numbers alone: a schedule, a scale of the loss."""
+        """Whether it was computed only from variables and literal numbers, such as a schedule or a loss scale."""
         if id(value) not in self._constant:
             self._constant[id(value)] = not any(self._is_foreign(x) for x in ancestors([value]))
         return self._constant[id(value)]
@@ -199,7 +199,7 @@ class Search:
         return True
 
     def _mean_here(self, node: Node, value: Operand, divisor: float) -> Mean | None:
-        """The mean over rows that this division makes."""
+        """The mean over rows that this division computes."""
         if divisor <= 1 or (total := self._row_sum(value)) is None:
             return None
         whose = self._state(total.inputs[0]).rows
@@ -208,7 +208,7 @@ class Search:
         sizes = [total.inputs[0].shape[axis] for axis in total.eqn.params["axes"]]
         rows, along = total.inputs[0].shape[0], math.prod(sizes)
         size = next((k for k in (along, rows, self._elements(total)) if abs(divisor - k) < 1e-4 * k), 1)
-        # As many as the whole batch has rows: perhaps a mean of n columns, but it may as well be the right count.
+        # The rows of the whole batch: perhaps the size of a mean over n columns, but just as likely the right count.
         if rows <= 1 or size <= 1 or size in self._global_sizes or AVERAGE in str(node.eqn.source_info.name_stack):
             return None
         return Mean(node, size, whose)
@@ -227,7 +227,7 @@ class Search:
 
     @staticmethod
     def _elements(total: Node) -> int:
-        """How many numbers were added up, by sums in a row."""
+        """How many numbers were added up by consecutive sums."""
         size, value = 1, total.outputs[0]
         while value.maker is not None and value.maker.name in ("reduce_sum", "reshape", "convert_element_type"):
             node = value.maker
@@ -249,21 +249,21 @@ class Search:
         return _State(differs=differs, gradient=True, means=frozenset(walk.means), scaled=walk.scaled)
 
     def mean_at(self, node: Node) -> Mean | None:
-        """The mean that this division was found to make."""
+        """The mean that this division was found to compute."""
         return self._sites.get(id(node))
 
     def divides_by_replicas(self, divisor: float) -> bool:
-        """Whether a factor of a loss may be there for the number of replicas."""
+        """Whether a factor of a loss may stand for the number of replicas."""
         return self._is_count(divisor, exactly=False)
 
     def is_known_factor(self, x: Operand) -> bool:
-        """Whether a factor of a loss cannot be there for the number of replicas."""
+        """Whether a factor of a loss cannot stand for the number of replicas."""
         return isinstance(x, Value) and math.prod(x.shape) == 1 and self._is_of_variables(x)
 
     # Sums over replicas.
 
     def _leaves(self, node: Node) -> list[Value]:
-        """What is summed: what was put together in one vector is taken apart."""
+        """The values that are summed; those that were packed into one vector are listed one by one."""
         leaves, todo = [], [x for x in node.inputs if isinstance(x, Value)]
         while todo:
             value = todo.pop()
@@ -304,7 +304,7 @@ class Search:
         return frozenset(found)
 
     def _accumulator(self, leaf: Value) -> str | None:
-        """The variable that a value to be summed was read from, if its value is combined over the replicas already."""
+        """The variable that a summed value was read from, if the variable was already combined over the replicas."""
         for x in ancestors([leaf]):
             kind = self._of.get(id(x))
             if kind is not None and kind.accumulates:
@@ -312,11 +312,11 @@ class Search:
         return None
 
     def _shared_rows(self, gradient: Value) -> Shared | None:
-        """The sum over rows of an array, the same on all replicas, behind this gradient."""
+        """The sum, behind this gradient, over rows of an array that is the same on all replicas."""
         behind = list(ancestors([gradient]))
         makers = [x.maker for x in behind if x.maker is not None]
         used = frozenset().union(*(self._state(x).rows for x in behind if x.maker is None))
-        lines = {node.line for node in makers if node.backward}  # of what is differentiated, by jax.grad
+        lines = {node.line for node in makers if node.backward}  # of what jax.grad differentiates
         for node in [*makers, *[node for node in self._graph.nodes if lines and node.line in lines]]:
             if node.name == "reduce_sum" and not node.backward and 0 in node.eqn.params["axes"]:
                 whose = [kind for kind in self._state(node.inputs[0]).rows & used if not kind.differs]
@@ -326,7 +326,7 @@ class Search:
 
 
 class _Walk:
-    """From a tape's target back to the means that it is a multiple of."""
+    """Walks from a tape's target back to the means that it is a multiple of."""
 
     def __init__(self, search: Search):
         self._search = search
@@ -367,7 +367,7 @@ class _Walk:
         elif node.name == "mul" and self._search.is_known_factor(a):
             todo.append((b, mean))
         elif math.prod(a.shape) == 1 or math.prod(b.shape) == 1:
-            self.scaled = True  # by a number that is only known when the program runs
+            self.scaled = True  # by a number that is known only when the program runs
         else:
             self._keep(mean)
 
@@ -377,6 +377,6 @@ class _Walk:
 
 
 def _origin(node: Node) -> Any:
-    """Where the user's code made an equation; the same for one of the backward pass that belongs to it."""
+    """Where an equation comes from in the user's code; its counterpart in the backward pass has the same origin."""
     factor = node.factor()
     return node.line, factor and round(factor[1], 3)

@@ -1,4 +1,4 @@
-"""What runs around a compiled program: how it is started without a deadlock, kept on disk, and watched.
+"""What surrounds a compiled program: it is started without a deadlock, kept on disk, and watched.
 
-Below every room that compiles. It knows nothing of replicas.
+Everything that compiles uses this folder, which itself knows nothing about replicas.
 """

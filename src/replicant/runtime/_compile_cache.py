@@ -1,7 +1,7 @@
-"""Compiled programs are kept on disk, so that a program's second start need not compile them again.
+"""Keeps compiled programs on disk, so that the second start of a program need not compile them again.
 
-JAX has the cache; here is where it lies, that nobody else can write to it, and that it neither grows without end nor keeps what a
-killed process wrote half. A cache that the user configured is left alone.
+The cache itself belongs to JAX. This file chooses its folder, makes sure that nobody else can write to it, limits its size, and
+removes entries that a killed process has left incomplete. A cache that the user has configured is left alone.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ SWITCH = "REPLICANT_COMPILATION_CACHE"
 MAX_BYTES = 1 << 30
 _ENTRY = "-cache"
 _STAMP = "checked"
-_NOBODY = 65534  # stands for users that a container does not know, such as the owner of / outside of it
+_NOBODY = 65534  # stands for users that a container does not know, such as the owner of / outside it
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
@@ -31,7 +31,9 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 class CompileCache:
     """Where compiled programs are kept, or why they are not.
 
-    folder: their directory; None if there is none of ours. reason: in words.
+    Args:
+        folder: The folder with the programs, or None if Replicant keeps none.
+        reason: The reason, in words.
     """
 
     folder: Path | None
@@ -42,11 +44,11 @@ _current = [CompileCache(None, "not configured yet")]
 
 
 def compile_cache() -> CompileCache:
-    """Where compiled programs are kept between runs, or why they are not.
+    """Report where compiled programs are kept between runs, or why they are not.
 
-    They lie in a folder of the user's, for these versions and this kind of processor, of at most 1 GB; a second start of a program
-    need not compile. REPLICANT_COMPILATION_CACHE=0 turns that off, another value is the folder to use. A cache that JAX was told to
-    use is left as it is.
+    They are in a folder of the user, for these versions and this kind of processor, which has at most 1 GB. So the second start of
+    a program need not compile. REPLICANT_COMPILATION_CACHE=0 turns this off, and any other value is the folder to use. If JAX was
+    told to use another cache, that is left as it is.
 
     >>> import replicant
     >>> replicant.compile_cache().reason  # the tests keep nothing
@@ -56,7 +58,10 @@ def compile_cache() -> CompileCache:
 
 
 def configure() -> None:
-    """Turn JAX's cache of compiled programs on, unless the user has configured it or said no. Before the first compilation."""
+    """Turn on JAX's cache of compiled programs, unless the user has configured it or turned it off.
+
+    This must be called before the first compilation.
+    """
     _current[0] = _configured(os.environ)
 
 
@@ -64,7 +69,7 @@ def _configured(environ: Mapping[str, str]) -> CompileCache:
     wish = environ.get(SWITCH, "")
     if wish == "0":
         return CompileCache(None, f"{SWITCH}=0")
-    config: Any = jax.config  # its options are not known to type checkers
+    config: Any = jax.config  # type checkers do not know its options
     if config.jax_compilation_cache_dir is not None:
         return CompileCache(None, f"JAX's own setting is used: {config.jax_compilation_cache_dir}")
     try:
@@ -78,7 +83,7 @@ def _configured(environ: Mapping[str, str]) -> CompileCache:
 
 
 def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """A folder of the user's, for these versions and this kind of processor."""
+    """The default folder of the user, for these versions and this kind of processor."""
     if sys.platform == "darwin":
         base = _home() / "Library" / "Caches"
     else:
@@ -89,18 +94,23 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def _home() -> Path:
     try:
         return Path.home()
-    except RuntimeError as error:  # as in many containers: HOME is not set, and the system does not know this user
+    except RuntimeError as error:  # in many containers, HOME is not set and the system does not know this user
         raise FileNotFoundError(f"this user has no home directory: set HOME, or {SWITCH} to a folder") from error
 
 
 def _prepared(folder: Path) -> Path:
-    """`folder`, made if it is not there, without the links on the way to it.
+    """Make `folder` if it does not exist, and clean it up.
 
-    Raises OSError if it cannot be made, PermissionError if others could put something there: it is run as machine code.
+    Returns:
+        The folder, with links resolved.
+
+    Raises:
+        OSError: If the folder cannot be made.
+        PermissionError: If others could write to it, because its contents are run as machine code.
     """
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
-    folder = folder.resolve()  # what is checked below is what is used, whatever somebody does to a link later
+    folder = folder.resolve()  # so that what is checked below is what is used, even if somebody changes a link later
     state = folder.stat()
     if hasattr(os, "getuid"):
         if state.st_uid != os.getuid() or state.st_mode & 0o022:
@@ -115,40 +125,44 @@ def _prepared(folder: Path) -> Path:
 
 
 def _require_own_way(folder: Path) -> None:
-    """Raise PermissionError if somebody else could put another folder in the place of this one or of one that it lies in."""
+    """Check that nobody else can replace a folder, or one of the folders above it.
+
+    Raises:
+        PermissionError: If somebody else can.
+    """
     for parent in folder.parents:
         state = parent.stat()
         if state.st_mode & stat.S_IWOTH and not state.st_mode & stat.S_ISVTX:
-            raise PermissionError(f"{parent} has mode {state.st_mode & 0o777:o}: others could replace what lies in it")
+            raise PermissionError(f"{parent} has mode {state.st_mode & 0o777:o}: others could replace what is in it")
         if state.st_uid not in (0, os.getuid(), _NOBODY):
-            raise PermissionError(f"{parent} belongs to user {state.st_uid}, who could replace what lies in it")
+            raise PermissionError(f"{parent} belongs to user {state.st_uid}, who could replace what is in it")
 
 
 def _entries(folder: Path) -> list[tuple[float, int, Path]]:
-    """When each entry was written or last read, its size, and its path."""
+    """The entries, each with the time when it was written or last read, its size and its path, oldest first."""
     found = []
     with os.scandir(folder) as items:
         for item in items:
             if item.name.endswith(_ENTRY):
-                with contextlib.suppress(OSError):  # another process has just removed it, or it cannot be read at present
+                with contextlib.suppress(OSError):  # another process has just removed it, or it cannot be read now
                     state = item.stat()
                     found.append((max(state.st_mtime, state.st_atime), state.st_size, Path(item.path)))
     return sorted(found)
 
 
 def _drop_broken(folder: Path, entries: list[tuple[float, int, Path]]) -> None:
-    """Remove what a process that was killed wrote half; only entries younger than the last look are looked at."""
+    """Remove entries that a killed process has left incomplete. This checks only entries that are newer than the last check."""
     stamp = folder / _STAMP
     last = stamp.stat().st_mtime if stamp.exists() else 0.0
     for _, _, path in entries:
-        with contextlib.suppress(OSError):  # as above; JAX says so if it cannot read what it needs
+        with contextlib.suppress(OSError):  # as above; JAX reports what it needs and cannot read
             if path.stat().st_mtime >= last - 1 and not _whole(path.read_bytes()):
                 path.unlink(missing_ok=True)
     stamp.touch()
 
 
 def _whole(packed: bytes) -> bool:
-    if packed.startswith(_ZSTD):  # JAX uses zstandard where that is installed; its reader says itself what is broken
+    if packed.startswith(_ZSTD):  # JAX uses zstandard if it is installed, whose reader itself reports what is broken
         return len(packed) > len(_ZSTD)
     unpacker = zlib.decompressobj()
     try:

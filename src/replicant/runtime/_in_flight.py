@@ -1,9 +1,10 @@
-"""Starting compiled programs without ever deadlocking, and without losing their results.
+"""Starts compiled programs without deadlocks, and without losing their results.
 
-On CPU, programs that exchange between virtual devices hold threads of one pool while they wait for each other: too many in flight
-and none can finish (XLA aborts after a minute). So at most ``_MAX_IN_FLIGHT`` are started before the oldest must have ended; it
-costs nothing, since a device computes one program at a time anyway. One lock keeps all devices' queues in the same order when
-several threads start programs, and makes each program's reading and writing of variables one act.
+On CPUs, programs that exchange data between virtual devices occupy threads of a shared pool while they wait for each other. If
+there are too many, none of them can finish, and XLA aborts after a minute. So at most ``_MAX_IN_FLIGHT`` programs are started
+before the oldest must have ended. This costs nothing, because a device computes one program at a time anyway. One lock keeps the
+queues of all devices in the same order if several threads start programs, and makes reading and writing a program's variables one
+atomic step.
 """
 
 import collections
@@ -23,28 +24,32 @@ _in_flight: collections.deque[Any] = collections.deque()
 
 
 class State(Protocol):
-    """Where a program's state is kept, of which it has overwritten the old values."""
+    """The place that keeps a program's state, whose old values the program has overwritten."""
 
     def store(self, values: Sequence[Any], /) -> None:
-        """Keep the new values."""
+        """Store the new values."""
         ...
 
     def take_back(self) -> None:
-        """Undo what an interrupted `store` has left half done, so that it may be done again."""
+        """Undo what an interrupted `store` has left incomplete, so that it can be done again."""
         ...
 
 
 def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | None = None) -> Any:
-    """Start ``program(*args)`` and return its results, which need not be there yet.
+    """Start ``program(*args)`` and return its results, which may still be computed.
 
     Args:
-        program: returns an array, or a tuple that begins with one: it is there once the program has ended.
-        args: its inputs. Those that it is given for good must be read under `lock`.
-        bounded: whether too many such programs at a time wait for each other for ever.
-        state: keeps the last of the program's results. It does so even if Ctrl-C arrives while the program starts: the program has
-            consumed its donated inputs, so what it makes of them is nowhere else.
+        program: The program. It returns an array, or a tuple that begins with one, which is ready once the program has ended.
+        *args: The inputs of the program. Inputs that it consumes must be read under `lock`.
+        bounded: Whether to limit the number of such programs in flight, because too many of them would wait for each other forever.
+        state: Stores the last of the program's results, even if Ctrl-C arrives while the program starts. They must not be lost,
+            because the program has consumed its donated inputs.
 
-    Raises WorkerLostError if a program failed because another worker is gone.
+    Returns:
+        What the program returns.
+
+    Raises:
+        WorkerLostError: If a program failed because another worker is gone.
     """
     box: list[Any] = []
     with lock:
@@ -54,7 +59,7 @@ def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | 
             if box and state is not None:
                 try:
                     state.store(box[0][-1])
-                except KeyboardInterrupt:  # store all, and each change once
+                except KeyboardInterrupt:  # store everything, and each change only once
                     state.take_back()
                     state.store(box[0][-1])
                     raise
@@ -62,7 +67,7 @@ def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | 
 
 
 def _start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, bounded: bool) -> None:
-    """Put what the program returns into `box`: `extend` stores it before Python looks at signals again."""
+    """Put what the program returns into `box`. `extend` stores it before Python handles signals again."""
     _heartbeat.beat()
     _memory.note()
     if not bounded:
@@ -79,13 +84,13 @@ def _start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, 
 
 
 def forget() -> None:
-    """Wait for nothing that was started: its devices are gone."""
+    """Forget all programs in flight, because their devices are gone."""
     _in_flight.clear()
 
 
 @contextmanager
 def _workers_explained() -> Iterator[None]:
-    """What fails where several workers compute together, fails because of one of them: ask what is known."""
+    """Turn the error of a program of several workers into one that says what is known about the worker that caused it."""
     world = _bootstrap.world()
     if world is None:
         yield

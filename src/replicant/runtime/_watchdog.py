@@ -1,8 +1,8 @@
-"""``Watchdog``: a step that takes too long says where it stands, and may be ended.
+"""``Watchdog`` reports where a step hangs that takes too long, and can end it.
 
-Steps are told by assignments alone, so they cost nothing and wait for nothing. A thread looks at the clock when the next deadline
-can have passed. Nothing that hangs may stop it: it reads the stacks, not the source files, and leaves writing to another thread,
-for which it does not wait long.
+Noting a step only assigns attributes, so it costs nothing and waits for nothing. A thread looks at the clock when the next deadline
+can have passed. Nothing that hangs may stop this thread: it reads the stacks but not the source files, and leaves writing to
+another thread, for which it waits only a short time.
 """
 
 import contextlib
@@ -22,37 +22,37 @@ from ..errors import ArgumentError, ClusterError, ContextError, StepTimeoutError
 
 _FIRST_STEP_FACTOR = 10.0
 _LEAST_FIRST_STEP = 600.0
-_CHECKS = 4  # per deadline, while there is no step or one that is too long
-_SECONDS_TO_WRITE = 5.0  # a report; a file system or a pipe may hang, too
+_CHECKS = 4  # per deadline, while there is no step or the step takes too long
+_SECONDS_TO_WRITE = 5.0  # to wait for a report to be written, because a file system or a pipe may hang, too
 _SECONDS_TO_STOP = 10.0
-_COMPILER = os.path.join("jax", "_src", "compiler.py")  # noqa: PTH118 - the end of a path, in the system's spelling
-_SIGNAL = getattr(signal, "SIGURG", None)  # ignored unless asked for, and interrupts what the main thread waits for
+_COMPILER = os.path.join("jax", "_src", "compiler.py")  # noqa: PTH118 - the end of a path, with the system's separators
+_SIGNAL = getattr(signal, "SIGURG", None)  # by default it is ignored; with a handler, it interrupts waits of the main thread
 
-EXIT_CODE = 75  # EX_TEMPFAIL: it failed, and may work when it is tried again
+EXIT_CODE = 75  # EX_TEMPFAIL: the program failed, and may succeed if it is run again
 
 
 class Watchdog:
-    """Says what every thread does when a step takes too long, and ends the program, or the step, if it takes much too long.
+    """Reports what every thread does when a step takes too long, and can end the program or the step.
+
+    There are two ways to use it in a ``with`` block. If you call ``beat()`` at the end of each step, the clock runs from beat to
+    beat. If you write ``with watchdog.step():``, the clock runs only inside this block, and from the start to the first step. In
+    ``fit``, use ``replicant.keras.callbacks.StepWatchdog``.
 
     Args:
-        step_seconds: a step that takes longer is reported, once: which worker, which step, and the stack of every thread.
-        first_step_seconds: the same for the first step, and for any step in which JAX is compiling; by default ten times
-            `step_seconds`, at least 600.
-        abort_seconds: a step that takes longer is ended; it must be more than `step_seconds`. Steps with the longer deadline get as
-            much longer before they are ended. None: never.
-        on_abort: ``"exit"`` ends the process at once with `exit_code`, wherever it hangs, so that a launcher starts it again;
-            ``"raise"`` raises StepTimeoutError in the main thread, which works wherever Python waits (input, locks, sleep), but
-            not while a device computes.
-        exit_code: 75 means a failure that may pass (EX_TEMPFAIL).
-        file: where reports are appended; None: standard error.
-
-    In a ``with`` there are two ways to use it. With ``beat()`` at the end of each step the clock runs from beat to beat. With
-    ``with watchdog.step():`` it runs only inside of that, and from entering to the first step. In ``fit`` use
-    ``replicant.keras.callbacks.StepWatchdog``.
+        step_seconds: A step that takes longer is reported once: the worker, the step, and the stack of every thread.
+        first_step_seconds: The same for the first step, and for any step in which JAX is compiling. By default ten times
+            `step_seconds`, but at least 600.
+        abort_seconds: A step that takes longer is ended. It must be more than `step_seconds`. Steps with the longer deadline get
+            the same additional time before they are ended. By default steps are never ended.
+        on_abort: ``"exit"`` ends the process at once with `exit_code`, wherever it hangs, so that a launcher can start it again.
+            ``"raise"`` raises StepTimeoutError in the main thread. This works wherever Python waits (input, locks, sleep), but not
+            while a device computes.
+        exit_code: The exit code of ``"exit"``. The default, 75, means a temporary failure (EX_TEMPFAIL).
+        file: The file to which reports are appended. By default standard error.
 
     Raises:
-        ArgumentError: for times that are not positive or contradict each other, or an unknown `on_abort`.
-        ContextError: on entering, with ``on_abort="raise"`` outside of the main thread, or twice.
+        ArgumentError: If times are not positive or contradict each other, or if `on_abort` is not known.
+        ContextError: When it starts, if it is already watching, or with ``on_abort="raise"`` outside the main thread.
 
     >>> import replicant
     >>> with replicant.Watchdog(step_seconds=60, abort_seconds=600) as watchdog:
@@ -84,32 +84,42 @@ class Watchdog:
         self._file = None if file is None else Path(file)
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
-        self._clock: tuple[int, float, bool, str] | None = None  # step, when it began, whether it is a first one, what it is called
+        self._clock: tuple[int, float, bool, str] | None = None  # step, when it began, whether it is a first one, its name
         self._num_steps = 0
         self._num_reports = 0
-        self._slow_step: int | None = None  # in which JAX was seen compiling
-        self._ended_step: int | None = None  # in which the main thread was told to raise
+        self._slow_step: int | None = None  # the step in which JAX was seen compiling
+        self._ended_step: int | None = None  # the step in which the main thread was told to raise
         self._before: Any = None
         self._who = ""
 
     @property
     def num_steps(self) -> int:
-        """Steps that have ended."""
+        """The number of steps that have ended."""
         return self._num_steps
 
     @property
     def num_reports(self) -> int:
-        """Steps that were reported."""
+        """The number of steps that were reported."""
         return self._num_reports
 
     def beat(self, name: str = "", *, first: bool = False) -> None:
-        """A step has ended, and the next one begins; `name`: what reports call it; `first`: it has the first step's deadline."""
+        """Note that a step has ended and the next one begins.
+
+        Args:
+            name: The name of the next step in reports.
+            first: Whether the next step has the deadline of a first step.
+        """
         self._num_steps += 1
         self._clock = (self._num_steps, time.monotonic(), first, name)
 
     @contextmanager
     def step(self, name: str = "", *, first: bool = False) -> Iterator[None]:
-        """One step; between this one and the next there is no deadline."""
+        """Watch one step. There is no deadline between this step and the next one.
+
+        Args:
+            name: The name of the step in reports.
+            first: Whether the step has the deadline of a first step.
+        """
         self._clock = (self._num_steps, time.monotonic(), first or self._num_steps == 0, name)
         try:
             yield
@@ -118,13 +128,17 @@ class Watchdog:
             self._num_steps += 1
 
     def pause(self) -> None:
-        """There is no deadline until the next beat or step."""
+        """Suspend the deadline until the next beat or step."""
         self._clock = None
 
     def start(self) -> None:
-        """Begin to watch, as entering a ``with`` does; the first step begins."""
+        """Begin to watch, as entering a ``with`` block does. The first step begins.
+
+        Raises:
+            ContextError: If it is already watching, or with ``on_abort="raise"`` outside the main thread.
+        """
         if self._thread is not None:
-            raise ContextError("Watchdog: it is watching already. Make one Watchdog per loop.")
+            raise ContextError("Watchdog: it is already watching. Make one Watchdog per loop.")
         if self._on_abort == "raise" and self._abort_seconds is not None:
             self._take_signal()
         self._who = _worker()
@@ -136,7 +150,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching; nothing happens if it does not."""
+        """Stop watching. Nothing happens if it is not watching."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -175,7 +189,7 @@ class Watchdog:
                 self._abort(clock, took)
 
     def _deadline(self, clock: tuple[int, float, bool, str]) -> float:
-        """How long the step may take."""
+        """The seconds that the step may take."""
         if not clock[2] and time.monotonic() - clock[1] >= self._seconds and self._slow_step != clock[0] and _is_compiling():
             self._slow_step = clock[0]
         return max(self._first_seconds, self._seconds) if clock[2] or self._slow_step == clock[0] else self._seconds
@@ -194,7 +208,7 @@ class Watchdog:
                 f"{self._abort_seconds:g}): leaving with exit code {self._exit_code}.\n"
             )
             os._exit(self._exit_code)
-        if self._ended_step != clock[0]:  # else it is on its way
+        if self._ended_step != clock[0]:  # otherwise the signal is on its way
             self._ended_step = clock[0]
             signal.pthread_kill(_required(threading.main_thread().ident), _required(_SIGNAL))
 
@@ -204,10 +218,10 @@ class Watchdog:
         writer.join(_SECONDS_TO_WRITE)
 
     def _write_now(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a report that nobody can take must not end the training
+        with contextlib.suppress(OSError):  # a report that cannot be written must not end the training
             data = text.encode(errors="replace")
             if self._file is None:
-                os.write(2, data)  # not sys.stderr: whoever hangs may hold its lock
+                os.write(2, data)  # not sys.stderr, because the thread that hangs may hold its lock
                 return
             with self._file.open("ab") as stream:
                 stream.write(data)
@@ -217,7 +231,7 @@ class Watchdog:
     def _take_signal(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise ContextError(
-                "Watchdog(on_abort='raise') must be entered in the main thread, where it raises; this is "
+                "Watchdog(on_abort='raise') must be entered in the main thread, where it raises. This thread is "
                 f"{threading.current_thread().name!r}. Train in the main thread, or use on_abort='exit'."
             )
         if _SIGNAL is None:
@@ -231,16 +245,16 @@ class Watchdog:
             if callable(self._before):
                 self._before(number, frame)
             return  # the step has ended in the meantime
-        self._clock = None  # what comes now is no step
+        self._clock = None  # there is no step any more
         raise StepTimeoutError(
             f"{self._who}: {_called(clock)} took more than {time.monotonic() - clock[1]:.1f} s (abort_seconds="
-            f"{self._abort_seconds:g}); what every thread did is in the report. Look there for what it waited for, or allow more "
-            "seconds."
+            f"{self._abort_seconds:g}). The report shows what every thread did. Look there for what the step waited for, or allow "
+            "more seconds."
         )
 
 
 def stacks() -> str:
-    """What every thread does, as text: the main thread first, the innermost call last."""
+    """Describe what every thread does, with the main thread first and the innermost call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
     found = sorted(sys._current_frames().items(), key=lambda item: (item[0] != main, item[0]))  # noqa: SLF001 - Python has no other name for it
@@ -275,7 +289,7 @@ def _called(clock: tuple[int, float, bool, str]) -> str:
 
 
 def _worker() -> str:
-    """Who this is, as far as the environment tells."""
+    """The name of this worker, as far as the environment says."""
     here = f"process {os.getpid()} on {platform.node()}"
     from ..cluster import detect
 
@@ -292,7 +306,7 @@ def _check(step_seconds: float, first_step_seconds: float, abort_seconds: float 
             raise ArgumentError(f"Watchdog: {name} must be a positive number of seconds. Received: {value}.")
     if abort_seconds is not None and not abort_seconds > step_seconds:
         raise ArgumentError(
-            f"Watchdog: abort_seconds must be more than step_seconds={step_seconds:g}, so that a report comes first. Received: "
+            f"Watchdog: abort_seconds must be more than step_seconds={step_seconds:g}, so that the report comes first. Received: "
             f"{abort_seconds}."
         )
     if on_abort not in ("exit", "raise"):

@@ -1,4 +1,4 @@
-"""What ``replicant doctor`` looks at: _facts about this machine, then the _selftest in processes that _runner starts and ends."""
+"""The checks of ``replicant doctor``: _facts about this machine, and the _selftest in processes that _runner starts and ends."""
 
 from ._facts import FACTS as FACTS
 from ._facts import look as look

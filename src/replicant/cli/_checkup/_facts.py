@@ -1,4 +1,4 @@
-"""Facts that can be had without starting JAX: versions, cores, settings, network, cluster."""
+"""The checks that do not start JAX: versions, cores, settings, network and cluster."""
 
 import os
 import platform
@@ -24,22 +24,22 @@ _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
 def look(environ: Environ = os.environ) -> Iterator[Result]:
-    """All facts, one after the other. A fact that cannot be had is a red line, not an error."""
+    """Yield all facts, one after the other. If a fact cannot be found out, that is a failed check, not an error."""
     for name, fact in FACTS.items():
         try:
             yield fact(environ)
         except (ReplicantError, OSError) as error:
-            yield Result(name, "fail", str(error), "put right what it names")
+            yield Result(name, "fail", str(error), "fix what the message names")
 
 
 def versions(_: Environ) -> Result:
-    """Versions of the libraries, and combinations of them that are known not to work."""
+    """Check the versions of the libraries, for combinations that are known not to work."""
     found = {name: version_of(name) for name in ("replicant", "jax", "jaxlib", "keras", "numpy")}
     return judge_versions(found | {name: v for name in _plugins() if (v := version_of(name))})
 
 
 def judge_versions(found: Mapping[str, str | None]) -> Result:
-    """What is wrong with these versions of jax, jaxlib, keras and JAX's plugins, if anything."""
+    """Judge these versions of jax, jaxlib, keras and JAX's plugins."""
     detail = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     jax, jaxlib, keras = (found.get(name) or "" for name in ("jax", "jaxlib", "keras"))
     if not jax or not jaxlib or not keras:
@@ -59,7 +59,7 @@ def judge_versions(found: Mapping[str, str | None]) -> Result:
             )
     for name, version, untried in (("jax", jax, UNTRIED_JAX), ("keras", keras, UNTRIED_KERAS)):
         if _short(version) >= untried:
-            return Result("versions", "warn", detail, f"{name} {version} is newer than what Replicant was tried with")
+            return Result("versions", "warn", detail, f"{name} {version} is newer than the versions that Replicant was tested with")
     return Result("versions", "ok", detail)
 
 
@@ -72,7 +72,7 @@ def _short(version: str) -> tuple[int, ...]:
 
 
 def version_of(name: str) -> str | None:
-    """The version of an installed distribution; None if it is not there."""
+    """The version of a distribution, or None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -80,19 +80,19 @@ def version_of(name: str) -> str | None:
 
 
 def python(_: Environ) -> Result:
-    """Python and the system."""
+    """Report the versions of Python and of the system."""
     return Result("python", "ok", f"{platform.python_version()} at {sys.executable}, {platform.platform()}")
 
 
 def backend(environ: Environ) -> Result:
-    """What Keras runs on."""
+    """Check that Keras runs on JAX."""
     value = environ.get("KERAS_BACKEND", "jax")
     remedy = f"KERAS_BACKEND={value}: unset it, or set it to jax, before Keras is imported"
     return Result("Keras backend", "ok", value) if value == "jax" else Result("Keras backend", "fail", value, remedy)
 
 
 def cores(environ: Environ) -> Result:
-    """Cores that this process may use, and threads of XLA's pool."""
+    """Check the cores that this process may use, and the threads of XLA's pool."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cpu_quota(Path("/sys/fs/cgroup/cpu.max"))
     limit = f", of which a quota leaves {quota:g}" if quota is not None and quota < usable else ""
@@ -101,21 +101,21 @@ def cores(environ: Environ) -> Result:
 
 
 def judge_threads(detail: str, environ: Environ) -> Result:
-    """Whether there are threads enough for the virtual devices that the environment asks for."""
+    """Judge whether there are enough threads for the virtual devices that the environment asks for."""
     match = _DEVICE_COUNT.search(environ.get("XLA_FLAGS", ""))
     devices = int(match[1]) if match else int(environ.get("JAX_NUM_CPU_DEVICES", "1"))
     threads = environ.get("NPROC", "")
     if devices > 1 and not (threads.isdigit() and int(threads) >= 2 * devices):
         remedy = (
-            f"strategies see to it, but JAX programs of your own that exchange between {devices} virtual devices need "
-            f"NPROC={4 * devices} or more, or they can wait for each other for ever"
+            f"strategies take care of this, but other JAX programs that exchange data between {devices} virtual devices need "
+            f"NPROC={4 * devices} or more, or the devices can wait for each other forever"
         )
         return Result("cores and threads", "warn", detail, remedy)
     return Result("cores and threads", "ok", detail)
 
 
 def _cpu_quota(file: Path) -> float | None:
-    """Cores' worth of time that Linux's control group grants; None if it does not say."""
+    """The number of cores that Linux's control group grants, or None if it sets no limit."""
     if not file.exists():
         return None
     quota, _, period = file.read_text().strip().partition(" ")
@@ -123,25 +123,25 @@ def _cpu_quota(file: Path) -> float | None:
 
 
 def cpu_kernels(_: Environ) -> Result:
-    """Which CPU kernels are on."""
+    """Check which CPU kernels are on."""
     status = kernels.status()
     shown = {name: state for name, state in status.kernels.items() if name in DEFAULT or state == "on"}
     off = [name for name, state in shown.items() if state != "on"]
     detail = ", ".join(f"{name} {state}" for name, state in shown.items())
-    remedy = "training on a CPU is slower without them; see docs/kernels.md" if off else ""
+    remedy = "training on a CPU is slower without them: see docs/kernels.md" if off else ""
     return Result("CPU kernels", "warn" if off else "ok", detail, remedy)
 
 
 def cache(_: Environ) -> Result:
-    """Where compiled programs are kept."""
+    """Check where compiled programs are kept."""
     found = compile_cache()
     if found.folder is None:
-        return Result("compile cache", "warn", found.reason, "every start compiles anew; see replicant.compile_cache")
+        return Result("compile cache", "warn", found.reason, "every start compiles everything again: see replicant.compile_cache")
     return Result("compile cache", "ok", str(found.folder))
 
 
 def xla_flags(environ: Environ) -> Result:
-    """Options of XLA and JAX in the environment; what Replicant has added itself stands apart."""
+    """Report the options of XLA and JAX in the environment, and separately what Replicant itself has added."""
     found = {name: value for name, value in sorted(environ.items()) if name == "XLA_FLAGS" or name.startswith(("JAX_", "LIBTPU_"))}
     own = f"{OPTION}={VALUE}"
     added = own in found.get("XLA_FLAGS", "").split()
@@ -152,16 +152,16 @@ def xla_flags(environ: Environ) -> Result:
 
 
 def network(_: Environ) -> Result:
-    """Network interfaces, and whether a port can be had on loopback."""
+    """Check the network interfaces, and that a port on loopback can be used."""
     names = ", ".join(name for _, name in socket.if_nameindex()) or "none"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    return Result("network", "ok", f"interfaces {names}; host name {socket.gethostname()}; port {port} on 127.0.0.1 could be bound")
+    return Result("network", "ok", f"interfaces {names}; host name {socket.gethostname()}; port {port} on 127.0.0.1 can be used")
 
 
 def cluster_variables(environ: Environ) -> Result:
-    """Who takes part, as Replicant understands the environment."""
+    """Check which processes take part, according to the environment."""
     found = cluster.detect(dict(environ))
     member = found.membership
     detail = f"{found.source}: process {member.process_id} of {member.num_processes}"
@@ -178,7 +178,7 @@ def cluster_variables(environ: Environ) -> Result:
                 "cluster",
                 "fail",
                 detail,
-                f"unset {', '.join(proxies)}, or name the coordinator in no_proxy: connections would hang",
+                f"unset {', '.join(proxies)}, or add the coordinator to no_proxy, because connections would hang",
             )
     return Result("cluster", "ok", detail)
 

@@ -1,4 +1,4 @@
-"""One line of the table."""
+"""The result of a check, which is one line of the table."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -9,11 +9,11 @@ class Result:
     """What a check found.
 
     Attributes:
-        name: of the check.
-        state: "ok"; "warn" for what may become a problem; "fail" for what does not work.
-        detail: what was found, in one line.
-        remedy: what to do; empty if nothing.
-        seconds: how long it took.
+        name: The name of the check.
+        state: "ok", "warn" for what may become a problem, or "fail" for what does not work.
+        detail: What the check found, in one line.
+        remedy: What to do, or an empty string if there is nothing to do.
+        seconds: How long the check took.
     """
 
     name: str
@@ -23,5 +23,5 @@ class Result:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as a dictionary, for JSON."""
         return asdict(self)

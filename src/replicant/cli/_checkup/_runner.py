@@ -1,4 +1,4 @@
-"""Start the self-test in a process of its own, give each check its time, and say what became of it."""
+"""Runs the self-test in its own process, with a time limit for each check, and reports what became of it."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from ._selftest import REMEDIES
 
 Environ = Mapping[str, str]
 
-# A program that is tested alone must not take itself for a part of the cluster that it is started in.
+# The self-test runs alone, and must not take itself for a part of the cluster in which it is started.
 _CLUSTER = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_", "TF_CONFIG", "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_")
 _ALSO = ("RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX", "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "MEGASCALE_NUM_SLICES")
 
@@ -24,13 +24,14 @@ _ALSO = ("RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX", "TPU_WORKER_HOSTNAMES", "
 def run_selftest(
     names: Sequence[str], deadline: float, environ: Environ = os.environ, command: Sequence[str] = ()
 ) -> Iterator[Result]:
-    """Run checks of the self-test, in order; each result as soon as it is there.
+    """Run checks of the self-test in order, and yield each result as soon as it is there.
 
     Args:
-        names: of the checks.
-        deadline: seconds that each may take; the process is killed then, and another one does the rest.
-        environ: of the processes. What describes a cluster is left out.
-        command: starts the process; names are appended. By default ours.
+        names: The names of the checks.
+        deadline: The seconds that each check may take. Then its process is killed, and another one does the rest.
+        environ: The environment of the processes. Variables that describe a cluster are left out.
+        command: The command that starts a process. The names are appended to it. By default it starts the self-test of this
+            package.
     """
     command = command or (sys.executable, "-m", f"{__package__}._selftest")
     done = 0
@@ -41,7 +42,7 @@ def run_selftest(
 
 
 def alone(environ: Environ) -> dict[str, str]:
-    """The environment without what describes a cluster, and without proxies."""
+    """The environment without the variables that describe a cluster, and without proxies."""
     return {
         name: value
         for name, value in environ.items()
@@ -50,7 +51,7 @@ def alone(environ: Environ) -> dict[str, str]:
 
 
 def _one_process(command: Sequence[str], names: Sequence[str], deadline: float, environ: Environ) -> Iterator[Result]:
-    """What one process has to say: a line of JSON per check. At least one result."""
+    """Run checks in one process, which prints a line of JSON per check. Yields at least one result."""
     with subprocess.Popen(  # noqa: S603 - our own program
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -73,7 +74,7 @@ def _one_process(command: Sequence[str], names: Sequence[str], deadline: float, 
                     if ended:
                         readers[1].join(deadline)
                     last = next((text.strip() for text in reversed(errors) if text and text.strip()), "")
-                    remedy = REMEDIES.get(name, "report it if a plain JAX program works here")
+                    remedy = REMEDIES.get(name, "if a plain JAX program works here, please report this")
                     yield Result(name, "fail", f"{how}: {last}" if last else how, remedy, seconds)
                     break
                 yield Result(name, **json.loads(line), seconds=seconds)
@@ -84,7 +85,7 @@ def _one_process(command: Sequence[str], names: Sequence[str], deadline: float, 
 
 
 def _next_line(lines: "queue.Queue[str | None]", deadline: float) -> str | None:
-    """The next line that is ours; None at the end or when time is up."""
+    """The next line of the self-test, or None at the end or when time is up."""
     until = time.monotonic() + deadline
     while (left := until - time.monotonic()) > 0:
         try:
@@ -97,7 +98,7 @@ def _next_line(lines: "queue.Queue[str | None]", deadline: float) -> str | None:
 
 
 def _ended(process: "subprocess.Popen[str]") -> bool:
-    """Whether it is just ending: its output has ended."""
+    """Whether a process ends within a second, now that its output has ended."""
     try:
         process.wait(timeout=1.0)
     except subprocess.TimeoutExpired:
@@ -112,6 +113,6 @@ def _read(stream: Iterable[str], put: Callable[[str | None], None]) -> None:
 
 
 def _kill(process: "subprocess.Popen[str]") -> None:
-    """End the process and those that it started."""
+    """Kill the process and those that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

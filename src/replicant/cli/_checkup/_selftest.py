@@ -1,6 +1,6 @@
-"""The self-test: small programs whose answers are known. A process of its own: ``python -m ..._selftest NAME...``.
+"""The self-test: small programs whose results are known. It runs in its own process: ``python -m ..._selftest NAME...``.
 
-Prints one line of JSON per check: state, detail and remedy.
+It prints one line of JSON per check, with state, detail and remedy.
 """
 
 import json
@@ -20,7 +20,7 @@ NUM_STEPS, BATCH = 20, 32
 
 
 def devices() -> tuple[str, str]:
-    """Which devices there are. Two virtual ones are made of a lone CPU, so that there is something to distribute over."""
+    """List the devices. A single CPU was divided into two virtual devices, so that there is something to distribute over."""
     import jax
 
     found = jax.local_devices()
@@ -30,17 +30,17 @@ def devices() -> tuple[str, str]:
 
 
 def all_reduce() -> tuple[str, str]:
-    """Replica i gives i + 1; the sum is known. Fused, and with replicas on devices of their own."""
+    """Sum i + 1 over all replicas i, once with fused replicas and once with each replica on its own device."""
     import jax.numpy as jnp
 
-    import replicant
+    from ... import get_replica_context
 
     for fused in (None, False):
         strategy = MirroredStrategy(fuse_replicas=fused)
         n = strategy.num_replicas_in_sync
 
         def step() -> Any:
-            context = replicant.get_replica_context()
+            context = get_replica_context()
             assert context is not None
             return context.all_reduce("SUM", jnp.ones((256,)) * (context.replica_id_in_sync_group + 1))
 
@@ -52,7 +52,7 @@ def all_reduce() -> tuple[str, str]:
 
 
 def training() -> tuple[str, str]:
-    """Twenty steps on all devices and on one: the same losses and weights."""
+    """Train twenty steps on all devices and on one device, which must give the same losses and weights."""
     import jax
     import numpy as np
 
@@ -60,20 +60,19 @@ def training() -> tuple[str, str]:
     several, one = (_train(strategy) for strategy in (MirroredStrategy(), OneDeviceStrategy(list_devices()[0])))
     difference = max(float(np.max(np.abs(a - b))) for a, b in zip(several, one, strict=True))
     learned = float(several[0][-1]) < 0.5 * float(several[0][0])
-    detail = (
-        f"{NUM_STEPS} steps: losses and weights of one device to {difference:.1e}, loss {several[0][0]:.3f} to {several[0][-1]:.3f}"
-    )
+    detail = f"{NUM_STEPS} steps: at most {difference:.1e} from one device, loss from {several[0][0]:.3f} to {several[0][-1]:.3f}"
     if difference > 1e-4 or not learned:
-        return "", f"{detail}: more than 1e-4 apart, or nothing learned"
+        return "", f"{detail}: this is more than 1e-4, or the model did not learn"
     return detail, ""
 
 
 def _train(strategy: Any) -> list[Any]:
-    """Losses, then the weights."""
+    """Train, and return the losses and then the weights."""
     import keras
     import numpy as np
 
-    import replicant
+    from ... import GradientTape, compute_average_loss, function
+    from ...data import Dataset
 
     keras.utils.set_random_seed(1)
     features = np.random.default_rng(0).normal(size=(NUM_STEPS * BATCH - 3, 8)).astype("float32")  # the last batch is short
@@ -83,23 +82,23 @@ def _train(strategy: Any) -> list[Any]:
         optimizer = keras.optimizers.Adam(0.02)
 
     def step(x: Any, y: Any) -> Any:
-        with replicant.GradientTape() as tape:
+        with GradientTape() as tape:
             error = keras.ops.sum(keras.ops.square(model(x, training=True) - y), axis=1)
-            loss = replicant.compute_average_loss(error, global_batch_size=BATCH)
+            loss = compute_average_loss(error, global_batch_size=BATCH)
         optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True))
         return loss
 
-    @replicant.function
+    @function
     def distributed(batch: Any) -> Any:
         return strategy.reduce("SUM", strategy.run(step, args=batch))
 
-    dataset = replicant.data.Dataset.from_tensor_slices((features, labels)).batch(BATCH)
+    dataset = Dataset.from_tensor_slices((features, labels)).batch(BATCH)
     losses = [float(distributed(batch)) for batch in strategy.experimental_distribute_dataset(dataset)]
     return [np.asarray(losses), *(np.asarray(w) for w in model.get_weights())]
 
 
 def data() -> tuple[str, str]:
-    """Every element comes once, on whichever replica; and a pass goes on where its state says."""
+    """Check that every element comes once, on whichever replica, and that a restored iterator goes on at the same place."""
     import numpy as np
 
     from ...data import Dataset
@@ -120,38 +119,37 @@ def data() -> tuple[str, str]:
     if sorted(flat(first + rest)) != list(range(101)):
         return "", "the 101 elements of a dataset did not come once each"
     if flat(rest) != flat(repeated):
-        return "", "a restored iterator gave other elements"
-    return "101 elements once each; a restored iterator goes on where it was", ""
+        return "", "a restored iterator returned other elements"
+    return "101 elements came once each; a restored iterator goes on correctly", ""
 
 
 def checkpoint() -> tuple[str, str]:
-    """What is saved comes back; damage is noticed."""
+    """Check that saved values come back, and that damage is noticed."""
     import numpy as np
 
-    import replicant
-
+    from ... import Checkpoint, Variable
     from ...errors import DamagedCheckpointError
 
     values = np.random.default_rng(0).normal(size=(64, 64)).astype("float32")
     with tempfile.TemporaryDirectory() as folder:
-        path = replicant.Checkpoint(weights=replicant.Variable(values)).save(Path(folder) / "ckpt")
-        other = replicant.Variable(np.zeros_like(values))
-        replicant.Checkpoint(weights=other).restore(path).assert_consumed()
+        path = Checkpoint(weights=Variable(values)).save(Path(folder) / "ckpt")
+        other = Variable(np.zeros_like(values))
+        Checkpoint(weights=other).restore(path).assert_consumed()
         if not np.array_equal(np.asarray(other), values):
-            return "", "the values that came back are not those that were saved"
+            return "", "the restored values are not those that were saved"
         arrays = Path(path) / "arrays.bin"
         damaged = bytearray(arrays.read_bytes())
         damaged[100] ^= 1
         arrays.write_bytes(damaged)
         try:
-            replicant.Checkpoint(weights=other).restore(path)
+            Checkpoint(weights=other).restore(path)
         except DamagedCheckpointError:
-            return f"{values.nbytes:,} bytes saved and restored in {folder}; a flipped bit was found", ""
-    return "", "a flipped bit in a checkpoint was not found"
+            return f"{values.nbytes:,} bytes restored from {folder}; a flipped bit was noticed", ""
+    return "", "a flipped bit in a checkpoint was not noticed"
 
 
 def two_processes() -> tuple[str, str]:
-    """Two processes on loopback meet and add up."""
+    """Check that two processes on loopback can meet and add up numbers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -164,7 +162,7 @@ def two_processes() -> tuple[str, str]:
         for i in range(2)
     ]
     try:
-        outputs = [worker.communicate()[0] for worker in workers]  # whoever started this process has a deadline for all of it
+        outputs = [worker.communicate()[0] for worker in workers]  # the process that started this one has a deadline for this
     finally:
         for worker in workers:
             worker.kill()
@@ -172,21 +170,21 @@ def two_processes() -> tuple[str, str]:
     sums = [output.strip().splitlines()[-1:] for output in outputs]
     if sums != [["sum 3.0 of 2 replicas"]] * 2:
         last = next((lines[0] for lines in sums if lines and not lines[0].startswith("sum")), str(sums))
-        return "", f"they did not add up: {last}"
-    return f"met at {address} and added up", ""
+        return "", f"their sum is wrong: {last}"
+    return f"they met at {address}, and their sum is right", ""
 
 
 def worker() -> None:
-    """One of the two processes."""
+    """Run one of the two processes."""
     import jax.numpy as jnp
 
-    import replicant
+    from ... import MultiWorkerMirroredStrategy, get_replica_context
 
-    strategy = replicant.MultiWorkerMirroredStrategy()
+    strategy = MultiWorkerMirroredStrategy()
     index = strategy.topology.worker_index
 
     def step() -> Any:
-        context = replicant.get_replica_context()
+        context = get_replica_context()
         assert context is not None
         return context.all_reduce("SUM", jnp.ones(()) * (context.replica_id_in_sync_group + 1))
 
@@ -194,7 +192,7 @@ def worker() -> None:
     print(f"sum {float(total)} of {strategy.num_replicas_in_sync} replicas" if index in (0, 1) else "?", flush=True)
 
 
-CHECKS: dict[str, Callable[[], tuple[str, str]]] = {  # what was found, and "" or what is wrong
+CHECKS: dict[str, Callable[[], tuple[str, str]]] = {  # each returns what was found, and then "" or what is wrong
     "devices": devices,
     "all-reduce on every device": all_reduce,
     "training equals one device": training,
@@ -203,25 +201,25 @@ CHECKS: dict[str, Callable[[], tuple[str, str]]] = {  # what was found, and "" o
     "two processes": two_processes,
 }
 REMEDIES = {
-    "devices": "JAX starts no device: check its installation (jax[cuda12], jax[tpu]) and the driver",
+    "devices": "JAX cannot start a device: check its installation (jax[cuda12], jax[tpu]) and the driver",
     "all-reduce on every device": "check the links between the devices: NCCL_DEBUG=INFO, or leave devices out one by one",
-    "training equals one device": "the numbers are wrong: try REPLICANT_KERNELS=0, then another jaxlib, and report it",
-    "input": "report it: this needs no device",
+    "training equals one device": "the numbers are wrong: try REPLICANT_KERNELS=0, then another jaxlib, and please report this",
+    "input": "please report this, because it does not depend on devices",
     "checkpoint": "the folder for temporary files (TMPDIR) may be full or damaged",
     "two processes": "loopback must be open between processes; a proxy or a firewall may be in between",
 }
 
 
 def main(names: list[str]) -> None:
-    """Do checks, and print a line for each."""
+    """Run checks, and print a line for each."""
     try:
         set_virtual_devices(2)
-    except ConfigurationError as error:  # XLA_FLAGS asks for a number of its own
+    except ConfigurationError as error:  # XLA_FLAGS asks for another number
         print(f"# {error}")
     for name in names:
         try:
             detail, wrong = CHECKS[name]()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs into the table
+        except Exception as error:  # noqa: BLE001 - any error belongs in the table
             detail, wrong = "", f"{type(error).__name__}: {error}"
         state, remedy = ("fail", REMEDIES[name]) if wrong else ("ok", "")
         print(json.dumps({"state": state, "detail": wrong or detail, "remedy": remedy}), flush=True)

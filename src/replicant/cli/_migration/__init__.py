@@ -1,6 +1,7 @@
-"""Translate tf.distribute programs.
+"""Translates tf.distribute programs.
 
-The program's path: _sources reads it -> _rewriter translates, asking _names, _ops and _calls -> _imports -> _sources.
+A program goes through these files: _sources reads it, _rewriter translates it with the help of _names, _ops and _calls, _imports
+fixes its imports, and _sources puts it back.
 """
 
 from ._migrate import Migration as Migration

@@ -1,4 +1,4 @@
-"""Calls that need more than another name. A handler gets the call as written and as translated so far, and answers a `Rewrite`."""
+"""Calls that need more than another name. A handler gets a call as it was translated so far, and returns a `Rewrite`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ import libcst.matchers as m
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What becomes of a call.
+    """The translation of a call.
 
     Attributes:
-        node: the new expression; None leaves the call as it was.
-        modules: what it needs imported.
-        check: what was assumed, to be shown.
-        left: why it could not be translated.
+        node: The new expression, or None to leave the call as it is.
+        modules: The modules that it needs to import.
+        check: The assumption to show to the user, if any.
+        left: Why the call could not be translated, if it could not.
     """
 
     node: cst.BaseExpression | None = None
@@ -25,12 +25,12 @@ class Rewrite:
 
 
 def code(node: cst.CSTNode) -> str:
-    """A node as it is written."""
+    """The source code of a node."""
     return cst.Module([]).code_for_node(node)
 
 
 def by_name(arguments: Sequence[cst.Arg], *names: str) -> dict[str, cst.BaseExpression] | None:
-    """The arguments by their names; None if there are others, or stars."""
+    """The arguments by their names, or None if there are other arguments or stars."""
     found: dict[str, cst.BaseExpression] = {}
     for i, argument in enumerate(arguments):
         name = argument.keyword.value if argument.keyword else names[i] if i < len(names) else ""
@@ -41,7 +41,7 @@ def by_name(arguments: Sequence[cst.Arg], *names: str) -> dict[str, cst.BaseExpr
 
 
 def _tuple(shape: cst.BaseExpression) -> cst.BaseExpression | None:
-    """A shape as a tuple: of a list, a tuple, or ``tf.TensorShape`` of one."""
+    """A shape as a tuple, from a list, a tuple or a ``tf.TensorShape``, or None for anything else."""
     if isinstance(shape, cst.Call) and len(shape.args) == 1:
         shape = shape.args[0].value
     if isinstance(shape, cst.Tuple):
@@ -53,16 +53,16 @@ def _tuple(shape: cst.BaseExpression) -> cst.BaseExpression | None:
 
 
 def function(call: cst.Call) -> Rewrite:
-    """``tf.function``: JAX needs none of its options but ``jit_compile``."""
+    """Translate ``tf.function``, of whose options JAX needs only ``jit_compile``."""
     kept = [a for a in call.args if a.keyword is None or a.keyword.value == "jit_compile"]
     dropped = [a.keyword.value for a in call.args if a.keyword is not None and a.keyword.value != "jit_compile"]
     new = call.with_changes(args=[a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in kept]) if kept else call.func
-    check = f"left out, because JAX traces by shapes: {', '.join(dropped)}" if dropped else ""
+    check = f"these options were left out, because JAX traces by shapes: {', '.join(dropped)}" if dropped else ""
     return Rewrite(new, check=check)
 
 
 def logical_devices(call: cst.Call) -> Rewrite:
-    """``set_logical_device_configuration(device, [one, two])``."""
+    """Translate ``set_logical_device_configuration(device, [one, two])``."""
     given = by_name(call.args, "device", "logical_devices")
     devices = (given or {}).get("logical_devices")
     number = None
@@ -80,14 +80,14 @@ def logical_devices(call: cst.Call) -> Rewrite:
 
 
 def from_generator(call: cst.Call) -> Rewrite:
-    """``output_types`` and ``output_shapes`` become ``output_signature``."""
+    """Replace ``output_types`` and ``output_shapes`` by ``output_signature``."""
     given = by_name(call.args, "generator", "output_types", "output_shapes", "args", "output_signature", "name")
     if given is None or "output_types" not in given:
         return Rewrite(call)
     types, shapes = given["output_types"], given.get("output_shapes")
     signature = None if shapes is None else _signature(types, shapes)
     if signature is None:
-        return Rewrite(left="pass output_signature= of replicant.data.TensorSpec(shape, dtype), in the structure of the elements")
+        return Rewrite(left="pass output_signature= with replicant.data.TensorSpec(shape, dtype), in the structure of the elements")
     kept = [a for a in call.args if a.keyword is None or a.keyword.value in ("generator", "args")][:1]
     kept += [a for a in call.args if a.keyword is not None and a.keyword.value == "args"]
     tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
@@ -106,7 +106,7 @@ def _signature(types: cst.BaseExpression, shapes: cst.BaseExpression) -> str | N
 
 
 def tensor_spec(call: cst.Call) -> Rewrite:
-    """Shapes are tuples; there are no names."""
+    """Translate ``tf.TensorSpec``: shapes are tuples, and there are no names."""
     given = by_name(call.args, "shape", "dtype", "name")
     shape = _tuple(given["shape"]) if given and "shape" in given else None
     if given is None or shape is None or isinstance(given["shape"], cst.Call):
@@ -116,20 +116,20 @@ def tensor_spec(call: cst.Call) -> Rewrite:
 
 
 def feature(call: cst.Call) -> Rewrite:
-    """``FixedLenFeature([], dtype)``: shapes are tuples."""
+    """Translate ``FixedLenFeature([], dtype)``: shapes are tuples."""
     first = call.args[0] if call.args else None
     shape = _tuple(first.value) if first is not None else None
     return Rewrite(call if first is None or shape is None else call.with_deep_changes(first, value=shape))
 
 
 def tensor_shape(call: cst.Call) -> Rewrite:
-    """A shape is a tuple."""
+    """Translate ``tf.TensorShape``: shapes are tuples."""
     shape = _tuple(call)
     return Rewrite(shape) if shape is not None else Rewrite(left="shapes are tuples")
 
 
 def weights_file(call: cst.Call) -> Rewrite:
-    """``ModelCheckpoint``: Keras 3 wants the file's ending to say what is in it."""
+    """Translate ``ModelCheckpoint``: in Keras 3, the suffix of the file must say what it contains."""
     names = ("filepath", "monitor", "verbose", "save_best_only", "save_weights_only", "mode", "save_freq")
     given = by_name([a for a in call.args if a.keyword is None or a.keyword.value in names], *names)
     if given is None or "filepath" not in given:
@@ -140,7 +140,7 @@ def weights_file(call: cst.Call) -> Rewrite:
         return Rewrite(call)
     old = next(a for a in call.args if a.value is path)
     new = call.with_deep_changes(old, value=cst.parse_expression(f'{code(path)} + "{ending}"'))
-    return Rewrite(new, check=f"Keras 3 wants a file that ends in {ending}")
+    return Rewrite(new, check=f"in Keras 3, the name of the file must end in {ending}")
 
 
 def _last_literal(node: cst.BaseExpression) -> str:
@@ -152,28 +152,28 @@ def _last_literal(node: cst.BaseExpression) -> str:
 
 
 def strings_layer(call: cst.Call) -> Rewrite:
-    """Layers that look up strings: Keras 3 has them, and computes them with TensorFlow on every backend."""
-    return Rewrite(call, check="this layer needs TensorFlow installed, on JAX too; without it, use a Python dict in dataset.map")
+    """Translate layers that look up strings, which Keras 3 computes with TensorFlow on every backend."""
+    return Rewrite(call, check="this layer needs TensorFlow even on JAX; without TensorFlow, use a Python dict in dataset.map")
 
 
 def load_latest_weights(call: cst.Call) -> Rewrite:
-    """``model.load_weights(tf.train.latest_checkpoint(folder))``: the newest file of weights."""
+    """Translate ``model.load_weights(tf.train.latest_checkpoint(folder))``: load the newest file with weights."""
     inner = cst.ensure_type(call.args[0].value, cst.Call)
     files = f'pathlib.Path({code(inner.args[0].value)}).glob("*.weights.h5")'
     newest = cst.parse_expression(f"max({files}, key=lambda file: file.stat().st_mtime)")
-    check = "weights that Keras 3 saved: the newest file that ends in .weights.h5"
+    check = "this loads weights that Keras 3 has saved: the newest file that ends in .weights.h5"
     return Rewrite(call.with_deep_changes(call.args[0], value=newest), frozenset({"pathlib"}), check)
 
 
 def print_outside(call: cst.Call) -> Rewrite:
-    """``tf.print`` in ordinary code."""
+    """Translate ``tf.print`` in ordinary code."""
     if any(a.keyword is not None and a.keyword.value not in ("end", "sep") for a in call.args):
         return Rewrite(left="print(...), or print(..., file=...)")
     return Rewrite(call.with_changes(func=cst.Name("print")))
 
 
 def print_traced(call: cst.Call) -> Rewrite:
-    """``tf.print`` in code that is traced: Python's print would run once, with tracers."""
+    """Translate ``tf.print`` in code that is traced, where Python's print would run once, with tracers."""
     if any(a.keyword is not None or a.star for a in call.args):
         return Rewrite(left='jax.debug.print("...{}...", value)')
     values = [a for a in call.args if not isinstance(a.value, cst.SimpleString)]
@@ -185,7 +185,7 @@ def print_traced(call: cst.Call) -> Rewrite:
     return Rewrite(cst.parse_expression(f"jax.debug.print({' '.join(texts)!r}{arguments})"), frozenset({"jax"}))
 
 
-# What is called -> how; without "tensorflow.".
+# The handlers by the name of what is called, without "tensorflow.".
 HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
     "function": function,
     "config.set_logical_device_configuration": logical_devices,

@@ -1,4 +1,4 @@
-"""The imports of a translated module."""
+"""Fixes the imports of a translated module."""
 
 import libcst as cst
 
@@ -16,12 +16,11 @@ _STATEMENTS = {
 
 
 class Imports(cst.CSTTransformer):
-    """Take out imports of TensorFlow that nothing uses any more, and put in what the new code needs.
+    """Removes imports of TensorFlow that are no longer used, and translates the others.
 
     Args:
-        needed: modules, keys of `_STATEMENTS`.
-        kept: names that still stand for TensorFlow.
-        first: the number of the statement at the top of the module before which new imports go.
+        needed: The modules that the new code needs, which are keys of `_STATEMENTS`.
+        kept: The names that still stand for TensorFlow.
     """
 
     def __init__(self, needed: set[str], kept: set[str]) -> None:
@@ -48,7 +47,7 @@ class Imports(cst.CSTTransformer):
         return cst.FlattenSentinel(parsed)
 
     def _import(self, node: cst.Import) -> list[str] | None:
-        """None to leave it alone."""
+        """The new lines, or None to leave the import as it is."""
         if not any(_is_tensorflow(code(alias.name)) for alias in node.names):
             return None
         lines = []
@@ -78,7 +77,7 @@ class Imports(cst.CSTTransformer):
         ]
 
     def _origin(self, full: str, module: str, name: str) -> tuple[str, str]:
-        """The module and the name to import instead; those of TensorFlow if there are none."""
+        """The module and the name to import instead, or those of TensorFlow if there are none."""
         from ._ops import OPS
 
         target = OPS[full].target if full in OPS else _names.target_of(full)
@@ -94,7 +93,7 @@ def _is_tensorflow(module: str) -> bool:
 
 
 def fix_imports(module: cst.Module, needed: set[str], kept: set[str]) -> tuple[cst.Module, list[Finding]]:
-    """The module with the imports it needs, and the imports that could not be translated."""
+    """The module with the imports that it needs, and the imports that could not be translated."""
     place = _place(module)
     have = {line for statement in module.body for line in _bound(statement)}
     missing = [name for name in _STATEMENTS if name in needed and _STATEMENTS[name].split("  ")[0] not in have]
@@ -112,7 +111,7 @@ def fix_imports(module: cst.Module, needed: set[str], kept: set[str]) -> tuple[c
 
 
 def _place(module: cst.Module) -> int | None:
-    """The first import of TensorFlow or Keras at the top level."""
+    """The index of the first import of TensorFlow or Keras at the top level, or None."""
     for i, statement in enumerate(module.body):
         if any(line.split()[1].partition(".")[0] in ("tensorflow", "keras") for line in _bound(statement)):
             return i
@@ -120,7 +119,7 @@ def _place(module: cst.Module) -> int | None:
 
 
 def _bound(statement: cst.CSTNode) -> list[str]:
-    """Import statements of one line, one per module, without comments."""
+    """The import statements on one line, one for each module, without comments."""
     if not isinstance(statement, cst.SimpleStatementLine):
         return []
     lines = []

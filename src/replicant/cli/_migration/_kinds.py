@@ -1,4 +1,4 @@
-"""Which expressions are strategies and datasets, as far as the text says it: their methods can then be looked up."""
+"""Finds out which expressions are strategies and datasets, as far as the text says so, so that their methods can be checked."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,10 @@ _DATASETS = ("data.TFRecordDataset", "data.TextLineDataset")
 
 
 class Kinds:
-    """What names have been given so far.
+    """Remembers which kinds of values the names of a program stand for.
 
     Args:
-        name_of: the name of TensorFlow that an expression stands for.
+        name_of: Returns the name in TensorFlow that an expression stands for.
     """
 
     def __init__(self, name_of: Callable[[cst.CSTNode], str | None]) -> None:
@@ -20,7 +20,7 @@ class Kinds:
         self._kinds: dict[str, str] = {}
 
     def note(self, node: cst.Assign) -> None:
-        """A name gets a value."""
+        """Note that a name gets a value."""
         kind = self.of(node.value)
         for target in node.targets:
             if isinstance(target.target, cst.Name):
@@ -30,7 +30,7 @@ class Kinds:
                     self._kinds[target.target.value] = kind
 
     def of(self, node: cst.CSTNode) -> str | None:
-        """`STRATEGY`, `DATASET`, or None if the text does not say what it is."""
+        """The kind of an expression: `STRATEGY`, `DATASET`, or None if the text does not say."""
         if isinstance(node, cst.Name):
             return self._kinds.get(node.value)
         if not isinstance(node, cst.Call):
@@ -42,5 +42,5 @@ class Kinds:
             return DATASET
         method = node.func
         if isinstance(method, cst.Attribute) and self.of(method.value) == DATASET:
-            return DATASET  # nearly all methods of a dataset give one
+            return DATASET  # nearly all methods of a dataset return a dataset
         return None

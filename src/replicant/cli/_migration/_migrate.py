@@ -1,4 +1,4 @@
-"""From a file to its translation."""
+"""Translates a file."""
 
 import difflib
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from ._sources import Source, read
 
 @dataclass(frozen=True)
 class Migration:
-    """What became of a file.
+    """The translation of a file.
 
     Attributes:
-        source: the file as it is.
-        text: the file as it would be.
-        findings: what a person has to look at, by line.
+        source: The file as it is.
+        text: The translated text.
+        findings: What the user has to look at, in the order of lines.
     """
 
     source: Source
@@ -29,14 +29,14 @@ class Migration:
     findings: list[Finding]
 
     def diff(self) -> str:
-        """The changes, as ``diff -u`` shows them."""
+        """The changes in the form of ``diff -u``."""
         name = str(self.source.path)
         old, new = self.source.text.splitlines(keepends=True), self.text.splitlines(keepends=True)
         return "".join(_diff(old, new, name, f"{name} (Replicant)"))
 
 
 def _diff(old: list[str], new: list[str], old_name: str, new_name: str) -> Iterator[str]:
-    """What difflib.unified_diff gives, but for its habit of not matching lines that come often: empty lines are the same lines."""
+    """Like difflib.unified_diff, which however never matches lines that occur often, such as empty lines."""
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     heads = [f"--- {old_name}\n", f"+++ {new_name}\n"]
     for group in matcher.get_grouped_opcodes(3):
@@ -53,20 +53,24 @@ def _diff(old: list[str], new: list[str], old_name: str, new_name: str) -> Itera
 
 
 def _lines(first: int, end: int) -> str:
-    """The range of lines in a diff's head."""
+    """The range of lines in the header of a diff."""
     if end - first == 1:
         return str(first + 1)
     return f"{first + (end > first)},{end - first}"
 
 
 def migrate(path: Path) -> Migration:
-    """Translate a file, which stays as it is. Raises CommandError if it cannot be read or is no Python."""
+    """Translate a file without changing it.
+
+    Raises:
+        CommandError: If the file cannot be read, or is not valid Python.
+    """
     source = read(path)
     joined = source.joined()
     try:
         module, rewriter = rewrite(joined)
     except cst.ParserSyntaxError as error:
-        raise CommandError(f"{path} is no Python, at {source.place(error.raw_line)}: {error.message}") from error
+        raise CommandError(f"{path} is not valid Python, at {source.place(error.raw_line)}: {error.message}") from error
     module, import_findings = fix_imports(module, rewriter.modules, rewriter.kept)
     findings = sorted({*rewriter.findings, *(_at_line(finding, joined) for finding in import_findings)})
     return Migration(source, source.with_code(module.code), findings)

@@ -1,4 +1,4 @@
-"""Which name stands for a name of TensorFlow. A name is only proposed if it exists in the Keras and the Replicant of here."""
+"""Finds the replacement of a name in TensorFlow. It is only proposed if the installed Keras or Replicant has it."""
 
 import functools
 import importlib
@@ -66,15 +66,15 @@ _PREFIXES = (
     ("errors.", "replicant.errors."),
 )
 
-# The longest one that fits.
+# The longest key that fits is used.
 _ADVICE = {
-    "": "nothing stands for it: write it with keras.ops, jax.numpy or Python",
-    "Tensor": "JAX has jax.Array; in the host's code also np.ndarray",
-    "TensorArray": "collect in a Python list and keras.ops.stack it, or use jax.lax.scan",
+    "": "there is no equivalent: write it with keras.ops, jax.numpy or Python",
+    "Tensor": "JAX has jax.Array; code on the host may also use np.ndarray",
+    "TensorArray": "collect the values in a Python list and call keras.ops.stack, or use jax.lax.scan",
     "autograph": "there is no autograph: JAX traces Python as it runs",
     "compat.v1": "rewrite it for TensorFlow 2 first",
-    "cond": "jax.lax.cond(condition, true_fn, false_fn), or keras.ops.cond; a Python if where the condition is no array",
-    "config.experimental_connect_to_cluster": "delete it: the strategy meets the others itself",
+    "cond": "jax.lax.cond(condition, true_fn, false_fn), or keras.ops.cond; a Python if where the condition is not an array",
+    "config.experimental_connect_to_cluster": "delete it: the strategy connects to the other workers itself",
     "config.experimental.set_memory_growth": "delete it; JAX reads XLA_PYTHON_CLIENT_PREALLOCATE=false",
     "config.set_logical_device_configuration": "replicant.set_virtual_devices(n), before anything else starts JAX",
     "config.set_visible_devices": "pass the devices to the strategy, or set CUDA_VISIBLE_DEVICES",
@@ -85,7 +85,7 @@ _ADVICE = {
     "distribute": "Replicant has no such name; docs/differences.md says why",
     "distribute.Server": "delete it: replicant launch starts workers and parameter servers",
     "errors": "replicant.errors lists the exceptions",
-    "estimator": "Keras: model.fit, or a loop of your own (replicant new)",
+    "estimator": "use Keras: model.fit, or a custom training loop (replicant new)",
     "image": "Pillow or keras.ops.image, in dataset.map",
     "io": "read files in Python (replicant.data has TFRecordDataset, TextLineDataset and parse_example)",
     "io.decode_jpeg": "simplejpeg or Pillow, in dataset.map",
@@ -96,20 +96,20 @@ _ADVICE = {
     "numpy_function": "call the function directly in dataset.map",
     "profiler": "replicant.keras.callbacks.TensorBoard(profile_batch=...), or jax.profiler",
     "py_function": "call the function directly in dataset.map",
-    "ragged": "pad: dataset.padded_batch",
-    "random.Generator": "keras.random.SeedGenerator, or jax.random with keys of your own",
+    "ragged": "pad the batches: dataset.padded_batch",
+    "random.Generator": "keras.random.SeedGenerator, or jax.random with your own keys",
     "saved_model": "model.export (needs TensorFlow), or model.save",
     "sparse": "JAX has no sparse tensors here: use dense ones",
     "strings": "Python's str methods in dataset.map: strings stay on the host",
     "summary": "tensorboardX.SummaryWriter, or replicant.keras.callbacks.TensorBoard with fit",
     "tpu": "delete it: replicant.TPUStrategy() finds and starts the TPU",
     "train": "replicant has Checkpoint, CheckpointManager, latest_checkpoint; encode_example is in replicant.data",
-    "while_loop": "jax.lax.while_loop, or keras.ops.while_loop; a Python while where the condition is no array",
+    "while_loop": "jax.lax.while_loop, or keras.ops.while_loop; a Python while where the condition is not an array",
 }
 
 
 def target_of(name: str) -> str | None:
-    """The name that stands for ``tensorflow.<name>``: dotted, a string literal or ``str``; None if there is none.
+    """The code that replaces ``tensorflow.<name>``: a dotted name, a string literal or ``str``, or None if there is none.
 
     >>> target_of("distribute.MirroredStrategy")
     'replicant.MirroredStrategy'
@@ -118,7 +118,7 @@ def target_of(name: str) -> str | None:
     """
     if name in _EXACT:
         return _EXACT[name]
-    owner, _, member = name.rpartition(".")  # of an enumeration, of a class
+    owner, _, member = name.rpartition(".")  # the owner is an enumeration or a class
     if owner in _EXACT and exists(f"{_EXACT[owner]}.{member}"):
         return f"{_EXACT[owner]}.{member}"
     targets = (new + name.removeprefix(old) for old, new in _PREFIXES if name.startswith(old))
@@ -133,7 +133,7 @@ def advice_for(name: str) -> str:
 
 @functools.cache
 def exists(dotted: str) -> bool:
-    """Whether a public name of Keras or Replicant is there."""
+    """Whether Keras or Replicant has a public name."""
     root, *rest = dotted.split(".")
     if root not in ("keras", "replicant"):
         return False

@@ -1,4 +1,4 @@
-"""Functions of TensorFlow that are functions of Keras, with other names for their arguments."""
+"""Functions of TensorFlow that exist in Keras, with other names for their arguments."""
 
 import functools
 import importlib
@@ -14,9 +14,10 @@ class Op:
     """A function and its arguments.
 
     Attributes:
-        target: its dotted name in Keras.
-        parameters: in TensorFlow's order: "name", "name>new", "name>" (means nothing here) or "name!" (cannot be translated).
-        defaults: arguments whose default differs: name in Keras -> code.
+        target: The dotted name in Keras.
+        parameters: The parameters in TensorFlow's order: "name", "name>new", "name>" (has no meaning here) or "name!" (cannot be
+            translated).
+        defaults: The arguments whose defaults differ, each with its name in Keras and its code.
     """
 
     target: str
@@ -96,7 +97,7 @@ OPS = _table()
 
 
 def bind(op: Op, arguments: list[cst.Arg]) -> list[cst.Arg] | str:
-    """The arguments of the call in Keras; a string if they cannot be translated: why."""
+    """The arguments of the call in Keras, or a string that says why they cannot be translated."""
     new: list[cst.Arg] = []
     given: set[str] = set()
     order = _parameters_of(op.target)
@@ -109,7 +110,7 @@ def bind(op: Op, arguments: list[cst.Arg]) -> list[cst.Arg] | str:
             spec = next((spec for spec in op.parameters if spec.rstrip("!").partition(">")[0] == argument.keyword.value), "?!")
         if spec.endswith("!"):
             named = argument.keyword.value if argument.keyword else spec.rstrip("!")
-            return f"{op.target} has nothing for the argument {named!r}"
+            return f"{op.target} has no equivalent of the argument {named!r}"
         old, arrow, renamed = spec.partition(">")
         name = renamed if arrow else old
         if not name:

@@ -1,4 +1,4 @@
-"""Walk through a program and translate what has a counterpart; everything else is left as it is and reported."""
+"""Walks through a program and translates what has an equivalent. Everything else is left as it is and reported."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from . import _calls, _names, _ops
 from ._findings import Finding
 from ._kinds import Kinds
 
-_IF_ADVICE = "in traced code its condition must not be an array: use keras.ops.where or jax.lax.cond there"
+_IF_ADVICE = "in traced code, the condition must not be an array: use keras.ops.where or jax.lax.cond instead"
 _DEVICE_LISTS = ("config.list_physical_devices", "config.experimental.list_physical_devices")
 _RENAMED = {
     "experimental_run_v2": "run",
@@ -21,7 +21,11 @@ _TAKERS = ("config.set_logical_device_configuration", "config.experimental.set_v
 
 
 class Rewriter(cst.CSTTransformer):
-    """One walk. Afterwards: `findings`, `modules` (what the new code needs) and `kept` (names of TensorFlow still in use)."""
+    """One walk through a program.
+
+    Afterwards, `findings` has what the user has to look at, `modules` the modules that the new code needs, and `kept` the names of
+    TensorFlow that are still in use.
+    """
 
     METADATA_DEPENDENCIES = (PositionProvider, QualifiedNameProvider)
 
@@ -34,7 +38,7 @@ class Rewriter(cst.CSTTransformer):
         self._bound = self._aliases | _from_imports(module)
         self._traced = _traced_functions(module)
         self._functions: list[str] = []
-        self._handled: set[cst.CSTNode] = set()  # names that their call took care of
+        self._handled: set[cst.CSTNode] = set()  # names that were translated together with their call
         self._unused = _only_for_virtual_devices(module)
         self._uses_tensorflow = bool(m.findall(module, m.Name("tensorflow") | m.Name("keras")))
         self._kinds = Kinds(self._name)
@@ -42,7 +46,7 @@ class Rewriter(cst.CSTTransformer):
     # Which name
 
     def _name(self, node: cst.CSTNode) -> str | None:
-        """The name of TensorFlow that an expression stands for, without "tensorflow."."""
+        """The name in TensorFlow that an expression stands for, without "tensorflow.", or None."""
         if not _is_dotted(node):
             return None
         for found in self.get_metadata(QualifiedNameProvider, node, ()):
@@ -53,7 +57,7 @@ class Rewriter(cst.CSTTransformer):
             if name == "tensorflow" or name.startswith("tensorflow."):
                 return name.removeprefix("tensorflow").removeprefix(".").removeprefix("compat.v2.")
             if name.startswith("keras."):
-                return name  # the same names, under tf.keras
+                return name  # tf.keras has the same names
         return None
 
     def _is_plain_keras(self, node: cst.CSTNode) -> bool:
@@ -79,14 +83,14 @@ class Rewriter(cst.CSTTransformer):
         name = node.attr.value
         owner = self._kinds.of(node.value)
         if name == "extended" and not self._name(node):
-            self._note("left", node, "strategy.extended is TensorFlow's inside: use run, reduce or merge_call")
+            self._note("left", node, "strategy.extended is internal to TensorFlow: use run, reduce or merge_call")
         elif owner is not None and name not in _RENAMED and not _names.exists(f"{owner}.{name}"):
-            self._note("left", node.attr, f"{owner} has no {name}; docs/differences.md and docs/input.md say what there is")
+            self._note("left", node.attr, f"{owner} has no {name}; docs/differences.md and docs/input.md list what it has")
         elif name == "minimize" and self._uses_tensorflow:
             self._note(
-                "left", node, "an optimizer of Keras 3 has no minimize: replicant.GradientTape, then optimizer.apply_gradients"
+                "left", node, "in Keras 3, an optimizer has no minimize: use replicant.GradientTape and optimizer.apply_gradients"
             )
-        return self._name(node) is None  # the longest name decides; its parts do not
+        return self._name(node) is None  # the longest name decides, not its parts
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         if original_node in self._handled:
@@ -107,7 +111,7 @@ class Rewriter(cst.CSTTransformer):
         if target is None:
             self._leave_alone(node, _names.advice_for(name))
             return None
-        if root in self._bound:  # the name itself is translated where it is made
+        if root in self._bound:  # the name is translated where it is defined
             alias = _names.target_of(self._bound[root].removeprefix("tensorflow."))
             if alias is not None and _calls.code(node).replace(root, alias, 1) == target:
                 return None
@@ -123,7 +127,7 @@ class Rewriter(cst.CSTTransformer):
 
     def _method_attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
         if original.attr.value == "lr" and "optimizer" in _calls.code(original.value).rpartition(".")[2]:
-            self._note("check", original, "an optimizer of Keras 3 has learning_rate")
+            self._note("check", original, "in Keras 3, an optimizer has learning_rate instead")
             return updated.with_changes(attr=cst.Name("learning_rate"))
         return updated
 
@@ -135,7 +139,7 @@ class Rewriter(cst.CSTTransformer):
             self._handled.add(node.func)
         if self._loads_latest_weights(node):
             self._handled.add(_inner(node).func)
-        return name not in _TAKERS or _calls.logical_devices(node).node is None  # else nothing of it stays
+        return name not in _TAKERS or _calls.logical_devices(node).node is None  # otherwise nothing of it is kept
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         if self._loads_latest_weights(original_node):
@@ -187,10 +191,10 @@ class Rewriter(cst.CSTTransformer):
             return updated
         if method == "numpy" and not original.args:
             self.modules.add("numpy")
-            self._note("check", original, "np.asarray of an array, a variable or a value of a replica")
+            self._note("check", original, "np.asarray works for an array, a variable or the value of one replica")
             return cst.parse_expression(f"np.asarray({_calls.code(func.value)})")
         if method == "reset_states" and not original.args:
-            self._note("check", original, "Keras 3 says reset_state")
+            self._note("check", original, "in Keras 3, the method is called reset_state")
             return updated.with_changes(func=func.with_changes(attr=cst.Name("reset_state")))
         if method in _RENAMED:
             return updated.with_changes(func=func.with_changes(attr=cst.Name(_RENAMED[method])))
@@ -231,7 +235,9 @@ class Rewriter(cst.CSTTransformer):
     def visit_Import(self, node: cst.Import) -> bool:
         for alias in node.names:
             if _calls.code(alias.name).partition(".")[0] == "tensorflow_datasets":
-                self._note("left", node, "it gives tf.data: read arrays (tfds.load(..., batch_size=-1)) and make a Dataset of them")
+                self._note(
+                    "left", node, "it returns tf.data: load arrays (tfds.load(..., batch_size=-1)) and make a Dataset from them"
+                )
         return False
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
@@ -245,7 +251,9 @@ class Rewriter(cst.CSTTransformer):
             return updated_node
         target, new = _calls.code(assign.targets[0].target), cst.ensure_type(updated_node.body[0], cst.Assign)
         if target in self._unused and isinstance(assign.value, cst.Call) and self._name(assign.value.func) in _DEVICE_LISTS:
-            self._note("check", assign, "left out: listing devices starts JAX, and virtual devices must be made before")
+            self._note(
+                "check", assign, "this was left out: listing devices starts JAX, but virtual devices must be made before that"
+            )
             return cst.RemoveFromParent()
         if _calls.code(new.value) == target:
             return cst.RemoveFromParent()  # keras = tf.keras
@@ -255,7 +263,7 @@ class Rewriter(cst.CSTTransformer):
 
 
 def rewrite(source: str) -> tuple[cst.Module, Rewriter]:
-    """Translate a module; its imports are still the old ones."""
+    """Translate a module, except for its imports."""
     wrapper = MetadataWrapper(cst.parse_module(source))
     rewriter = Rewriter(wrapper.module)
     return wrapper.visit(rewriter), rewriter
@@ -278,7 +286,7 @@ def _root(node: cst.CSTNode) -> str:
 
 
 def _module_aliases(module: cst.Module) -> dict[str, str]:
-    """Names at the top of the module that stand for one of TensorFlow: ``layers = tf.keras.layers``."""
+    """The names at the top of the module that stand for a name in TensorFlow, as in ``layers = tf.keras.layers``."""
     names = {"tensorflow": "tensorflow", **_imported(module)}
     aliases: dict[str, str] = {}
     for statement in module.body:
@@ -300,7 +308,7 @@ def _imported(module: cst.Module) -> dict[str, str]:
 
 
 def _from_imports(module: cst.Module) -> dict[str, str]:
-    """Names that an import binds to something within TensorFlow: ``from tensorflow.keras import layers``."""
+    """The names that an import binds to something in TensorFlow, as in ``from tensorflow.keras import layers``."""
     found = {name: full for name, full in _imported(module).items() if "." in full}
     for node in m.findall(module, m.ImportFrom()):
         statement = cst.ensure_type(node, cst.ImportFrom)
@@ -313,7 +321,7 @@ def _from_imports(module: cst.Module) -> dict[str, str]:
 
 
 def _traced_functions(module: cst.Module) -> set[str]:
-    """Functions that ``tf.function`` decorates, and those that are given to ``run``."""
+    """The functions that ``tf.function`` decorates, and those that are passed to ``run``."""
     decorated = m.Decorator(decorator=m.OneOf(_ENDS_IN_FUNCTION, m.Call(func=_ENDS_IN_FUNCTION)))
     found = {cst.ensure_type(x, cst.FunctionDef).name.value for x in m.findall(module, m.FunctionDef(decorators=[decorated]))}
     for node in m.findall(module, m.Call(func=m.Attribute(attr=m.Name("run")))):
@@ -326,7 +334,7 @@ _ENDS_IN_FUNCTION = m.Attribute(attr=m.Name("function"))
 
 
 def _only_for_virtual_devices(module: cst.Module) -> set[str]:
-    """Names that are given a value and are then used only in ``set_logical_device_configuration``."""
+    """The names that are assigned once and then used only in ``set_logical_device_configuration``."""
 
     def count(nodes: Iterable[cst.CSTNode]) -> dict[str, int]:
         counts: dict[str, int] = {}

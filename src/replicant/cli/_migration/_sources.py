@@ -1,4 +1,4 @@
-"""The Python code in a script, a notebook or a Markdown page, and how it goes back."""
+"""Reads the Python code of a script, a notebook or a Markdown page, and puts it back."""
 
 import json
 import re
@@ -16,21 +16,21 @@ _CELL = "__replicant_cell__"
 
 @dataclass
 class Source:
-    """A file and its cells; a script is one cell."""
+    """A file and its cells. A script is one cell."""
 
     path: Path
     text: str
     cells: list[str]
 
     def joined(self) -> str:
-        """All cells as one module. IPython's commands are hidden from Python."""
+        """Join all cells into one module. IPython's commands are hidden from Python."""
         if self.path.suffix == ".py":
             return self.text
         texts = [_MAGIC.sub(r"\1pass  # replicant-magic \2", cell) for cell in self.cells]
         return f"\n{_CELL}\n".join(text.rstrip("\n") for text in texts) + "\n"
 
     def with_code(self, joined: str) -> str:
-        """The text of the file with other code in its cells."""
+        """The text of the file with new code in its cells."""
         if self.path.suffix == ".py":
             return joined
         cells = [part.rstrip("\n") + "\n" for part in joined.split(f"\n{_CELL}\n")]
@@ -41,7 +41,7 @@ class Source:
         return _FENCE.sub(lambda match: match[1] + next(rest) + match[3], self.text)
 
     def place(self, line: int) -> str:
-        """Where a line of the joined code is: "12", or "cell 3, line 2"."""
+        """The place of a line of the joined code in the file, such as "12" or "cell 3, line 2"."""
         if self.path.suffix == ".py":
             return str(line)
         for number, cell in enumerate(self.cells, 1):
@@ -53,7 +53,11 @@ class Source:
 
 
 def read(path: Path) -> Source:
-    """Read a script (.py), a notebook (.ipynb) or the Python blocks of a page (.md). Raises CommandError if it cannot be read."""
+    """Read a script (.py), a notebook (.ipynb) or the Python blocks of a page (.md).
+
+    Raises:
+        CommandError: If the file cannot be read, or is of another kind.
+    """
     try:
         with path.open(encoding="utf-8", newline="" if path.suffix == ".py" else None) as file:  # a script keeps its line ends
             text = file.read()
@@ -63,13 +67,13 @@ def read(path: Path) -> Source:
         try:
             cells = ["".join(cell["source"]) for cell in _code_cells(json.loads(text))]
         except (ValueError, KeyError, TypeError) as error:
-            raise CommandError(f"{path} is no notebook: {error!r}.") from error
+            raise CommandError(f"{path} is not a valid notebook: {error!r}.") from error
     elif path.suffix == ".md":
         cells = [match[2] for match in _FENCE.finditer(text)]
     elif path.suffix == ".py":
         cells = [text]
     else:
-        raise CommandError(f"{path} is neither a script (.py) nor a notebook (.ipynb) nor a page with Python blocks (.md).")
+        raise CommandError(f"{path} must be a script (.py), a notebook (.ipynb), or a page with Python blocks (.md).")
     return Source(path, text, cells)
 
 
@@ -81,5 +85,5 @@ def _notebook_with(text: str, cells: list[str]) -> str:
     notebook = json.loads(text)
     for cell, code in zip(_code_cells(notebook), cells, strict=True):
         cell["source"] = code.rstrip("\n").splitlines(keepends=True)
-        cell["outputs"], cell["execution_count"] = [], None  # they were those of the other program
+        cell["outputs"], cell["execution_count"] = [], None  # they belong to the old program
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"

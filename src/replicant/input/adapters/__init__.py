@@ -1,6 +1,6 @@
-"""What other libraries yield global batches with, as datasets.
+"""Datasets from the objects with which other libraries yield global batches.
 
-Objects are recognized by the names of their classes, so that no library is imported before its user has done so.
+Objects are recognized by the names of their classes, so no library is imported unless its user has imported it.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicant.errors import ArgumentTypeError
-
+from ...errors import ArgumentTypeError
 from .._dataset import Dataset
 from .._options import AutoShardPolicy, Options
 from ..graph._graph import Node
@@ -21,7 +20,7 @@ from ._keras import PyDatasetBatches
 from ._tensorflow import TensorFlowDataset
 from ._torch import TorchBatches
 
-# library, class, and what makes a node of its objects; subclasses count
+# library, class (or a base class), and the function that makes a node from an object
 _KINDS: list[tuple[str, str, Callable[[Any], Node]]] = [
     ("tensorflow", "DatasetV2", TensorFlowDataset.of),
     ("grain", "MapDataset", GrainMap.of),
@@ -35,10 +34,10 @@ _KINDS: list[tuple[str, str, Callable[[Any], Node]]] = [
 
 
 def as_dataset(value: Any) -> Dataset:
-    """A dataset of the same global batches; an array, or a tuple or dict of arrays, is one batch.
+    """Return a dataset of the same global batches. An array, or a tuple or dict of arrays, is one batch.
 
     Raises:
-        ArgumentTypeError: nothing that yields batches.
+        ArgumentTypeError: If the value does not yield batches.
     """
     if isinstance(value, Dataset):
         return value
@@ -51,13 +50,13 @@ def as_dataset(value: Any) -> Dataset:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return Dataset(Batches.of(value))
     raise ArgumentTypeError(
-        f"Only a replicant.data.Dataset, or what yields global batches, can be distributed. Received: {type(value).__name__}. "
-        "Make a dataset with `Dataset.from_tensor_slices(arrays).batch(global_batch_size)`."
+        "Only a replicant.data.Dataset, or an object that yields global batches, can be distributed. "
+        f"Received: {type(value).__name__}. Make a dataset with `Dataset.from_tensor_slices(arrays).batch(global_batch_size)`."
     )
 
 
 def _options(dataset: Any) -> Options:
-    """The policy of a tf.data.Dataset; the numbers are the same."""
+    """The policy of a tf.data.Dataset; its numbers are the same."""
     options = Options()
     policy = dataset.options().experimental_distribute.auto_shard_policy
     options.experimental_distribute.auto_shard_policy = AutoShardPolicy(int(policy.value))

@@ -1,4 +1,4 @@
-"""Anything that can be looped over, element by element a global batch."""
+"""Any iterable whose elements are global batches."""
 
 import dataclasses
 import functools
@@ -8,8 +8,7 @@ from typing import Any
 
 import jax
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from ..graph._blocks import Block
 from ..graph._graph import Cursor, State
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, map_leaves, spec_of
@@ -17,7 +16,7 @@ from ..sources._foreign import Foreign
 
 
 class Passes:
-    """The iterators over one iterable. The first was begun to look at its first element, and is then used, not begun anew."""
+    """The iterators over one iterable. The iterator that `peek` starts is used for the first pass, so nothing is read twice."""
 
     def __init__(self, iterable: Any, kind: str) -> None:
         self.iterable, self.kind = iterable, kind
@@ -26,7 +25,7 @@ class Passes:
         self._spent = False
 
     def peek(self) -> Any:
-        """The first element; None if there is none."""
+        """Return the first element, or None if there is none."""
         with self._lock:
             if self._begun is None:
                 iterator = self._begin()
@@ -34,7 +33,7 @@ class Passes:
             return self._begun[0]
 
     def begin(self) -> Iterator[Any]:
-        """A new pass."""
+        """Return a new pass."""
         with self._lock:
             if self._begun is None:
                 return self._begin()
@@ -46,7 +45,7 @@ class Passes:
         if iterator is self.iterable:
             if self._spent:
                 raise DatasetError(
-                    f"A {self.kind} can be read once, and was read before. For several passes give a list, or a function that "
+                    f"A {self.kind} can be read once, and it has been read. For several passes, pass a list, or a function that "
                     "makes a new one each time: `Dataset.from_generator(fn)`."
                 )
             self._spent = True
@@ -60,13 +59,13 @@ def _joined(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batches(Foreign):
-    """The elements of an iterable. A position is a number of elements, which are read again to get there."""
+    """The elements of an iterable. A position is a number of elements; to get there, they are read again."""
 
     passes: Passes = dataclasses.field(default_factory=lambda: Passes((), "tuple"))
 
     @classmethod
     def of(cls, iterable: Any) -> "Batches":
-        """The batches that a loop over ``iterable`` gets."""
+        """Return the batches of an iterable."""
         return cls(passes=Passes(iterable, type(iterable).__name__))
 
     @property
@@ -87,11 +86,11 @@ class Batches(Foreign):
         return None if first is None else batch_spec(self.converted(first))
 
     def converted(self, element: Any) -> Any:
-        """An element in our terms."""
+        """Convert an element to NumPy."""
         return as_batch(element)
 
     def begin(self) -> Iterator[Any]:
-        """A new pass over the elements."""
+        """Return a new pass over the elements."""
         return self.passes.begin()
 
     def open(self, state: State | None = None) -> Cursor:
@@ -99,7 +98,7 @@ class Batches(Foreign):
 
 
 class BatchesCursor(Cursor):
-    """Begins its pass when the first element is asked for."""
+    """A cursor that begins its pass when the first element is asked for."""
 
     def __init__(self, node: Batches, position: int) -> None:
         self.node, self.position = node, position
@@ -115,7 +114,7 @@ class BatchesCursor(Cursor):
         return Block.one(self.node.converted(element))
 
     def begun(self) -> Iterator[Any]:
-        """The pass, at this position."""
+        """Return the pass, at this position."""
         if self.iterator is None:
             self.iterator = self.begin()
             for _ in range(self.position):
@@ -123,7 +122,7 @@ class BatchesCursor(Cursor):
         return self.iterator
 
     def begin(self) -> Iterator[Any]:
-        """A new pass."""
+        """Return a new pass."""
         return self.node.begin()
 
     def reset(self) -> None:
@@ -137,7 +136,7 @@ class BatchesCursor(Cursor):
 
 
 def as_batch(element: Any) -> Any:
-    """An element with NumPy leaves."""
+    """Convert the leaves of an element to NumPy."""
     leaves, structure = flatten(element)
     return jax.tree_util.tree_unflatten(
         structure, [as_leaf(leaf, lambda i=i: component_names(structure)[i]) for i, leaf in enumerate(leaves)]
@@ -145,7 +144,7 @@ def as_batch(element: Any) -> Any:
 
 
 def batch_spec(element: Any) -> Any:
-    """The spec of batches of any size that are otherwise like this one."""
+    """The spec of batches that differ from this one only in size."""
 
     def free(leaf: Any) -> TensorSpec:
         spec = spec_of(leaf)

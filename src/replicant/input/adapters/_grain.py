@@ -1,4 +1,4 @@
-"""Grain: MapDataset, IterDataset and DataLoader. They are known by their classes' names; Grain itself is not needed here."""
+"""Grain's MapDataset, IterDataset and DataLoader. They are recognized by class names, so Grain is not imported here."""
 
 import base64
 import dataclasses
@@ -6,8 +6,7 @@ import functools
 import sys
 from typing import Any
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from ..graph._blocks import Block
 from ..graph._graph import INFINITE, UNKNOWN, Cursor, State
 from ..sources._foreign import Foreign
@@ -16,13 +15,13 @@ from ._batches import as_batch, batch_spec
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GrainMap(Foreign):
-    """A MapDataset: elements by number. A position is a number."""
+    """A MapDataset, whose elements are numbered. A position is the number of the next one."""
 
     dataset: Any = None
 
     @classmethod
     def of(cls, dataset: Any) -> "GrainMap":
-        """The elements of this dataset."""
+        """Return the elements of this dataset."""
         return cls(dataset=dataset)
 
     @property
@@ -47,7 +46,7 @@ class GrainMap(Foreign):
 
 
 class GrainMapCursor(Cursor):
-    """Counts up; None stands for an element that was filtered out."""
+    """Counts up. An element that is None was filtered out."""
 
     def __init__(self, node: GrainMap, position: int) -> None:
         self.dataset, self.position = node.dataset, position
@@ -69,13 +68,13 @@ class GrainMapCursor(Cursor):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GrainIterable(Foreign):
-    """An IterDataset or a DataLoader. A position is what its own iterator says."""
+    """An IterDataset or a DataLoader. A position is the state of its own iterator."""
 
     dataset: Any = None
 
     @classmethod
     def of(cls, dataset: Any) -> "GrainIterable":
-        """The elements of this dataset."""
+        """Return the elements of this dataset."""
         return cls(dataset=dataset)
 
     @property
@@ -97,7 +96,7 @@ class GrainIterable(Foreign):
 
 
 class GrainIterableCursor(Cursor):
-    """Begins its pass when the first element is asked for."""
+    """A cursor that begins its pass when the first element is asked for."""
 
     def __init__(self, node: GrainIterable, state: Any) -> None:
         self.node = node
@@ -126,7 +125,7 @@ class GrainIterableCursor(Cursor):
 
 
 def _encoded(state: Any) -> Any:
-    """A state in what JSON can hold: bytes (of a DataLoader) as text."""
+    """A state as JSON can hold it; the bytes of a DataLoader become text."""
     return {"base64": base64.b64encode(state).decode()} if isinstance(state, bytes) else state
 
 
@@ -136,6 +135,6 @@ def _decoded(state: Any) -> Any:
             return base64.b64decode(state["base64"], validate=True)
         except ValueError as error:
             raise DatasetError(
-                f"The position of a Grain DataLoader is damaged: {error}. Begin again, or use an older one."
+                f"The position of a Grain DataLoader is damaged: {error}. Start a new pass, or use an older position."
             ) from error
     return state

@@ -1,4 +1,4 @@
-"""keras.utils.PyDataset. It is known by its class's name; Keras itself is not needed here."""
+"""keras.utils.PyDataset. It is recognized by its class name, so Keras is not imported here."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from ._batches import Batches, Passes
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PyDatasetBatches(Batches):
-    """Batches by number, from 0; the dataset is told where a pass begins and ends.
+    """Batches numbered from 0. The dataset's epoch hooks run where a pass begins and ends.
 
     Its threads and processes (``workers``) are not used: batches are read ahead on one thread.
     """
@@ -19,7 +19,7 @@ class PyDatasetBatches(Batches):
 
     @classmethod
     def of(cls, iterable: Any) -> "PyDatasetBatches":
-        """The batches of this PyDataset."""
+        """Return the batches of this PyDataset."""
         return cls(passes=Passes(_Numbered(iterable), "keras PyDataset"), dataset=iterable)
 
     @property
@@ -37,7 +37,7 @@ class PyDatasetBatches(Batches):
 
 
 class _Numbered:
-    """Goes through a PyDataset."""
+    """Iterates over a PyDataset."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset

@@ -1,4 +1,4 @@
-"""tf.data.Dataset, through TensorFlow's public interface. TensorFlow is imported when the first policy asks for files."""
+"""tf.data.Dataset, through TensorFlow's public API. TensorFlow is imported only when it is needed."""
 
 import base64
 import dataclasses
@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from ..graph._graph import Cursor, State
 from ..graph._structure import STRING, TensorSpec
 from ._batches import Batches, BatchesCursor, Passes
@@ -20,15 +19,15 @@ _FILE = 1  # tf.data.experimental.AutoShardPolicy.FILE
 class TensorFlowDataset(Batches):
     """The elements of a tf.data.Dataset as NumPy.
 
-    A position is TensorFlow's own checkpoint of the beginning of a pass, which holds its random state, and a number of elements,
-    which are read again to get there.
+    A position is TensorFlow's own checkpoint of the beginning of a pass, which holds its random state, and a number of elements;
+    to get there, they are read again.
     """
 
     dataset: Any = None
 
     @classmethod
     def of(cls, iterable: Any) -> "TensorFlowDataset":
-        """The elements of this dataset."""
+        """Return the elements of this dataset."""
         return cls(passes=Passes(_AsNumpy(iterable), "tf.data.Dataset"), dataset=iterable)
 
     @property
@@ -46,10 +45,10 @@ class TensorFlowDataset(Batches):
         return int(self.dataset.cardinality())  # INFINITE and UNKNOWN are the same numbers
 
     def of_worker(self, num_workers: int, worker_index: int) -> "TensorFlowDataset":
-        """What reads this worker's files.
+        """Return a dataset that reads this worker's files.
 
         Raises:
-            DatasetError: TensorFlow finds no files, or too few.
+            DatasetError: If TensorFlow finds no files, or too few.
         """
         import tensorflow as tf  # pyright: ignore[reportMissingModuleSource] - its user has it
 
@@ -64,12 +63,12 @@ class TensorFlowDataset(Batches):
                 auto_shard_policy=_FILE,
             )
             own = tf.data.experimental.from_variant(variant, self.dataset.element_spec)
-            next(iter(own), None)  # too few files are only found now
+            next(iter(own), None)  # TensorFlow notices only now that there are too few files
         except tf.errors.OpError as error:
             raise DatasetError(
                 f"AutoShardPolicy.FILE cannot share this tf.data.Dataset among {num_workers} workers. Set its option "
-                "`experimental_distribute.auto_shard_policy` to DATA: every worker reads everything and keeps its share of each "
-                f"batch. TensorFlow says: {error.message}"
+                "`experimental_distribute.auto_shard_policy` to DATA, so that every worker reads everything and keeps its share of "
+                f"each batch. TensorFlow says: {error.message}"
             ) from error
         return TensorFlowDataset.of(own)
 
@@ -78,7 +77,7 @@ class TensorFlowDataset(Batches):
 
 
 class TensorFlowCursor(BatchesCursor):
-    """Begins its pass when the first element is asked for, as the pass began that it continues."""
+    """A cursor that begins its pass when the first element is asked for, with the random state of the pass that it continues."""
 
     def __init__(self, node: TensorFlowDataset, position: int, start: dict[str, str] | None) -> None:
         super().__init__(node, position)
@@ -104,7 +103,7 @@ class TensorFlowCursor(BatchesCursor):
 
 
 def _checkpoint(iterator: Any) -> dict[str, str]:
-    """The files of TensorFlow's checkpoint of an iterator; none where it can make none (of a generator, for example)."""
+    """The files of TensorFlow's checkpoint of an iterator; none if it cannot make one (of a generator, for example)."""
     import tensorflow as tf  # pyright: ignore[reportMissingModuleSource] - its user has it
 
     with tempfile.TemporaryDirectory(prefix="replicant-") as folder:
@@ -125,12 +124,12 @@ def _restore(iterator: Any, files: dict[str, str]) -> None:
             tf.train.Checkpoint(iterator=iterator).read(f"{folder}/it").assert_consumed()
         except (tf.errors.OpError, ValueError, AssertionError) as error:
             raise DatasetError(
-                f"The position of a tf.data.Dataset is damaged: {error}. Begin again, or use an older one."
+                f"The position of a tf.data.Dataset is damaged: {error}. Start a new pass, or use an older position."
             ) from error
 
 
 class _AsNumpy:
-    """Loops over a tf.data.Dataset as NumPy."""
+    """Iterates over a tf.data.Dataset as NumPy."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -140,10 +139,10 @@ class _AsNumpy:
 
 
 def _spec_of(spec: Any) -> TensorSpec:
-    """A tf.TensorSpec in our terms.
+    """Convert a tf.TensorSpec to a `TensorSpec`.
 
     Raises:
-        DatasetError: a ragged or sparse tensor.
+        DatasetError: If the tensor is ragged or sparse.
     """
     if type(spec).__name__ != "TensorSpec" or spec.shape.rank is None:
         raise DatasetError(

@@ -1,4 +1,4 @@
-"""torch.utils.data.DataLoader. It is known by its class's name; torch itself is not needed here."""
+"""torch.utils.data.DataLoader. It is recognized by its class name, so torch is not imported here."""
 
 import dataclasses
 from typing import Any
@@ -8,11 +8,11 @@ from ._batches import Batches, Passes, as_batch
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TorchBatches(Batches):
-    """The batches of a DataLoader, which are lists of tensors where its dataset has tuples."""
+    """The batches of a DataLoader. Where its dataset has tuples, they are lists of tensors."""
 
     @classmethod
     def of(cls, iterable: Any) -> "TorchBatches":
-        """The batches of this loader."""
+        """Return the batches of this loader."""
         return cls(passes=Passes(iterable, "torch DataLoader"))
 
     def converted(self, element: Any) -> Any:
@@ -20,7 +20,7 @@ class TorchBatches(Batches):
 
 
 def _tupled(value: Any) -> Any:
-    """Lists as tuples, for here a list is one tensor; tensors as NumPy."""
+    """Convert lists to tuples, because a list means one tensor here, and tensors to NumPy."""
     if isinstance(value, list) or type(value) is tuple:
         if value and all(isinstance(item, str | bytes) for item in value):
             return list(value)  # a batch of strings

@@ -1,4 +1,4 @@
-"""A dataset in use by several replicas and workers: shares of each step, agreement on its end, and the way to the devices.
+"""How several replicas and workers use a dataset: shares of each step, agreement on its end, and the way to the devices.
 
-`strategy.experimental_distribute_dataset` comes in here, through `_distributed`.
+`strategy.experimental_distribute_dataset` enters through `_distributed`.
 """

@@ -1,8 +1,8 @@
-"""The steps of workers that each read their own data, agreed upon several at a time.
+"""The steps of workers that each read their own data. The workers agree on several steps at a time.
 
-At the beginning of a block every worker tells of the batches that lie ready there: how many, of which form, and whether its data
-end after them. The block is as long as that is known of all. So a fast input costs one exchange for many steps, a slow one an
-exchange for each, and nobody waits for more than its next batch.
+At the beginning of a block, every worker reports the batches that it has ready: how many there are, of which form, and whether its
+data ends after them. The block is as long as the shortest of these reports. So a fast input costs one exchange for many steps, a
+slow one costs one for each step, and no worker waits for more than its next batch.
 """
 
 import itertools
@@ -10,27 +10,26 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from ..graph._background import END
 from ._agreement import ExchangeFn
 
-MOST_STEPS = 16  # of a block
-_MOST_BYTES = 32 << 20  # of batches that wait, but for the first ones
+MOST_STEPS = 16  # in a block
+_MOST_BYTES = 32 << 20  # of batches that wait, apart from the first ones
 
 _MORE, _ENDED, _FAILED = "more", "ended", "failed"
 
 
 class AgreedSteps:
-    """This worker's batches, and what the others have told of theirs.
+    """This worker's batches, and what the other workers reported about theirs.
 
     Args:
-        take: gives this worker's next batch, or `END`; may wait.
-        is_ready: whether `take` would not wait.
-        form_of: what the others have to know of a batch, in JSON's types.
-        form_of_nothing: of a step without rows. Raises DatasetError if this worker cannot know.
-        size_of: a batch in bytes.
-        exchange: with the other workers.
+        take: Returns this worker's next batch, or `END`. It may wait.
+        is_ready: Returns whether `take` would return without waiting.
+        form_of: Returns what the others have to know about a batch, in JSON's types.
+        form_of_nothing: Returns the form of a step without rows. Raises DatasetError if this worker cannot know it.
+        size_of: Returns the size of a batch in bytes.
+        exchange: Exchanges values with the other workers.
     """
 
     def __init__(
@@ -48,17 +47,17 @@ class AgreedSteps:
         self._items: deque[Any] = deque()
         self._num_bytes = 0
         self._then = _MORE
-        self._error: Exception | None = None  # of `take`
-        self._told_error: Exception | None = None  # that all know of: nobody asks any more
-        self._is_over = False  # once the steps that are left are made
+        self._error: Exception | None = None  # raised by `take`
+        self._told_error: Exception | None = None  # known to all workers, so there are no more exchanges
+        self._is_over = False  # after the steps that are left
         self._forms: deque[tuple[Any, ...]] = deque()  # of all workers, for each step that is left of the block
 
     def next(self, step: int) -> tuple[Any, Sequence[Any]] | None:
-        """This worker's batch for a step, `END` if it has none, and the forms of all; None once no worker has one.
+        """Return this worker's batch for a step (`END` if it has none) and the forms of all; None once no worker has one.
 
         Raises:
-            Exception: what `take` raised; every time from then on.
-            DatasetError: another worker could not read.
+            Exception: What `take` raised, on this call and every later one.
+            DatasetError: If another worker could not read its input.
         """
         if not self._forms:
             self._agree(step)
@@ -67,7 +66,7 @@ class AgreedSteps:
         return self._pop() if self._items else END, self._forms.popleft()
 
     def own(self) -> Any:
-        """This worker's next batch, or `END`, without asking the others."""
+        """Return this worker's next batch, or `END`, without asking the others."""
         self._fill()
         if self._items:
             return self._pop()
@@ -81,7 +80,7 @@ class AgreedSteps:
         return item
 
     def _fill(self) -> None:
-        """Have one batch at least, and what lies ready."""
+        """Take at least one batch, and all that are ready."""
         while self._then == _MORE and (not self._items or (self._has_room() and self._is_ready())):
             try:
                 item = self._take()
@@ -110,7 +109,7 @@ class AgreedSteps:
         length = min(going) if going else max(counts)
         if self._error is not None and not self._items:
             self._told_error = self._error
-        elif "lacks" not in told or len(self._items) >= length:  # else this worker has a message of its own
+        elif "lacks" not in told or len(self._items) >= length:  # otherwise this worker has a message of its own
             self._told_error = _problem(answers, counts, length, step)
         if self._told_error is not None:
             raise self._told_error
@@ -132,18 +131,18 @@ def _problem(answers: Sequence[dict[str, Any]], counts: list[int], length: int, 
     for worker, (answer, count) in enumerate(zip(answers, counts, strict=True)):
         if answer["then"] == _FAILED and not count:
             return DatasetError(
-                f"Worker {worker} could not read its input at step {step}, so this worker cannot go on either. That worker's own "
-                "message says why."
+                f"Worker {worker} could not read its input at step {step}, so this worker cannot continue either. The message of "
+                "that worker says why."
             )
         if answer.get("lacks") and count < length:
             return DatasetError(
-                f"Worker {worker} has no element for step {step + count}, and cannot know what the others' look like, so this "
-                "worker cannot go on either. That worker's own message says what to do."
+                f"Worker {worker} has no element for step {step + count}, and cannot know what the others' elements look like, so "
+                "this worker cannot continue either. The message of that worker says what to do."
             )
     return None
 
 
 def _forms(answer: dict[str, Any], length: int) -> list[Any]:
-    """What a worker has told of each step of a block."""
+    """What a worker reported about each step of a block."""
     forms = [form for count, form in answer["runs"] for _ in range(count)]
     return (forms + [answer.get("nothing")] * (length - len(forms)))[:length]

@@ -1,20 +1,19 @@
-"""What workers tell each other about a pass: where it begins, and where it ends.
+"""Agreement of the workers on a pass: where it begins, and where it ends.
 
-It begins where the chief's does. If they have different numbers of steps it ends with the longest; those at their end go on
-without rows.
+It begins where the chief's does. If the workers have different numbers of steps, it ends with the longest; workers that have
+reached their end continue without rows.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from ..graph._fingerprint import of_random_states
 from ..graph._graph import INFINITE, UNKNOWN, Node, State, known, nodes
 from ..sources._foreign import Foreign
 from ..sources._generator import Generator
 
-# Gives every worker this worker's value, which JSON can hold, and returns those of all workers in their order. All workers
+# Sends this worker's value, which JSON can hold, to every worker, and returns the values of all workers in order. All workers
 # call it equally often, on the thread that asks for the elements.
 ExchangeFn = Callable[[Any], Sequence[Any]]
 
@@ -24,10 +23,10 @@ _T = TypeVar("_T")
 def meet(
     exchange: ExchangeFn, what: str, make: Callable[[], _T], tell: Callable[[_T], dict[str, Any]]
 ) -> tuple[_T, Sequence[dict[str, Any]]]:
-    """What this worker made, and what all tell of theirs. One that fails raises its own error, and the others one that names it.
+    """Return what this worker made, and what all report. A worker that fails raises its own error, and the others name it.
 
     Raises:
-        DatasetError: another worker failed.
+        DatasetError: If another worker failed.
     """
     try:
         made = make()
@@ -38,20 +37,22 @@ def meet(
     answers = exchange(told)
     for worker, answer in enumerate(answers):
         if "failed" in answer:
-            raise DatasetError(f"Worker {worker} could not {what}, so this worker cannot go on either. It says: {answer['failed']}")
+            raise DatasetError(
+                f"Worker {worker} could not {what}, so this worker cannot continue either. It says: {answer['failed']}"
+            )
     return made, answers
 
 
 def agreed_position(exchange: ExchangeFn, sources: Sequence[Node], begin: Callable[[], tuple[int, State]]) -> State:
-    """Where all workers begin to read, which is where the chief does: one exchange.
+    """Return the position where all workers begin to read, which is the chief's. This takes one exchange.
 
     Args:
-        exchange: with the other workers.
-        sources: the graphs that all workers read.
-        begin: gives the step before which this worker stands, and its position.
+        exchange: Exchanges values with the other workers.
+        sources: The graphs that all workers read.
+        begin: Returns the number of this worker's next step, and its position.
 
     Raises:
-        DatasetError: the workers stand before different steps, or random generators that decide what they read differ.
+        DatasetError: If the workers are at different steps, or the random generators that decide what they read differ.
     """
 
     def tell(place: tuple[int, State]) -> dict[str, Any]:
@@ -62,24 +63,23 @@ def agreed_position(exchange: ExchangeFn, sources: Sequence[Node], begin: Callab
     if len(set(steps)) > 1:
         listing = ", ".join(f"worker {worker} before step {step}" for worker, step in enumerate(steps))
         raise DatasetError(
-            f"The workers stand at different positions in the dataset: {listing}. Restore the same state on all of them, or on "
-            "none."
+            f"The workers are at different positions in the dataset: {listing}. Restore the same state on all of them, or on none."
         )
     first = answers[0]["random"]
     for worker, answer in enumerate(answers):
         for name, state in answer["random"].items():
             if first.get(name, state) != state:
                 raise DatasetError(
-                    f"{name} draws from a random generator whose state on worker {worker} is not that on worker 0: the workers "
-                    "would read different elements: some twice, others never. Make the generator with a seed inside of "
-                    "the function, `rng = np.random.default_rng(seed)`; or make each worker's share in "
+                    f"{name} draws from a random generator whose state on worker {worker} differs from that on worker 0. The "
+                    "workers would read different elements: some twice, others never. Create the generator inside the function, "
+                    "with a seed: `rng = np.random.default_rng(seed)`. Or make each worker's share in "
                     "`strategy.distribute_datasets_from_function(fn)`."
                 )
     return answers[0]["position"]
 
 
 def _random_states(sources: Sequence[Node]) -> dict[str, str]:
-    """Those that generators and datasets of other libraries see in this process."""
+    """The random states that generators and datasets of other libraries see in this process."""
     found: dict[str, str] = {}
     for number, node in enumerate(each for source in sources for each in nodes(source)):
         if isinstance(node, Generator):
@@ -92,7 +92,7 @@ def _random_states(sources: Sequence[Node]) -> dict[str, str]:
 
 
 def agreed_steps(steps_of_workers: Sequence[int]) -> int:
-    """Number of steps of all workers together: that of the longest; INFINITE (-1) or UNKNOWN (-2) as soon as one is.
+    """Return the number of steps of the longest worker, INFINITE (-1) if one is infinite, else UNKNOWN (-2) if one is unknown.
 
     >>> agreed_steps([3, 5, 0]), agreed_steps([3, -2]), agreed_steps([-1, -2])
     (5, -2, -1)
@@ -103,22 +103,22 @@ def agreed_steps(steps_of_workers: Sequence[int]) -> int:
 
 
 class End:
-    """Here: where a worker ends, all do."""
+    """The end of a pass. In this class, all workers end where this one does."""
 
-    is_open = False  # whether the workers must ask each other on the way
+    is_open = False  # whether the workers must ask each other during the pass
 
     def is_at(self, step: int) -> bool:
-        """Whether it is known that the pass is over before this step."""
+        """Return whether it is known that the pass is over before this step."""
         del step
         return False
 
     def reached(self, step: int, has_rows: bool) -> bool:
-        """Whether the pass is over before this step, for which this worker has rows or not."""
+        """Return whether the pass is over before this step; `has_rows` says whether this worker has rows for it."""
         return not has_rows
 
 
 class KnownEnd(End):
-    """After a number of steps that was agreed before the first of them."""
+    """An end after a number of steps that the workers agreed on before the first one."""
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
@@ -130,19 +130,19 @@ class KnownEnd(End):
         if has_rows and step >= self.num_steps:
             raise DatasetError(
                 f"The dataset has more than the {self.num_steps} steps that its cardinality promised to the other workers. "
-                "It may have changed since it was made: make it again."
+                "It may have changed since it was built: build it again."
             )
         return step >= self.num_steps
 
 
 class OpenEnd(End):
-    """When all workers say that they have no more; see `AgreedSteps`."""
+    """An end that comes when all workers report that they have no more batches; see `AgreedSteps`."""
 
     is_open = True
 
 
 def agree_on_end(num_steps: int, exchange: ExchangeFn) -> End:
-    """The end of a pass in which this worker has so many steps. One exchange here, and none later if all know theirs."""
+    """Agree on the end of a pass in which this worker has `num_steps`: one exchange, and no later one if all numbers are known."""
     steps_of_workers = exchange(num_steps)
     if all(steps == INFINITE for steps in steps_of_workers):
         return End()

@@ -1,6 +1,6 @@
 """Distributed datasets: each step's share of every replica, placed on their devices ahead of time.
 
-The strategy gives a `Topology` and functions that place, and is itself unknown here.
+This module gets a `Topology` and functions that place batches, but knows nothing about strategies.
 """
 
 import functools
@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
-from replicant.replicas._topology import Topology
-
+from ...errors import ArgumentError, ArgumentTypeError, DatasetError
+from ...replicas._topology import Topology
 from .._contexts import InputContext
 from .._iterator import ElementIterator
 from .._options import AutoShardPolicy, InputOptions, InputReplicationMode
@@ -27,7 +26,7 @@ from ._shares import BatchShares, ElementShares, Place, PlaceEach, ShareCursor, 
 from ._stats import InputStats, Meter
 
 _MIN_AHEAD = 2
-_SMALL_BYTES = 2 << 20  # of a batch of which so many may wait as a block has steps
+_SMALL_BYTES = 2 << 20  # batches up to this size may wait in the number of a block's steps
 
 _logger = logging.getLogger("replicant.data")
 
@@ -36,20 +35,20 @@ class DistributedDataset:
     """A dataset whose elements, global batches, are split over the replicas.
 
     Args:
-        dataset: yields global batches; every component has the batch as its leading dimension. A `Dataset`, or what
-            another library yields batches with (see docs/input.md).
-        topology: workers and replicas.
-        place: makes what the user sees from the rows of this worker's replicas.
-        options: of the distribution.
-        exchange: gives every worker this worker's value and returns those of all. With it the workers compare their
-            datasets, begin every pass at the chief's position, and agree on the last step.
-        workers: places instead of `place` where devices of several workers take part.
+        dataset: A `Dataset` that yields global batches, or an object with which another library yields batches (see
+            docs/input.md). Every component has the batch as its leading dimension.
+        topology: The workers and replicas.
+        place: Makes what the user sees from the rows of this worker's replicas.
+        options: Options of the distribution.
+        exchange: Sends this worker's value to every worker and returns the values of all. The workers use it to compare
+            their datasets, to begin every pass at the chief's position, and to agree on the last step.
+        workers: Places batches, instead of `place`, if devices of several workers take part.
 
     Raises:
-        ArgumentTypeError: nothing that yields batches.
-        ArgumentError: an option that only works for input functions.
-        DatasetError: a scalar component, with more than one replica; data that the workers cannot share as asked.
-        ElementError: components with different batch sizes.
+        ArgumentTypeError: If the dataset does not yield batches.
+        ArgumentError: If an option only works for input functions.
+        DatasetError: If a component is a scalar and there are several replicas, or the workers cannot share the data as asked.
+        ElementError: If the components have different batch sizes.
 
     >>> from replicant.data import Dataset
     >>> def place(rows, sizes):
@@ -75,7 +74,7 @@ class DistributedDataset:
                 "Leave experimental_replication_mode at PER_WORKER."
             )
         if isinstance(dataset, DistributedDataset):
-            raise ArgumentTypeError("This dataset is distributed already. Loop over it, or give the dataset that it was made of.")
+            raise ArgumentTypeError("This dataset is already distributed. Loop over it, or pass the dataset that it was made from.")
         dataset = as_dataset(dataset)
         policy = dataset.options().experimental_distribute.auto_shard_policy
         node, sharding = _sharded(dataset.node, topology, policy, exchange)
@@ -97,22 +96,22 @@ class DistributedDataset:
         *,
         workers: WorkersPlace | None = None,
     ) -> "DistributedDataset":
-        """The datasets that an input function makes: each replica in turn gets the next element, as it is.
+        """Distribute the datasets that an input function makes: each replica in turn gets the next element, unchanged.
 
         Args:
-            dataset_fn: called once for this worker, or once per replica of it if the options say so.
-            topology: workers and replicas.
-            place: makes what the user sees from the elements of this worker's replicas.
-            options: of the distribution.
-            exchange: as for the class.
-            workers: as for the class.
+            dataset_fn: The function, which is called once for this worker, or once per replica of it if the options say so.
+            topology: The workers and replicas.
+            place: Makes what the user sees from the elements of this worker's replicas.
+            options: Options of the distribution.
+            exchange: The exchange between workers, as for the class.
+            workers: Places batches on several workers, as for the class.
 
         Raises:
-            ArgumentTypeError: no function, or one that returns something else than a dataset.
+            ArgumentTypeError: If ``dataset_fn`` is not a function, or does not return a dataset.
         """
         if not callable(dataset_fn):
             raise ArgumentTypeError(
-                "distribute_datasets_from_function takes a function that makes a dataset of an InputContext. "
+                "distribute_datasets_from_function takes a function that makes a dataset from an InputContext. "
                 f"Received: {dataset_fn!r}. To distribute a dataset, use `experimental_distribute_dataset`."
             )
         options = options or InputOptions()
@@ -135,23 +134,23 @@ class DistributedDataset:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """What this worker reads, as graphs."""
+        """The graphs that this worker reads."""
         return self._shares.nodes
 
     @property
     def element_spec(self) -> Any:
-        """Structure of `PerReplicaSpec`, or of `TensorSpec` with one replica."""
+        """A structure of `PerReplicaSpec`, or of `TensorSpec` if there is one replica."""
         return self._shares.spec
 
     def cardinality(self) -> int:
-        """Number of steps of one pass of this worker; -1: infinite, -2: unknown."""
+        """Return the number of steps of one pass of this worker: -1 if it is infinite, -2 if it is unknown."""
         return self._cardinality
 
     def explain(self) -> InputPlan:
-        """Who reads what, and what each replica gets of it.
+        """Return the plan of what each worker reads, and what each replica gets of it.
 
         Raises:
-            DatasetError: an input function made the dataset; only that function knows.
+            DatasetError: If an input function made the dataset, because only that function knows.
         """
         return self._explain()
 
@@ -162,7 +161,7 @@ class DistributedIterator(ElementIterator):
     def __init__(self, shares: Shares, options: InputOptions, exchange: ExchangeFn | None) -> None:
         super().__init__(" | ".join(describe(node) for node in shares.nodes))
         self._shares, self._exchange = shares, exchange
-        self._fetch = options.fetch and not shares.asks_others  # who asks others does so on the thread that all of them ask on
+        self._fetch = options.fetch and not shares.asks_others  # exchanges with other workers all happen on the consumer's thread
         self._ahead = max(_MIN_AHEAD, options.experimental_per_replica_buffer_size)
         self._go_to(None)
 
@@ -178,7 +177,7 @@ class DistributedIterator(ElementIterator):
         except Exception as error:
             if not self._agrees:
                 raise
-            self._failure = error  # raised when the others are there, who are told of it
+            self._failure = error  # raised once it can be reported to the other workers
         else:
             self._read_with(cursor)
 
@@ -217,7 +216,7 @@ class DistributedIterator(ElementIterator):
         return element
 
     def _next(self, end: End) -> tuple[Any, Sequence[Any] | None]:
-        """What this worker has for the next step, `END` if it has nothing, or None after the last step; and all workers' forms."""
+        """This worker's item for the next step (`END` if it has none, None after the last step), and the forms of all workers."""
         if self._agreed is not None and not end.is_at(self._step):
             return self._agreed.next(self._step) or (None, None)
         item = self._background.next() if self._agreed is None else self._agreed.own()
@@ -255,7 +254,7 @@ class DistributedIterator(ElementIterator):
 
     @property
     def _agrees(self) -> bool:
-        """Whether all workers read the same, and have to begin at one position."""
+        """Whether all workers read the same data, and so must begin at the same position."""
         shares = self._shares
         return self._exchange is not None and shares.topology.num_workers > 1 and shares.ends_everywhere
 
@@ -283,15 +282,15 @@ class DistributedIterator(ElementIterator):
         return {"step": self._step, "workers": self._shares.workers.states(self._last)}
 
     def _own_share(self, position: State) -> State:
-        """Where this worker was: the same place as all, or one of its own."""
+        """This worker's position: the same as that of all, or one of its own."""
         if "workers" not in position:
             return position["share"]
         places, topology = position["workers"], self._shares.topology
         if len(places) != topology.num_workers:
             raise DatasetError(
-                f"The position was saved by {len(places)} workers, each of which read its own part of the data; "
-                f"{topology.num_workers} cannot go on from there. Use as many, or AutoShardPolicy.DATA, with which the number "
-                "does not matter."
+                f"The position was saved by {len(places)} workers, each of which read its own part of the data, so it cannot be "
+                f"continued with {topology.num_workers}. Use as many workers, or AutoShardPolicy.DATA, with which the number does "
+                "not matter."
             )
         return places[topology.worker_index]
 
@@ -302,7 +301,7 @@ class DistributedIterator(ElementIterator):
             self._background.close()
 
     def stats(self) -> InputStats:
-        """Examples per second, and how long the consumer waited for them, since the iterator was made or restored.
+        """Return examples per second, and how long the consumer waited for them, since the iterator was made or restored.
 
         >>> from replicant.data import Dataset
         >>> place = lambda rows, sizes: rows
@@ -316,12 +315,12 @@ class DistributedIterator(ElementIterator):
 
     @property
     def element_spec(self) -> Any:
-        """Structure of `PerReplicaSpec`, or of `TensorSpec` with one replica."""
+        """A structure of `PerReplicaSpec`, or of `TensorSpec` if there is one replica."""
         return self._shares.spec
 
 
 def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: ExchangeFn | None) -> tuple[Node, Sharding]:
-    """What this worker reads of a dataset; workers agree on what they must."""
+    """What this worker reads of a dataset. The workers compare their datasets where they have to agree."""
     num_workers, worker = topology.num_workers, topology.worker_index
     if num_workers > 1 and exchange is not None:
         check_same(exchange, lambda: facts_of(node, policy, files_of(node)))
@@ -346,8 +345,8 @@ def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: 
 def _check_exchange(exchange: ExchangeFn | None, topology: Topology) -> None:
     if exchange is None:
         raise DatasetError(
-            f"The {topology.num_workers} workers can have different numbers of steps with this dataset, and have no way to "
-            "agree on the last one. Distribute it with a strategy for several workers."
+            f"The {topology.num_workers} workers may have different numbers of steps with this dataset, and have no way to "
+            "agree on the last one. Distribute the dataset with a strategy for several workers."
         )
 
 
@@ -360,7 +359,7 @@ def _no_plan() -> InputPlan:
 
 @functools.cache
 def _inform(message: str) -> None:
-    """One line, once: through `logging`, or on standard error if the program has not configured that."""
+    """Show a line once: through `logging`, or on standard error if the program has not configured logging."""
     if _logger.hasHandlers():
         _logger.info(message)
     else:

@@ -1,6 +1,6 @@
-"""Whether workers that share a dataset have the same one: compared once, when it is distributed.
+"""Checks, when a dataset is distributed, that the workers which share it have the same one.
 
-One exchange of digests says whether anything differs; only then are there more, which find the first difference.
+One exchange of digests says whether anything differs. Only then do more exchanges find the first difference.
 """
 
 import dataclasses
@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from .._options import AutoShardPolicy
 from ..files._files import FileNames
 from ..graph._fingerprint import of_value
@@ -27,20 +26,20 @@ _MAX_SIZES = 4096  # files whose sizes are looked up
 _SAMPLE = 1 << 20  # bytes of an array's rows that are compared
 _NUMBERS = 64  # floating-point numbers that are compared
 _COLUMNS = 4096  # of a row, for its mean
-_NEAR = 1e-3  # how near they must be: another processor may round otherwise
+_NEAR = 1e-3  # relative tolerance: another processor may round differently
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is compared of one worker's dataset."""
+    """The facts that are compared about one worker's dataset."""
 
     policy: str
     files: list[str]
     pipeline: str
-    arrays: list[tuple[str, str, list[float]]]  # what, fingerprint, and floating-point numbers
+    arrays: list[tuple[str, str, list[float]]]  # description, fingerprint, and floating-point numbers
 
     def summary(self) -> dict[str, Any]:
-        """In few bytes."""
+        """Return the facts in a few bytes."""
         return {
             "policy": self.policy,
             "files": _digest(_shortened(self.files)),
@@ -51,12 +50,12 @@ class Facts:
 
     @property
     def sizes(self) -> list[int | None]:
-        """Bytes of the first files, None for those that are not here."""
+        """The sizes in bytes of the first files, None for those that do not exist here."""
         return [_size(name) for name in self.files[:_MAX_SIZES]]
 
 
 def facts_of(node: Node, policy: AutoShardPolicy, files: list[str]) -> Facts:
-    """What is compared of this worker's dataset, whose sources name these files."""
+    """Return the facts that are compared about this worker's dataset, whose sources name these files."""
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.HINT):
         return Facts(policy.name, [], "", [])
     if policy is AutoShardPolicy.FILE:
@@ -72,7 +71,7 @@ def check_same(exchange: ExchangeFn, find_facts: Callable[[], Facts]) -> None:
     """Raise on every worker unless all have the same dataset.
 
     Raises:
-        DatasetError: names the first difference.
+        DatasetError: If the datasets differ. The message names the first difference.
     """
     facts, told = meet(exchange, "say what its dataset reads", find_facts, Facts.summary)
     if len({each["policy"] for each in told}) > 1:
@@ -86,15 +85,15 @@ def check_same(exchange: ExchangeFn, find_facts: Callable[[], Facts]) -> None:
         _check_sizes(exchange, facts)
     if len({each["pipeline"] for each in told}) > 1:
         raise DatasetError(
-            "The workers' datasets are not the same, though all of them read everything and each keeps its share of every batch: "
+            "The workers' datasets are not the same, although all workers read everything and each keeps its share of every batch: "
             f"{_listed([each['text'] for each in exchange({'text': facts.pipeline})])}. Build the same pipeline on all workers, "
-            "without their number in it; or make each worker's share in `strategy.distribute_datasets_from_function(fn)`."
+            "independent of the worker's number, or make each worker's share in `strategy.distribute_datasets_from_function(fn)`."
         )
     _check_arrays(facts, [each["arrays"] for each in told])
 
 
 def _raise_for_names(exchange: ExchangeFn, names: list[str]) -> None:
-    """Find the first name that differs, in two exchanges of about the root of their number each."""
+    """Find the first name that differs, in two exchanges of about the square root of the number of names each."""
     short = _shortened(names)
     size = max(1, math.isqrt(len(short)))
     size = max(each["size"] for each in exchange({"size": size}))
@@ -110,7 +109,7 @@ def _raise_for_names(exchange: ExchangeFn, names: list[str]) -> None:
         "would be read twice and others never. "
         f"The first difference is file number {places.start + number}: {_listed(shown)}. Give all "
         "workers the same names in the same order: sort what you list, as `sorted(glob.glob(pattern))` and `list_files` do, and "
-        "see that every worker finds every file."
+        "make sure that every worker finds every file."
     )
 
 
@@ -121,8 +120,8 @@ def _check_sizes(exchange: ExchangeFn, facts: Facts) -> None:
         if len({size for size in sizes if size is not None}) > 1:
             shown = ["no file" if size is None else f"{size:,} bytes" for size in sizes]
             raise DatasetError(
-                f"The workers have different files of one name: {name!r} is {_listed(shown)}. Copy the data to every worker again; "
-                "a file may still be written, or be cut off."
+                f"The workers have different files with the same name: {name!r} is {_listed(shown)}. Copy the data to every worker "
+                "again; a file may be incomplete."
             )
 
 
@@ -132,14 +131,14 @@ def _check_arrays(facts: Facts, told: Sequence[list[tuple[str, str, list[float]]
         for worker, theirs in enumerate(told):
             if theirs[i][1] != exact or not np.allclose(theirs[i][2], near, rtol=_NEAR, atol=0, equal_nan=True):
                 raise DatasetError(
-                    f"The workers hold different data: the values of {what} on worker {worker} are not those on worker 0, though "
-                    "all workers share every batch. Load and shuffle them alike on all workers (a seed for every permutation); or "
-                    "set AutoShardPolicy.OFF if each worker loads its own part."
+                    f"The workers hold different data: the values of {what} on worker {worker} differ from those on worker 0, "
+                    "although all workers share every batch. Load and shuffle them in the same way on all workers (with a seed for "
+                    "every permutation). Or set AutoShardPolicy.OFF if each worker loads its own part."
                 )
 
 
 def _of_table(table: np.ndarray, numbers: int) -> tuple[str, list[float]]:
-    """Fingerprint and floating-point numbers of rows that are spread over an array."""
+    """The fingerprint and floating-point numbers of rows that are spread over an array."""
     count = len(table)
     if table.dtype.kind == "f" and table.size:
         chosen = np.linspace(0, count - 1, min(count, numbers)).astype(np.int64)
@@ -152,7 +151,7 @@ def _of_table(table: np.ndarray, numbers: int) -> tuple[str, list[float]]:
 
 
 def _finite(number: float) -> float:
-    return float(f"{number:.6g}") if math.isfinite(number) else -1.0  # JSON has no other numbers
+    return float(f"{number:.6g}") if math.isfinite(number) else -1.0  # JSON has no infinity and no NaN
 
 
 def _is_names(table: np.ndarray, files: list[str]) -> bool:
@@ -160,14 +159,14 @@ def _is_names(table: np.ndarray, files: list[str]) -> bool:
 
 
 def _outline(node: Node) -> str:
-    """As `describe`, without the names of cache files: every worker may have its own."""
+    """Like `describe`, but without the names of cache files, which may differ between workers."""
     label = "cache" if isinstance(node, Cache) else node.label
     before = ", ".join(map(_outline, node.inputs))
     return f"{before if len(node.inputs) == 1 else f'({before})'} > {label}" if node.inputs else label
 
 
 def _shortened(names: list[str]) -> list[str]:
-    """Names below the folder that all of them are in: workers may keep it at different places."""
+    """The names relative to the folder that all of them are in, which workers may keep in different places."""
     before = os.path.commonprefix(names)  # noqa: RUF071 - cut at a folder below; names may be of any kind
     return [name[before.rfind("/") + 1 :] for name in names]
 

@@ -1,4 +1,4 @@
-"""Datasets that several workers read in the same order, each of them all of it: what `fit` reads under DATA."""
+"""Datasets that each of several workers reads as a whole, all in the same order: what `fit` reads under DATA."""
 
 from .._dataset import Dataset
 from .._iterator import DatasetIterator
@@ -12,11 +12,11 @@ class AlikeDataset(Dataset):
     """The elements of a dataset, in the chief's order on every worker.
 
     Args:
-        dataset: of this worker; all workers make one.
-        exchange: with the other workers.
+        dataset: The dataset of this worker; all workers make one.
+        exchange: Exchanges values with the other workers.
 
     Raises:
-        DatasetError: the workers' datasets differ.
+        DatasetError: If the workers' datasets differ.
     """
 
     def __init__(self, dataset: Dataset, exchange: ExchangeFn) -> None:
@@ -31,7 +31,7 @@ class AlikeDataset(Dataset):
 
 
 class AlikeIterator(DatasetIterator):
-    """Goes to the chief's position when the first element is asked for."""
+    """An iterator that goes to the chief's position when the first element is asked for."""
 
     def __init__(self, node: Node, exchange: ExchangeFn) -> None:
         self._exchange = exchange
@@ -42,7 +42,7 @@ class AlikeIterator(DatasetIterator):
         self._agreed = False
         try:
             super()._go_to(position)
-        except Exception as error:  # noqa: BLE001 - raised when the others are there, who are told of it
+        except Exception as error:  # noqa: BLE001 - raised once it can be reported to the other workers
             self._failure = error
 
     def _take(self) -> object:

@@ -1,6 +1,6 @@
 """What this worker's replicas get in each step, before it is placed on their devices.
 
-`BatchShares` cuts global batches; `ElementShares` gives every replica the next element as it is.
+`BatchShares` cuts global batches; `ElementShares` gives every replica the next element, unchanged.
 """
 
 import abc
@@ -12,16 +12,15 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from replicant.errors import DatasetError, ElementError
-from replicant.replicas._topology import Topology
-
+from ...errors import DatasetError, ElementError
+from ...replicas._topology import Topology
 from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, known
 from ..graph._structure import PerReplicaSpec, TensorSpec, component_names, flatten, map_leaves, show_structure
 from ..sharding._rebatch import chunk_sizes, own_steps, static_chunk_size, worker_chunk
 
-# Receives this worker's rows of one component in replica order, and how many of them each of its replicas gets. With
-# one replica in all, the component comes as it is; the sizes are then its leading size, or () for a scalar. Returns
-# what the user sees.
+# Receives this worker's rows of one component in replica order, and the number of rows for each of its replicas. If there
+# is only one replica in all, it receives the whole component; the sizes are then its leading size, or () for a scalar.
+# Returns what the user sees.
 Place = Callable[[np.ndarray, tuple[int, ...]], Any]
 
 # Receives one component of the elements of this worker's replicas, in replica order. Returns what the user sees.
@@ -32,28 +31,28 @@ class WorkersPlace(Protocol):
     """Places batches on the devices of several workers."""
 
     def whole(self, leaf: np.ndarray, sizes: tuple[int, ...]) -> Any:
-        """One component of a batch that all workers have; `sizes[r]` rows for replica r."""
+        """Place one component of a batch that all workers have; replica r gets `sizes[r]` rows."""
         ...
 
     def form(self, columns: Sequence[Sequence[Any]]) -> Any:
-        """What the other workers have to know of components of which each has the parts of its own replicas."""
+        """Return what the other workers have to know about components of which each has the parts of its own replicas."""
         ...
 
     def together(self, columns: Sequence[Sequence[Any]], forms: Sequence[Any] | None = None) -> list[Any]:
-        """Such components; all workers call it in the same step. `forms`: of all workers, which else tell each other theirs."""
+        """Place such components; all workers call it in the same step. Without the `forms` of all workers, it exchanges them."""
         ...
 
     def states(self, state: State) -> list[State]:
-        """What all workers gave, in their order."""
+        """Return the states that all workers passed, in worker order."""
         ...
 
 
-MISSING = object()  # where a replica gets no element
+MISSING = object()  # stands for the element of a replica that gets none
 
 
 @dataclasses.dataclass
 class Share:
-    """One step of this worker: for each component, what is given to the function that places it."""
+    """One step of this worker: for each component, the arguments of the function that places it."""
 
     structure: Any
     parts: list[tuple[Any, ...]]
@@ -62,18 +61,18 @@ class Share:
     workers: WorkersPlace | None = None  # places all components at once, instead of `place`
 
     def placed(self, forms: Sequence[Any] | None = None) -> Any:
-        """What the user sees. `forms`: of this step on all workers, where they are known."""
+        """Return what the user sees. `forms` are those of this step on all workers, if they are known."""
         if self.workers is not None:
             return jax.tree_util.tree_unflatten(self.structure, self.workers.together(self._columns(), forms))
         return jax.tree_util.tree_unflatten(self.structure, [self.place(*part) for part in self.parts])
 
     def form(self) -> Any:
-        """What other workers have to know of this step; None: nothing."""
+        """Return what other workers have to know about this step, or None if that is nothing."""
         return None if self.workers is None else self.workers.form(self._columns())
 
     @property
     def num_bytes(self) -> int:
-        """How much memory its rows take on the host."""
+        """The memory that its rows take on the host."""
         columns = [column if isinstance(column, list) else [column] for column, *_ in self.parts]
         return sum(getattr(part, "nbytes", 0) for column in columns for part in column)
 
@@ -86,14 +85,14 @@ class ShareCursor(abc.ABC):
 
     @abc.abstractmethod
     def next(self) -> Share | None:
-        """The next step; None at the end, and from then on."""
+        """Return the next step, or None at the end and from then on."""
 
     @abc.abstractmethod
     def state(self) -> State:
-        """The position."""
+        """Return the position."""
 
     def fix(self) -> None:
-        """As `Cursor.fix`."""
+        """Do what `Cursor.fix` does."""
         return
 
     @abc.abstractmethod
@@ -102,7 +101,7 @@ class ShareCursor(abc.ABC):
 
 
 class Shares(abc.ABC):
-    """The steps of this worker, and what is known of them."""
+    """The steps of this worker, and what is known about them."""
 
     topology: Topology
     workers: WorkersPlace | None
@@ -110,7 +109,7 @@ class Shares(abc.ABC):
     @property
     @abc.abstractmethod
     def nodes(self) -> tuple[Node, ...]:
-        """What is read."""
+        """The graphs that are read."""
 
     @property
     @abc.abstractmethod
@@ -120,25 +119,25 @@ class Shares(abc.ABC):
     @property
     @abc.abstractmethod
     def cardinality(self) -> int:
-        """Number of steps, INFINITE or UNKNOWN."""
+        """The number of steps, INFINITE or UNKNOWN."""
 
     @property
     @abc.abstractmethod
     def ends_everywhere(self) -> bool:
-        """Whether all workers have equally many steps, whatever the data."""
+        """Whether all workers have the same number of steps, whatever the data."""
 
     @property
     def asks_others(self) -> bool:
-        """Whether placing a step asks the other workers for theirs."""
+        """Whether placing a step requires an exchange with the other workers."""
         return False
 
     @abc.abstractmethod
     def open(self, state: State | None = None) -> ShareCursor:
-        """At the beginning of a new pass, or at a position."""
+        """Return a cursor at the beginning of a new pass, or at a position."""
 
     @abc.abstractmethod
     def nothing(self) -> Share:
-        """A step without any row."""
+        """Return a step without rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,16 +145,16 @@ class BatchShares(Shares):
     """The chunks of global batches that belong to this worker.
 
     Args:
-        node: yields the batches.
-        topology: workers and replicas.
-        place: of one component.
-        shared: whether all workers see the same batches, and share each; else the batches are this worker's own.
-        whole: what all workers read together: a worker without any element cannot find out its spec by itself.
-        workers: places instead of `place` where devices of several workers take part.
+        node: The graph that yields the batches.
+        topology: The workers and replicas.
+        place: Places one component.
+        shared: Whether all workers see the same batches and share each of them. Otherwise the batches are this worker's own.
+        whole: The graph that all workers read together, because a worker without elements cannot find out its spec by itself.
+        workers: Places batches, instead of `place`, if devices of several workers take part.
 
     Raises:
-        DatasetError: a scalar component, with more than one replica.
-        ElementError: components with different batch sizes.
+        DatasetError: If a component is a scalar and there is more than one replica.
+        ElementError: If the components have different batch sizes.
     """
 
     node: Node
@@ -199,11 +198,11 @@ class BatchShares(Shares):
         return self.shared or self.topology.num_workers == 1
 
     def cut(self, batch_size: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """First row and sizes of this worker's replicas, for each step that a batch lasts."""
+        """Return the first row and the sizes of this worker's replicas, for each step that a batch lasts."""
         return (worker_chunk(batch_size, self.topology),) if self.shared else own_steps(batch_size, self.topology)
 
     def of_batch(self, element: Any) -> list[Share]:
-        """The steps of one batch."""
+        """Return the steps of one batch."""
         leaves, structure = flatten(element)
         arrays = [np.asarray(leaf, dtype=object if isinstance(leaf, str | bytes) else None) for leaf in leaves]
         if self.topology.num_replicas == 1:
@@ -248,7 +247,7 @@ class BatchShares(Shares):
 
 
 class BatchShareCursor(ShareCursor):
-    """Holds the steps that are left of one batch; its position is where that batch began, and the step in it."""
+    """Holds the remaining steps of one batch. Its position is where that batch began, and the step within it."""
 
     def __init__(self, shares: BatchShares, source: Cursor) -> None:
         self.shares, self.source = shares, source
@@ -257,7 +256,7 @@ class BatchShareCursor(ShareCursor):
         self.step = 0
 
     def go_to(self, step: int) -> None:
-        """Stand before this step of the batch at the source's position."""
+        """Go to this step of the batch at the source's position."""
         if step and self._read():
             for _ in range(step):
                 self.next()
@@ -290,12 +289,13 @@ class BatchShareCursor(ShareCursor):
 
 @dataclasses.dataclass(frozen=True)
 class ElementShares(Shares):
-    """The next element for each replica in turn, as it is.
+    """The next element for each replica in turn, unchanged.
 
     Args:
-        sources: one that all replicas of this worker read from, or one for each.
-        topology: workers and replicas.
-        place: of one component.
+        sources: One graph that all replicas of this worker read from, or one for each.
+        topology: The workers and replicas.
+        place: Places one component.
+        workers: Places batches, instead of `place`, if devices of several workers take part.
     """
 
     sources: tuple[Node, ...]
@@ -313,7 +313,7 @@ class ElementShares(Shares):
 
     @property
     def element_spec(self) -> Any:
-        """Spec of the elements."""
+        """The spec of the elements."""
         return next((node.spec for node in self.nodes if node.spec is not None), None)
 
     @property
@@ -338,13 +338,13 @@ class ElementShares(Shares):
         return ElementShareCursor(self, [node.open(each) for node, each in zip(self.nodes, states, strict=True)])
 
     def of_elements(self, elements: list[Any]) -> Share:
-        """The step with one element per replica, or `MISSING`; there is one at least."""
+        """Return the step with one element, or `MISSING`, per replica; at least one is an element."""
         flat = [flatten(element) for element in elements if element is not MISSING]
         first, structure = flat[0]
         for _, its in flat:
             if its != structure:
                 raise ElementError(
-                    "distribute_datasets_from_function: the elements for the replicas of one step must have one structure. "
+                    "distribute_datasets_from_function: the elements for the replicas of one step must have the same structure. "
                     f"Found {show_structure(structure)} and {show_structure(its)}."
                 )
         rest = iter(leaves for leaves, _ in flat)
@@ -381,7 +381,7 @@ class ElementShareCursor(ShareCursor):
 
 
 def no_rows_like(leaf: Any) -> np.ndarray:
-    """The share of a replica that gets nothing where others get ``leaf``: of a scalar, an empty vector."""
+    """Return the empty share of a replica where others get ``leaf``; for a scalar it is an empty vector."""
     array = np.asarray(leaf, dtype=object if isinstance(leaf, str | bytes) else None)
     return np.empty((0, *array.shape[1:]), array.dtype)
 
@@ -398,14 +398,14 @@ def _no_rows(spec: TensorSpec) -> np.ndarray:
 def _known(spec: Any) -> tuple[list[TensorSpec], Any]:
     if spec is None:
         raise DatasetError(
-            "This worker has no element at all, and cannot know what the other workers' elements look like. Give every worker at "
-            "least one element, or declare them: `Dataset.from_generator(fn, output_signature=...)`."
+            "This worker has no elements, so it cannot know what the other workers' elements look like. Give every worker at "
+            "least one element, or declare their spec: `Dataset.from_generator(fn, output_signature=...)`."
         )
     return flatten(spec)
 
 
 def _check_sizes(shapes: list[tuple[int | None, ...]], structure: Any, num_replicas: int) -> None:
-    """Every component has rows, and as many as the others."""
+    """Check that every component has rows, and that all have the same number."""
     for i, shape in enumerate(shapes):
         if not shape:
             raise DatasetError(

@@ -1,4 +1,4 @@
-"""How fast elements come, and how long the consumer waits for them."""
+"""How fast elements arrive, and how long the consumer waits for them."""
 
 import dataclasses
 import time
@@ -6,15 +6,15 @@ import time
 
 @dataclasses.dataclass(frozen=True)
 class InputStats:
-    """What an iterator measured from the first request to the last answer.
+    """Measurements of an iterator, from the first request to the last answer.
 
     Args:
-        num_steps: elements handed out.
-        num_examples: rows in them, of this worker's replicas.
-        seconds: from the first request to the last answer.
-        seconds_waiting: of these, how long the consumer waited for input.
-        num_ready: elements that wait for the consumer now.
-        buffer_size: the most that may wait.
+        num_steps: The number of elements returned.
+        num_examples: The number of rows in them that belong to this worker's replicas.
+        seconds: The time from the first request to the last answer.
+        seconds_waiting: The part of that time in which the consumer waited for input.
+        num_ready: The number of elements that wait for the consumer now.
+        buffer_size: The largest number of elements that may wait.
     """
 
     num_steps: int
@@ -31,7 +31,7 @@ class InputStats:
 
     @property
     def share_waiting(self) -> float:
-        """Part of the time in which the consumer waited for input, from 0 to 1."""
+        """The part of the time in which the consumer waited for input, from 0 to 1."""
         return self.seconds_waiting / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class InputStats:
 
 
 class Meter:
-    """Two looks at the clock per element."""
+    """Measures with two looks at the clock per element."""
 
     def __init__(self) -> None:
         self.num_steps = self.num_examples = 0
@@ -51,19 +51,19 @@ class Meter:
         self.waiting = 0.0
 
     def ask(self) -> None:
-        """The consumer begins to wait."""
+        """Note that the consumer begins to wait."""
         self.asked = time.perf_counter()
         self.first = self.first or self.asked
 
     def answer(self, num_examples: int) -> None:
-        """It gets an element with so many rows."""
+        """Note that the consumer gets an element with `num_examples` rows."""
         self.last = time.perf_counter()
         self.waiting += self.last - self.asked
         self.num_steps += 1
         self.num_examples += num_examples
 
     def stats(self, num_ready: int, buffer_size: int) -> InputStats:
-        """What was measured so far."""
+        """Return what was measured so far."""
         return InputStats(
             self.num_steps,
             self.num_examples,

@@ -1,4 +1,4 @@
-"""Blocks as bytes: a JSON description, and raw arrays. Nothing is executed when they are read."""
+"""Blocks as bytes: a JSON description and raw arrays. Reading them executes nothing."""
 
 import json
 import struct
@@ -11,11 +11,11 @@ from ..graph._blocks import Block, Boxed, Column, Dense
 from ..graph._structure import STRING, spec_of
 
 _SIZE = struct.Struct("<Q")
-_STRICT = "surrogateescape"  # names of files need not be UTF-8
+_STRICT = "surrogateescape"  # file names need not be UTF-8
 
 
 def encode_block(block: Block) -> bytes:
-    """The block without its structure."""
+    """Encode a block without its structure."""
     described, payload = [], []
     for column in block.columns:
         rows = list(column.rows())
@@ -29,7 +29,7 @@ def encode_block(block: Block) -> bytes:
 
 
 def decode_block(data: bytes, structure: Any) -> Block:
-    """The block that was encoded."""
+    """Decode a block."""
     (size,) = _SIZE.unpack_from(data)
     head = json.loads(data[_SIZE.size : _SIZE.size + size])
     payload = memoryview(data)[_SIZE.size + size :]
@@ -63,7 +63,7 @@ def _encode_array(array: np.ndarray) -> tuple[dict[str, Any], bytes]:
         description["is_text"] = "".join("1" if isinstance(text, str) else "0" for text in texts)
         data = b"".join(pieces)
     else:
-        description["dtype"] = array.dtype.name  # by name: extended types such as bfloat16 have no other
+        description["dtype"] = array.dtype.name  # extended types such as bfloat16 have no other code than the name
         data = array.astype(array.dtype.newbyteorder("=")).tobytes()
     description["bytes"] = len(data)
     return description, data

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from replicant.errors import ArgumentTypeError, ElementError
-
+from ...errors import ArgumentTypeError, ElementError
 from ..graph._structure import STRING, texts
 
 BYTES, FLOAT, INT64 = 1, 2, 3
@@ -26,21 +25,21 @@ _VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 _FLOAT_SIZE = 4
 _ALL_BITS = 2**64 - 1
-_MANY_VARINTS = 64  # bytes from which NumPy is faster than a loop
+_MANY_VARINTS = 64  # bytes from which on NumPy is faster than a loop
 
 # Kind of list, and the values: byte strings, or an array.
 Values = tuple[int, Any]
 
 
 class WireError(ElementError):
-    """The bytes are no such message."""
+    """The bytes are not such a message."""
 
 
 def decode_example(data: bytes) -> dict[str, Values]:
-    """The features of a serialized Example by name.
+    """Return the features of a serialized Example by name.
 
     Raises:
-        WireError: the bytes are no Example.
+        WireError: If the bytes are not an Example.
     """
     features: dict[str, Values] = {}
     try:
@@ -51,7 +50,7 @@ def decode_example(data: bytes) -> dict[str, Values]:
                         key, values = _entry(data, first, last)
                         features[key] = values
     except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise WireError("the bytes end in the middle of a field, or are no Example") from error
+        raise WireError("the bytes end in the middle of a field, or are not an Example") from error
     return features
 
 
@@ -68,7 +67,7 @@ def _entry(data: bytes, start: int, stop: int) -> tuple[str, Values]:
 
 
 def list_values(data: bytes, kind: int, start: int, stop: int) -> Any:
-    """The values of one list: byte strings, or an array."""
+    """Return the values of one list: byte strings, or an array."""
     pieces = [(wire, begin, end) for number, wire, begin, end in _fields(data, start, stop) if number == 1]
     if kind == BYTES:
         return [data[begin:end] for _, begin, end in pieces]
@@ -77,7 +76,7 @@ def list_values(data: bytes, kind: int, start: int, stop: int) -> Any:
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, wire type, and the place of the value of each field."""
+    """Yield number, wire type, and start and end of the value of each field."""
     while at < end:
         tag, at = varint(data, at)
         wire = tag & 7
@@ -89,15 +88,15 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
         elif wire in _FIXED_SIZES:
             stop = at + _FIXED_SIZES[wire]
         else:
-            raise WireError(f"byte {at} begins a field of the unknown wire type {wire}")
+            raise WireError(f"a field at byte {at} has the unknown wire type {wire}")
         if stop > end:
-            raise WireError(f"a field needs {stop - end} bytes more than there are")
+            raise WireError(f"a field needs {stop - end} more bytes than there are")
         yield tag >> 3, wire, at, stop
         at = stop
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits per byte, low ones first, and the place after it."""
+    """Return the number encoded at `at` (seven bits per byte, low bits first), and the place after it."""
     value, shift = data[at], 0
     at += 1
     if value < 0x80:
@@ -113,14 +112,14 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def floats(packed: bytes) -> np.ndarray:
-    """All numbers of a packed list."""
+    """Return all numbers of a packed list."""
     if len(packed) % _FLOAT_SIZE:
-        raise WireError(f"a list of floats has {len(packed)} bytes, which is no multiple of {_FLOAT_SIZE}")
+        raise WireError(f"a list of floats has {len(packed)} bytes, which is not a multiple of {_FLOAT_SIZE}")
     return np.frombuffer(packed, "<f4")
 
 
 def varints(packed: bytes) -> np.ndarray:
-    """All numbers of a packed list, as int64."""
+    """Return all numbers of a packed list, as int64."""
     if packed and packed[-1] >= 0x80:
         raise WireError("a number is cut off")
     if len(packed) < _MANY_VARINTS:
@@ -140,14 +139,14 @@ def varints(packed: bytes) -> np.ndarray:
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
-    r"""A serialized `tf.train.Example`, to be written as a record and read with `parse_example`.
+    r"""Serialize a `tf.train.Example`, which can be written as a record and read with `parse_example`.
 
     Args:
-        features: names to values or arrays, which are flattened: bytes and str (as UTF-8), floats (stored as float32),
-            integers and bools (stored as int64).
+        features: A mapping from names to values or arrays, which are flattened: bytes and str (as UTF-8), floats (stored as
+            float32), integers and bools (stored as int64).
 
     Raises:
-        ArgumentTypeError: a value that is none of these.
+        ArgumentTypeError: If a value is none of these.
 
     >>> encode_example({"label": 7})
     b'\n\x10\n\x0e\n\x05label\x12\x05\x1a\x03\n\x01\x07'
@@ -160,7 +159,7 @@ def _feature(name: str, value: Any) -> bytes:
     array = np.asarray(value, dtype=object if isinstance(value, str | bytes) else None)
     array = (texts(value, array) if array.dtype.kind in "SU" else array).ravel()
     if array.size == 0 and not hasattr(value, "dtype"):
-        return b""  # of no type
+        return b""  # it has no type
     if array.dtype.kind in "SUO":
         strings = [text.encode() if isinstance(text, str) else text for text in array.tolist()]
         if all(isinstance(string, bytes) for string in strings):

@@ -1,7 +1,7 @@
-"""Reading Examples that are written alike: of one size, with the same bytes around their values.
+"""Reads Examples of the same layout: they have the same size, and the same bytes around their values.
 
-Writers of numbers and of images of one size produce these. One look at the first record says where everything is, and one
-comparison per gap between the values says that it holds for all.
+Writers of numbers and of images of one size produce these. The first record shows where everything is, and one comparison per
+gap between the values shows that it holds for all records.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from ._examples_together import Head, NotPlainError, first_entry
 
 @dataclasses.dataclass
 class _Layout:
-    """Where things are in each record: the bytes that say so, each run with its place, and the entry of each key."""
+    """Where things are in each record: the fixed bytes, each run with its place, and the entry of each key."""
 
     size: int
     fixed: list[tuple[slice, np.ndarray]]
@@ -23,10 +23,10 @@ class _Layout:
 
     @staticmethod
     def of(record: bytes) -> "_Layout":
-        """As the record says.
+        """Return the layout of this record.
 
         Raises:
-            NotPlainError: it is not written in the usual way.
+            NotPlainError: If the record is not written in the usual way.
         """
         at, begin, fixed, entries = first_entry(record), 0, [], {}
         while at < len(record):
@@ -40,18 +40,18 @@ class _Layout:
         return _Layout(len(record), [(place, np.frombuffer(record[place], np.uint8)) for place in fixed], entries)
 
     def fits(self, table: np.ndarray) -> bool:
-        """Whether this is the layout of all records, which are the rows."""
+        """Return whether all records, which are the rows of ``table``, have this layout."""
         return table.shape[1] == self.size and all((table[:, place] == data).all() for place, data in self.fixed)
 
 
 class Uniform:
-    """Records that are alike, one after the other in ``data``.
+    """Records of the same layout, one after the other in ``data``.
 
     Raises:
-        NotPlainError: they are not, or not written in the usual way.
+        NotPlainError: If their layouts differ, or they are not written in the usual way.
     """
 
-    _last = _Layout(0, [], {})  # mostly the next batch has it as well
+    _last = _Layout(0, [], {})  # the next batch usually has the same layout
 
     def __init__(self, data: bytes, size: int) -> None:
         self.data, self.size = data, size
@@ -65,10 +65,10 @@ class Uniform:
         self.entries = layout.entries
 
     def values(self, name: str, kind: int) -> np.ndarray:
-        """The feature's values, a row for each record, in memory of its own.
+        """Return the feature's values in new memory, one row for each record.
 
         Raises:
-            NotPlainError: it is missing, of another kind, or its values are not as many or as long everywhere.
+            NotPlainError: If it is missing or of another kind, or the number or length of its values differs between records.
         """
         at, head = self.entries.get(name.encode(), (0, None))
         if head is None or head.kind != kind:
@@ -80,7 +80,7 @@ class Uniform:
             if packed.shape[1] % 4:
                 raise NotPlainError
             return packed.copy().view("<f4")
-        last = packed < 0x80  # bytes of a number
+        last = packed < 0x80  # the last byte of a number
         if last.all():
             return packed.astype(np.int64)
         if not (last == last[0]).all() or not last[0, -1]:
@@ -88,7 +88,7 @@ class Uniform:
         return varints(packed.tobytes()).reshape(len(packed), -1)
 
     def _strings(self, at: int, head: Head) -> np.ndarray:
-        if not head.value:  # several, or none
+        if not head.value:  # there are several, or none
             raise NotPlainError
         cut = struct.Struct(f"{at + head.value}x{head.stop - head.value}s{self.size - at - head.stop}x")
         out = np.empty((len(self.table), 1), object)

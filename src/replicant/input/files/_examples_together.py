@@ -1,7 +1,7 @@
-"""Reading many Examples at once: NumPy walks through all of them side by side, one map entry at a time.
+"""Reads many Examples at once: NumPy walks through all of them side by side, one map entry at a time.
 
-The records need not have their features in one order, and sizes may differ. Whatever writers rarely produce (numbers
-that are not packed, unknown fields, long keys) is left to `_example`.
+The order of the features and the sizes may differ between records. Whatever writers rarely produce (numbers that are not packed,
+unknown fields, long keys) is left to `_example`.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ _MAX_HEADS = 3
 
 
 class NotPlainError(Exception):
-    """Some record is not written in the usual way."""
+    """A record is not written in the usual way."""
 
 
 @dataclasses.dataclass
 class Places:
-    """Where one feature lies in the joined records: kind of list, or 0 where it is missing or of no type; first byte; end.
+    """Where one feature lies in the joined records: the kind of list (0 if it is missing or has no type), first byte and end.
 
-    For numbers this is the packed data, for byte strings the list; ``values``: where its only string begins, or -1.
+    For numbers this is the packed data, for byte strings the list. ``values`` says where its only string begins, or is -1.
     """
 
     kinds: np.ndarray
@@ -39,7 +39,7 @@ class Places:
         return Places(*np.zeros((4, count), np.int64))
 
     def put(self, rows: np.ndarray, group: "_Group") -> None:
-        """What a group says of these records."""
+        """Store what a group says about these records."""
         self.kinds[rows] = group.kinds
         self.starts[rows] = group.starts
         self.stops[rows] = group.stops
@@ -47,10 +47,10 @@ class Places:
 
 
 def find_features(data: bytes, sizes: Sequence[int], names: Sequence[str]) -> dict[str, Places]:
-    """The places of the named features in records that lie one after the other in ``data``.
+    """Return the places of the named features in records that lie one after the other in ``data``.
 
     Raises:
-        NotPlainError: some record is not written in the usual way, or damaged.
+        NotPlainError: If a record is damaged, or not written in the usual way.
     """
     if not data:
         raise NotPlainError
@@ -73,7 +73,7 @@ def find_features(data: bytes, sizes: Sequence[int], names: Sequence[str]) -> di
 
 @dataclasses.dataclass
 class _Group:
-    """Map entries with one key, of several records: what `Places` says of them."""
+    """Map entries of several records that have the same key, with the facts that `Places` holds."""
 
     key: bytes
     kinds: np.ndarray | int
@@ -90,14 +90,14 @@ class _Walk:
         self.buffer = np.frombuffer(data, np.uint8)
 
     def byte(self, at: np.ndarray) -> np.ndarray:
-        return self.buffer.take(at, mode="clip")  # ends are compared afterwards
+        return self.buffer.take(at, mode="clip")  # the ends are checked afterwards
 
     def tag(self, at: np.ndarray, tag: int) -> np.ndarray:
         _require(self.byte(at) == tag)
         return at + 1
 
     def size(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Begin and end of what a size stands before."""
+        """Return the beginning and end of the data that follows a size."""
         byte = self.byte(at)
         value = (byte & 0x7F).astype(np.int64)
         at = at + 1
@@ -112,10 +112,9 @@ class _Walk:
         return at, at + value
 
     def entries(self, at: np.ndarray) -> Iterator[tuple[np.ndarray, _Group]]:
-        """One map entry of each record, in groups, each with the numbers of its records.
+        """Yield one map entry of each record, in groups, each with the numbers of its records.
 
-        Mostly many entries have the same bytes before their values. What is left after a few such groups is read field
-        by field.
+        Usually many entries have the same bytes before their values. What is left after a few such groups is read field by field.
         """
         left = np.arange(len(at))
         for _ in range(_MAX_HEADS):
@@ -133,7 +132,7 @@ class _Walk:
             yield left[chosen], group
 
     def _read(self, at: np.ndarray) -> Iterator[tuple[np.ndarray, _Group]]:
-        """The same, field by field."""
+        """Do the same, field by field."""
         at, stops = self.size(self.tag(at, _FIRST))
         keys, key_stops = self.size(self.tag(at, _FIRST))
         _require(key_stops - keys <= _MAX_KEY)
@@ -141,7 +140,7 @@ class _Walk:
         _require(feature_stops == stops)
         kinds = np.zeros(len(at), np.int64)
         starts = stops.copy()
-        full = np.flatnonzero(at < stops)  # a feature without any list is empty
+        full = np.flatnonzero(at < stops)  # a feature without a list is empty
         tags = self.byte(at[full])
         _require((tags & 7 == 2) & (tags <= _LAST_KIND_TAG) & (tags >= _FIRST))
         kinds[full] = tags >> 3
@@ -158,7 +157,7 @@ class _Walk:
             yield chosen, _Group(key, kinds[chosen], starts[chosen], stops[chosen], values[chosen])
 
     def _by_key(self, keys: np.ndarray, key_stops: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
-        """The different keys, and which entries have each of them; mostly one key for all."""
+        """Yield the different keys, and which entries have each of them. Usually all have the same key."""
         left = np.arange(len(keys))
         sizes = key_stops - keys
         while len(left):
@@ -173,9 +172,9 @@ class _Walk:
 
 @dataclasses.dataclass
 class Head:
-    """What stands before the values of one map entry; places are relative to its first byte.
+    """The bytes before the values of one map entry; places are relative to its first byte.
 
-    Everything between these bytes and ``stop`` is values.
+    Everything between these bytes and ``stop`` belongs to the values.
     """
 
     data: np.ndarray
@@ -183,14 +182,14 @@ class Head:
     kind: int
     start: int
     stop: int
-    value: int  # 0: several or none
+    value: int  # where the only string begins; 0 if there are several or none
 
     @staticmethod
     def at(data: bytes, begin: int) -> "Head":
-        """The head of the entry that begins here.
+        """Return the head of the entry that begins at `begin`.
 
         Raises:
-            NotPlainError: it is not written in the usual way.
+            NotPlainError: If the entry is not written in the usual way.
         """
         try:
             at, stop = _sized(data, begin, _FIRST)
@@ -220,10 +219,10 @@ class Head:
 
 
 def first_entry(record: bytes) -> int:
-    """Where the entries of a record begin, which go on to its end.
+    """Return where the entries of a record begin, which extend to its end.
 
     Raises:
-        NotPlainError: they do not.
+        NotPlainError: If they do not.
     """
     try:
         at, stop = _sized(record, 0, _FIRST)
@@ -235,7 +234,7 @@ def first_entry(record: bytes) -> int:
 
 
 def _sized(data: bytes, at: int, tag: int) -> tuple[int, int]:
-    """Begin and end of a sized field with this tag."""
+    """The beginning and end of a sized field with this tag."""
     if data[at] != tag:
         raise NotPlainError
     size, at = varint(data, at + 1)

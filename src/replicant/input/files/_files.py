@@ -1,4 +1,4 @@
-"""Files: their names as a source, and reading each of them from its beginning to its end."""
+"""Files: a source of their names, and a reader that goes through each file from beginning to end."""
 
 import abc
 import dataclasses
@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
-
+from ...errors import ArgumentError, ArgumentTypeError, DatasetError
 from ..graph._blocks import Block, Boxed
 from ..graph._graph import UNKNOWN, Cursor, OneInput, State, Through
 from ..graph._structure import STRING, TensorSpec
@@ -26,7 +25,7 @@ _ONE_LEAF = jax.tree_util.tree_structure(0)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileNames(Rows):
-    """Names of files. Who shards a dataset by files shards this node."""
+    """File names. Sharding a dataset by files shards this node."""
 
     spec: Any = _STRING_SPEC
     name: str = "files"
@@ -37,20 +36,20 @@ class FileNames(Rows):
 
 
 def file_names(method: str, names: Any) -> FileNames:
-    """A source of these names: one, or several in their order.
+    """Return a source of these names: one, or several in their order.
 
     Raises:
-        ArgumentTypeError: not names.
-        ArgumentError: no name.
+        ArgumentTypeError: If something is not a file name.
+        ArgumentError: If there is no name.
     """
     return FileNames(size=len(texts := _names(method, names)), tables=(np.array(texts, dtype=object),))
 
 
 def matching_files(patterns: Any) -> FileNames:
-    """A source of the names that the patterns match, sorted.
+    """Return a source of the names that match the patterns, sorted.
 
     Raises:
-        DatasetError: a pattern matches nothing.
+        DatasetError: If a pattern matches nothing.
     """
     found: set[str] = set()
     for pattern in _names("list_files", patterns):
@@ -81,7 +80,7 @@ def _names(method: str, names: Any) -> list[str]:
     return texts
 
 
-# Elements, where each ends, and what is wrong after them.
+# Elements, where each of them ends, and what is wrong after them.
 Cut = tuple[list[Any], Sequence[int] | np.ndarray, DatasetError | None]
 
 
@@ -98,16 +97,17 @@ class FileFormat(abc.ABC):
 
     @abc.abstractmethod
     def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
-        """The whole elements at the beginning of ``data``, where in it each ends, and what is wrong after them.
+        """Return the whole elements at the beginning of ``data``, where each of them ends, and what is wrong after them.
 
-        ``data`` stands at ``offset`` in the (uncompressed) file; ``last``: nothing follows it. It is written over afterwards.
+        ``data`` begins at ``offset`` of the uncompressed file, and ``last`` says that nothing follows it. It is overwritten
+        afterwards.
         """
 
 
 class FileReader:
-    """Reads one file in large pieces; the position is the offset of the next element in the uncompressed file.
+    """Reads one file in large pieces. The position is the offset of the next element in the uncompressed file.
 
-    The pieces share one buffer: memory that is new for each of them takes longer to get than to fill.
+    The pieces share one buffer, because allocating new memory for each of them takes longer than filling it.
     """
 
     def __init__(self, form: FileFormat, path: str, offset: int) -> None:
@@ -118,7 +118,7 @@ class FileReader:
         self.offsets = np.array([offset])  # of each item, and of the end of the last one
         self.next = 0
         self.buffer = bytearray(_stream.PIECE)
-        self.filled = 0  # bytes: what was read after the last item
+        self.filled = 0  # number of bytes that were read after the last item
         self.failure: DatasetError | None = None
         self.at_end = False
 
@@ -127,10 +127,10 @@ class FileReader:
         return int(self.offsets[self.next])
 
     def read(self, limit: int) -> np.ndarray:
-        """The next elements, at most so many; none at the end.
+        """Return the next elements, at most `limit`; none at the end.
 
         Raises:
-            DatasetError: the file is damaged here.
+            DatasetError: If the file is damaged here.
         """
         while self.next == len(self.items):
             if self.failure is not None:
@@ -187,7 +187,7 @@ class ReadFiles(OneInput):
 
 
 class ReadFilesCursor(Through):
-    """Has one file open; its position is where the name of that file is, and the offset in it."""
+    """Keeps one file open. Its position is that of the file's name in the source, and the offset in the file."""
 
     def __init__(self, source: Cursor, form: FileFormat) -> None:
         super().__init__(source)

@@ -3,14 +3,13 @@
 import dataclasses
 import itertools
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from ._files import Cut, FileFormat
 
 
 @dataclasses.dataclass(frozen=True)
 class Lines(FileFormat):
-    """The format of TextLineDataset: lines as ``str``, without their end (LF or CR LF)."""
+    """The format of TextLineDataset: lines as ``str``, without line endings (LF or CR LF)."""
 
     @property
     def name(self) -> str:
@@ -26,7 +25,7 @@ class Lines(FileFormat):
         texts: list[str] = []
         try:
             for line in lines:
-                texts.append(line.removesuffix(b"\r").decode())  # noqa: PERF401 - what was good is kept when one is not
+                texts.append(line.removesuffix(b"\r").decode())  # noqa: PERF401 - the good lines are kept if one is not
         except UnicodeDecodeError as error:
             at = offset + (ends[len(texts) - 1] if texts else 0)
             return texts, ends[: len(texts)], self._not_text(path, at, error)

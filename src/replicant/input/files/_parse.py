@@ -1,4 +1,4 @@
-"""`parse_example` and `parse_single_example`: serialized Examples to arrays."""
+"""`parse_example` and `parse_single_example`: from serialized Examples to arrays."""
 
 import dataclasses
 import functools
@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from replicant.errors import ArgumentError, ArgumentTypeError, ElementError
-
+from ...errors import ArgumentError, ArgumentTypeError, ElementError
 from ..graph._structure import STRING
 from ._example import BYTES, DTYPES, FLOAT, Values, WireError, decode_example, list_values, varints
 from ._examples_alike import Uniform
@@ -28,7 +27,9 @@ def _checked_dtype(feature: str, dtype: Any) -> np.dtype:
     if checked is not None and checked.kind in "SU":
         checked = STRING
     if checked is None or checked not in _KINDS:
-        raise ArgumentError(f"{feature}: dtype must be float32, int64 or str, which is all an Example stores. Received: {dtype!r}.")
+        raise ArgumentError(
+            f"{feature}: dtype must be float32, int64 or str, the types that an Example stores. Received: {dtype!r}."
+        )
     return checked
 
 
@@ -37,12 +38,12 @@ class FixedLenFeature:
     """A feature with the same number of values in every Example.
 
     Args:
-        shape: of one Example's array; () for one value.
-        dtype: np.float32, np.int64 or str (values are bytes).
-        default_value: of Examples without the feature, a scalar or of ``shape``. None: they are refused.
+        shape: The shape of one Example's array; () for a single value.
+        dtype: np.float32, np.int64 or str (whose values are bytes).
+        default_value: The value for Examples without the feature, a scalar or an array of ``shape``. None refuses them.
 
     Raises:
-        ArgumentError: another dtype, a size below 0, or a default that does not fit.
+        ArgumentError: If it is another dtype, a size is below 0, or the default does not fit.
 
     >>> FixedLenFeature((2,), np.float32)
     FixedLenFeature(shape=(2,), dtype=dtype('float32'), default_value=None)
@@ -56,12 +57,14 @@ class FixedLenFeature:
         object.__setattr__(self, "shape", tuple(self.shape))
         object.__setattr__(self, "dtype", _checked_dtype("FixedLenFeature", self.dtype))
         if any(not isinstance(size, int) or size < 0 for size in self.shape):
-            raise ArgumentError(f"FixedLenFeature: the shape must be known sizes. Received: {self.shape}. Use VarLenFeature.")
+            raise ArgumentError(
+                f"FixedLenFeature: the shape must consist of known sizes. Received: {self.shape}. Use VarLenFeature."
+            )
         _ = self.default
 
     @functools.cached_property
     def default(self) -> np.ndarray | None:
-        """The default as an array."""
+        """The default value as an array."""
         if self.default_value is None:
             return None
         value = self.default_value.encode() if isinstance(self.default_value, str) else self.default_value
@@ -75,13 +78,13 @@ class FixedLenFeature:
 
 @dataclasses.dataclass(frozen=True)
 class VarLenFeature:
-    """A feature with any number of values, also none.
+    """A feature with any number of values, including none.
 
-    It gives dense arrays: of one Example its values, of a batch a matrix that is as wide as the longest, filled up with
-    0 or b"".
+    It is parsed to dense arrays: the values of one Example, or for a batch a matrix as wide as the longest of them,
+    padded with 0 or b"".
 
     Raises:
-        ArgumentError: a dtype that is not np.float32, np.int64 or str.
+        ArgumentError: If the dtype is not np.float32, np.int64 or str.
 
     >>> VarLenFeature(np.int64)
     VarLenFeature(dtype=dtype('int64'))
@@ -97,12 +100,12 @@ Features = Mapping[str, FixedLenFeature | VarLenFeature]
 
 
 def parse_single_example(serialized: bytes, features: Features) -> dict[str, Any]:
-    """The named features of one serialized `tf.train.Example`; what else is in it is ignored.
+    """Parse the named features of one serialized `tf.train.Example`; other features are ignored.
 
-    To parse many, `batch` them and map `parse_example`: several times faster.
+    To parse many Examples, `batch` them and map `parse_example`, which is several times faster.
 
     Raises:
-        ElementError: no Example, a feature that is missing, of another type, or with another number of values.
+        ElementError: If it is not an Example, or a feature is missing, of another type, or has another number of values.
 
     >>> from replicant.data import encode_example
     >>> parse_single_example(encode_example({"x": [1.0, 2.0], "y": 3}), {"x": VarLenFeature("float32")})
@@ -114,14 +117,14 @@ def parse_single_example(serialized: bytes, features: Features) -> dict[str, Any
 
 
 def parse_example(serialized: Sequence[bytes] | np.ndarray, features: Features) -> dict[str, np.ndarray]:
-    """The named features of a batch of serialized Examples, with the batch as leading dimension.
+    """Parse the named features of a batch of serialized Examples; the batch becomes the leading dimension.
 
     Args:
-        serialized: byte strings, as a batch of `TFRecordDataset` is.
-        features: names to `FixedLenFeature` or `VarLenFeature`.
+        serialized: Byte strings, such as a batch of a `TFRecordDataset`.
+        features: A mapping from names to `FixedLenFeature` or `VarLenFeature`.
 
     Raises:
-        ElementError: no Example, a feature that is missing, of another type, or with another number of values.
+        ElementError: If it is not an Example, or a feature is missing, of another type, or has another number of values.
 
     >>> from replicant.data import encode_example
     >>> batch = [encode_example({"x": [1, 2], "y": 0.5}), encode_example({"x": [3], "y": 1.5})]
@@ -131,13 +134,13 @@ def parse_example(serialized: Sequence[bytes] | np.ndarray, features: Features) 
     """
     _check_features("parse_example", features)
     if isinstance(serialized, bytes | str):
-        raise ArgumentTypeError("parse_example takes a batch. Use `parse_single_example` for one Example, or call `batch` before.")
+        raise ArgumentTypeError("parse_example takes a batch. Use `parse_single_example` for one Example, or call `batch` first.")
     records = serialized.tolist() if isinstance(serialized, np.ndarray) else list(serialized)
     for kind in set(map(type, records)) - {bytes}:
         raise ArgumentTypeError(f"parse_example takes serialized Examples as bytes. Received: {kind.__name__}.")
     data, sizes = b"".join(records), list(map(len, records))
     parsed = _uniform(data, sizes, features) or _side_by_side(data, sizes, features)
-    if parsed is None:  # unusual or wrong: one by one, which says what is wrong
+    if parsed is None:  # unusual or wrong: parsing one by one finds out what is wrong
         found = [_decoded("parse_example", record, i) for i, record in enumerate(records)]
         return {name: _stacked(name, feature, found) for name, feature in features.items()}
     return parsed
@@ -155,11 +158,11 @@ def _as_bytes(method: str, record: Any) -> bytes:
     return record
 
 
-# All records at once; None if something is unusual or wrong
+# All records at once; None if something is unusual or wrong.
 
 
 def _uniform(data: bytes, sizes: list[int], features: Features) -> dict[str, np.ndarray] | None:
-    """The features of records that are written alike."""
+    """The features of records that have the same layout."""
     if not data or sizes.count(sizes[0]) != len(sizes):
         return None
     out: dict[str, np.ndarray] = {}
@@ -177,7 +180,7 @@ def _uniform(data: bytes, sizes: list[int], features: Features) -> dict[str, np.
 
 
 def _side_by_side(data: bytes, sizes: list[int], features: Features) -> dict[str, np.ndarray] | None:
-    """The features of records that differ."""
+    """The features of records with different layouts."""
     out: dict[str, np.ndarray] = {}
     try:
         places = find_features(data, sizes, list(features))
@@ -192,7 +195,7 @@ def _side_by_side(data: bytes, sizes: list[int], features: Features) -> dict[str
 
 
 def _gathered(data: bytes, places: Places, feature: FixedLenFeature | VarLenFeature) -> np.ndarray | None:
-    """The feature of all records; None if something is wrong with one."""
+    """The feature of all records, or None if something is wrong with one of them."""
     kind = _KINDS[feature.dtype]
     there = places.kinds != 0
     if not (places.kinds[there] == kind).all():
@@ -221,14 +224,14 @@ def _gathered(data: bytes, places: Places, feature: FixedLenFeature | VarLenFeat
 
 
 def _numbers(kind: int, data: bytes, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of all lists one after the other, and how many each has."""
+    """The numbers of all lists in one array, and how many each list has."""
     sizes = stops - starts
     packed = _pieces(data, starts, sizes)
     if kind == FLOAT:
         if (sizes % 4).any():
             raise WireError("a number is cut off")
         return packed.view("<f4"), sizes // 4
-    last = packed < 0x80  # bytes of a number
+    last = packed < 0x80  # the last byte of a number
     if last.all():
         return packed.astype(np.int64), sizes
     borders = np.cumsum(sizes)
@@ -239,16 +242,16 @@ def _numbers(kind: int, data: bytes, starts: np.ndarray, stops: np.ndarray) -> t
 
 
 def _pieces(data: bytes, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The bytes of all pieces, one after the other, in memory of its own."""
+    """The bytes of all pieces, one after the other, in new memory."""
     size = int(sizes[0]) if len(sizes) else 0
-    if (sizes == size).all():  # row i of this view is what begins at byte i
+    if (sizes == size).all():  # row i of this view begins at byte i
         return np.ndarray((len(data) - size + 1, size), np.uint8, data, strides=(1, 1))[starts].ravel()
     pieces = [data[start : start + size] for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
     return np.frombuffer(bytearray().join(pieces), np.uint8)
 
 
 def _strings(lists: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """The byte strings of all lists one after the other, and how many each has."""
+    """The byte strings of all lists in one array, and how many each list has."""
     texts = [list_values(piece, BYTES, 0, len(piece)) for piece in lists]
     counts = np.fromiter(map(len, texts), np.int64, len(texts))
     return _objects([text for row in texts for text in row]), counts
@@ -274,7 +277,7 @@ def _decoded(method: str, record: bytes, number: int) -> dict[str, Values]:
         return decode_example(record)
     except WireError as error:
         raise ElementError(
-            f"{method}: record {number} ({len(record)} bytes, {record[:12]!r}...) is no serialized tf.train.Example: {error}."
+            f"{method}: record {number} ({len(record)} bytes, {record[:12]!r}...) is not a serialized tf.train.Example: {error}."
         ) from error
 
 
@@ -288,13 +291,13 @@ def _one(name: str, feature: FixedLenFeature | VarLenFeature, found: dict[str, V
         return _scalar(feature.default.copy())
     if not kind:
         raise ElementError(
-            f"Feature {name!r} is missing in record {number}, which has {sorted(found)}. "
+            f"Feature {name!r} is missing from record {number}, which has {sorted(found)}. "
             "Give the FixedLenFeature a default_value, or use VarLenFeature."
         )
     if len(values) != math.prod(feature.shape):
         raise ElementError(
             f"Feature {name!r} of record {number} has {len(values)} values, but shape {feature.shape} needs "
-            f"{math.prod(feature.shape)}. Use VarLenFeature where the number differs."
+            f"{math.prod(feature.shape)}. Use VarLenFeature if the number differs."
         )
     return _scalar(_array(values, feature.dtype).reshape(feature.shape))
 
@@ -304,7 +307,7 @@ def _array(values: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def _scalar(array: np.ndarray) -> Any:
-    """What an element of rank 0 is: a NumPy scalar or bytes."""
+    """The array, or a NumPy scalar or bytes if its rank is 0."""
     return array if array.ndim else array[()]
 
 

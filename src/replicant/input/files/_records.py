@@ -1,7 +1,7 @@
 """TFRecord files: records with checksums.
 
 One record is ``length (8 bytes, little endian), checksum of these, data, checksum of the data``; checksums are CRC-32C,
-rotated and shifted ("masked"), so that a file of checksums is no checksum of itself.
+rotated and shifted ("masked"), so that data which contains checksums does not yield trivial ones.
 """
 
 import dataclasses
@@ -16,8 +16,7 @@ from typing import BinaryIO, Self
 import google_crc32c
 import numpy as np
 
-from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
-
+from ...errors import ArgumentError, ArgumentTypeError, DatasetError
 from ._files import Cut, FileFormat
 from ._stream import WINDOW_BITS, checked_compression
 
@@ -25,7 +24,7 @@ _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
-_FEW = 4  # records, for which looking for a rule is not worth it
+_FEW = 4  # fewer records are not worth a search for a common length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +43,14 @@ class Records(FileFormat):
         return records + others, ends, failure
 
     def _one_by_one(self, path: str, offset: int, data: bytes, last: bool) -> tuple[list[bytes], list[int], DatasetError | None]:
-        """Records of any lengths, where the data of each ends, and what is wrong after them."""
+        """Records of any length, where the data of each ends, and what is wrong after them."""
         starts, stops, at = _outline(data)
         records = [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
         wrong = _first_wrong(data, starts, stops, records)
         if wrong is not None:
             begin = starts[wrong] - _HEAD
             return records[:wrong], stops[:wrong], self._damaged(path, offset, data, begin)
-        if at + _HEAD <= len(data) and _is_wrong(data, at, _LENGTH.size):  # or the reader would look for its end for ever
+        if at + _HEAD <= len(data) and _is_wrong(data, at, _LENGTH.size):  # otherwise the reader would look for its end forever
             return records, stops, self._damaged(path, offset, data, at)
         return records, stops, self._cut_off(path, offset + at, data[at:]) if last and at < len(data) else None
 
@@ -60,7 +59,7 @@ class Records(FileFormat):
         if not _is_wrong(data, begin, size):
             part, begin, size = "data", at + _HEAD, _LENGTH.unpack_from(data, at)[0]
         expected, found = _checksums(data, begin, size)
-        hint = "" if self.compression else ' If the file is compressed, give compression_type="GZIP" or "ZLIB".'
+        hint = "" if self.compression else ' If the file is compressed, pass compression_type="GZIP" or "ZLIB".'
         return DatasetError(
             f"{self.name}: {path!r} is damaged in the record at byte {offset + at}: the checksum of its {part} should be "
             f"0x{expected:08x}, but the bytes give 0x{found:08x}. Copy or write the file again.{hint}"
@@ -75,7 +74,7 @@ class Records(FileFormat):
 
 
 def _alike(data: memoryview) -> tuple[list[bytes], int]:
-    """The records at the beginning that have one length, as far as they are sound, and how many bytes each takes."""
+    """The sound records of equal length at the beginning, and how many bytes each takes."""
     if len(data) < _HEAD or _is_wrong(data, 0, _LENGTH.size):
         return [], 0
     (length,) = _LENGTH.unpack_from(data)
@@ -94,12 +93,12 @@ def _alike(data: memoryview) -> tuple[list[bytes], int]:
 
 
 def _leading(holds: np.ndarray) -> int:
-    """How many are true before the first that is not."""
+    """The number of true values before the first false one."""
     return len(holds) if holds.all() else int(np.argmin(holds))
 
 
 def _outline(data: bytes) -> tuple[list[int], list[int], int]:
-    """Where the data of each whole record begins and ends, and where the first that is not whole begins."""
+    """Where the data of each whole record begins and ends, and where the first incomplete one begins."""
     unpack, end = _LENGTH.unpack_from, len(data) - _CHECKSUM.size
     starts: list[int] = []
     stops: list[int] = []
@@ -131,7 +130,7 @@ def _checksums_of(records: list[bytes]) -> np.ndarray:
 
 
 def _checksums_of_lengths(lengths: np.ndarray) -> np.ndarray:
-    """The checksum of each row of 8 bytes: checksums are linear, so each byte adds its own share to that of zeros."""
+    """The checksum of each row of 8 bytes. Checksums are linear, so each byte adds its share to the checksum of zeros."""
     zeros, shares = _shares_of_bytes()
     return np.bitwise_xor.reduce(shares[np.arange(_LENGTH.size), lengths], axis=1) ^ zeros
 
@@ -166,18 +165,18 @@ def _is_wrong(data: bytes | memoryview, at: int, size: int) -> bool:
 
 
 def _checksums(data: bytes | memoryview, at: int, size: int) -> tuple[int, int]:
-    """The checksum that is written after these bytes, and theirs."""
+    """The checksum that is written after these bytes, and the one that the bytes give."""
     return _CHECKSUM.unpack_from(data, at + size)[0], _checksum(bytes(data[at : at + size]))
 
 
 def record_parts(record: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """What is written for one record."""
+    """Return the parts that are written for one record."""
     length = _LENGTH.pack(len(record))
     return length, _CHECKSUM.pack(_checksum(length)), record, _CHECKSUM.pack(_checksum(record))
 
 
 def read_record(file: BinaryIO) -> bytes | None:
-    """The record that begins here; None if it is damaged or cut off."""
+    """Return the record that begins here, or None if it is damaged or cut off."""
     head = file.read(_HEAD)
     if len(head) < _HEAD or _is_wrong(head, 0, _LENGTH.size):
         return None
@@ -187,14 +186,14 @@ def read_record(file: BinaryIO) -> bytes | None:
 
 
 class TFRecordWriter:
-    """Writes a TFRecord file, as a context manager or until `close`.
+    """Writes a TFRecord file, until `close` or the end of a ``with`` block.
 
     Args:
-        path: of the file; an existing one is replaced.
-        compression_type: None, "", "GZIP" or "ZLIB".
+        path: The path of the file; an existing file is replaced.
+        compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
 
     Raises:
-        ArgumentError: another compression.
+        ArgumentError: If it is another compression.
 
     >>> import tempfile, pathlib
     >>> from replicant.data import TFRecordDataset
@@ -215,8 +214,8 @@ class TFRecordWriter:
         """Add one record.
 
         Raises:
-            ArgumentTypeError: not bytes.
-            ArgumentError: the writer is closed.
+            ArgumentTypeError: If the record is not bytes.
+            ArgumentError: If the writer is closed.
         """
         if not isinstance(record, bytes):
             raise ArgumentTypeError(
@@ -231,11 +230,11 @@ class TFRecordWriter:
         self._file.write(data if self._deflate is None else self._deflate.compress(data))
 
     def flush(self) -> None:
-        """Hand what was written to the operating system; compressed data may wait for more, until `close`."""
+        """Pass what was written to the operating system. Compressed data may wait in memory until `close`."""
         self._file.flush()
 
     def close(self) -> None:
-        """Finish the file. May be repeated."""
+        """Finish the file. It may be called several times."""
         if not self._file.closed:
             if self._deflate is not None:
                 self._file.write(self._deflate.flush())

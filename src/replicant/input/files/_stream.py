@@ -4,19 +4,19 @@ import weakref
 import zlib
 from pathlib import Path
 
-from replicant.errors import ArgumentError, DatasetError
+from ...errors import ArgumentError, DatasetError
 
-PIECE = 1 << 18  # bytes: a read costs little against it, it stays in the cache, and many files can be open at once
+PIECE = 1 << 18  # bytes: large enough for cheap reads, small enough for the cache and many open files
 _COMPRESSED_PIECE = 1 << 16
 
-WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}  # as zlib wants them
+WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}  # as zlib expects them
 
 
 def checked_compression(method: str, compression_type: str | None) -> str:
-    """The type as "", "GZIP" or "ZLIB".
+    """Return the compression as "", "GZIP" or "ZLIB".
 
     Raises:
-        ArgumentError: another one.
+        ArgumentError: If it is another one.
     """
     compression = compression_type or ""
     if compression and compression not in WINDOW_BITS:
@@ -25,10 +25,10 @@ def checked_compression(method: str, compression_type: str | None) -> str:
 
 
 class FileStream:
-    """Reads one file from its beginning to its end.
+    """Reads one file from beginning to end.
 
     Raises:
-        DatasetError: the file cannot be opened.
+        DatasetError: If the file cannot be opened.
     """
 
     def __init__(self, method: str, path: str, compression: str) -> None:
@@ -37,14 +37,14 @@ class FileStream:
             self.file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - `close` closes it
         except OSError as error:
             raise DatasetError(f"{method}: cannot open {path!r}: {error.strerror}.") from error
-        self.close = weakref.finalize(self, self.file.close)  # also when an iterator is dropped without `close`
+        self.close = weakref.finalize(self, self.file.close)  # even if an iterator is dropped without `close`
         self.inflate = zlib.decompressobj(WINDOW_BITS[compression]) if compression else None
 
     def read_into(self, view: memoryview) -> int:
-        """The next bytes; returns how many there were, and 0 only at the end.
+        """Read the next bytes into ``view`` and return their number, which is 0 only at the end.
 
         Raises:
-            DatasetError: the compressed data is damaged or ends early.
+            DatasetError: If the compressed data is damaged or ends early.
         """
         if self.inflate is None:
             return self.file.readinto(view) or 0
@@ -55,7 +55,7 @@ class FileStream:
         return filled
 
     def _inflated(self, at_most: int) -> bytes:
-        """Some bytes; none at the end."""
+        """The next bytes; none at the end."""
         assert self.inflate is not None
         while True:
             compressed = self.inflate.unconsumed_tail or self.inflate.unused_data or self.file.read(_COMPRESSED_PIECE)
@@ -73,7 +73,7 @@ class FileStream:
                 return data
 
     def skip(self, count: int) -> None:
-        """Move ahead by so many bytes, without reading them where nothing is compressed."""
+        """Move ahead by `count` bytes, without reading them unless the file is compressed."""
         if self.inflate is None:
             self.file.seek(count)
             return
@@ -82,6 +82,6 @@ class FileStream:
 
     def _damaged(self, what: str) -> DatasetError:
         return DatasetError(
-            f"{self.method}: {self.path!r} is not a whole {self.compression} file: {what} "
-            f"(byte {self.file.tell()} of the file was read last). Copy or write the file again, or check compression_type."
+            f"{self.method}: {self.path!r} is not a complete {self.compression} file: {what} "
+            f"(the last byte read was {self.file.tell()}). Copy or write the file again, or check compression_type."
         )

@@ -1,4 +1,4 @@
-"""A thread that reads ahead into a bounded queue, and ends when nobody reads any more."""
+"""A thread that reads ahead into a bounded queue, and ends when nobody reads from it any more."""
 
 import atexit
 import os
@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from replicant.errors import DatasetError
+from ...errors import DatasetError
 
 _CHECK_SECONDS = 1.0  # how often a waiting consumer makes sure that the thread is alive
 _JOIN_SECONDS = 5.0  # a thread inside a user's function cannot be stopped, only waited for
 
 END = object()
 
-# Threads that run, with their queues. Not the `Background`s: one that was dropped has a thread that is still on its way out.
+# Running threads with their queues, not the `Background`s: the thread of a dropped `Background` may still be about to end.
 _running: "dict[threading.Thread, _Channel]" = {}
 
 
@@ -24,7 +24,7 @@ class Background:
     """Calls ``produce`` on a thread until it returns `END`, keeps up to ``ahead`` results ready, and calls ``release`` last.
 
     The thread starts with the first `next`. It ends at the end of the data, when ``produce`` raises, at `close`, when
-    this object is garbage collected, and when the interpreter exits.
+    this object is garbage collected, or when the interpreter exits.
     """
 
     def __init__(self, produce: Callable[[], Any], release: Callable[[], None], ahead: int, name: str) -> None:
@@ -32,14 +32,14 @@ class Background:
         # The thread must not refer to this object, or it would never be collected.
         self._thread = threading.Thread(target=_run, args=(produce, release, self._channel), name=name, daemon=True)
         self._process = os.getpid()
-        weakref.finalize(self, self._channel.close).atexit = False  # `_close_all` waits as well
+        weakref.finalize(self, self._channel.close).atexit = False  # at exit, `_close_all` also waits
 
     def next(self) -> Any:
-        """The next result, or `END`.
+        """Return the next result, or `END`.
 
         Raises:
-            Exception: what ``produce`` raised, with its own traceback, this time and every time after.
-            DatasetError: the thread is gone, as in a forked process.
+            Exception: What ``produce`` raised, with its own traceback, on this call and every later one.
+            DatasetError: If the thread is gone, as in a forked process.
         """
         if os.getpid() != self._process:
             raise DatasetError(
@@ -60,7 +60,7 @@ class Background:
 
     @property
     def num_ready(self) -> int:
-        """Results that wait for the consumer."""
+        """The number of results that wait for the consumer."""
         return len(self._channel.items)
 
     @property
@@ -69,20 +69,20 @@ class Background:
         return bool(self._channel.items) or self._channel.ended or self._channel.closed
 
     def keep(self, ahead: int) -> None:
-        """Keep so many results ready from now on."""
+        """Keep `ahead` results ready from now on."""
         with self._channel.changed:
             self._channel.ahead = ahead
             self._channel.changed.notify_all()
 
     def close(self, seconds: float | None = _JOIN_SECONDS) -> None:
-        """End the thread and wait for it; None: until the user's function that it is in returns. May be repeated."""
+        """End the thread and wait for it; None waits until a user's function that it runs returns. Later calls do nothing."""
         self._channel.close()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(seconds)
 
 
 class _Channel:
-    """The queue. One condition guards everything; its lock is re-entrant, so that a finalizer may run at any point."""
+    """The queue. One condition guards everything. Its lock is re-entrant, because a finalizer may run at any point."""
 
     def __init__(self, ahead: int) -> None:
         self.ahead = ahead
@@ -93,7 +93,7 @@ class _Channel:
         self.changed = threading.Condition(threading.RLock())
 
     def put(self, item: Any) -> bool:
-        """Add a result when there is room; False if nobody wants it any more."""
+        """Add a result once there is room. Returns False if nobody wants it any more."""
         with self.changed:
             while len(self.items) >= self.ahead and not self.closed:
                 self.changed.wait()
@@ -103,14 +103,14 @@ class _Channel:
             return not self.closed
 
     def end(self, error: BaseException | None) -> None:
-        """No more results."""
+        """Note that there are no more results."""
         with self.changed:
             self.error, self.ended = error, True
             self.traceback = error.__traceback__ if error else None
             self.changed.notify_all()
 
     def get(self, thread: threading.Thread) -> Any:
-        """The next result; END at the end and after `close`."""
+        """Return the next result, or END at the end and after `close`."""
         with self.changed:
             while not (self.items or self.ended or self.closed):
                 self.changed.wait(_CHECK_SECONDS)
@@ -127,7 +127,7 @@ class _Channel:
             return END
 
     def close(self) -> None:
-        """Forget what is waiting, and let both sides go."""
+        """Drop what is waiting, and release both sides."""
         with self.changed:
             self.closed = True
             self.items.clear()
@@ -135,13 +135,13 @@ class _Channel:
 
 
 def _run(produce: Callable[[], Any], release: Callable[[], None], channel: _Channel) -> None:
-    """The thread: every exception travels to the consumer."""
+    """Run the thread. Every exception is passed to the consumer."""
     error = None
     try:
         while not channel.closed and (item := produce()) is not END:
             if not channel.put(item):
                 break
-            item = None  # a batch that was handed over must not be kept alive here
+            item = None  # do not keep a batch alive that was handed over
     except BaseException as raised:  # noqa: BLE001 - nothing is handled here: the consumer raises it
         error = raised
     try:
@@ -157,7 +157,7 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _close_all() -> None:
-    """Threads must not be inside of JAX while the interpreter goes away: it would end the process with a signal."""
+    """End all threads: one that is inside JAX while the interpreter exits would end the process with a signal."""
     running = dict(_running)
     for channel in running.values():
         channel.close()

@@ -1,7 +1,7 @@
 """Blocks: what flows through the graph. A block is a run of consecutive elements, one column per component.
 
 A column keeps one small *reference* per element in ``refs`` and makes the elements only when asked. Transforms that
-choose or reorder elements (shuffle, shard, take, repeat) therefore move references, and ``batch`` gathers once::
+choose or reorder elements (shuffle, shard, take, repeat) therefore move only references, and ``batch`` gathers once::
 
     Gathered   refs = row numbers in a table (the user's array)       from_tensor_slices
     Dense      refs = the rows themselves, in one array               range, unbatch
@@ -16,8 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicant.errors import ElementError
-
+from ...errors import ElementError
 from ._memory import check_room
 from ._structure import STRING, component_names, flatten, show_structure
 
@@ -31,19 +30,19 @@ class Column:
         self.refs = refs
 
     def with_refs(self, refs: np.ndarray) -> "Column":
-        """The same kind of column over other references."""
+        """Return the same kind of column over other references."""
         return type(self)(refs)
 
     def fits(self, other: "Column") -> bool:
-        """Whether the references of both mean the same, so that they can be mixed."""
+        """Return whether the references of both mean the same, so that they can be mixed."""
         raise NotImplementedError
 
     def stack(self, name: Callable[[], str]) -> np.ndarray:
-        """All elements in one array with a new leading dimension; ``name`` is called for messages."""
+        """Stack all elements in one array with a new leading dimension. ``name`` returns the name for messages."""
         raise NotImplementedError
 
     def rows(self) -> np.ndarray:
-        """The elements one by one. They are the caller's to keep."""
+        """Return the elements one by one. The caller may keep them."""
         raise NotImplementedError
 
 
@@ -106,7 +105,7 @@ class Boxed(Column):
 
     def stack(self, name: Callable[[], str]) -> np.ndarray:
         leaves = self.refs
-        if set(map(type, leaves.tolist())) <= _TEXTS:  # common, and NumPy is slow to find it out
+        if set(map(type, leaves.tolist())) <= _TEXTS:  # common, and NumPy is slow at finding it out
             return leaves.copy()
         kinds = {(np.shape(leaf), getattr(leaf, "dtype", STRING)) for leaf in leaves}
         if len(kinds) > 1:
@@ -136,49 +135,49 @@ class Block:
 
     @staticmethod
     def of_elements(structure: Any, leaves: Sequence[Sequence[Any]]) -> "Block":
-        """A block of elements given by their leaves."""
+        """Make a block from the leaves of its elements."""
         return Block(structure, [Boxed.of(column) for column in zip(*leaves, strict=True)], len(leaves))
 
     @staticmethod
     def one(element: Any) -> "Block":
-        """A block of one element, whose leaves are arrays already."""
+        """Make a block of one element whose leaves are already arrays."""
         leaves, structure = flatten(element)
         return Block.of_elements(structure, [leaves])
 
     def take(self, chosen: np.ndarray | slice) -> "Block":
-        """The elements at these places, in this order."""
+        """Return the elements at these places, in this order."""
         size = len(range(*chosen.indices(self.size))) if isinstance(chosen, slice) else len(chosen)
         return Block(self.structure, [column.with_refs(column.refs[chosen]) for column in self.columns], size)
 
     def stack(self) -> Any:
-        """One element whose leaves are those of all elements, stacked.
+        """Return one element whose leaves are the stacked leaves of all elements.
 
         Raises:
-            ElementError: the elements differ in shape or dtype.
+            ElementError: If the elements differ in shape or dtype.
         """
         arrays = [column.stack(lambda i=i: component_names(self.structure)[i]) for i, column in enumerate(self.columns)]
         return jax.tree_util.tree_unflatten(self.structure, arrays)
 
     def leaves(self) -> Iterator[tuple[Any, ...]]:
-        """The leaves of each element."""
+        """Return the leaves of each element."""
         if not self.columns:
             return iter([()] * self.size)
         return zip(*(column.rows() for column in self.columns), strict=True)
 
     def elements(self) -> Iterator[Any]:
-        """The elements one by one."""
+        """Yield the elements one by one."""
         for leaves in self.leaves():
             yield jax.tree_util.tree_unflatten(self.structure, leaves)
 
     def aligned(self, other: "Block") -> tuple["Block", "Block"]:
-        """Both blocks with columns whose references can be mixed.
+        """Return both blocks with columns whose references can be mixed.
 
         Raises:
-            ElementError: they differ in structure.
+            ElementError: If the blocks differ in structure.
         """
         if self.structure != other.structure:
             raise ElementError(
-                "Elements of one dataset must have one structure. "
+                "Elements of one dataset must have the same structure. "
                 f"Found: {show_structure(self.structure)} and {show_structure(other.structure)}. "
                 "Return the same structure from every branch."
             )
@@ -187,14 +186,14 @@ class Block:
         return self.boxed(), other.boxed()
 
     def boxed(self) -> "Block":
-        """The same elements, each in a box: fits every other block of boxes."""
+        """Return the same elements, each in a box. The result fits every other block of boxes."""
         if all(isinstance(column, Boxed) for column in self.columns):
             return self
         return Block(self.structure, [Boxed.of(column.rows()) for column in self.columns], self.size)
 
 
 def concatenate(blocks: Sequence[Block]) -> Block:
-    """The elements of all blocks, in order."""
+    """Join the elements of all blocks, in order."""
     first = blocks[0]
     if len(blocks) == 1:
         return first
@@ -214,18 +213,18 @@ def _fit(a: Column, b: Column) -> bool:
 
 
 def _mixed_message(name: str, leaves: np.ndarray) -> str:
-    """Says which elements of the batch differ, and how."""
+    """A message that says which elements of the batch differ, and how."""
     first = leaves[0]
     for i, leaf in enumerate(leaves):
         if np.shape(leaf) != np.shape(first):
             return (
                 f"{name} has shape {np.shape(first)} in element 0 of the batch and {np.shape(leaf)} in element {i}: "
-                "elements of one batch need one shape. Pad or cut them in `map` before `batch`."
+                "elements of one batch need the same shape. Pad or cut them in `map` before `batch`."
             )
         if getattr(leaf, "dtype", STRING) != getattr(first, "dtype", STRING):
             return (
                 f"{name} has dtype {getattr(first, 'dtype', 'string')} in element 0 of the batch and "
-                f"{getattr(leaf, 'dtype', 'string')} in element {i}: elements of one batch need one dtype. "
+                f"{getattr(leaf, 'dtype', 'string')} in element {i}: elements of one batch need the same dtype. "
                 "Convert them in `map`."
             )
     raise AssertionError("the elements agree")

@@ -1,8 +1,8 @@
-"""Fingerprints: digests of values and functions that are the same in every process, to find out whether two are the same.
+"""Fingerprints: digests of values and functions. Equal ones have the same digest in every process.
 
-Of a function: its code, its defaults, what it captures, and the globals that it names; other functions of the user and
-methods of the user's classes count in the same way, those of installed packages by name. Nothing that has an address or a
-time in it is looked at.
+The fingerprint of a function covers its code, its defaults, what it captures, and the globals that it names. Other functions of
+the user and methods of the user's classes count in the same way, those of installed packages by name. Nothing that contains an
+address or a time is looked at.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ from typing import Any
 import jax
 import numpy as np
 
-_WHOLE = 256 << 20  # bytes of an array that are read; of larger ones, rows spread over all of it
+_WHOLE = 256 << 20  # bytes; of larger arrays, only rows spread over all of the array are read
 _SPREAD_ROWS = 4096
 _DEEPEST = 12
 _NOT_USERS = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]), "<frozen")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, np.dtype)
-# Libraries whose objects hold things that change by themselves, or none that decide what a function gives.
+# Libraries whose objects hold things that change by themselves, or nothing that decides what a function returns.
 _CLOSED = {
     "replicant",
     "logging",
@@ -44,7 +44,7 @@ _CLOSED = {
 
 
 def of_value(value: Any) -> str:
-    """The fingerprint of anything: hexadecimal.
+    """Return the fingerprint of any value, in hexadecimal.
 
     >>> of_value([1, 2]) == of_value([1, 2]), of_value(lambda x: x + 1) == of_value(lambda x: x + 2)
     (True, False)
@@ -53,29 +53,29 @@ def of_value(value: Any) -> str:
 
 
 def of_random_states(value: Any) -> str | None:
-    """That of all random generators that a function can see, the global ones if it names them; None if it sees none."""
+    """Return the fingerprint of all random generators that a function can see (global ones if it names them), None if none."""
     found = RandomStates()
     found.add(value)
     return found.hexdigest() if found.seen_any else None
 
 
 class Fingerprint:
-    """Takes in values, one after the other."""
+    """A fingerprint that grows by one value after the other."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
-        self._seen: dict[int, tuple[int, Any]] = {}  # keeps them alive: their addresses must not be given to others
+        self._seen: dict[int, tuple[int, Any]] = {}  # keeps them alive, so that no other value gets their address
 
     def hexdigest(self) -> str:
-        """Of all that was added."""
+        """Return the fingerprint of all that was added."""
         return self._hash.hexdigest()
 
     def say(self, *words: object) -> None:
-        """Take in these words as they print."""
+        """Add these words as they print."""
         self._hash.update("".join(f"{len(text)}:{text}" for text in map(str, words)).encode("utf-8", "surrogateescape"))
 
     def add(self, value: Any, depth: int = 0) -> "Fingerprint":
-        """Take in a value."""
+        """Add a value."""
         if isinstance(value, (*_PLAIN, enum.Enum)):
             self.plain(value)
         elif isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -90,15 +90,15 @@ class Fingerprint:
         return self
 
     def plain(self, value: Any) -> None:
-        """Take in what prints as it is."""
+        """Add a value that its repr describes completely."""
         self.say(type(value).__name__, repr(value))
 
     def array(self, value: Any) -> None:
-        """Take in an array."""
+        """Add an array."""
         self.say("array", *of_array(np.asarray(value)))
 
     def random_state(self, state: Any, depth: int) -> None:
-        """Take in the state of a random generator."""
+        """Add the state of a random generator."""
         self.add(state, depth)
 
     def _add_new(self, value: Any, depth: int) -> None:
@@ -141,7 +141,7 @@ class Fingerprint:
             self.add(_content(cell), depth)
 
     def code(self, code: types.CodeType, depth: int) -> None:
-        """Take in what a function does; its place in its file does not matter."""
+        """Add what a function does; its place in the file does not matter."""
         self.say(
             "code", code.co_code.hex(), code.co_names, code.co_freevars, code.co_argcount, code.co_kwonlyargcount, code.co_flags
         )
@@ -161,11 +161,11 @@ class Fingerprint:
             self.add(owner, depth)
         elif isinstance(value, os.PathLike):
             self.plain(os.fspath(value))
-        elif (inner := getattr(value, "__wrapped__", None)) is not None:  # of jit, lru_cache
+        elif (inner := getattr(value, "__wrapped__", None)) is not None:  # as jit and lru_cache have it
             self.add(inner, depth)
         elif module.partition(".")[0] in _CLOSED:
             return
-        elif callable(getattr(kind, "__array__", None)):  # a table of pandas, a Keras variable
+        elif callable(getattr(kind, "__array__", None)):  # for example a pandas table or a Keras variable
             self.array(np.asarray(value))
         else:
             if _is_users(getattr(sys.modules.get(module), "__file__", None) or ""):
@@ -181,7 +181,7 @@ class Fingerprint:
             self.add(item, depth)
 
     def _layer(self, layer: Any, depth: int) -> None:
-        """A Keras layer: its settings, without names that are counted and seeds that are drawn, and its weights."""
+        """Add the weights and settings of a Keras layer, except counted names and drawn seeds."""
         config = layer.get_config()
         self.add({key: item for key, item in config.items() if key not in ("name", "seed", "dtype")}, depth)
         for weight in getattr(layer, "variables", ()):
@@ -190,7 +190,7 @@ class Fingerprint:
 
 
 class RandomStates(Fingerprint):
-    """Goes the same ways, and takes in nothing but the states of random generators."""
+    """Visits the same values, but adds only the states of random generators."""
 
     seen_any = False
 
@@ -220,7 +220,7 @@ class RandomStates(Fingerprint):
 
 
 def of_array(array: np.ndarray) -> tuple[str, tuple[int, ...], str]:
-    """Its dtype, its shape, and the digest of its bytes; of more than 256 MiB, of 4,096 rows spread over all of it."""
+    """Return dtype, shape and digest of an array; beyond 256 MiB, the digest covers 4,096 rows spread over all of it."""
     digest = hashlib.blake2b(digest_size=16)
     if array.nbytes > _WHOLE and len(array) > _SPREAD_ROWS:
         array_rows = array[np.linspace(0, len(array) - 1, _SPREAD_ROWS).astype(np.int64)]
@@ -238,12 +238,12 @@ def of_array(array: np.ndarray) -> tuple[str, tuple[int, ...], str]:
 
 @functools.cache
 def _is_users(path: str) -> bool:
-    """Whether a file of Python is the user's, and not of Python, of an installed package or of Replicant."""
+    """Whether a Python file belongs to the user, not to Python, an installed package or Replicant."""
     return not ({"site-packages", "dist-packages"} & {*Path(path).parts}) and not path.startswith(_NOT_USERS)
 
 
 def _random_state(value: Any) -> Any:
-    """The state of a random generator; None for anything else."""
+    """The state of a random generator, None for anything else."""
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
     if isinstance(value, np.random.RandomState):
@@ -254,7 +254,7 @@ def _random_state(value: Any) -> Any:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """All names of globals and attributes in a function and in those that it defines."""
+    """All names of globals and attributes in a function and in the functions that it defines."""
     inner = [_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return set(code.co_names).union(*inner)
 
@@ -283,5 +283,5 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _is_layer(value: Any) -> bool:
-    """Whether it is a Keras layer, known by its class's name: Keras itself is not needed here."""
+    """Whether it is a Keras layer, recognized by class name, so that Keras is not imported here."""
     return any(base.__module__.partition(".")[0] == "keras" and base.__name__ == "Layer" for base in type(value).__mro__)

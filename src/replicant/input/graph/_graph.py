@@ -1,7 +1,7 @@
-"""The graph: immutable nodes that describe a dataset, and cursors that stand at a position in it.
+"""The graph: immutable nodes that describe a dataset, and cursors that mark a position in it.
 
-A `Node` says what its elements are and can be rewritten (`rewrite`). `Node.open` gives a `Cursor`: at the beginning, or
-at a position that an earlier cursor's ``state()`` described. Cursors pull *at most* what they are asked for, and hold
+A `Node` says what its elements are, and graphs can be rewritten (`rewrite`). `Node.open` returns a `Cursor`, at the beginning or
+at a position that the ``state()`` of an earlier cursor described. Cursors pull *at most* what they are asked for and hold
 nothing back, so a position is a few integers per node.
 """
 
@@ -15,7 +15,7 @@ from ._blocks import Block, concatenate
 INFINITE = -1
 UNKNOWN = -2
 
-# A position: ints, strings, None, and dicts and lists of them (what JSON can hold).
+# A position: ints, strings, None, and dicts and lists of them, which JSON can hold.
 State = dict[str, Any]
 
 
@@ -24,7 +24,7 @@ class Cursor(abc.ABC):
 
     @abc.abstractmethod
     def pull(self, limit: int) -> Block | None:
-        """The next elements: at least one, at most ``limit``. None at the end, and from then on."""
+        """Return the next elements: at least one, at most ``limit``; None at the end and from then on."""
 
     @abc.abstractmethod
     def reset(self) -> None:
@@ -32,26 +32,26 @@ class Cursor(abc.ABC):
 
     @abc.abstractmethod
     def state(self) -> State:
-        """The position; ``Node.open`` continues from it."""
+        """Return the position, from which ``Node.open`` can continue."""
 
     def fix(self) -> None:
-        """Draw now what a pass draws when it begins, so that ``state()`` has it."""
+        """Draw now the random numbers that begin a pass, so that ``state()`` includes them."""
         return
 
     def skip(self, count: int) -> int:
-        """Move ahead by up to ``count`` elements without making them where possible; returns how many there were."""
+        """Move ahead by up to ``count`` elements, if possible without making them, and return how many there were."""
         skipped = 0
         while skipped < count and (block := self.pull(count - skipped)) is not None:
             skipped += block.size
         return skipped
 
     def close(self) -> None:
-        """Stop what runs in the background."""
+        """Stop everything that runs in the background."""
         return
 
 
 class Through(Cursor):
-    """A cursor over one input, which passes on what it does not change."""
+    """A cursor over one input that passes on what it does not change."""
 
     def __init__(self, source: Cursor) -> None:
         self.source = source
@@ -64,14 +64,14 @@ class Through(Cursor):
 
 
 class After(Through):
-    """A cursor that may have to begin some elements after where its source stands; they are skipped when first asked."""
+    """A cursor that may begin some elements after its source's position. It skips them when it is first asked."""
 
     def __init__(self, source: Cursor, to_skip: int) -> None:
         super().__init__(source)
         self.to_skip = to_skip
 
     def settle(self) -> None:
-        """Make the source stand where this cursor begins."""
+        """Move the source to where this cursor begins."""
         to_skip, self.to_skip = self.to_skip, 0
         if to_skip:
             self.source.skip(to_skip)
@@ -86,42 +86,42 @@ class After(Through):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Node(abc.ABC):
-    """One transform (or source) and the nodes it reads."""
+    """One transform (or source) and the nodes that it reads."""
 
     inputs: tuple["Node", ...]
 
     @property
     @abc.abstractmethod
     def label(self) -> str:
-        """What it does and with which settings, as the user would write it."""
+        """The transform and its settings, as the user would write them."""
 
     @property
     @abc.abstractmethod
     def spec(self) -> Any:
-        """Structure of TensorSpecs, or None where it cannot be known because there is no element."""
+        """A structure of TensorSpecs, or None if it cannot be known because there is no element."""
 
     @property
     @abc.abstractmethod
     def cardinality(self) -> int:
-        """Number of elements, INFINITE or UNKNOWN."""
+        """The number of elements, INFINITE or UNKNOWN."""
 
     @abc.abstractmethod
     def open(self, state: State | None = None) -> Cursor:
-        """A cursor at the beginning of a new iteration, or at a position."""
+        """Return a cursor at the beginning of a new iteration, or at a position."""
 
     @property
     def sampled(self) -> "Node":
-        """What to read instead when only the form of an element matters: no waiting for buffers, no side effects."""
+        """The node to read instead if only the spec of an element matters: without filling buffers, without side effects."""
         return self
 
     def with_inputs(self, *inputs: "Node") -> Self:
-        """The same transform over other inputs."""
+        """Return the same transform over other inputs."""
         return dataclasses.replace(self, inputs=inputs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneInput(Node):
-    """A node that reads one other; by default elements look like, and are as many as, those of its input."""
+    """A node that reads one other. By default, spec and cardinality are those of its input."""
 
     @property
     def input(self) -> Node:
@@ -137,7 +137,7 @@ class OneInput(Node):
 
 
 def rewrite(node: Node, fn: Callable[[Node], Node]) -> Node:
-    """The graph with ``fn`` applied to every node, inputs first."""
+    """Return the graph with ``fn`` applied to every node, inputs first."""
     inputs = tuple(rewrite(child, fn) for child in node.inputs)
     if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
         node = node.with_inputs(*inputs)
@@ -145,14 +145,14 @@ def rewrite(node: Node, fn: Callable[[Node], Node]) -> Node:
 
 
 def nodes(node: Node) -> Iterator[Node]:
-    """All nodes of a graph, inputs first."""
+    """Yield all nodes of a graph, inputs first."""
     for child in node.inputs:
         yield from nodes(child)
     yield node
 
 
 def describe(node: Node) -> str:
-    """The pipeline on one line; two pipelines with the same line can exchange positions."""
+    """Describe the pipeline on one line. Positions fit all pipelines with the same line."""
     if not node.inputs:
         return node.label
     before = ", ".join(describe(child) for child in node.inputs)
@@ -160,7 +160,7 @@ def describe(node: Node) -> str:
 
 
 def sample(node: Node) -> Any:
-    """The first element as far as its form matters, or None if there is none."""
+    """Return an element with the spec of the first one, or None if there is none."""
     cursor = rewrite(node, lambda each: each.sampled).open()
     try:
         block = cursor.pull(1)
@@ -170,7 +170,7 @@ def sample(node: Node) -> Any:
 
 
 def pull_exactly(cursor: Cursor, count: int) -> Block | None:
-    """The next ``count`` elements, fewer only at the end; None if there is none."""
+    """Return the next ``count`` elements, fewer only at the end, or None if there are none."""
     blocks: list[Block] = []
     missing = count
     while missing and (block := cursor.pull(missing)) is not None:
@@ -180,5 +180,5 @@ def pull_exactly(cursor: Cursor, count: int) -> Block | None:
 
 
 def known(cardinality: int) -> bool:
-    """Whether it is a number of elements."""
+    """Return whether a cardinality is a number of elements."""
     return cardinality >= 0

@@ -1,4 +1,4 @@
-"""A batch that cannot fit is reported before it is built; the operating system would end the process without a word."""
+"""Reports a batch that does not fit in memory before it is built; the system would kill the process without a message."""
 
 import math
 import os
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from replicant.errors import DatasetError
+from ...errors import DatasetError
 
-_WORTH_A_LOOK = 1 << 30  # bytes; smaller batches are not checked, because asking takes longer than building them
+_WORTH_A_LOOK = 1 << 30  # bytes; smaller batches are not checked, because the check takes longer than building them
 _GROUP = Path("/sys/fs/cgroup")
 
 
 def check_room(name: Callable[[], str], shape: tuple[int, ...], dtype: np.dtype) -> None:
-    """There is room for an array.
+    """Check that there is room for an array.
 
     Raises:
-        DatasetError: it needs more memory than is available.
+        DatasetError: If it needs more memory than is available.
     """
     needed = math.prod(shape) * dtype.itemsize
     if needed < _WORTH_A_LOOK:
@@ -31,7 +31,7 @@ def check_room(name: Callable[[], str], shape: tuple[int, ...], dtype: np.dtype)
 
 
 def available_bytes() -> int | None:
-    """Memory that this process can still take; None where the system does not say."""
+    """Return the memory that this process can still take, or None if the system does not say."""
     found = [each for each in (_of_machine(), _of_group()) if each is not None]
     return min(found, default=None)
 
@@ -39,14 +39,14 @@ def available_bytes() -> int | None:
 def _of_machine() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:  # not Linux: what is free is unknown, what is there is an upper bound
+    except OSError:  # not Linux: free memory is unknown, so all memory is the upper bound
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
     kibibytes = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)}
     return kibibytes["MemAvailable"] * 1024
 
 
 def _of_group() -> int | None:
-    """What the container may still take."""
+    """The memory that the container may still take."""
     try:
         limit, used = ((_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
     except OSError:

@@ -1,4 +1,4 @@
-"""Elements: structures of NumPy leaves, their specs, and how a component is named in messages."""
+"""Elements: structures of NumPy leaves, their specs, and the names of components in messages."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicant.errors import DatasetError
+from ...errors import DatasetError
 
 # Strings have no fixed-width dtype here: "string" is the object dtype, and such leaves stay on the host.
 STRING = np.dtype(object)
@@ -15,7 +15,7 @@ STRING = np.dtype(object)
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """Shape and dtype of one component. A None in the shape is a size that can differ; strings have dtype object.
+    """Shape and dtype of one component. None in the shape is a size that can differ; strings have dtype object.
 
     >>> TensorSpec((None, 28, 28), np.uint8)
     TensorSpec(shape=(None, 28, 28), dtype=uint8)
@@ -34,9 +34,9 @@ class TensorSpec:
 
 @dataclasses.dataclass(frozen=True)
 class PerReplicaSpec:
-    """Spec of one component that is split over replicas: ``spec`` is what each of the ``num_replicas`` replicas gets.
+    """The spec of a component that is split over ``num_replicas`` replicas, each of which gets a part of spec ``spec``.
 
-    The first size is None where replicas, or steps, can differ.
+    The first size is None if it can differ between replicas or steps.
     """
 
     spec: TensorSpec
@@ -44,22 +44,22 @@ class PerReplicaSpec:
 
 
 def is_leaf(value: Any) -> bool:
-    """Lists are tensors, as in tf.data; tuples, dicts, named tuples and registered pytrees are structure."""
+    """Return whether a value is a leaf: as in tf.data, lists are. Tuples, dicts and other pytrees are structure."""
     return isinstance(value, list)
 
 
 def flatten(element: Any) -> tuple[list[Any], Any]:
-    """Leaves and structure of an element."""
+    """Return leaves and structure of an element."""
     return jax.tree_util.tree_flatten(element, is_leaf=is_leaf)
 
 
 def map_leaves(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """The structure with ``fn`` applied to every leaf."""
+    """Apply ``fn`` to every leaf of a structure."""
     return jax.tree_util.tree_map(fn, tree, *rest, is_leaf=is_leaf)
 
 
 def component_names(structure: Any) -> list[str]:
-    """A readable name for each leaf of a structure (a PyTreeDef).
+    """Return a readable name for each leaf of a structure (a PyTreeDef).
 
     >>> component_names(flatten(({"image": 0}, 1))[1])
     ["component [0]['image']", 'component [1]']
@@ -72,17 +72,17 @@ def component_names(structure: Any) -> list[str]:
 
 
 def show_structure(structure: Any) -> str:
-    """A PyTreeDef as a user reads it: ``({'a': *}, *)``."""
+    """Show a PyTreeDef to a user, such as ``({'a': *}, *)``."""
     return str(structure).removeprefix("PyTreeDef(").removesuffix(")")
 
 
 def as_leaf(value: Any, name: Callable[[], str]) -> Any:
-    """The value as a NumPy array or scalar; ``name`` is called for messages.
+    """Convert a value to a NumPy array or scalar. ``name`` returns the name for messages.
 
     Python numbers take tf.data's types (float32, int32), strings become Python objects.
 
     Raises:
-        DatasetError: not a tensor (lists of unequal lengths, other Python objects).
+        DatasetError: If it is not a tensor (lists of unequal lengths, other Python objects).
     """
     if isinstance(value, str | bytes):
         return value
@@ -92,7 +92,7 @@ def as_leaf(value: Any, name: Callable[[], str]) -> Any:
     except ValueError as error:
         raise DatasetError(
             f"{name()} is not a tensor: its lists have unequal lengths. "
-            f"Pad them to one length, or yield them one by one. NumPy says: {error}"
+            f"Pad them to the same length, or yield them one by one. NumPy says: {error}"
         ) from error
     if array.dtype.kind in "US":
         return texts(value, np.asarray(array)) if array.ndim else array.item()
@@ -108,7 +108,7 @@ def as_leaf(value: Any, name: Callable[[], str]) -> Any:
 
 
 def texts(value: Any, array: np.ndarray) -> np.ndarray:
-    """Strings as objects; ``array`` is what NumPy makes of ``value``, which may have lost zero bytes at their ends."""
+    """Convert strings to objects. ``array`` is NumPy's version of ``value``, which may lack zero bytes at the ends."""
     if not hasattr(value, "dtype"):
         objects = np.asarray(value, dtype=object)
         if all(isinstance(item, str | bytes) for item in objects.flat):
@@ -117,23 +117,23 @@ def texts(value: Any, array: np.ndarray) -> np.ndarray:
 
 
 def spec_of(leaf: Any) -> TensorSpec:
-    """Spec of one leaf that `as_leaf` returned."""
+    """Return the spec of a leaf that `as_leaf` returned."""
     if isinstance(leaf, str | bytes):
         return TensorSpec((), STRING)
     return TensorSpec(leaf.shape, leaf.dtype)
 
 
 def _string(value: Any, name: Callable[[], str]) -> str | bytes:
-    """The only Python objects that may be leaves."""
+    """Check that a Python object is a string, the only kind that may be a leaf."""
     if isinstance(value, str | bytes):
         return value
     raise DatasetError(
-        f"{name()} is a {type(value).__name__}, which is not a tensor. Give numbers, strings, arrays, or tuples and dicts of them."
+        f"{name()} is a {type(value).__name__}, which is not a tensor. Use numbers, strings, arrays, or tuples and dicts of them."
     )
 
 
 def _is_typed(value: Any) -> bool:
-    """Whether the value brings its own dtype; nested lists do if their first item does."""
+    """Whether the value has a dtype of its own. Nested lists do if their first item does."""
     while isinstance(value, list | tuple) and len(value):
         value = value[0]
     return hasattr(value, "dtype")

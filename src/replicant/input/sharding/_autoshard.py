@@ -1,15 +1,13 @@
-"""Auto-sharding: who reads what when several workers share a dataset, as a pure rewrite of the graph.
+"""Auto-sharding: a pure rewrite of the graph that decides which worker reads what when several share a dataset.
 
-Batches are cut after this, by the same rule under every policy: under DATA all workers see the same global batches and
-each takes its chunks (`_rebatch.worker_chunk`); under FILE and OFF a worker's batches are its own
-(`_rebatch.own_steps`).
+Batches are cut afterwards, by the same rule under every policy. Under DATA, all workers see the same global batches and each
+takes its chunks (`_rebatch.worker_chunk`); under FILE and OFF, a worker's batches are its own (`_rebatch.own_steps`).
 """
 
 import dataclasses
 from collections.abc import Callable
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from .._options import AutoShardPolicy
 from ..files._files import FileNames, ReadFiles
 from ..graph._graph import Node, nodes, rewrite, sample
@@ -25,7 +23,7 @@ from ..transforms._shuffle import Shuffle
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """What one worker reads, and why: ``policy`` is DATA, FILE or OFF; ``files`` is None where it reads everything."""
+    """What one worker reads, and why. ``policy`` is DATA, FILE or OFF, and ``files`` is None if it reads everything."""
 
     policy: AutoShardPolicy
     reason: str
@@ -39,7 +37,7 @@ class Sharding:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """A node without inputs; ``read``: its elements name files that are then read."""
+    """A node without inputs. ``read`` says that its elements name files which are read later."""
 
     node: Node
     read: bool
@@ -50,16 +48,16 @@ class _Source:
 
 
 def autoshard(node: Node, num_workers: int, worker_index: int, policy: AutoShardPolicy) -> tuple[Node, Sharding]:
-    """What worker ``worker_index`` of ``num_workers`` opens instead of ``node``.
+    """Return the graph that worker ``worker_index`` of ``num_workers`` opens instead of ``node``, and the decision.
 
     Args:
-        node: yields global batches.
-        num_workers: workers that share it.
-        worker_index: this worker, from 0.
-        policy: AUTO: FILE if everything is read from files and there are enough of them, else DATA.
+        node: The graph that yields global batches.
+        num_workers: The number of workers that share it.
+        worker_index: The number of this worker, counted from 0.
+        policy: The policy. AUTO stands for FILE if everything is read from files and there are enough of them, else for DATA.
 
     Raises:
-        DatasetError: FILE without files, or with fewer files than workers; a source that cannot be shared.
+        DatasetError: If the policy is FILE and there are fewer files than workers, or a source cannot be shared.
 
     >>> from replicant.data import Dataset
     >>> autoshard(Dataset.range(8).batch(4).node, 2, 0, AutoShardPolicy.AUTO)[1]
@@ -87,17 +85,17 @@ def autoshard(node: Node, num_workers: int, worker_index: int, policy: AutoShard
 
 
 def files_of(node: Node) -> list[str]:
-    """Names of the files that are read, as far as sources name them."""
+    """Return the names of the files that are read, as far as sources name them."""
     return [name for source in _sources(node) if source.has_files for name in _names(source.node)]
 
 
 def unseeded_shuffle(node: Node) -> Shuffle | None:
-    """A shuffle whose order depends on a number that every process draws by itself."""
+    """Return a shuffle whose order depends on a number that every process draws for itself."""
     return next((each for each in nodes(node) if isinstance(each, Shuffle) and each.seed is None), None)
 
 
 def _decided(sources: list[_Source], num_workers: int, policy: AutoShardPolicy) -> tuple[AutoShardPolicy, str]:
-    """DATA, FILE or OFF, and why."""
+    """The decision for DATA, FILE or OFF, and the reason."""
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.HINT):
         return AutoShardPolicy.OFF, f"AutoShardPolicy.{policy.name} was asked for"
     if num_workers == 1:
@@ -129,14 +127,14 @@ def _why_not_files(sources: list[_Source], num_workers: int) -> str:
 
 
 def _check_files(sources: list[_Source], num_workers: int) -> None:
-    """Every source can be shared by files.
+    """Check that every source can be shared by files.
 
     Raises:
-        DatasetError: one cannot.
+        DatasetError: If one cannot.
     """
     remedy = (
-        "Set `options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA`: every worker reads everything and keeps "
-        "its share of each batch."
+        "Set `options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA`, so that every worker reads everything and "
+        "keeps its share of each batch."
     )
     for source in sources:
         node = source.node
@@ -150,7 +148,7 @@ def _check_files(sources: list[_Source], num_workers: int) -> None:
         if _num_files(node) < num_workers:
             raise DatasetError(
                 f"AutoShardPolicy.FILE cannot share {_count(_num_files(node))} among {num_workers} workers: each needs "
-                f"one at least. Write the data to {num_workers} files or more. Or: {remedy}"
+                f"at least one. Write the data to {num_workers} files or more. Or: {remedy}"
             )
 
 
@@ -175,7 +173,7 @@ def _sources(node: Node, read: bool = False) -> list[_Source]:
 
 
 def _rewrite_sources(node: Node, fn: Callable[[Node], Node], suffix: str) -> Node:
-    """The graph with other sources. What it keeps of earlier passes, it keeps elsewhere."""
+    """The graph with other sources. Its caches of earlier passes move to other places."""
     if not node.inputs:
         return fn(node)
     inputs = tuple(_rewrite_sources(child, fn, suffix) for child in node.inputs)
@@ -191,12 +189,12 @@ def _with_inputs(node: Node, inputs: tuple[Node, ...], suffix: str) -> Node:
 
 
 def in_agreement(node: Node) -> Node:
-    """The graph that workers read alike from one position: also in what functions of `interleave` make."""
+    """Return the graph that all workers read in the same order, even inside the datasets that `interleave` makes."""
     return rewrite(node, lambda each: dataclasses.replace(each, alike=True) if isinstance(each, Interleave) else each)
 
 
 def _reads(node: Node) -> bool:
-    """Whether it reads the files that its input names."""
+    """Whether a node reads the files that its input names."""
     if isinstance(node, Interleave):
         element = sample(node.input)
         return element is not None and any(_reads(each) for each in nodes(node.child(element, NestedOrders())))

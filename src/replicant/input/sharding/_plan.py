@@ -1,11 +1,10 @@
-"""The input plan: who reads what, and what each replica gets of it, as a value that prints itself."""
+"""The input plan: a printable value that says what each worker reads, and what each replica gets of it."""
 
 import dataclasses
 from typing import Any
 
-from replicant._display import table, titled
-from replicant.replicas._topology import Topology
-
+from ..._display import table, titled
+from ...replicas._topology import Topology
 from .._options import AutoShardPolicy
 from ..graph._graph import Node, known
 from ..graph._structure import flatten
@@ -24,10 +23,10 @@ class WorkerPlan:
     """What one worker reads.
 
     Args:
-        replica_ids: of its replicas.
-        files: names of its files; None: it reads everything.
-        steps: rows of its replicas, for each step that a full batch lasts; empty if the batch size is not known.
-        last_steps: the same for the last batch; empty if that is full, or not known.
+        replica_ids: The ids of its replicas.
+        files: The names of its files, or None if it reads everything.
+        steps: The rows of its replicas for each step of a full batch; empty if the batch size is not known.
+        last_steps: The same for the last batch; empty if that is full or not known.
     """
 
     replica_ids: tuple[int, ...]
@@ -38,14 +37,14 @@ class WorkerPlan:
 
 @dataclasses.dataclass(frozen=True)
 class InputPlan:
-    """How a dataset is distributed: what `Dataset.explain` returns, and what the strategies do.
+    """How a dataset is distributed. `Dataset.explain` returns this plan, and the strategies follow it.
 
     Args:
-        policy: DATA, FILE or OFF.
-        reason: why.
-        batch_size: rows of a global batch; None: not known before it is read.
-        last_batch_size: rows of the last one, if it is smaller and known.
-        workers: one row for each.
+        policy: The policy: DATA, FILE or OFF.
+        reason: The reason for this policy.
+        batch_size: The number of rows of a global batch, or None if it is not known before the batch is read.
+        last_batch_size: The number of rows of the last batch, if it is smaller and known.
+        workers: The plan of each worker.
     """
 
     policy: AutoShardPolicy
@@ -74,15 +73,15 @@ class InputPlan:
         return titled(f"Input plan: {self.policy.name}, because {self.reason}", table(rows, heads))
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
+        """Return the plan as a dict that JSON can hold."""
         return {**dataclasses.asdict(self), "policy": self.policy.name}
 
 
 def input_plan(node: Node, policy: AutoShardPolicy, num_workers: int, replicas_per_worker: int) -> InputPlan:
-    """The plan for a dataset of global batches.
+    """Make the plan for a dataset of global batches.
 
     Raises:
-        DatasetError: it cannot be shared by this policy.
+        DatasetError: If it cannot be shared by this policy.
     """
     batch_size, last = batch_sizes(node)
     sharded = [autoshard(node, num_workers, worker, policy) for worker in range(num_workers)]
@@ -97,7 +96,7 @@ def input_plan(node: Node, policy: AutoShardPolicy, num_workers: int, replicas_p
 
 
 def cut_steps(batch_size: int | None, topology: Topology, sharding: Sharding) -> Steps:
-    """Rows of this worker's replicas, for each step that a batch lasts."""
+    """Return the rows of this worker's replicas, for each step that a batch lasts."""
     if batch_size is None:
         return ()
     if sharding.shared:
@@ -106,7 +105,7 @@ def cut_steps(batch_size: int | None, topology: Topology, sharding: Sharding) ->
 
 
 def batch_sizes(node: Node) -> tuple[int | None, int | None]:
-    """Rows of a global batch, and of the last one if it is smaller; None where that is not known."""
+    """Return the rows of a global batch, and of the last one if it is smaller; None if they are not known."""
     batch = node
     while isinstance(batch, Map | Prefetch | Cache):
         batch = batch.input

@@ -1,13 +1,13 @@
-"""How a global batch is cut for the replicas: pure functions of small integers, one rule for every policy."""
+"""Cuts a global batch for the replicas: pure functions of small integers, with one rule for every policy."""
 
-from replicant.replicas._topology import Topology
+from ...replicas._topology import Topology
 
 
 def chunk_sizes(batch_size: int, num_replicas: int) -> tuple[int, ...]:
-    """Rows of a global batch that each replica gets, in replica order.
+    """Return how many rows of a global batch each replica gets, in replica order.
 
-    Replicas are filled one after the other with ``ceil(batch_size / num_replicas)`` rows, so late replicas may be short
-    or empty. This is what tf.distribute does under ``AutoShardPolicy.DATA``, and what its guide documents for all.
+    Replicas are filled one after the other with ``ceil(batch_size / num_replicas)`` rows, so the last replicas may get fewer
+    or none. tf.distribute does the same under ``AutoShardPolicy.DATA``, and its guide documents it for all policies.
 
     >>> chunk_sizes(16, 4), chunk_sizes(5, 4), chunk_sizes(4, 3), chunk_sizes(0, 2)
     ((4, 4, 4, 4), (2, 2, 1, 0), (2, 2, 0), (0, 0))
@@ -17,7 +17,7 @@ def chunk_sizes(batch_size: int, num_replicas: int) -> tuple[int, ...]:
 
 
 def worker_chunk(batch_size: int, topology: Topology) -> tuple[int, tuple[int, ...]]:
-    """First row of a global batch that belongs to this worker, and the sizes of its own replicas.
+    """Return the first row of a global batch that belongs to this worker, and the sizes of its replicas.
 
     >>> worker_chunk(10, Topology(num_workers=2, worker_index=1, replicas_per_worker=2))
     (6, (3, 1))
@@ -28,7 +28,7 @@ def worker_chunk(batch_size: int, topology: Topology) -> tuple[int, tuple[int, .
 
 
 def static_chunk_size(batch_size: int | None, num_replicas: int) -> int | None:
-    """Size that all replicas' chunks have in common, or None where they can differ.
+    """Return the size that all replicas' chunks have in common, or None if they can differ.
 
     >>> static_chunk_size(6, 3), static_chunk_size(5, 3), static_chunk_size(None, 3)
     (2, None, None)
@@ -39,10 +39,10 @@ def static_chunk_size(batch_size: int | None, num_replicas: int) -> int | None:
 
 
 def own_steps(batch_size: int, topology: Topology) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """The steps into which a batch is cut that no other worker has: first row and sizes of this worker's replicas, each.
+    """Cut a batch that no other worker has into steps: the first row, and the sizes of this worker's replicas, for each.
 
-    The chunks are those of a batch that all replicas share, and this worker's replicas take them in turn, so that its
-    own batch lasts as many steps as there are workers. Steps without any row are left out.
+    The chunks are those of a batch that all replicas share, and this worker's replicas take them in turn, so its own
+    batch lasts as many steps as there are workers. Steps without rows are left out.
 
     >>> own_steps(4, Topology(num_workers=2, replicas_per_worker=1))
     ((0, (2,)), (2, (2,)))

@@ -1,4 +1,4 @@
-"""Sources of other libraries: what the graph has to know about them. The libraries themselves are in `adapters`."""
+"""What the graph has to know about sources of other libraries. `adapters` deals with the libraries themselves."""
 
 import abc
 import dataclasses
@@ -15,7 +15,7 @@ class Foreign(Node):
     @property
     @abc.abstractmethod
     def kind(self) -> str:
-        """What it is, as its users call it: ``torch DataLoader``."""
+        """The name that users know it by, such as ``torch DataLoader``."""
 
     @property
     def label(self) -> str:
@@ -32,10 +32,10 @@ class Foreign(Node):
 
     @property
     def drawn_from(self) -> object:
-        """What holds the random generators that decide which elements there are, as far as they can be seen."""
+        """The object that holds the random generators which decide on the elements, as far as they can be seen."""
         return None
 
     def of_worker(self, num_workers: int, worker_index: int) -> "Foreign | None":
-        """What reads this worker's share of the files; None if that cannot be asked of this library."""
+        """Return a source that reads this worker's share of the files, or None if the library cannot make one."""
         del num_workers, worker_index
         return None

@@ -1,4 +1,4 @@
-"""Elements that a generator yields."""
+"""The elements that a generator yields."""
 
 import dataclasses
 import functools
@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicant.errors import ArgumentTypeError, ElementError
-
+from ...errors import ArgumentTypeError, ElementError
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, Cursor, Node, State, sample
 from ..graph._structure import STRING, TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
@@ -17,7 +16,7 @@ from ..graph._structure import STRING, TensorSpec, as_leaf, component_names, fla
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Generator(Node):
-    """What ``make(*args)`` yields; ``signature`` is a structure of TensorSpecs, or None: as the first element."""
+    """What ``make(*args)`` yields. ``signature`` is a structure of TensorSpecs, or None to use the first element's."""
 
     inputs: tuple[Node, ...] = ()
     make: Callable[..., Any] = iter
@@ -46,7 +45,7 @@ class Generator(Node):
 
 
 class GeneratorCursor(Cursor):
-    """Runs the generator from its beginning, and past what another cursor had read."""
+    """Runs the generator from its beginning, and skips what another cursor has read."""
 
     def __init__(self, node: Generator, position: int) -> None:
         self.node = node
@@ -59,7 +58,7 @@ class GeneratorCursor(Cursor):
         self.failure: Exception | None = None
 
     def _next(self) -> Any:
-        """The next element as it was yielded; raises StopIteration at the end."""
+        """The next element as it was yielded. Raises StopIteration at the end."""
         if self.iterator is None:
             self.iterator = iter(self.node.make(*self.node.args))
             to_skip, self.position = self.position, 0
@@ -70,7 +69,7 @@ class GeneratorCursor(Cursor):
         except StopIteration:
             raise
         except Exception as error:
-            error.add_note(f"Raised by the generator of `from_generator` instead of its element {self.position}.")
+            error.add_note(f"The generator of `from_generator` raised this instead of yielding element {self.position}.")
             raise
         self.position += 1
         return element
@@ -91,12 +90,12 @@ class GeneratorCursor(Cursor):
         except Exception as error:
             if not made:
                 raise
-            self.failure = error  # after the elements that came before it
+            self.failure = error  # raised after the elements that came before it
         return Block.of_elements(self.expected.structure, made) if made and self.expected else None
 
     def _checked(self, element: Any) -> list[Any]:
         leaves, structure = flatten(element)
-        if self.expected is None:  # the first element says what the others must be, wherever this cursor began
+        if self.expected is None:  # the first element decides about the others, wherever this cursor began
             self.expected = _Expected(_free_spec(leaves, structure) if self.position == 1 else self.node.spec)
         return self.expected.leaves(leaves, structure, self.position - 1)
 
@@ -114,7 +113,7 @@ class GeneratorCursor(Cursor):
 
     def close(self) -> None:
         close = getattr(self.iterator, "close", None)
-        if close is not None:  # generators run their `finally` blocks now; other iterators have no such method
+        if close is not None:  # generators run their `finally` blocks; other iterators have no such method
             close()
 
     def state(self) -> State:
@@ -129,10 +128,10 @@ class _Expected:
         self.specs, self.structure = flatten(spec)
 
     def leaves(self, found: list[Any], structure: Any, number: int) -> list[Any]:
-        """The leaves in the expected dtypes.
+        """Return the leaves in the expected dtypes.
 
         Raises:
-            ElementError: another structure, shape, or a dtype that would lose its values.
+            ElementError: If the structure or a shape differs, or a conversion would change values.
         """
         if structure != self.structure:
             raise ElementError(
@@ -161,7 +160,7 @@ def _fitted(value: Any, spec: TensorSpec, name: str, number: int) -> Any:
 
 
 def _converted(value: Any, found: np.dtype, wanted: np.dtype) -> Any:
-    """The value in another dtype; None where that would change what it says."""
+    """The value in another dtype, or None if that would change it."""
     if not np.size(value) and not hasattr(value, "dtype"):
         return np.empty(np.shape(value), wanted)  # an empty list has no type
     if STRING in (found, wanted) or not (np.can_cast(found, wanted, "same_kind") or (found.kind in "iu" and wanted.kind in "iu")):
@@ -169,23 +168,23 @@ def _converted(value: Any, found: np.dtype, wanted: np.dtype) -> Any:
     if hasattr(value, "dtype"):
         return value.astype(wanted) if np.can_cast(found, wanted, "same_kind") else None
     try:
-        return np.asarray(value, wanted)[()]  # Python numbers, from their full precision
+        return np.asarray(value, wanted)[()]  # converts Python numbers from their full precision
     except OverflowError:
         return None
 
 
 def _free_spec(leaves: list[Any], structure: Any) -> Any:
-    """Ranks and dtypes of an element, with any sizes: one element says nothing about the sizes of the others."""
+    """The ranks and dtypes of an element, with any sizes, because one element says nothing about the sizes of others."""
     names = component_names(structure)
     specs = [spec_of(as_leaf(leaf, lambda i=i: f"from_generator: {names[i]} of element 0")) for i, leaf in enumerate(leaves)]
     return jax.tree_util.tree_unflatten(structure, [TensorSpec((None,) * len(spec.shape), spec.dtype) for spec in specs])
 
 
 def generator(make: Callable[..., Any], signature: Any, args: Any) -> Generator:
-    """A source of what ``make(*args)`` yields.
+    """Return a source of what ``make(*args)`` yields.
 
     Raises:
-        ArgumentTypeError: not a function, or a signature of something else than specs.
+        ArgumentTypeError: If ``make`` is not a function, or the signature contains anything but specs.
     """
     if not callable(make):
         raise ArgumentTypeError(

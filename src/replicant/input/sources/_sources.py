@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicant.errors import ArgumentError, DatasetError, ElementError
-
+from ...errors import ArgumentError, DatasetError, ElementError
 from ..graph._blocks import Block, Column, Dense, Gathered
 from ..graph._graph import Cursor, Node, State
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, spec_of
@@ -15,7 +14,7 @@ from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, sp
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Counted(Node):
-    """A source whose elements have numbers: elements ``i`` to ``j`` cost nothing to name."""
+    """A source whose elements are numbered, so that a run of them is cheap to describe."""
 
     inputs: tuple[Node, ...] = ()
     size: int = 0
@@ -28,12 +27,12 @@ class Counted(Node):
         return CountedCursor(self, state["next"] if state else 0)
 
     def columns(self, start: int, stop: int) -> list[Column]:
-        """One column per leaf, for elements ``start`` to ``stop``."""
+        """Return one column per leaf, for elements ``start`` to ``stop``."""
         raise NotImplementedError
 
     @property
     def structure(self) -> Any:
-        """Structure of an element."""
+        """The structure of an element."""
         return flatten(self.spec)[1]
 
 
@@ -101,7 +100,7 @@ class Range(Counted):
 
 
 def tensors(element: Any) -> Rows:
-    """A source with one element."""
+    """Return a source with one element."""
     leaves, structure = _leaves(element, "from_tensors")
     tables = tuple(_boxed_row(leaf) for leaf in leaves)
     spec = jax.tree_util.tree_unflatten(structure, [spec_of(leaf) for leaf in leaves])
@@ -109,11 +108,12 @@ def tensors(element: Any) -> Rows:
 
 
 def tensor_slices(arrays: Any) -> Rows:
-    """A source whose elements are the rows of ``arrays``.
+    """Return a source whose elements are the rows of ``arrays``.
 
     Raises:
-        ArgumentError: nothing to slice, or a scalar.
-        ElementError: components with different numbers of rows.
+        ArgumentError: If a component is a scalar.
+        DatasetError: If there is nothing to slice.
+        ElementError: If the components have different numbers of rows.
     """
     leaves, structure = _leaves(arrays, "from_tensor_slices")
     names = component_names(structure)
@@ -131,7 +131,7 @@ def tensor_slices(arrays: Any) -> Rows:
 
 
 def integers(*args: int) -> Range:
-    """A source of ``range(*args)``."""
+    """Return a source of ``range(*args)``."""
     if not 1 <= len(args) <= 3:
         raise ArgumentError(f"range takes 1 to 3 integers: stop, or start, stop and step. Received {len(args)}.")
     if len(args) == 3 and args[2] == 0:

@@ -1,4 +1,4 @@
-"""What a dataset does with rows on their way: map, batch, shuffle, repeat, interleave, cache, prefetch. One idea per file.
+"""What a dataset does with rows along the way: map, batch, shuffle, repeat, interleave, cache, prefetch. One idea per file.
 
 `Dataset` makes these nodes. Each has a cursor whose state can be saved and restored.
 """

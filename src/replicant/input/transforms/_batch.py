@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from replicant.errors import DatasetError, ElementError
-
+from ...errors import DatasetError, ElementError
 from ..graph._blocks import Block, Dense
 from ..graph._graph import UNKNOWN, Cursor, OneInput, State, Through, known, pull_exactly
 from ..graph._structure import TensorSpec, component_names, flatten, map_leaves
@@ -14,7 +13,7 @@ from ..graph._structure import TensorSpec, component_names, flatten, map_leaves
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch(OneInput):
-    """Consecutive elements stacked; batch ``i`` takes ``sizes[i % len(sizes)]`` of them."""
+    """Stacks consecutive elements. Batch ``i`` takes ``sizes[i % len(sizes)]`` of them."""
 
     sizes: tuple[int, ...] = (1,)
     drop_remainder: bool = False
@@ -45,7 +44,7 @@ class Batch(OneInput):
         return count
 
     def stacked(self, block: Block) -> Any:
-        """The batch of these elements."""
+        """Return the batch of these elements."""
         return block.stack()
 
     def open(self, state: State | None = None) -> Cursor:
@@ -53,7 +52,7 @@ class Batch(OneInput):
 
 
 class BatchCursor(Through):
-    """Pulls exactly one batch at a time and keeps nothing."""
+    """Pulls exactly one batch at a time, and keeps nothing."""
 
     def __init__(self, source: Cursor, node: Batch, made: int) -> None:
         super().__init__(source)
@@ -117,7 +116,7 @@ class Unbatch(OneInput):
 
 
 class UnbatchCursor(Through):
-    """Holds one batch; its position is where that batch began, and the row in it."""
+    """Holds one batch. Its position is where that batch began, and the row in it."""
 
     def __init__(self, source: Cursor) -> None:
         super().__init__(source)
@@ -135,7 +134,7 @@ class UnbatchCursor(Through):
         return self.batch is not None
 
     def go_to(self, row: int) -> None:
-        """Read the batch at the source's position, and stand at this row of it."""
+        """Read the batch at the source's position, and go to this row of it."""
         if row and self._next_batch():
             self.row = row
 
@@ -159,11 +158,11 @@ class UnbatchCursor(Through):
 
 
 def _rows_of(element: Any) -> Block:
-    """An element as a block of its rows.
+    """Return an element as a block of its rows.
 
     Raises:
-        DatasetError: a scalar component.
-        ElementError: components with different numbers of rows.
+        DatasetError: If a component is a scalar.
+        ElementError: If the components have different numbers of rows.
     """
     leaves, structure = flatten(element)
     names = component_names(structure)

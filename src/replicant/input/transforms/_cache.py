@@ -1,4 +1,4 @@
-"""Keeping what one pass read for the passes after it: here in memory, in `_cache_file` in a file."""
+"""Keeps what one pass read for later passes: in memory here, in a file in `_cache_file`."""
 
 import abc
 import dataclasses
@@ -17,35 +17,35 @@ class Kept(abc.ABC):
 
     @abc.abstractmethod
     def read(self, start: int, limit: int) -> Block | None:
-        """Elements from number ``start`` on: at least one, at most ``limit``; None at the end."""
+        """Return elements from number ``start`` on: at least one, at most ``limit``; None at the end."""
 
 
 class Filling(abc.ABC):
-    """The elements of a pass that is not complete."""
+    """The elements of a pass that is not yet complete."""
 
     @abc.abstractmethod
     def add(self, block: Block) -> None:
-        """The next elements."""
+        """Add the next elements."""
 
     @abc.abstractmethod
     def complete(self, begin: State) -> Kept | None:
-        """The pass is complete; None if it had no element. What is returned began where this pass did."""
+        """Note that the pass is complete. Returns a pass that began where this one did, or None if it had no elements."""
 
     def discard(self) -> None:
-        """The pass will not be completed."""
+        """Note that the pass will not be completed."""
         return
 
 
 class Store(abc.ABC):
-    """Where the first complete pass is kept."""
+    """The place where the first complete pass is kept."""
 
     @abc.abstractmethod
     def find(self) -> Kept | None:
-        """That pass, once there is one."""
+        """Return that pass, if there is one."""
 
     @abc.abstractmethod
     def fill(self) -> Filling:
-        """A new pass, that will be kept if it is the first to be completed."""
+        """Begin a new pass, which is kept if it is the first to be completed."""
 
 
 class MemoryStore(Store):
@@ -75,7 +75,7 @@ class _MemoryFilling(Filling):
             return None
         kept = _KeptBlock(begin, concatenate(self.blocks))
         with self.store.lock:
-            if self.store.kept is None or self.store.kept.begin != begin:  # else another iterator was first
+            if self.store.kept is None or self.store.kept.begin != begin:  # otherwise another iterator was first
                 self.store.kept = kept
         return kept
 
@@ -91,9 +91,9 @@ class _KeptBlock(Kept):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cache(OneInput):
-    """The first complete pass is kept and replayed by all that begin after it, whoever iterates.
+    """Keeps the first complete pass, and replays it in all later passes of all iterators.
 
-    ``strict``: only by those that would have read the same order.
+    ``strict`` limits this to passes that would have read the same order.
     """
 
     store: Store = dataclasses.field(default_factory=MemoryStore)
@@ -116,7 +116,7 @@ class Cache(OneInput):
 
 
 class CacheCursor(Through):
-    """Fills, or replays; the position is that of the pass that filled, and a number of elements."""
+    """Fills the cache, or replays it. The position is where the pass that filled it began, and a number of elements."""
 
     def __init__(self, source: Cursor, store: Store, strict: bool) -> None:
         super().__init__(source)
@@ -132,7 +132,7 @@ class CacheCursor(Through):
         self.begin = self.kept.begin if self.kept else self.source.state()
 
     def go_to(self, begin: State, position: int) -> None:
-        """Stand after ``position`` elements of the pass that began at ``begin``."""
+        """Go to the place after ``position`` elements of the pass that began at ``begin``."""
         if self.kept is None or self.begin != begin:
             self.begin, self.kept = begin, None
             pull_exactly(self, position)
@@ -144,7 +144,7 @@ class CacheCursor(Through):
             self.position += block.size if block else 0
             return block
         if self.filling is None:
-            self.filling = self.store.fill()  # before functions are called, which may change what they capture
+            self.filling = self.store.fill()  # before any function is called, which may change what it captures
         block = self.source.pull(limit)
         if block is None:
             self.kept = self.filling.complete(self.begin)
@@ -176,12 +176,12 @@ class CacheCursor(Through):
 
 
 def _protected(column: Column) -> Column:
-    """Elements are handed out again in every pass: nobody may write to them."""
+    """The column, made read-only, because its elements are returned again in every pass."""
     if isinstance(column, Dense):
         return Dense(_read_only(column.refs))
     if isinstance(column, Boxed):
         return Boxed.of([_read_only(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in column.refs])
-    return column  # gathers anew each time
+    return column  # gathers its rows again each time
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""`cache(filename)`: one pass in one file, that other processes and later runs can replay.
+"""`cache(filename)`: one pass in one file, which other processes and later runs can replay.
 
-The file is records as in `_records` (length, checksums): blocks of elements, then an index as JSON, and at the very end
-where the index is. It is written beside its name and renamed when complete, so a file with the name is always whole.
+The file consists of records as in `_records` (length, checksums): blocks of elements, then an index as JSON, and at the very
+end the place of the index. It is written under another name and renamed when complete, so a file with this name is always whole.
 """
 
 import functools
@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from ..files._block_bytes import decode_block, encode_block
 from ..files._records import read_record, record_parts
 from ..graph._blocks import Block, Boxed, concatenate
@@ -29,11 +28,11 @@ _VERSION = 2
 _TAIL = struct.Struct("<Q8s")
 _MAGIC = b"replicnt"
 _ELEMENTS_PER_RECORD = 256
-_BYTES_PER_RECORD = 8 << 20  # of arrays that come one by one: these can be whole batches
+_BYTES_PER_RECORD = 8 << 20  # of arrays that arrive one by one, which can be whole batches
 
 
 class FileStore(Store):
-    """Keeps a pass over ``node`` in the file of this name."""
+    """Keeps a pass over ``node`` in the file with this name."""
 
     def __init__(self, path: str, node: Node) -> None:
         self.path, self.node = Path(path), node
@@ -44,12 +43,12 @@ class FileStore(Store):
 
     @functools.cached_property
     def structure(self) -> Any:
-        """The structure of elements, which the file cannot hold."""
+        """The structure of the elements, which the file cannot hold."""
         return flatten(sample(self.node))[1]
 
     @functools.cached_property
     def parts(self) -> list[tuple[str, str]]:
-        """Fingerprints of what the elements depend on, taken before anything is read: functions may change what they capture."""
+        """Fingerprints of what the elements depend on, taken before anything is read; functions may change what they capture."""
         return parts(self.node)
 
     def find(self) -> Kept | None:
@@ -60,7 +59,7 @@ class FileStore(Store):
 
 
 class _FileFilling(Filling):
-    """Writes to a name of its own, which it gives up for the file's name, or removes."""
+    """Writes to a file of its own, which it finally renames or removes."""
 
     def __init__(self, store: FileStore) -> None:
         self.store = store
@@ -133,7 +132,7 @@ class _KeptFile(Kept):
     """Reads one record at a time.
 
     Raises:
-        DatasetError: damaged, or written by another pipeline.
+        DatasetError: If the file is damaged, or was written by another pipeline.
     """
 
     def __init__(self, store: FileStore) -> None:
@@ -150,13 +149,13 @@ class _KeptFile(Kept):
         self.structure = store.structure
         if show_structure(self.structure) != index["structure"]:
             raise self._refused(
-                f"holds elements like {index['structure']}, but the pipeline makes those like {show_structure(self.structure)}."
+                f"holds elements like {index['structure']}, but the pipeline makes elements like {show_structure(self.structure)}."
             )
         if (what := first_difference([tuple(part) for part in index["parts"]], own_parts)) is not None:
             raise self._refused(f"holds the elements of another pipeline with the same steps: {what} differ.")
         self.begin = index["begin"]
         self.offsets = [offset for offset, _ in index["blocks"]]
-        self.numbers = np.cumsum([0, *(count for _, count in index["blocks"])])  # of the first element of each, and the end
+        self.numbers = np.cumsum([0, *(count for _, count in index["blocks"])])  # of the first element of each, and of the end
         self.current: tuple[int, Block] | None = None
 
     def _index(self) -> dict[str, Any]:
@@ -166,7 +165,7 @@ class _KeptFile(Kept):
             at, magic = _TAIL.unpack(self.file.read(_TAIL.size))
             if magic == _MAGIC:
                 return json.loads(self._record(at))
-        raise self._refused("is no cache file, or was cut off.")
+        raise self._refused("is not a cache file, or was cut off.")
 
     def _record(self, at: int) -> bytes:
         self.file.seek(at)

@@ -5,8 +5,7 @@ from typing import Any
 
 import jax
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from ..graph._blocks import Block
 from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, known, pull_exactly
 from ..graph._structure import TensorSpec, flatten
@@ -14,7 +13,7 @@ from ..graph._structure import TensorSpec, flatten
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Zip(Node):
-    """Elements of all inputs side by side, nested as ``structure`` says; ends with the shortest."""
+    """The elements of all inputs side by side, nested as in ``structure``. Ends with the shortest input."""
 
     structure: Any = None
 
@@ -58,7 +57,7 @@ class Several(Cursor):
 
 
 class ZipCursor(Several):
-    """Pulls the same number from every input."""
+    """Pulls the same number of elements from every input."""
 
     def __init__(self, sources: list[Cursor], structure: Any) -> None:
         super().__init__(sources)
@@ -73,7 +72,7 @@ class ZipCursor(Several):
             limit = block.size
             blocks.append(block)
         blocks = [block.take(slice(limit)) if block.size > limit else block for block in blocks]
-        # Nest the structures through a tree of placeholders: each input's leaves stay together, in the user's order.
+        # Nest the structures by means of placeholders, so that each input's leaves stay together in the user's order.
         nested = jax.tree_util.tree_unflatten(
             self.nesting, [jax.tree_util.tree_unflatten(b.structure, [0] * b.structure.num_leaves) for b in blocks]
         )
@@ -86,7 +85,7 @@ class Concatenate(Node):
     """All elements of the first input, then all of the second.
 
     Raises:
-        DatasetError: (`spec`) the inputs differ in structure or dtype.
+        DatasetError: By `spec`, if the inputs differ in structure or dtype.
     """
 
     @property
@@ -118,7 +117,7 @@ class Concatenate(Node):
 
 
 class ConcatenateCursor(Several):
-    """Asks the inputs one after the other; those at their end say so again."""
+    """Asks the inputs one after the other. Those that have ended say so again."""
 
     def pull(self, limit: int) -> Block | None:
         for source in self.sources:
@@ -129,7 +128,7 @@ class ConcatenateCursor(Several):
 
 
 def _merged(a: TensorSpec, b: TensorSpec) -> TensorSpec:
-    """The spec that fits both; sizes that differ become None. Ranks are compared when elements are stacked."""
+    """The spec that fits both: sizes that differ become None. Ranks are compared when elements are stacked."""
     if len(a.shape) != len(b.shape):
         return a
     return TensorSpec(tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True)), a.dtype)

@@ -13,7 +13,7 @@ from ..graph._structure import TensorSpec
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Repeat(OneInput):
-    """``count`` passes over the input, INFINITE without end."""
+    """``count`` passes over the input, endlessly many if it is INFINITE."""
 
     count: int = INFINITE
 
@@ -48,7 +48,7 @@ class RepeatCursor(Through):
             if block is not None:
                 self.began = True
                 return block
-            if self.count == INFINITE and not self.began:  # an empty pass would be followed by empty passes for ever
+            if self.count == INFINITE and not self.began:  # an empty pass would be followed by empty passes forever
                 return None
             self.pass_ += 1
             if self.pass_ != self.count:
@@ -86,7 +86,7 @@ class Take(OneInput):
 
 
 class TakeCursor(Through):
-    """Counts what it let through."""
+    """Counts the elements that it passed on."""
 
     def __init__(self, source: Cursor, count: int, taken: int) -> None:
         super().__init__(source)
@@ -131,7 +131,7 @@ class Skip(OneInput):
 
 
 class SkipCursor(Through):
-    """Skips when first asked, not when opened: an iterator that is never used reads nothing."""
+    """Skips when it is first asked, not when it is opened, so that an iterator that is never used reads nothing."""
 
     def __init__(self, source: Cursor, count: int, skipped: bool) -> None:
         super().__init__(source)
@@ -153,7 +153,7 @@ class SkipCursor(Through):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shard(OneInput):
-    """Every ``num_shards``-th element, from number ``index`` on."""
+    """Every ``num_shards``-th element, starting with number ``index``."""
 
     num_shards: int = 1
     index: int = 0
@@ -173,7 +173,7 @@ class Shard(OneInput):
 
 
 class ShardCursor(Through):
-    """Knows how many elements lie before the next one of this shard."""
+    """Knows how many elements come before the next one of this shard."""
 
     def __init__(self, source: Cursor, node: Shard, ahead: int) -> None:
         super().__init__(source)
@@ -218,7 +218,7 @@ class Enumerate(OneInput):
 
 
 class EnumerateCursor(Through):
-    """Counts what it let through."""
+    """Counts the elements that it passed on."""
 
     def __init__(self, source: Cursor, start: int, number: int) -> None:
         super().__init__(source)

@@ -1,4 +1,4 @@
-"""Datasets made from elements, and read in turn: interleave and flat_map."""
+"""Datasets that are made from elements and read in turn: interleave and flat_map."""
 
 import dataclasses
 import functools
@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from replicant.errors import ArgumentTypeError
-
+from ...errors import ArgumentTypeError
 from ..graph._blocks import Block, concatenate
 from ..graph._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, sample
 from ._cache import Cache
@@ -24,10 +23,10 @@ _AHEAD = 16  # elements that are read ahead of each dataset where they are read 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Interleave(OneInput):
-    """``fn`` of each element is a dataset; ``cycle_length`` of them are open, and give ``block_length`` elements in turn.
+    """``fn`` makes a dataset of each element; ``cycle_length`` of them are open, and yield ``block_length`` elements in turn.
 
-    ``iterations`` numbers the iterations, for the orders in those datasets. ``alike``: what a cache in them holds in another
-    order is not replayed, for another worker may not have it.
+    ``iterations`` numbers the iterations, which decides on the orders in those datasets. With ``alike``, a cache in them is not
+    replayed if it holds another order, because another worker may not have it.
     """
 
     fn: Callable[..., Any]
@@ -63,10 +62,10 @@ class Interleave(OneInput):
         return dataclasses.replace(self, parallel=False, iterations=Iterations())
 
     def child(self, element: Any, orders: NestedOrders) -> Node:
-        """The dataset that the function makes of an element; its orders are taken from ``orders``.
+        """Return the dataset that the function makes of an element; its orders are taken from ``orders``.
 
         Raises:
-            ArgumentTypeError: it makes something else.
+            ArgumentTypeError: If the function returns something else.
         """
         before = in_function.set(True)
         try:
@@ -95,7 +94,7 @@ class Interleave(OneInput):
         return cursor
 
     def _with_orders(self, node: Node, orders: NestedOrders, cached: bool = False) -> Node:
-        """A dataset that the function made, whose orders are the next of these; ``cached``: it is read through a cache."""
+        """Give the next orders to a dataset that the function made. ``cached`` says that it is read through a cache."""
         inputs = [self._with_orders(each, orders, cached or isinstance(node, Cache)) for each in node.inputs]
         if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
             node = node.with_inputs(*inputs)
@@ -110,24 +109,24 @@ class Interleave(OneInput):
 
 
 def _chance() -> int:
-    """A number that `random.seed` fixes. Nothing is drawn of what the user draws."""
-    chance = random.Random()  # noqa: S311 - orders, no secrets
+    """A number that `random.seed` determines, without drawing from the user's random stream."""
+    chance = random.Random()  # noqa: S311 - for orders, not for secrets
     chance.setstate(random.getstate())
     return chance.getrandbits(63)
 
 
 class _Slot:
-    """One open dataset, and the elements of it that were read but not yet given."""
+    """One open dataset, and its elements that were read but not yet returned."""
 
     def __init__(self, made_at: State, cursor: Cursor, to_skip: int = 0) -> None:
-        self.made_at = made_at  # position of the input where its element is
+        self.made_at = made_at  # the position of its element in the input
         self.cursor = cursor
         self.before = cursor.state()
         self.block: Block | None = None
         self.offset = to_skip
 
     def ready(self, limit: int) -> Block | None:
-        """Where the next elements are; reads up to ``limit`` if there are none. None at the end."""
+        """Return the block with the next elements, reading up to ``limit`` if there are none; None at the end."""
         if self.block is None and self.offset:
             self.cursor.skip(self.offset)
         if self.block is None or self.offset == self.block.size:
@@ -143,7 +142,7 @@ class _Slot:
 
 
 class InterleaveCursor(Through):
-    """Goes round the slots; one whose dataset has ended is filled again when its turn comes."""
+    """Goes around the slots. A slot whose dataset has ended is filled again when its turn comes."""
 
     def __init__(self, source: Cursor, node: Interleave, orders: NestedOrders) -> None:
         super().__init__(source)
@@ -157,7 +156,7 @@ class InterleaveCursor(Through):
         self.source_ended = False
 
     def go_to(self, state: State) -> None:
-        """Open the datasets again that were open, each at its position."""
+        """Open the datasets that were open, each at its position."""
         self.turn, self.given, self.source_ended = state["turn"], state["given"], state["ended"]
         for i, slot in enumerate(state["slots"]):
             if slot is not None:
@@ -165,7 +164,7 @@ class InterleaveCursor(Through):
                 block = source.pull(1)
                 source.close()
                 assert block is not None, "the input is shorter than it was"
-                # The position has the orders.
+                # The position contains the orders.
                 cursor = self.node.child(next(block.elements()), NestedOrders()).open(slot["before"])
                 self.slots[i] = _Slot(slot["made_at"], cursor, slot["offset"])
 
@@ -194,7 +193,7 @@ class InterleaveCursor(Through):
 
     def pull(self, limit: int) -> Block | None:
         parts = _Parts()
-        share = -(-limit // len(self.slots))  # what each slot will likely be asked for
+        share = -(-limit // len(self.slots))  # what each slot will probably be asked for
         while parts.size < limit and (slot := self._current()) is not None:
             block = slot.ready(share)
             if block is None:
@@ -237,11 +236,11 @@ class InterleaveCursor(Through):
 
 
 class _Parts:
-    """Runs of elements of several blocks, in the order in which they are given; each block is copied from once."""
+    """Runs of elements from several blocks, in the order in which they are returned. Each block is copied only once."""
 
     def __init__(self) -> None:
         self.size = 0
-        self.blocks: dict[int, tuple[Block, int]] = {}  # with the number of its first element among all
+        self.blocks: dict[int, tuple[Block, int]] = {}  # with the number of the block's first element among all
         self.held = 0
         self.chosen: list[range] = []
 

@@ -1,4 +1,4 @@
-"""Transforms by a user's function: map and filter."""
+"""Transforms that call a user's function: map and filter."""
 
 import dataclasses
 import functools
@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicant.errors import ArgumentTypeError, ElementError
-
+from ...errors import ArgumentTypeError, ElementError
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, After, Cursor, OneInput, State, Through, sample
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
@@ -19,7 +18,7 @@ from ._parallel import ParallelMapCursor
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Map(OneInput):
-    """``fn`` of every element, on so many threads; 0: when it is asked for, AUTOTUNE (-1): one per core."""
+    """Applies ``fn`` to every element on `num_threads` threads: 0 on the consumer's, AUTOTUNE (-1) on one per core."""
 
     fn: Callable[..., Any]
     num_threads: int = 0
@@ -56,7 +55,7 @@ class Map(OneInput):
 
 
 class MapCursor(After):
-    """Calls the function once per element that is pulled, never for those skipped."""
+    """Calls the function once per element that is pulled, and never for those that are skipped."""
 
     def __init__(self, source: Cursor, to_skip: int, fn: Callable[..., Any]) -> None:
         super().__init__(source, to_skip)
@@ -75,12 +74,12 @@ class MapCursor(After):
 
 
 def _joined(fn: Callable[..., Any], made: list[tuple[list[Any], Any]]) -> Block:
-    """The elements that a function returned as one block."""
+    """The elements that a function returned, as one block."""
     structure = made[0][1]
     for _, its in made:
         if its != structure:
             raise ElementError(
-                f"map({name_of(fn)}) must return one structure for all elements. "
+                f"map({name_of(fn)}) must return the same structure for all elements. "
                 f"It returned {show_structure(structure)}, then {show_structure(its)}."
             )
     return Block.of_elements(structure, [leaves for leaves, _ in made])
@@ -124,21 +123,21 @@ class FilterCursor(Through):
 
 
 def call(fn: Callable[..., Any], element: Any) -> Any:
-    """The function of an element: tuples are unpacked, everything else (named tuples too) is one argument."""
+    """Call the function on an element. Tuples are unpacked; everything else, even a named tuple, is one argument."""
     try:
         return fn(*element) if type(element) is tuple else fn(element)
-    except StopIteration as error:  # would end the loop that reads the dataset, as if there were no more elements
+    except StopIteration as error:  # it would end the loop over the dataset, as if there were no more elements
         raise RuntimeError(f"the function {name_of(fn)} raised StopIteration") from error
 
 
 def _converted(result: Any) -> tuple[list[Any], Any]:
-    """Leaves and structure of what a function returned."""
+    """The leaves and structure of what a function returned."""
     leaves, structure = flatten(result)
     return [as_leaf(leaf, lambda i=i: component_names(structure)[i]) for i, leaf in enumerate(leaves)], structure
 
 
 def _free_sizes(element: Any, spec: Any) -> set[int]:
-    """Leading sizes of the sample that are its batch size, and not part of every element's shape."""
+    """The leading sizes of the sample that are a batch size, not part of every element's shape."""
     pairs = zip(flatten(element)[0], flatten(spec)[0], strict=True)
     return {leaf.shape[0] for leaf, its in pairs if its.shape and its.shape[0] is None}
 
@@ -153,5 +152,5 @@ def _truth(value: Any, predicate: Callable[..., Any]) -> bool:
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """A function's name, as its author knows it."""
+    """Return a function's name, as its author knows it."""
     return getattr(fn, "__qualname__", type(fn).__qualname__)

@@ -1,4 +1,4 @@
-"""Batches of elements of different sizes, filled up to one size."""
+"""Batches of elements of different sizes, which are padded to the same size."""
 
 import dataclasses
 from typing import Any
@@ -6,20 +6,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicant.errors import ArgumentError, ElementError
-
+from ...errors import ArgumentError, ElementError
 from ..graph._blocks import Block, Column
 from ..graph._memory import check_room
 from ..graph._structure import STRING, TensorSpec, component_names, flatten, show_structure
 from ._batch import Batch
 
-# A size to pad to; None: the largest in the batch.
+# Sizes to pad to; None stands for the largest in the batch.
 Shape = tuple[int | None, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PaddedBatch(Batch):
-    """As `Batch`; each component is padded to its shape, or in every dimension if ``shapes`` is None.
+    """Like `Batch`, but each component is padded to its shape, or in every dimension if ``shapes`` is None.
 
     ``values`` is one value, or a structure of them; None stands for 0, False or an empty string.
     """
@@ -83,16 +82,16 @@ class PaddedBatch(Batch):
 
 
 def checked_shapes(shapes: Any) -> Any:
-    """The argument ``padded_shapes``.
+    """Return the argument ``padded_shapes``.
 
     Raises:
-        ArgumentError: a size that is no number from -1 on, nor None.
+        ArgumentError: If a size is neither None nor an integer of at least -1.
     """
     for leaf in jax.tree_util.tree_leaves(shapes, is_leaf=_is_shape):
         if not _is_shape(leaf) or any(size is not None and size < -1 for size in leaf):
             raise ArgumentError(
-                "padded_batch: padded_shapes must be a shape such as [None, 3], or a structure of shapes as elements have it. "
-                f"Received: {leaf!r}."
+                "padded_batch: padded_shapes must be a shape such as [None, 3], or a structure of shapes like that of the "
+                f"elements. Received: {leaf!r}."
             )
     return shapes
 
@@ -102,7 +101,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def _padded(column: Column, shape: Shape, value: Any, name: str) -> np.ndarray:
-    """All elements of a column in one array of this shape."""
+    """All elements of a column, padded and stacked in one array."""
     rows = list(column.rows())
     ranks = {np.ndim(row) for row in rows}
     if len(ranks) > 1:
@@ -116,7 +115,7 @@ def _padded(column: Column, shape: Shape, value: Any, name: str) -> np.ndarray:
             f"padded_batch: {name} has an element of size {largest}, which is larger than the padded shape {list(sizes)}. "
             "Padding never cuts: use a larger size, or None for the largest of each batch."
         )
-    dtypes = {row.dtype for row in rows if row.size} or {rows[0].dtype}  # an empty list has no type of its own
+    dtypes = {row.dtype for row in rows if row.size} or {rows[0].dtype}  # an empty list has no dtype of its own
     if len(dtypes) > 1:
         raise ElementError(f"padded_batch: {name} has elements of dtypes {', '.join(sorted(map(str, dtypes)))}.")
     (dtype,) = dtypes

@@ -1,4 +1,4 @@
-"""`map` on threads: calls run side by side, elements come in order."""
+"""`map` on threads: calls run in parallel, and elements arrive in order."""
 
 import dataclasses
 import os
@@ -9,14 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from replicant.errors import DatasetError
-
+from ...errors import DatasetError
 from ..graph._blocks import Block
 from ..graph._graph import After, Cursor, State
 
 _WAITING_PER_THREAD = 2
-_SECONDS = 2e-3  # of work that a thread is given at once: to hand it over and back takes some 50 microseconds
-_MOST = 64  # calls at once
+_SECONDS = 2e-3  # of work for a thread at a time; handing it over and back takes about 50 microseconds
+_MOST = 64  # calls for a thread at a time
 _FADING = 0.75
 
 Make = Callable[[Any], Any]
@@ -30,14 +29,14 @@ class _Consumer:
 
 @dataclasses.dataclass
 class _Failed:
-    """What a call raised, in the place of what it makes."""
+    """What a call raised, in place of its result."""
 
     error: BaseException
 
 
 @dataclasses.dataclass
 class _Made:
-    """What some calls made, and how long one of them took."""
+    """The results of some calls, and how long one of them took."""
 
     results: list[Any]
     seconds: float
@@ -45,15 +44,15 @@ class _Made:
 
 @dataclasses.dataclass
 class _Run:
-    """Calls that one thread makes one after the other, and where their elements are: so many after a position of the source."""
+    """Consecutive calls of one thread, and the place of their elements: an offset from a position of the source."""
 
     future: Future[_Made]
     before: State
-    offset: int  # of the first element that is neither given nor dropped
+    offset: int  # of the first element that is neither returned nor dropped
     size: int
 
     def sound(self, limit: int) -> list[Any]:
-        """Waits; what the next calls made, at most so many, up to one that failed."""
+        """Wait for the calls, and return the results of the next ones, at most `limit`, up to one that failed."""
         results = self.future.result().results
         begin = len(results) - self.size
         made = results[begin : begin + limit]
@@ -62,23 +61,23 @@ class _Run:
         return made[:failed]
 
     def failure(self) -> BaseException:
-        """What the next call raised, which nobody else refers to."""
+        """Remove and return what the next call raised."""
         results = self.future.result().results
         failed, results[-self.size] = results[-self.size], None
         self.drop(1)
         return failed.error
 
     def drop(self, count: int) -> None:
-        """The next elements are not needed any more."""
+        """Drop the next elements."""
         self.offset += count
         self.size -= count
 
 
 class ParallelMapCursor(After):
-    """Gives ``make`` of each element, leaves and structure, from a window of calls ahead of the consumer.
+    """Returns what ``make`` makes of each element, from a window of calls ahead of the consumer.
 
-    A thread is given several quick calls at once, slow ones one by one. The position is that of the oldest element which
-    was not given: those after it are called again by who continues.
+    A thread gets several quick calls at a time, but slow calls one by one. The position is that of the oldest element that
+    was not returned; whoever continues from it repeats the calls for those after it.
     """
 
     def __init__(self, source: Cursor, to_skip: int, make: Make, join: Callable[[list[Any]], Block], num_threads: int) -> None:
@@ -87,14 +86,14 @@ class ParallelMapCursor(After):
         self.window = num_threads * _WAITING_PER_THREAD
         self.runs: deque[_Run] = deque()
         self.run_size = 1
-        self.seconds = 0.0  # of a call; slow ones are forgotten slowly
+        self.seconds = 0.0  # of a call; slow calls are forgotten slowly
         self.consumer = _Consumer()
         self.failure: Exception | None = None
         self.executor: ThreadPoolExecutor | None = None
         self.process = os.getpid()
 
     def _refill(self) -> None:
-        """Begin calls, some runs at a time: a position is noted only once for them."""
+        """Start calls for several runs at a time, so that their position is noted only once."""
         if len(self.runs) > self.window // 2 or self.failure is not None:
             return
         if self.executor is None:
@@ -106,14 +105,14 @@ class ParallelMapCursor(After):
         except Exception as error:
             if not self.runs:
                 raise
-            self.failure = error  # after the elements that came before it
+            self.failure = error  # raised after the elements that came before it
             return
         for offset in range(0, len(elements), size):
             some = elements[offset : offset + size]
             self.runs.append(_Run(self.executor.submit(_calls, self.make, some, consumer), before, offset, len(some)))
 
     def _leave(self, run: _Run) -> None:
-        """Go on to the next run, if all of this is given, and learn how many calls to make at once."""
+        """Go to the next run if all of this one is returned, and adjust the number of calls in a run."""
         if not run.size:
             self.runs.popleft()
             self.seconds = max(run.future.result().seconds, self.seconds * _FADING)
@@ -144,7 +143,7 @@ class ParallelMapCursor(After):
         return None
 
     def _next_failure(self) -> BaseException | None:
-        """What comes instead of the next element."""
+        """The error to raise instead of the next element."""
         if self.runs:
             run = self.runs[0]
             failure = run.failure()
@@ -179,7 +178,7 @@ class ParallelMapCursor(After):
     def close(self) -> None:
         self._forget()
         if self.executor is not None:
-            self.executor.shutdown(wait=False)  # a function of the user cannot be stopped, and nobody wants its result
+            self.executor.shutdown(wait=False)  # a user's function cannot be stopped, and nobody wants its result
             self.executor = None
         self.source.close()
 
@@ -190,7 +189,7 @@ class ParallelMapCursor(After):
 
 
 def _calls(make: Make, elements: list[Any], consumer: weakref.ref[_Consumer]) -> _Made:
-    """On a thread: every element has its turn, also after one that failed, while there is a consumer."""
+    """Run on a thread: call `make` for every element, even after one that failed, as long as there is a consumer."""
     start = time.perf_counter()
     results = [_call(make, element) for element in elements if consumer() is not None]
     return _Made(results, (time.perf_counter() - start) / len(elements))
@@ -199,5 +198,5 @@ def _calls(make: Make, elements: list[Any], consumer: weakref.ref[_Consumer]) ->
 def _call(make: Make, element: Any) -> Any:
     try:
         return make(element)
-    except BaseException as error:  # noqa: BLE001 - nothing is handled here: the consumer raises it in its place
+    except BaseException as error:  # noqa: BLE001 - not handled here: the consumer raises it at this element
         return _Failed(error)

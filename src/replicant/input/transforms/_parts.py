@@ -1,4 +1,4 @@
-"""What the elements of a pipeline depend on, part by part, as fingerprints: two pipelines with the same parts read the same."""
+"""Fingerprints, part by part, of what a pipeline's elements depend on. Two pipelines with the same parts read the same."""
 
 import dataclasses
 import os
@@ -12,7 +12,7 @@ from ..sources._foreign import Foreign
 from ..sources._sources import Rows
 from ._interleave import Interleave
 
-# What does not decide which elements there are, or is in positions: threads, counters, what was kept.
+# Fields that do not decide on the elements, or that positions contain: threads, counters, caches.
 _NOT_COMPARED = {
     "inputs",
     "num_threads",
@@ -30,18 +30,18 @@ _FUNCTIONS = ("fn", "predicate", "make")
 
 
 def parts(node: Node) -> list[tuple[str, str]]:
-    """For each node, from the sources on: what is compared of it, and the fingerprint of that."""
+    """Return, for each node from the sources on, descriptions and fingerprints of what is compared."""
     reads_files = any(isinstance(each, ReadFiles | Interleave) for each in nodes(node))
     return [part for each in nodes(node) for part in _of_node(each, reads_files)]
 
 
 def first_difference(ones: list[tuple[str, str]], others: list[tuple[str, str]]) -> str | None:
-    """What is not the same in two lists of parts of one pipeline; None if all is."""
+    """Return the first difference between two lists of parts of one pipeline, or None if there is none."""
     return next((what for (what, one), (_, other) in zip(ones, others, strict=True) if one != other), None)
 
 
 def file_facts(names: Iterable[str]) -> list[tuple[str, int, int] | tuple[str]]:
-    """Names of files with sizes in bytes and times in nanoseconds; only the name where there is no such file."""
+    """Return file names with sizes in bytes and times in nanoseconds; only the name if the file does not exist."""
     facts: list[tuple[str, int, int] | tuple[str]] = []
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""Reading ahead on a thread, inside a pipeline."""
+"""Reads ahead on a thread, inside a pipeline."""
 
 import dataclasses
 from typing import Any
@@ -33,7 +33,7 @@ class Prefetch(OneInput):
 
 
 class PrefetchCursor(Cursor):
-    """The thread has the source to itself; each block comes with the position before it and after it."""
+    """Only the thread uses the source. Each block comes with the positions before and after it."""
 
     def __init__(self, node: Node, buffer_size: int, source: Cursor) -> None:
         self.node = node
@@ -65,7 +65,7 @@ class PrefetchCursor(Cursor):
         return True
 
     def go_to(self, offset: int) -> None:
-        """Stand inside the next block."""
+        """Go to this element of the next block."""
         if self._next_block():
             self.offset = offset
 

@@ -1,7 +1,7 @@
-"""Windowed shuffle: each output is drawn from a buffer of ``buffer_size`` elements, and replaced by the next input.
+"""Windowed shuffle: each output is drawn from a buffer of ``buffer_size`` elements and replaced by the next input.
 
-The draws do not depend on how many elements are pulled at a time, so one seed gives one order. A position is the number
-of draws: to continue from it, the draws are repeated on element numbers alone, and only the elements then in the buffer
+The draws do not depend on how many elements are pulled at a time, so one seed gives one order. A position is the number of
+draws. To continue from it, the draws are repeated on element numbers alone, and only the elements that are then in the buffer
 are read.
 """
 
@@ -27,7 +27,7 @@ class Iterations:
 
     def __init__(self, first: int = 0, entropy: int | None = None) -> None:
         self._next = first
-        self.entropy = entropy  # of a run that is continued: its order, not one drawn anew, goes on
+        self.entropy = entropy  # of a run that is continued, so that its order continues too
         self._lock = threading.Lock()
 
     def draw(self) -> int:
@@ -36,16 +36,16 @@ class Iterations:
             return self._next - 1
 
     def ensure_past(self, iteration: int) -> None:
-        """Iterations that begin from now on come after this one."""
+        """Number later iterations after this one."""
         with self._lock:
             self._next = max(self._next, iteration + 1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shuffle(OneInput):
-    """``entropy`` and the numbers of the iteration and of the pass in it fix the order.
+    """Shuffles. ``entropy``, the number of the iteration and the number of the pass in it determine the order.
 
-    ``made_in_function``: by a function of `interleave`, which makes a new one each time.
+    ``made_in_function`` says that a function of `interleave` made it, which makes a new one each time.
     """
 
     buffer_size: int = 1
@@ -84,7 +84,7 @@ class Shuffle(OneInput):
 
 
 class ShuffleCursor(Through):
-    """Three phases: fill the buffer, swap while there is input, drain what is left as one permutation."""
+    """Works in three phases: fill the buffer, swap while there is input, drain the rest as one permutation."""
 
     def __init__(self, node: Shuffle, source: Cursor, order: tuple[int, int, int]) -> None:
         super().__init__(source)
@@ -96,7 +96,7 @@ class ShuffleCursor(Through):
         self.begin = self.source.state()
         self.rng = np.random.Generator(np.random.PCG64([self.entropy, self.iteration, self.pass_]))
         self.buffer: Block | None = None
-        self.order: np.ndarray | None = None  # of the drain
+        self.order: np.ndarray | None = None  # of the elements while draining
         self.filled = self.swapped = self.drained = 0
 
     def reset(self) -> None:
@@ -137,7 +137,7 @@ class ShuffleCursor(Through):
         return True
 
     def _hold(self, block: Block) -> None:
-        # References that the buffer overwrites must be its own.
+        # The buffer overwrites references, so it needs its own copy.
         self.buffer = Block(block.structure, [c.with_refs(c.refs.copy()) for c in block.columns], block.size)
 
     def _swap(self, incoming: Block) -> Block:
@@ -153,7 +153,7 @@ class ShuffleCursor(Through):
         return Block(incoming.structure, columns, incoming.size)
 
     def replay(self, filled: int, swapped: int, drained: int) -> None:
-        """Go to the position after so many steps of each phase."""
+        """Go to the position after these numbers of steps in each phase."""
         if not filled:
             return
         self.filled, self.swapped, self.drained = filled, swapped, drained
@@ -168,17 +168,17 @@ class ShuffleCursor(Through):
 
 
 class Swap:
-    """Many draws at once: draw ``t`` takes what is in slot ``drawn[t]``, and puts incoming element ``t`` there."""
+    """Many draws at once. Draw ``t`` takes what is in slot ``drawn[t]``, and puts incoming element ``t`` there."""
 
     def __init__(self, drawn: np.ndarray) -> None:
         self.by_slot = np.argsort(drawn, kind="stable")
         self.slots = drawn[self.by_slot]
         again = self.slots[1:] == self.slots[:-1]
-        self.repeats = np.flatnonzero(again) + 1  # these take what the draw before them put
+        self.repeats = np.flatnonzero(again) + 1  # these take what the draw before them put there
         self.last = np.append(~again, True)
 
     def apply(self, held: np.ndarray, incoming: np.ndarray) -> np.ndarray:
-        """What comes out; ``held`` is updated in place."""
+        """Return what comes out, and update ``held`` in place."""
         out = held[self.slots]
         out[self.repeats] = incoming[self.by_slot[self.repeats - 1]]
         held[self.slots[self.last]] = incoming[self.by_slot[self.last]]
@@ -188,12 +188,12 @@ class Swap:
 
 
 def _draw(rng: np.random.Generator, num_slots: int, count: int) -> np.ndarray:
-    # One double per draw, whatever `count` is: `integers` may consume its stream in other units.
+    # One double per draw, whatever `count` is; `integers` may use up the stream in other units.
     return (rng.random(count) * num_slots).astype(np.int64)
 
 
 def _read_numbers(source: Cursor, numbers: np.ndarray) -> Block:
-    """The elements with these increasing numbers. The last one read is always among them: no draw has come after it."""
+    """The elements with these increasing numbers. The last one read is always among them, because no draw came after it."""
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
     blocks: list[Block] = []
     position = 0
