@@ -50,6 +50,29 @@ def test_a_thread_that_reads_ahead_is_waited_for_at_exit(iterator: str, last: st
     assert ("ZeroDivisionError" in done.stderr) == (code == 1)
 
 
+LAST_DROP = """
+import functools, time
+from replicant.input.graph._background import END, Background
+
+class Kept:
+    def __del__(self):
+        time.sleep(1.0)  # as long as it takes to let an array go
+        print("let go", flush=True)
+
+def produce(kept):
+    return END
+
+background = Background(functools.partial(produce, Kept()), lambda: None, 1, "reader")
+assert background.next() is END
+1 / 0
+"""
+
+
+def test_a_thread_that_lets_its_last_array_go_is_waited_for_at_exit() -> None:
+    done = subprocess.run([sys.executable, "-c", LAST_DROP], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (1, "let go\n"), done.stderr[-3000:]
+
+
 BUSY = """
 import sys, threading, time, types
 import jax, jax.numpy as jnp

@@ -16,7 +16,8 @@ _JOIN_SECONDS = 5.0  # a thread inside a user's function cannot be stopped, only
 
 END = object()
 
-# Running threads with their queues, not the `Background`s: the thread of a dropped `Background` may still be about to end.
+# Threads with their queues, not the `Background`s: the thread of a dropped `Background` may still be about to end. A thread stays
+# here until it is known to have ended, because it drops what it has read, JAX's arrays, after its last line.
 _running: "dict[threading.Thread, _Channel]" = {}
 
 
@@ -51,6 +52,8 @@ class Background:
         return self._channel.get(self._thread)
 
     def _start(self) -> None:
+        for thread in [thread for thread in tuple(_running) if thread.ident is not None and not thread.is_alive()]:
+            _running.pop(thread, None)
         _running[self._thread] = self._channel
         try:
             self._thread.start()
@@ -144,11 +147,8 @@ def _run(produce: Callable[[], Any], release: Callable[[], None], channel: _Chan
             item = None  # do not keep a batch alive that was handed over
     except BaseException as raised:  # noqa: BLE001 - nothing is handled here: the consumer raises it
         error = raised
-    try:
-        channel.end(error)
-        release()
-    finally:
-        _running.pop(threading.current_thread(), None)
+    channel.end(error)
+    release()
 
 
 if hasattr(os, "register_at_fork"):
