@@ -12,7 +12,7 @@ from typing import Any
 import jax.extend.core as jex
 import numpy as np
 
-from ..tracing._marks import inner_jaxprs
+from ..tracing._marks import inner_jaxprs, scan_counts
 
 # Parameters that depend on how many constants a body closes over.
 _COUNTS = ("num_consts", "cond_nconsts", "body_nconsts", "linear", "donated_invars", "in_layouts", "in_shardings", "name")
@@ -117,7 +117,7 @@ def _changing(eqn: jex.JaxprEqn) -> list[Any]:
     """The operands that are not the same whenever an equation's bodies run, or that choose among them."""
     params = eqn.params
     if eqn.primitive.name == "scan":
-        return eqn.invars[params["num_consts"] :]
+        return eqn.invars[scan_counts(eqn)[0] :]
     if eqn.primitive.name == "while":
         return eqn.invars[params["cond_nconsts"] + params["body_nconsts"] :]
     return eqn.invars[:1] if eqn.primitive.name == "cond" else []
@@ -147,7 +147,7 @@ def _bodies(eqn: jex.JaxprEqn, values: list[Any]) -> Iterator[tuple[jex.Jaxpr, l
         elif name == "cond":
             known = known[1:]
         elif name == "scan":
-            known = known[: eqn.params["num_consts"]]
+            known = known[: scan_counts(eqn)[0]]
         count = len(body.invars)
         padded = (known + [None] * count)[:count]
         yield body, [x if _shaped(var).shape == () else None for x, var in zip(padded, body.invars, strict=True)]

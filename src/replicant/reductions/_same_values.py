@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ..tracing._fingerprint import Reader
-from ..tracing._marks import exchange_p, gradient_p, own_p, sync_p
+from ..tracing._marks import exchange_p, gradient_p, own_p, scan_counts, sync_p
 from ..tracing._varying import Varying, body_of_call
 
 _OWN = "own"  # stands for an operand that differs, where the result does not depend on it
@@ -109,7 +109,7 @@ class Numbering:
         return [(operation, operands, v.aval.str_short(), i) for i, v in enumerate(eqn.outvars)]
 
     def _scan(self, eqn: jex.JaxprEqn, inputs: list[int], varying: Varying) -> list[Any]:
-        body, k, num_carry = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
+        body, (k, num_carry) = eqn.params["jaxpr"], scan_counts(eqn)
         start = inputs[k : k + num_carry]
         rows = [self.fresh() if x in self._differing else self._number(("row", x)) for x in inputs[k + num_carry :]]
         made, reached = self._body(body, inputs[:k], eqn.outvars[:num_carry], rows, varying)

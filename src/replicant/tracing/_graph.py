@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from ._marks import inner_jaxprs
+from ._marks import inner_jaxprs, scan_counts
 from ._primitive_names import CALLS
 
 
@@ -120,11 +120,11 @@ class Graph:
         if name in CALLS and len(bodies) == 1 and len(bodies[0].invars) == len(operands):
             return inline(bodies[0], operands)
         if name == "scan":
-            fixed = params["num_consts"] + params["num_carry"]
+            num_consts, carry = scan_counts(eqn)
+            fixed = num_consts + carry
             rows = [self._add(eqn, [x], [Value(v.aval)], backward=backward)[0] for x, v in zip(
                 operands[fixed:], bodies[0].invars[fixed:], strict=True)]  # fmt: skip
             results = inline(bodies[0], [*operands[:fixed], *rows])
-            carry = params["num_carry"]
             stacked = [self._add(eqn, [x], [Value(v.aval)], backward=backward)[0] for x, v in zip(
                 results[carry:], eqn.outvars[carry:], strict=True)]  # fmt: skip
             return [*results[:carry], *stacked]

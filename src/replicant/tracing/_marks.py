@@ -95,6 +95,15 @@ def has_markers(jaxpr: jex.Jaxpr) -> bool:
     return any(has_markers(inner) for eqn in jaxpr.eqns for inner in inner_jaxprs(eqn))
 
 
+def scan_counts(eqn: jex.JaxprEqn) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many values it carries; the rest are what it walks along."""
+    trees = eqn.params.get("ft_in")  # JAX 0.11 and later
+    if trees is None:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    num_consts, num_carry, _ = map(len, trees.unpack())
+    return num_consts, num_carry
+
+
 def inner_jaxprs(eqn: jex.JaxprEqn) -> list[jex.Jaxpr]:
     """The jaxprs among an equation's parameters (bodies of jit, scan, cond, ...)."""
     found = []

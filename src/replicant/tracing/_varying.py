@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import jax.extend.core as jex
 
 from ..errors import ContextError
-from ._marks import exchange_p, gradient_p, inner_jaxprs, sync_p
+from ._marks import exchange_p, gradient_p, inner_jaxprs, scan_counts, sync_p
 from ._primitive_names import AGREEING, CALLS, INDEX
 
 
@@ -54,7 +54,7 @@ class Varying:
             _check_branch(eqn, differs=inputs[0])
             return _any_of([Varying(b, inputs[1:]).outputs for b in bodies], always=inputs[0])
         if name == "scan":
-            return self._loop(bodies[0], inputs, eqn.params["num_consts"], eqn.params["num_carry"])
+            return self._loop(bodies[0], inputs, *scan_counts(eqn))
         if name == "while":
             return self._while(eqn, inputs)
         # The gradient mark belongs here too: a path that holds anything varying has varying targets or an all-reduce in it, and
