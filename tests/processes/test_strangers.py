@@ -208,7 +208,7 @@ def test_the_page_is_complete() -> None:
     """Whatever unpickles in the source is in the page, by file."""
     source = HERE.parents[1] / "src" / "replicant"
     text = PAGE.read_text().partition("## Every unpickling")[2].partition("\n## ")[0]
-    told = set(re.findall(r"`(\w+/_\w+\.py)`", text))
+    told = set(re.findall(r"`([\w/]+/_\w+\.py)`", text))
     files = {str(path.relative_to(source)) for path in source.rglob("*.py") if "pickle.loads" in path.read_text()}
     assert told == files
     assert not [
