@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-keras-versions bench docs docs-test clean
+.PHONY: setup demo check test test-all test-keras-versions bench docs docs-test clean
 SHELL := /bin/sh
 
 # Python 3.11 is what constraints.txt was written with; any newer one will do.
@@ -34,8 +34,24 @@ check: setup
 
 # In two processes, which share the work by files, in the order of their folders: the short ones, of pure, come last and even out
 # the end. One process, for a debugger or a single test: .venv/bin/python -m pytest PATH
+# Programs that these processes, and those that tests start, compile are kept in a folder of the clone, so that each is compiled once.
+test test-all: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 test: setup
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@mkdir -p build
+	$(PYTEST) $(ARGS)
+
+# What `make test` leaves out: the slow tests, more cases of some others, and the tests of numbers with programs that are compiled as
+# users compile them, not quickly. Misfortunes strike at random moments, with a new seed each time; the end of the output names it, and
+# REPLICANT_TEST_SEED repeats it. Each such test strikes RUNS times. These tests come last and alone: they look at how long others wait.
+RUNS ?= 3
+ALONE := tests/faults tests/processes/test_two_hosts.py
+test-all: export REPLICANT_TEST_FULL := 1
+test-all: export REPLICANT_TEST_RUNS := $(RUNS)
+test-all: setup
+	@mkdir -p build
+	$(PYTEST) -m 'slow or again' $(foreach path,$(ALONE),--ignore $(path)) $(ARGS)
+	$(BIN)/python -m pytest -m 'slow or again' $(ALONE) $(ARGS)
 
 # The oldest Keras that is supported, and the newest there is, beside the other packages of constraints.txt.
 KERAS_VERSIONS := keras==3.12.0 keras

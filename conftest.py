@@ -1,5 +1,7 @@
 """Eight virtual CPU devices and Keras on JAX, for tests and doctests alike; must run before JAX starts."""
 
+import gc
+import importlib.metadata
 import os
 import signal
 
@@ -8,7 +10,22 @@ os.environ.setdefault("REPLICANT_COMPILATION_CACHE", "0")  # compile what is tes
 # Replicas on devices of their own, as on GPUs and TPUs. Tests marked `both_ways` also run them fused, as users' CPUs do.
 os.environ.setdefault("REPLICANT_FUSE_REPLICAS", "0")
 
-import replicant
+# Compile in a quarter of the time, to slower programs; REPLICANT_TEST_FULL=1 compiles as users do. XLA ends the process when it
+# meets an option that it does not know, so this one is set only where it was tried.
+QUICK = os.environ.get("REPLICANT_TEST_FULL") != "1"
+if QUICK and importlib.metadata.version("jaxlib").startswith("0.10."):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
+
+import jax  # noqa: E402
+
+import replicant  # noqa: E402
+
+if QUICK:  # in this process: programs that tests start, such as the examples, compile as users do unless they are told
+    jax.config.update("jax_disable_most_optimizations", True)
+
+# What was imported stays: the collector need not look at it again and again, nor after each 700 new objects of a traced program.
+gc.freeze()
+gc.set_threshold(20_000, 20, 20)
 
 NUM_DEVICES = 8
 

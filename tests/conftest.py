@@ -1,7 +1,9 @@
 """Guards that run around every test: what a test leaves behind fails that test, not a later one."""
 
 import concurrent.futures
+import dataclasses
 import os
+import random
 import re
 import threading
 import time
@@ -27,11 +29,43 @@ hypothesis.settings.register_profile("replicant", deadline=None, derandomize=Tru
 hypothesis.settings.load_profile("replicant")
 
 
+@dataclasses.dataclass(frozen=True)
+class Chaos:
+    """What the tests with random misfortunes ask for: the seed of them all, and how many runs a test may make."""
+
+    seed: int
+    most: int | None
+
+    def num_runs(self, wanted: int) -> int:
+        """How many of the runs that a test would make it is to make."""
+        return wanted if self.most is None else min(wanted, self.most)
+
+
+def pytest_configure() -> None:
+    """Draw a seed for the random misfortunes, before the processes start that share the tests: they all inherit it."""
+    if _is_full():
+        os.environ.setdefault("REPLICANT_TEST_SEED", str(random.SystemRandom().randrange(1 << 30)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how to repeat the random misfortunes, also where all went well."""
+    if _is_full():
+        told = [f"{name}={os.environ[name]}" for name in ("REPLICANT_TEST_SEED", "REPLICANT_TEST_RUNS") if name in os.environ]
+        terminalreporter.write_line(f"random misfortunes: {' '.join(told)}")
+
+
+@pytest.fixture(scope="session")
+def chaos() -> Chaos:
+    """The seed is 0 by default, and a new one with REPLICANT_TEST_FULL=1; REPLICANT_TEST_SEED and REPLICANT_TEST_RUNS set both."""
+    most = os.environ.get("REPLICANT_TEST_RUNS")
+    return Chaos(int(os.environ.get("REPLICANT_TEST_SEED", "0")), None if most is None else int(most))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave the long runs out unless they are asked for."""
-    if os.environ.get("REPLICANT_TEST_FULL") == "1":
+    if _is_full():
         return
-    skip = pytest.mark.skip(reason="takes minutes: set REPLICANT_TEST_FULL=1 to run it")
+    skip = pytest.mark.skip(reason="takes minutes: `make test-all` runs it, and REPLICANT_TEST_FULL=1")
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
@@ -124,6 +158,10 @@ def no_open_scope() -> Iterator[None]:
     still_open = [repr(strategy) for strategy, _ in frames]
     frames.clear()  # the next test starts clean
     assert not still_open, f"scopes still open after the test: {still_open}"
+
+
+def _is_full() -> bool:
+    return os.environ.get("REPLICANT_TEST_FULL") == "1"
 
 
 def _leaked_threads(before: set[threading.Thread]) -> list[str]:

@@ -18,6 +18,7 @@ from replicant.data import Dataset
 EVERY_BATCH = "fit, evaluate and predict equal one device for every batch"
 MOVED_INSIDE = "a model made outside the scope may be compiled inside"
 
+pytestmark = pytest.mark.again
 TOLERANCE = 1e-5
 PARTS = ("history", "final_weights", "evaluate", "evaluate_weighted", "predict", "iterations")
 OPTIMIZERS = {

@@ -20,6 +20,7 @@ OWN_NUMBERS = "random numbers are those of JAX"
 OWN_MASKS = "random layers draw other numbers on each replica"
 CROSS_APPLY = "an optimizer may be applied in cross-replica context"
 
+pytestmark = pytest.mark.again
 TOLERANCE = 1e-5
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.1),

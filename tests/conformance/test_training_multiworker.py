@@ -68,6 +68,7 @@ def test_fit_which_tensorflow_refuses(figures, report, run):
         report.different(name, FIT_WORKS)
 
 
+@pytest.mark.again
 def test_shares_of_datasets(run, run_workers, folder):
     """What workers that are threads get, which `test_autoshard.py` compares with TensorFlow."""
     workers, asked, answers = run

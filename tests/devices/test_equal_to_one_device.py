@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import optimizers
 
+pytestmark = pytest.mark.again
 OPTIMIZERS = {
     "sgd": lambda: optimizers.SGD(0.1),
     "momentum": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True),

@@ -16,6 +16,7 @@ from keras import layers, optimizers
 
 import replicant
 
+pytestmark = pytest.mark.again
 TOLERANCE = 1e-5
 
 

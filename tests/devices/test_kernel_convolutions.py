@@ -59,6 +59,7 @@ def convolutions(draw: st.DrawFn) -> tuple[dict[str, Any], list[int], list[int],
     return how, [sizes[axis] for axis in layouts[0]], [of_filters[axis] for axis in layouts[1]], draw(st.integers(0, 2**16))
 
 
+@pytest.mark.again
 @settings(max_examples=300 if os.environ.get("REPLICANT_TEST_FULL") else 15, deadline=None)
 @given(convolutions())
 def test_values_and_gradients_are_those_of_xla(case: Any) -> None:

@@ -63,6 +63,7 @@ def pools(draw: st.DrawFn) -> tuple[str, str, Sizes, Sizes, Sizes, tuple[tuple[i
     return kind, dtype, shape, whole(window, 1), whole(strides, 1), whole(padding, (0, 0)), draw(st.integers(0, 2**16))
 
 
+@pytest.mark.again
 @settings(max_examples=400 if os.environ.get("REPLICANT_TEST_FULL") else 25, deadline=None)
 @given(pools(), st.booleans())
 def test_pooling_and_its_gradient_are_those_of_xla(case: Any, not_a_number: bool) -> None:

@@ -17,8 +17,9 @@ import pytest
 import replicant
 from replicant.cli import main
 from replicant.errors import ArgumentError, ConfigurationError, ContextError
-from replicant.plan import Plan, _compile, make_plan
+from replicant.plan import Plan, _analysis_cache, _compile, make_plan
 from replicant.plan._compile import FoundStep
+from replicant.runtime._compile_cache import CompileCache
 
 PROGRAM = """
 import sys
@@ -36,6 +37,12 @@ model.fit(np.zeros((rows, 6), "float32"), np.zeros((rows, 2), "float32"), batch_
 raise SystemExit("a plan must not get here")
 """
 WEIGHTS = 4 * (6 * 4 + 4 + 4 * 2 + 2)  # bytes
+
+
+@pytest.fixture(autouse=True)
+def no_kept_analyses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An analysis that an earlier test or run has kept would stand for the one that is tested."""
+    monkeypatch.setattr(_analysis_cache, "compile_cache", lambda: CompileCache(None, "each plan is made anew"))
 
 
 def make_model() -> keras.Model:

@@ -1,12 +1,16 @@
-"""Programs that are killed and started again keep what they compiled, as users' programs do."""
+"""Programs that are killed and started again keep what they compiled, as users' programs do, and compile quickly."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REPLICANT_COMPILATION_CACHE", str(tmp_path_factory.mktemp("compiled")))
+        if os.environ["REPLICANT_COMPILATION_CACHE"] == "0":
+            patch.setenv("REPLICANT_COMPILATION_CACHE", str(tmp_path_factory.mktemp("compiled")))
+        if os.environ.get("REPLICANT_TEST_FULL") != "1":
+            patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         yield

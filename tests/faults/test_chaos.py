@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,18 +53,19 @@ def run(loop: str, data: str, folder: Path, result: Path, kill: tuple[int, float
         return process.returncode == 0
 
 
+@pytest.mark.again
 @pytest.mark.parametrize(("loop", "data", "num_runs"), [row for row in RUNS if row[2]], ids=str)
-def test_killed_training_ends_as_if_nothing_had_happened(loop: str, data: str, num_runs: int, tmp_path: Path) -> None:
+def test_killed_training_ends_as_if_nothing_had_happened(loop: str, data: str, num_runs: int, tmp_path: Path, chaos: Any) -> None:
     if importlib.util.find_spec(LIBRARIES[data]) is None:
         pytest.skip(f"{LIBRARIES[data]} is not installed")
     assert run(loop, data, tmp_path / "whole", tmp_path / "whole.json")
     expected = json.loads((tmp_path / "whole.json").read_text())
     assert len(expected["weights"]) > 10
-    rng = random.Random(f"{loop} {data}")
-    for number in range(num_runs):
+    rng = random.Random(f"{chaos.seed} {loop} {data}")
+    for number in range(chaos.num_runs(num_runs)):
         folder, result = tmp_path / f"run-{number}", tmp_path / f"{number}.json"
         kills = [(rng.randint(1, MOST_STEPS), rng.uniform(0, 0.1)) for _ in range(rng.randint(1, 3) if FULL else 2)]
         for kill in kills:
             assert not run(loop, data, folder, result, kill)
         assert run(loop, data, folder, result)
-        assert json.loads(result.read_text()) == expected, (number, kills)
+        assert json.loads(result.read_text()) == expected, (chaos.seed, number, kills)

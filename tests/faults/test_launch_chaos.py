@@ -95,11 +95,11 @@ def random_events(rng: random.Random) -> tuple[tuple[Event, ...], str]:
     return (event,), slow
 
 
-def assert_close(found: Any, expected: Any) -> None:
+def assert_close(found: Any, expected: Any, said: str = "") -> None:
     """Sums over another number of workers differ in their last bits."""
     assert [path for path, _, _ in found["weights"]] == [path for path, _, _ in expected["weights"]]
     for (path, _, values), (_, _, others) in zip(found["weights"], expected["weights"], strict=True):
-        np.testing.assert_allclose(values, others, rtol=1e-5, atol=1e-5, err_msg=path)
+        np.testing.assert_allclose(values, others, rtol=1e-5, atol=1e-5, err_msg=f"{path} {said}")
 
 
 @pytest.fixture(scope="module")
@@ -137,18 +137,18 @@ def test_the_others_go_on_without_a_killed_chief(whole: Callable[[str], Any], tm
     ids=str,
 )
 def test_random_misfortunes_change_nothing(
-    loop: str, elastic: tuple[int, int] | None, whole: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    loop: str, elastic: tuple[int, int] | None, *, whole: Callable[[str], Any], chaos: Any, tmp_path: Path, capsys: Any
 ) -> None:
-    rng = random.Random(f"{loop} {elastic}")
+    rng = random.Random(f"{chaos.seed} {loop} {elastic}")
     recoveries: dict[str, list[float]] = {}
-    for number in range(NUM_RUNS // 2):
+    for number in range(chaos.num_runs(NUM_RUNS // 2)):
         events, slow = random_events(rng)
-        found, chaos, _ = run(loop, tmp_path / f"run-{number}", events, slow, elastic=elastic)
-        recoveries.setdefault(signal.Signals(events[0].number).name, []).extend(chaos.recoveries)
+        found, struck, _ = run(loop, tmp_path / f"run-{number}", events, slow, elastic=elastic)
+        recoveries.setdefault(signal.Signals(events[0].number).name, []).extend(struck.recoveries)
         if elastic is None:
-            assert found == whole(loop), (number, events, slow)
+            assert found == whole(loop), (chaos.seed, number, events, slow)
         else:
-            assert_close(found, whole(loop))
+            assert_close(found, whole(loop), str((chaos.seed, number, events, slow)))
     with capsys.disabled():
         for name, seconds in recoveries.items():
             middle, most = statistics.median(seconds), max(seconds)

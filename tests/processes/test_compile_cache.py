@@ -117,7 +117,12 @@ def test_the_oldest_entries_go_first(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_user_without_a_home_directory_can_import_replicant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # whom the system does not know
-    found = _compile_cache._configured({})
+    of_the_tests = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        found = _compile_cache._configured({})
+    finally:
+        jax.config.update("jax_compilation_cache_dir", of_the_tests)
     assert found.folder is None
     assert found.reason == (
         "no folder to keep compiled programs in (this user has no home directory: set HOME, or REPLICANT_COMPILATION_CACHE to a "

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,14 +206,13 @@ def test_a_cable_that_is_mended_soon_costs_nothing(hosts: tuple[str, str], tmp_p
 
 
 @pytest.mark.slow
-def test_a_cable_that_is_cut_at_any_moment(hosts: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    seed = int(os.environ.get("REPLICANT_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
-    for number in range(NUM_CUTS):
-        rng = random.Random(f"{seed} {number}")
+def test_a_cable_that_is_cut_at_any_moment(hosts: tuple[str, str], chaos: Any, tmp_path: Path, capsys: Any) -> None:
+    for number in range(chaos.num_runs(NUM_CUTS)):
+        rng = random.Random(f"{chaos.seed} {number}")
         after_seconds = rng.uniform(0, 4)
         for_seconds = rng.choice(
             [None, rng.uniform(0, HEARTBEAT_SECONDS - 1), rng.uniform(HEARTBEAT_SECONDS, HEARTBEAT_SECONDS + 4)]
         )
         said = cut(hosts, tmp_path / str(number), after_seconds, for_seconds)
         with capsys.disabled():
-            print(f"\nseed {seed}, cut {number}: after {after_seconds:.1f} s, for {for_seconds} s: {said}")
+            print(f"\nseed {chaos.seed}, cut {number}: after {after_seconds:.1f} s, for {for_seconds} s: {said}")

@@ -16,7 +16,8 @@ import _group  # noqa: E402
 import _pipelines  # noqa: E402
 
 QUIET = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
-COUNT = 3000 if os.environ.get("REPLICANT_TEST_FULL") == "1" else 150
+FULL = os.environ.get("REPLICANT_TEST_FULL") == "1"
+COUNT = 150 * (min(20, int(os.environ.get("REPLICANT_TEST_RUNS", "20"))) if FULL else 1)
 
 
 def drawn(count: int) -> list[dict]:
@@ -50,6 +51,7 @@ def answers(plans, tmp_path_factory):
     return _group.Group(HERE / "_worker_order.py", 2, folder, environ=environ).ended_well(1800.0)
 
 
+@pytest.mark.again
 def test_every_example_once_per_epoch(plans, answers):
     failures = []
     for plan, one, other in zip(plans, answers[0]["epochs"], answers[1]["epochs"], strict=True):
