@@ -11,7 +11,7 @@ import pytest
 from jaxlib import _jax
 
 from replicant.cluster import Membership
-from replicant.cluster._bootstrap import JaxStore
+from replicant.cluster._store import JaxStore
 from replicant.cluster._world import Timeouts, World
 from replicant.errors import WorkerLostError
 

@@ -3,6 +3,7 @@
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,71 @@ def test_a_worker_that_is_killed(tmp_path):
 
 @pytest.mark.slow
 def test_process_0_that_is_killed(tmp_path):
-    """The others lose what they speak over: JAX itself ends them, at once."""
+    """The others lose what they speak over."""
     workers = run(tmp_path, "kill", num_workers=3, WRONG="0").wait()
     assert workers[0].status == -9
-    assert all(worker.status not in (0, None) for worker in workers[1:])
+    for rank, worker in enumerate(workers[1:], 1):
+        check_orphan(worker, rank, 3)
+
+
+ORPHAN_SECONDS = 10.0  # of which it takes 5
+
+
+def check_orphan(worker, rank, num_workers):
+    assert worker.status == 1, worker.err  # -6: an abort
+    said = re.search(rf"(WorkerLostError: |replicant: )Worker {rank} of {num_workers} .*", worker.err, re.DOTALL)
+    assert said, worker.err
+    gone = r"worker 0 \(.* pid \d+\)  runs the coordination service, which does not answer: the connection to \S+ was closed: "
+    assert re.search(gone, said[0]), worker.err
+    for dump in ("*** Check failure stack trace", "Fatal Python error", "FATAL: exception", "terminate called"):
+        assert dump not in worker.err, worker.err
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["step", "exchange", *(pytest.param(each, marks=pytest.mark.slow) for each in ("steps", "between steps", "python", "save"))],
+)
+def test_process_0_is_killed_while_another_worker_is_in_the_middle_of_something(tmp_path, where):
+    group = _group.Group(
+        HERE / "_worker_orphaned.py", 2, tmp_path, environ={"WHERE": where, "KILLED": "0", "FOLDER": str(tmp_path)}
+    )
+    group.wait_for_line(0, "now")
+    group.wait_for_line(1, "now")
+    time.sleep(1.0)
+    group.workers[0].kill()
+    killed = time.monotonic()
+    workers = group.wait()
+    assert time.monotonic() - killed < ORPHAN_SECONDS
+    assert [worker.status for worker in workers] == [-9, 1], workers[1].err
+    check_orphan(workers[1], 1, 2)
+
+
+@pytest.mark.slow
+def test_process_0_is_killed_while_another_worker_starts_its_devices(tmp_path):
+    group = _group.Group(HERE / "_worker_orphaned.py", 2, tmp_path, environ={"WHERE": "devices", "KILLED": "0"})
+    group.wait_for_line(0, "now")
+    group.workers[0].kill()
+    killed = time.monotonic()
+    orphan = group.wait()[1]
+    assert time.monotonic() - killed < ORPHAN_SECONDS
+    assert orphan.status == 1, orphan.err
+    said = r"WorkerLostError: This worker was to start its devices together with the others, and cannot: the connection to \S+ was "
+    assert re.search(said, orphan.err), orphan.err
+    assert "*** Check failure stack trace" not in orphan.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_worker_is_killed_while_another_one_connects(tmp_path, killed):
+    environ = {"WHERE": "connect", "KILLED": str(killed), "REPLICANT_START_TIMEOUT": "10"}
+    group = _group.Group(HERE / "_worker_orphaned.py", 2, tmp_path, environ=environ)
+    group.wait_for_line(killed, "now")
+    group.workers[killed].kill()
+    other = group.wait()[1 - killed]
+    assert other.status == 1, other.err  # -6: an abort
+    said = rf"UnreachableError: Process {1 - killed} could not connect to JAX's coordination service at .*One has ended meanwhile"
+    assert re.search(said, other.err), other.err
+    assert "*** Check failure stack trace" not in other.err
 
 
 @pytest.mark.slow

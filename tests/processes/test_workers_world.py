@@ -8,7 +8,8 @@ import pytest
 from jaxlib import _jax
 
 from replicant.cluster import Membership
-from replicant.cluster._bootstrap import JaxStore, timeouts_of
+from replicant.cluster._bootstrap import timeouts_of
+from replicant.cluster._store import JaxStore
 from replicant.cluster._world import Timeouts, World
 from replicant.errors import ClusterError, WorkerLostError, WorkerMismatchError
 

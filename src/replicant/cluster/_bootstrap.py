@@ -29,19 +29,19 @@ from ._environ import Environ, number
 from ._job import job_key, job_of
 from ._membership import Membership
 from ._own_address import LOOPBACK, seen_by_others, source_towards
-from ._patience import Patience
 from ._program_cache import share_programs
 from ._reach import check_proxies, check_reachable
+from ._relay import Relay
+from ._store import JaxStore
 from ._world import Timeouts, World, describe_error, this_process
 
 OUTSIDE = "outside"
 # How XLA describes an exchange that a peer has broken off. NCCL reports its own failures as INTERNAL.
 _STATUS = re.compile("(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): |INTERNAL: .*(NCCL|Gloo)", re.DOTALL)
 _FAILURE_GRACE_SECONDS = 15.0  # process 0 stays for so long after its own error, so that the others can read it
-_CUT_SECONDS = 2.0  # process 0 stays for so long if it hears nobody: JAX aborts workers whose link heals when nobody is there
 _JAX_HEARTBEAT_SECONDS = 3600  # JAX aborts a worker that was silent and comes back; our own watch reports it earlier
-_CALL_SECONDS = 2.0  # to wait for an answer of the coordination service
 _TRY_SECONDS = 1  # for one try to connect while the workers may form a new group; JAX takes a few seconds more
+_UNTOLD = "std::bad_cast"  # what JAX makes of a reason that it cannot give to Python
 _JAX_TIMEOUT_SECONDS = 10  # for JAX's own shutdown barrier, where workers that may come back do not wait
 
 _state: dict[str, Any] = {"world": None, "service": None, "failure": None, "hooked": False, "gloo": None}
@@ -162,8 +162,8 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
     jax_private = _private()
     if membership.process_id == 0 and not outside:
         _state["service"] = jax_private.service(membership, timeouts)
-    client = jax_private.client(membership, timeouts, may_change=_heartbeat.is_elastic())
-    store = JaxStore(client)
+    client, relay = jax_private.client(membership, timeouts, may_change=_heartbeat.is_elastic(), relayed=_state["service"] is None)
+    store = JaxStore(client, relay)
     made = World(store, membership, who, generation=generation, timeouts=timeouts, supervised=outside)
     jax_private.adopt(client, _state["service"], membership)
     _state["world"] = made
@@ -224,8 +224,6 @@ def _leave(text: str) -> None:
     found = _state["world"]
     if found is not None:
         found.report_end(well=False)
-        if _state["service"] is not None:
-            time.sleep(_CUT_SECONDS)
     _exit(1)
 
 
@@ -262,67 +260,6 @@ def _at_exit() -> None:
     if found.is_chief and not found.supervised:  # the others can read why only while this process is there
         found.wait_for_others(_FAILURE_GRACE_SECONDS)
     _exit(1)
-
-
-class JaxStore:
-    """The key-value store of JAX's coordination service.
-
-    In JAX, only the call that reads one key has a deadline. If a link is cut, the other calls wait for as long as TCP retries.
-    """
-
-    def __init__(self, client: Any):
-        self._client = client
-        self._patience = Patience(_CALL_SECONDS, "the coordination service")
-
-    def put(self, key: str, text: str, *, overwrite: bool = False) -> None:
-        """Store a text."""
-        with _translated():
-            self._patience.call(self._client.key_value_set, key, text, overwrite)
-
-    def get(self, key: str, timeout_seconds: float) -> str:
-        """Return a text as soon as it is there."""
-        with _translated():
-            return self._client.blocking_key_value_get(key, max(1, int(timeout_seconds * 1000)))
-
-    def list(self, prefix: str) -> dict[str, str]:
-        """Return all keys that begin with a prefix, with their texts."""
-        with _translated():
-            return dict(self._patience.call(self._client.key_value_dir_get, prefix))
-
-    def increment(self, key: str) -> int:
-        """Add one to a counter in one atomic step, and return its new value."""
-        with _translated():
-            return self._patience.call(self._client.key_value_increment, key, 1)
-
-    def delete(self, key: str) -> None:
-        """Delete a text, and all texts whose keys begin with its key and a slash."""
-        with _translated():
-            self._patience.call(self._client.key_value_delete, key)
-
-    def close(self) -> None:
-        """Leave the service. Later calls raise ConnectionAbortedError."""
-        client, self._client = self._client, _Closed()
-        with contextlib.suppress(RuntimeError):  # it may be gone already
-            client.shutdown()
-
-
-class _Closed:
-    def shutdown(self) -> None:
-        """Do nothing: the service has been left already."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise ConnectionAbortedError("this process has left the coordination service")
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:  # JaxRuntimeError
-        text = str(error).splitlines()[0]  # the rest is about gRPC
-        if text.startswith(("DEADLINE_EXCEEDED", "NOT_FOUND")):
-            raise TimeoutError(text) from None
-        raise ConnectionError(text) from None
 
 
 class _Private:
@@ -370,8 +307,8 @@ class _Private:
         except RuntimeError as error:
             raise ClusterError(f"Process 0 could not start JAX's coordination service at {address}: {error}.") from error
 
-    def client(self, membership: Membership, timeouts: Timeouts, *, may_change: bool) -> Any:
-        """Return a connected client.
+    def client(self, membership: Membership, timeouts: Timeouts, *, may_change: bool, relayed: bool) -> tuple[Any, Relay | None]:
+        """Return a connected client, and its relay.
 
         Connecting waits for all workers and cannot be interrupted. So if `may_change` is true, it is tried for a short time again
         and again. A worker that was told that all are about to connect tries at least once, because the others wait for it.
@@ -380,6 +317,7 @@ class _Private:
             membership: Which one of the workers this process is.
             timeouts: The deadlines of everything that waits.
             may_change: Whether the workers may be told to form a new group meanwhile.
+            relayed: Whether to connect over a relay of this process.
 
         Raises:
             UnreachableError: If the service cannot be reached.
@@ -387,27 +325,35 @@ class _Private:
         """
         deadline = time.monotonic() + timeouts.start
         while True:
+            relay = Relay(str(membership.coordinator_address)) if relayed else None
             client = self._jax.get_distributed_runtime_client(
-                str(membership.coordinator_address),
+                str(membership.coordinator_address) if relay is None else relay.address,
                 membership.process_id,
                 init_timeout=_TRY_SECONDS if may_change else max(10, int(timeouts.start)),
                 shutdown_timeout=_JAX_TIMEOUT_SECONDS,
                 heartbeat_timeout=_JAX_HEARTBEAT_SECONDS,
-                missed_heartbeat_callback=_ignore if may_change else None,  # with one, a failure is an error; without, an abort
+                missed_heartbeat_callback=_ignore,  # with one, failing to connect is an error; else it is an abort
                 shutdown_on_destruction=False,
                 use_compression=True,
             )
             try:
                 client.connect()
             except RuntimeError as error:
+                if relay is not None:
+                    relay.close()
                 _heartbeat.check_order()
                 if may_change and time.monotonic() < deadline:
                     continue
+                reason = str(error).splitlines()[0]
+                if reason == _UNTOLD:
+                    reason = f"not all came within {max(10, int(timeouts.start))} s. One has ended meanwhile; see its log"
                 raise UnreachableError(
                     f"Process {membership.process_id} could not connect to JAX's coordination service at "
-                    f"{membership.coordinator_address}: {str(error).splitlines()[0]}"
+                    f"{membership.coordinator_address}: {reason}."
                 ) from error
-            return client
+            if relay is not None:
+                relay.hold()
+            return client, relay
 
     def adopt(self, client: Any, service: Any, membership: Membership) -> None:
         """Note what ``jax.distributed.initialize`` would note, so that JAX's backends connect."""

@@ -1,10 +1,11 @@
-"""Starts JAX's devices, where each process waits for all others. The wait ends early if the workers are to form a new group."""
+"""Starts JAX's devices, where each process waits for all others. The wait ends early if they form a new group, or cannot meet."""
 
 import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+from ..errors import WorkerLostError
 from . import _heartbeat
 
 _LOOK_SECONDS = 0.1
@@ -26,10 +27,11 @@ def start(store: Any, num_processes: int) -> str:
 
     Raises:
         WorkersChangedError: If the workers are to form a new group.
+        WorkerLostError: If the coordination service is gone.
     """
     import jax
 
-    with _broken_off_by_orders(store):
+    with _broken_off(store):
         platform = jax.devices()[0].platform
         if _heartbeat.is_elastic() and platform == "cpu" and num_processes > 1:
             _exchange()
@@ -49,15 +51,12 @@ def _exchange() -> None:
 
 
 @contextlib.contextmanager
-def _broken_off_by_orders(store: Any) -> Iterator[None]:
-    if not _heartbeat.is_elastic():
-        yield
-        return
+def _broken_off(store: Any) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(_LOOK_SECONDS):
-            if _heartbeat.is_ordered():
+            if (_heartbeat.is_elastic() and _heartbeat.is_ordered()) or store.gone():
                 store.close()
                 return
 
@@ -65,8 +64,13 @@ def _broken_off_by_orders(store: Any) -> Iterator[None]:
     watcher.start()
     try:
         yield
-    except RuntimeError:
+    except RuntimeError as error:
         _heartbeat.check_order()
+        if store.gone():
+            raise WorkerLostError(
+                f"This worker was to start its devices together with the others, and cannot: {store.gone()}. Who holds the "
+                "coordination service (worker 0, or the launcher) has ended, or its host is lost; see its log."
+            ) from error
         raise
     finally:
         over.set()

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+_LOOK_SECONDS = 0.1  # between two looks at whether the one that is called is gone
 _END_SECONDS = 5.0  # to wait at exit for calls that were given up
 
 _calls: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
@@ -20,14 +21,15 @@ class Patience:
     Args:
         seconds: The time that one call may take.
         who: What is called, for the message.
+        gone: Returns why no call will be answered any more, or an empty text.
 
     >>> patience = Patience(5.0, "the service")
     >>> patience.call(pow, 2, 10)
     1024
     """
 
-    def __init__(self, seconds: float, who: str):
-        self._seconds, self._who = seconds, who
+    def __init__(self, seconds: float, who: str, gone: Callable[[], str] = str):
+        self._seconds, self._who, self._gone = seconds, who, gone
         self._turn = threading.Lock()
         self._since = 0.0
         self._thread: threading.Thread | None = None
@@ -37,7 +39,9 @@ class Patience:
 
         Raises:
             TimeoutError: If the call takes too long. It may still finish later.
+            ConnectionResetError: If the one that is called is gone. The call may still finish later.
         """
+        self._check_there()
         if not self._turn.acquire(timeout=self._seconds):
             raise self._late()
         try:
@@ -48,9 +52,13 @@ class Patience:
             self._thread = threading.Thread(target=_answer, args=(answer, fn, args), name="replicant-call", daemon=True)
             _calls.add(self._thread)
             self._thread.start()
-            self._thread.join(self._seconds)
-            if self._thread.is_alive():
-                raise self._late()
+            while self._thread.is_alive():
+                left = self._since + self._seconds - time.monotonic()
+                if left <= 0:
+                    raise self._late()
+                self._thread.join(min(left, _LOOK_SECONDS))
+                if self._thread.is_alive():
+                    self._check_there()
             self._thread = None
         finally:
             self._turn.release()
@@ -58,6 +66,11 @@ class Patience:
         if error is not None:
             raise error
         return value
+
+    def _check_there(self) -> None:
+        gone = self._gone()
+        if gone:
+            raise ConnectionResetError(gone)
 
     def _late(self) -> TimeoutError:
         return TimeoutError(f"{self._who} has not answered for {time.monotonic() - self._since:.1f} s")

@@ -6,6 +6,7 @@ workers are missing and what is known about them. All workers call `exchange`, `
 
 import dataclasses
 import json
+import math
 import os
 import socket
 import threading
@@ -50,8 +51,8 @@ class Timeouts:
 class Store(Protocol):
     """A key-value store that all workers share.
 
-    Its methods raise `TimeoutError`, `ConnectionError` if the store cannot be reached, and `ConnectionAbortedError` once this
-    process has left it.
+    Its methods raise `TimeoutError`, `ConnectionError` if the store cannot be reached, `ConnectionResetError` once it is gone for
+    good, and `ConnectionAbortedError` once this process has left it.
     """
 
     def put(self, key: str, text: str, *, overwrite: bool = False) -> None: ...
@@ -285,7 +286,8 @@ class World:
         for rank, seconds in self._silent.items():
             rows.setdefault(self.name_of(rank), f"has sent no heartbeat for {seconds:.0f} s")
         if self._trouble.text:
-            rows.setdefault(self.name_of(0), f"runs the coordination service, which does not answer: {self._trouble.text}")
+            holder = "the launcher" if self.supervised else self.name_of(0)
+            rows.setdefault(holder, f"runs the coordination service, which does not answer: {self._trouble.text}")
         return table_of("", rows) if rows else ""
 
     # What became of the workers.
@@ -446,12 +448,14 @@ class World:
             failed = any(rank != self.process_id for rank in news.failed)
             longest = max(self._trouble.seconds(), *self._silent.values(), 0.0)
             trouble = failed or bool(self._silent) or longest > self.timeouts.heartbeat
-            if not trouble or self.supervised or _heartbeat.is_watched():  # otherwise the supervisor takes care of it
+            is_seen_to = _heartbeat.is_watched() or (self.supervised and not self._trouble.is_final)  # by the supervisor
+            if not trouble or is_seen_to:
                 troubled_since = None
                 continue
             now = time.monotonic()
-            troubled_since = troubled_since or now - max(0.0, longest - self.timeouts.heartbeat)  # since when it could be known
-            grace = _GRACE_SECONDS if failed else _SILENT_GRACE_SECONDS
+            known_for = 0.0 if self._trouble.is_final else max(0.0, longest - self.timeouts.heartbeat)
+            troubled_since = troubled_since or now - known_for
+            grace = _GRACE_SECONDS if failed or self._trouble.is_final else _SILENT_GRACE_SECONDS
             if now - troubled_since > grace and not self._ended.is_set():
                 leave(f"Worker {self.process_id} of {self.num_processes} ends because it cannot go on alone.{self._known()}")
                 return
@@ -500,6 +504,7 @@ class _Trouble:
 
     def __init__(self) -> None:
         self.text = ""  # empty if the last call was answered
+        self.is_final = False  # whether no call will be answered any more
         self._since = 0.0
 
     def note(self, error: Exception, began: float | None = None) -> None:
@@ -507,13 +512,16 @@ class _Trouble:
         if not self.text:
             self._since = time.monotonic() if began is None else began
         self.text = str(error)
+        self.is_final = self.is_final or isinstance(error, ConnectionResetError)
 
     def end(self) -> None:
         """Note that a call was answered."""
-        self.text = ""
+        self.text = "" if not self.is_final else self.text
 
     def seconds(self) -> float:
-        """The seconds since the first of the calls that have failed in a row, or 0 if the last one was answered."""
+        """The seconds since the first of the calls that have failed in a row, infinite if all calls will fail, or 0 if none has."""
+        if self.is_final:
+            return math.inf
         return time.monotonic() - self._since if self.text else 0.0
 
 
