@@ -20,7 +20,7 @@ def traced(value):
     return value
 
 def slow(x):
-    for _ in range(100 if x else 0):
+    for _ in range(20 if x else 0):
         jax.jit(lambda value: traced(value)).lower(jnp.ones(3))
     return x
 
@@ -87,7 +87,7 @@ def traced(value):
     return value
 
 def busy(*_):
-    for _ in range(100):
+    for _ in range(20):
         jax.jit(lambda value: traced(value)).lower(jnp.ones(3))
 """
 GIVEN_UP = """
