@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-all test-keras-versions bench docs docs-test clean
+.PHONY: setup demo check test test-again test-all test-keras-versions bench docs docs-test clean
 SHELL := /bin/sh
 
 # Python 3.11 is what constraints.txt was written with; any newer one will do.
@@ -35,11 +35,17 @@ check: setup
 # In two processes, which share the work by files, in the order of their folders: the short ones, of pure, come last and even out
 # the end. One process, for a debugger or a single test: .venv/bin/python -m pytest PATH
 # Programs that these processes, and those that tests start, compile are kept in a folder of the clone, so that each is compiled once.
-test test-all: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
+test test-again test-all: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 test: setup
 	@mkdir -p build
 	$(PYTEST) $(ARGS)
+
+# The tests of numbers once more, with programs that are compiled as users compile them, not quickly.
+test-again: export REPLICANT_TEST_AGAIN := 1
+test-again: setup
+	@mkdir -p build
+	$(PYTEST) -m again $(ARGS)
 
 # What `make test` leaves out: the slow tests, more cases of some others, and the tests of numbers with programs that are compiled as
 # users compile them, not quickly. Misfortunes strike at random moments, with a new seed each time; the end of the output names it, and

@@ -10,9 +10,9 @@ os.environ.setdefault("REPLICANT_COMPILATION_CACHE", "0")  # compile what is tes
 # Replicas on devices of their own, as on GPUs and TPUs. Tests marked `both_ways` also run them fused, as users' CPUs do.
 os.environ.setdefault("REPLICANT_FUSE_REPLICAS", "0")
 
-# Compile in a quarter of the time, to slower programs; REPLICANT_TEST_FULL=1 compiles as users do. XLA ends the process when it
-# meets an option that it does not know, so this one is set only where it was tried.
-QUICK = os.environ.get("REPLICANT_TEST_FULL") != "1"
+# Compile in a quarter of the time, to slower programs. REPLICANT_TEST_FULL=1 and REPLICANT_TEST_AGAIN=1 compile as users do. XLA
+# ends the process when it meets an option that it does not know, so this one is set only where it was tried.
+QUICK = "1" not in (os.environ.get("REPLICANT_TEST_FULL"), os.environ.get("REPLICANT_TEST_AGAIN"))
 if QUICK and importlib.metadata.version("jaxlib").startswith("0.10."):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
 
