@@ -87,13 +87,13 @@ def traced(value):
     return value
 
 def busy(*_):
-    for _ in range(20):
+    for _ in range(8):
         jax.jit(lambda value: traced(value)).lower(jnp.ones(3))
 """
 GIVEN_UP = """
 from replicant.cluster._patience import Patience
 try:
-    Patience(1.0, "the service").call(busy)
+    Patience(0.05, "the service").call(busy)
 except TimeoutError:
     print("given up")
 """

@@ -76,7 +76,8 @@ SAID = {  # on both workers, but for the one whose own cache is refused
     "floats": r"different data: the values of from_tensor_slices\(1000 x float32\[\]\) on worker 1 differ from those on worker 0",
     "shards": r"not the same.*: .*shard\(2, 0\) > batch\(2\) on worker 0, .*shard\(2, 1\) > batch\(2\) on worker 1\. Build",
     "policies": r"different auto-shard policies: AUTO on worker 0, OFF on worker 1\. Set the same",
-    "generators": r"from_generator\(.*\), part 0 of the pipeline, draws from a random generator whose state on worker 1 is not",
+    "generators": r"from_generator\(.*\), part 0 of the pipeline, draws from a random generator whose state on worker 1 differs "
+    "from that on worker 0",
     "global generators": r"from_generator\(.*, draws from a random generator whose state on worker 1 differs from that on worker 0",
     "caches": r"the function of map\(.*\): its code, its defaults or what it captures differ\. Delete the file",
 }

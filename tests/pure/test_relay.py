@@ -169,6 +169,7 @@ def test_the_client_that_leaves_takes_the_line_along(relay, service):
     assert relay.gone == ""
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*")  # JAX warns of its own threads
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only this user may enter the folder")
 def test_another_process_is_turned_away(relay, service):
     child = os.fork()
@@ -181,6 +182,7 @@ def test_another_process_is_turned_away(relay, service):
         pass
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*")  # JAX warns of its own threads
 def test_a_forked_child_holds_no_line(relay, service):
     """Else the service would not hear that its worker has gone."""
     with met(relay, service) as (client, theirs):
