@@ -25,7 +25,7 @@ if QUICK:  # in this process: programs that tests start, such as the examples, c
 
 # What was imported stays: the collector need not look at it again and again, nor after each 700 new objects of a traced program.
 gc.freeze()
-gc.set_threshold(20_000, 20, 20)
+gc.set_threshold(5_000, 10, 10)
 
 NUM_DEVICES = 8
 
