@@ -65,7 +65,7 @@ def with_replicant(kind: str, max_megabytes: int) -> dict[str, float]:
 
     rows = rng.normal(size=(BATCH, WIDTHS[0])).astype(np.float32), rng.integers(0, 10, BATCH).astype(np.int32)
     (batch,) = strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices(rows).batch(BATCH))
-    wait: Callable[[Any], Any] = lambda result: jax.block_until_ready(jax.tree.leaves(result))  # noqa: E731
+    wait: Callable[[Any], Any] = lambda result: jax.block_until_ready(jax.tree.leaves(result))  # noqa: E731 - with its type
     found = {"step": timed(lambda: strategy.run(train_step, args=batch), wait, STEPS, WARM_UP)}
     for megabytes in [size for size in MEGABYTES if size <= max_megabytes]:
         vector = strategy.experimental_distribute_values_from_function(

@@ -31,7 +31,7 @@ def replicas(kind: str, values: Sequence[Any], first_id: int = 0) -> str:
 
     >>> replicas("PerReplica", ["<a>", 2])
     '<div><b>PerReplica of 2 replicas</b><table><tr><th>replica</th><th>value</th></tr><tr><td>0</td><td>&lt;a&gt;</td></tr><tr><td>1</td><td>2</td></tr></table></div>'
-    """  # noqa: E501
+    """  # noqa: E501 - what a doctest expects is one line
     arrays = all(hasattr(value, "shape") and hasattr(value, "dtype") for value in values)
     rows = []
     for i, value in enumerate(values, start=first_id):
