@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import time
 from typing import Any, NamedTuple
 
@@ -316,15 +317,18 @@ def test_an_error_is_told_once_and_raised_again(run_workers):
 
 
 def test_a_worker_that_cannot_know_the_form_says_so(run_workers):
-    def worker_steps(worker, exchange):
-        return list(
-            from_function(
-                lambda context: Dataset.from_generator(lambda: iter([[1]] * worker)), Topology(2, worker, 1), exchange=exchange
-            )
-        )
+    def worker_error(worker, exchange):
+        elements = Dataset.from_generator(lambda: iter([[1]] * worker))
+        with pytest.raises(DatasetError) as raised:
+            list(from_function(lambda context: elements, Topology(2, worker, 1), exchange=exchange))
+        return str(raised.value)
 
-    with pytest.raises(DatasetError, match=r"This worker has no elements, so it cannot know.*output_signature"):
-        run_workers(2, worker_steps)
+    first, second = run_workers(2, worker_error)
+    assert re.search("This worker has no elements, so it cannot know.*output_signature", first)
+    assert second == (
+        "Worker 0 has no element for step 0, and cannot know what the others' elements look like, so this worker cannot continue "
+        "either. The message of that worker says what to do."
+    )
 
 
 def test_a_position_after_the_own_end(run_workers):
