@@ -127,6 +127,19 @@ def exchanges(count):
     return store.num_requests / count / _EXCHANGES, (time.perf_counter() - started) / _EXCHANGES
 
 
+class Places:
+    """Where the strategies of several workers place batches, without devices: the workers tell each other the forms."""
+
+    def form(self, columns):
+        """Dtype and shape of each part."""
+        return [[[str(part.dtype), list(part.shape)] for part in column] for column in columns]
+
+    def together(self, columns, forms=None):
+        """What is placed. The forms of all workers came with the steps that they agreed on."""
+        assert forms is not None
+        return [column[0] for column in columns]
+
+
 def steps(count):
     """Requests of a worker per step, where each reads data of its own whose end nobody knows."""
     store, worlds = worlds_of(count)
@@ -137,6 +150,7 @@ def steps(count):
             Topology(count, rank, 1),
             lambda values: values[0],
             exchange=worlds[rank].values("dataset"),
+            workers=Places(),
         )
         for _ in dataset:
             time.sleep(0.002 * max(1, count / 4))  # the step, in which the input goes on
@@ -146,7 +160,7 @@ def steps(count):
 
 
 def beats(count):
-    """Requests of a worker per sign of life, and its bytes read."""
+    """Requests of a worker per heartbeat, and its bytes read."""
     store, worlds = worlds_of(count)
     for world in worlds:
         world.begin_watch(print)
@@ -265,7 +279,7 @@ def main():
     parser.add_argument("workers", nargs="*", type=int, default=[64, 256, 1024], help="how many; else 64, 256 and 1024")
     counts = parser.parse_args().workers
     threading.stack_size(1 << 18)
-    print("| workers | requests per exchange | per step, own data | per sign of life | supervisor, of a core | roll call |")
+    print("| workers | requests per exchange | per step, own data | per heartbeat | supervisor, of a core | roll call |")
     print("|---|---|---|---|---|---|")
     for count in counts:
         print(f"{count} ...", end="", file=sys.stderr, flush=True)

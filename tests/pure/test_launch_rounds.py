@@ -69,8 +69,10 @@ def channel():
         yield made
 
 
-def test_signs_of_life_cost_no_look_at_all_workers(channel):
-    """A look at everything takes time for each worker: not for each message of each."""
+def test_heartbeats_cost_no_look_at_all_workers_and_are_taken_several_at_once(channel, monkeypatch):
+    """A look at everything takes time for each worker, and being woken takes time too: neither happens once per heartbeat."""
+    polls, poll = [], channel.poll
+    monkeypatch.setattr(channel, "poll", lambda timeout: polls.append(timeout) or poll(timeout))
     team = Watched(channel, 8)
     ends = [connect(channel, rank) for rank in range(8)]
     beat = json.dumps({"kind": "beat", "step": 1, "at": 1.0, "waited": 0.0, "phase": "step"}).encode() + b"\n"
@@ -81,6 +83,7 @@ def test_signs_of_life_cost_no_look_at_all_workers(channel):
                 end.sendall(beat)
                 time.sleep(0.001)
 
+    polls.clear()
     speaking = threading.Thread(target=speak)
     speaking.start()
     team.until = time.monotonic() + 1.0
@@ -90,6 +93,7 @@ def test_signs_of_life_cost_no_look_at_all_workers(channel):
         end.close()
     assert team.num_taken > 200
     assert team.num_rounds < 20
+    assert len(polls) < 80
 
 
 def test_an_order_goes_to_the_connection_of_its_worker(channel):

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -22,6 +23,7 @@ from ._signals import Signals, name_of
 
 _TICK = 0.1  # seconds between two looks at logs and deadlines; everything else wakes the loop
 _REST = 0.02  # seconds between two looks in any case
+_GATHER = 0.02  # seconds after a heartbeat in which others gather, so that each does not wake the loop
 _FAILURE_GRACE = 5.0  # for the others to end once one has failed; their work since the last backup is lost anyway
 _END_SECONDS = 10.0  # after the heartbeat timeout, for Python to end; its threads do not run meanwhile
 _STOPPED = (Kind.FROZEN, Kind.STUCK, Kind.STALLED, Kind.LATE, Kind.HELD)  # failures of workers that do not react to signals
@@ -135,6 +137,7 @@ class Team:
                 kinds.add(message.get("kind"))
             if left <= 0 or kinds != {"beat"}:  # no message: the time is over, or a signal or the end of a worker woke it
                 return
+            time.sleep(_GATHER)
 
     def _each_round(self, now: float) -> None:
         """Do what subclasses do in each round of the loop."""
