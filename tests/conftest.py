@@ -61,14 +61,34 @@ def chaos() -> Chaos:
     return Chaos(int(os.environ.get("REPLICANT_TEST_SEED", "0")), None if most is None else int(most))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the long runs out unless they are asked for."""
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long runs out, and the further cases of tests that name a few, unless all are asked for."""
+    _mark_further_cases(items, whole="::" not in " ".join(config.args))
     if _is_full():
         return
     skip = pytest.mark.skip(reason="takes minutes: `make test-all` runs it, and REPLICANT_TEST_FULL=1")
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+def _mark_further_cases(items: list[pytest.Item], *, whole: bool) -> None:
+    """Mark as slow what a test's `cases` do not name.
+
+    A name that no case has is an error, because that case would disappear in silence; but only in a whole file.
+    """
+    of_test: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("cases"):
+            of_test.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
+    for (path, test), cases in of_test.items():
+        known = {item.name.partition("[")[2].removesuffix("]"): item for item in cases}
+        wanted = {name for mark in cases[0].iter_markers("cases") for name in mark.args}
+        if whole and (unknown := wanted - set(known)):
+            raise pytest.UsageError(f"{path}: {test} has no case {sorted(unknown)}. Its cases are {sorted(known)}.")
+        for name in set(known) - wanted:
+            known[name].add_marker("slow")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -125,6 +125,7 @@ def reference(figures, name):
     return next(figures["fit"][c] for c in [*candidates, alike.get(kind), name] if c in figures["fit"])
 
 
+@pytest.mark.cases("2")
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_fit(figures, report, n):
     names = [name for name in figures["fit"] if name.startswith(f"n={n} ") and "class_weight+sample_weight" not in name]

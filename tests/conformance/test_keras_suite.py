@@ -95,6 +95,7 @@ def short(name: str) -> str:
     return name.rpartition("::")[2]
 
 
+@pytest.mark.slow
 def test_what_passes_on_one_device_passes_on_two(found: dict[str, Any]) -> None:
     outcomes = found["outcomes"]
     assert not [name for name, (outcome, _) in outcomes.items() if outcome == "uncollected"]

@@ -113,6 +113,7 @@ def train(figures, case, loop_of=loop):
     return used.train(tuple(data), weights, case["global_batch"], case["epochs"])
 
 
+@pytest.mark.cases("2")
 @pytest.mark.parametrize("n", range(5))
 def test_training(figures, report, n):
     chosen = {name: case for name, case in figures["custom"].items() if case["n"] == n and "lazily" not in name}

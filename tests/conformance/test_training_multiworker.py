@@ -45,6 +45,7 @@ def run(request, figures, recorded_inputs, folder, tmp_path_factory):
     return workers, asked, group.ended_well()
 
 
+@pytest.mark.cases("W=2")
 def test_training(figures, report, run):
     _, asked, answers = run
     assert len(asked["custom"]) == 4

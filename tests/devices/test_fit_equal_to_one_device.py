@@ -213,6 +213,18 @@ def assert_equal(actual: Any, expected: Any, tolerance: float = TOLERANCE) -> No
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), actual, expected)
 
 
+@pytest.mark.cases(
+    "3 sequential sgd 11/8 {}",
+    "2 sequential sgd 1/8 {}",
+    "8 two inputs, two outputs adam 6/8 {}",
+    "2 own train_step sgd 6/8 {}",
+    "4 own compute_loss adam 6/8 {}",
+    "2 convolution adamw 6/8 {}",
+    "4 batch norm adam 6/8 {}",
+    "2 dropout momentum 6/8 {}",
+    "4 regularized sgd 6/8 {}",
+    "3 sequential sgd 2/8 {'run_eagerly': True}",
+)
 @pytest.mark.parametrize(
     "row", ROWS, ids=lambda row: f"{row.n} {row.model} {row.optimizer} {row.rows}/{row.batch} {dict(row.options)}"
 )

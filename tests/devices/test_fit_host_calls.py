@@ -115,6 +115,7 @@ CASES = [
 ]
 
 
+@pytest.mark.cases("io_callback-4-(6, 4)-{}", "custom_partitioning-4-(6, 6, 4)-{'shard': True, 'steps_per_execution': 2}")
 @pytest.mark.parametrize(("kind", "n", "sizes", "options"), CASES, ids=str)
 def test_fit_equals_plain_keras(kind: str, n: int, sizes: tuple[int, ...], options: dict[str, Any]) -> None:
     plain = {key: value for key, value in options.items() if key != "shard"}

@@ -66,6 +66,7 @@ def test_who_does_not_leave_its_step_is_replaced_and_the_others_wait_for_nobody(
 
 
 # Who has begun to register with JAX's coordination service cannot be told anything for six seconds.
+@pytest.mark.cases("connect-10.0", "sockets-5.0")
 @pytest.mark.parametrize(
     ("mode", "seconds"), [("connect", 10.0), *((mode, 5.0) for mode in ("backends", "mesh", "sockets", "step"))]
 )

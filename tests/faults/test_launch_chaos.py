@@ -113,6 +113,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     return undisturbed
 
 
+@pytest.mark.slow
 def test_a_killed_chief_changes_nothing(whole: Callable[[str], Any], tmp_path: Path) -> None:
     undisturbed = whole("fit")
     found, chaos, said = run("fit", tmp_path / "struck", (Event(0, 7, signal.SIGKILL, (0,)),))

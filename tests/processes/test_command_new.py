@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from replicant.cli import _new
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +34,7 @@ def test_what_is_written_follows_the_style_of_this_repository(tmp_path):
         assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_new_project_pass(tmp_path):
     folder = _new.write_project("fish", tmp_path)
     unset = ("NPROC", "XLA_FLAGS", "KERAS_BACKEND", "PYTHONWARNINGS", "REPLICANT_FUSE_REPLICAS")

@@ -137,6 +137,7 @@ def test_a_page_with_blocks_is_tested_and_the_sample_is_one_of_them():
     assert {"index", "plan"} <= {param.values[0] for param in pages()}
 
 
+@pytest.mark.slow
 def test_the_tutorial_is_the_notebook_and_both_run():
     tool = runpy.run_path(str(DOCS / "notebook.py"))
     page = (DOCS / "tutorial.md").read_text()

@@ -45,6 +45,7 @@ def three_epochs(tmp_path_factory) -> tuple[str, Path]:
     return done.stdout, folder
 
 
+@pytest.mark.slow
 def test_three_epochs_print_the_lines_of_all_three_loops(three_epochs):
     output, _ = three_epochs
     lines = output.splitlines()
@@ -56,6 +57,7 @@ def test_three_epochs_print_the_lines_of_all_three_loops(three_epochs):
     assert len(lines) == 14
 
 
+@pytest.mark.slow
 def test_the_model_learns(three_epochs):
     output, _ = three_epochs
     losses = [line[1] for line in epochs(output)]
@@ -65,6 +67,7 @@ def test_the_model_learns(three_epochs):
     assert epochs(output)[8][2] > 85
 
 
+@pytest.mark.slow
 def test_the_restored_accuracy_equals_the_saved_one(three_epochs):
     output, folder = three_epochs
     (saved,) = re.findall(rf"^Accuracy when the last checkpoint was saved: {NUMBER}$", output, re.MULTILINE)
@@ -74,6 +77,7 @@ def test_the_restored_accuracy_equals_the_saved_one(three_epochs):
     assert [path.name for path in folder.iterdir()] == ["training_checkpoints"]
 
 
+@pytest.mark.slow
 def test_two_replicas_learn_what_one_device_learns(three_epochs, tmp_path):
     done = run_example(tmp_path, "--epochs", "3", "--replicas", "1", "--batch-size-per-replica", "128")
     assert done.returncode == 0, done.stderr
