@@ -351,7 +351,9 @@ def test_per_worker_dataset(figures, report, strategy, coordinator):
     assert coordinator.join() is recorded["join_after_end"] is None
     checks.passed("join_after_end")
     checks.same("new_iter_ok", int(coordinator.schedule(step, args=(iter(dataset),)).fetch()))
-    checks.raises("iter_next_directly", lambda: next(iterator), ContextError, "has its elements on the workers")
+    checks.raises(
+        "iter_next_directly", lambda: next(iterator), ContextError, "elements of a per-worker iterator are on the workers"
+    )
     seen = coordinator.schedule(
         step,
         args=(iter(coordinator.create_per_worker_dataset(lambda c: Dataset.from_tensors(_context_of(c)))),),
@@ -394,7 +396,7 @@ def test_strategy(figures, report, strategy, coordinator):
         "coordinator_other_strategy",
         lambda: ClusterCoordinator(replicant.get_strategy()),
         ArgumentTypeError,
-        "ClusterCoordinator takes a ParameterServerStrategy",
+        "ClusterCoordinator schedules closures on the workers of a ParameterServerStrategy; got",
     )
     checks.same("run_outside_schedule", int(strategy.run(lambda: jnp.asarray(1))))
     pair = jnp.asarray([1.0, 2.0])
@@ -444,7 +446,7 @@ BAD = {
         {"chief": ["127.0.0.1:1", "127.0.0.1:2"], "ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:0"]},
         "at most one chief",
     ),
-    "unknown_job": ({"foo": ["127.0.0.1:3"], "ps": ["127.0.0.1:2"], "worker": ["127.0.0.1:1"]}, "has the job 'foo'"),
+    "unknown_job": ({"foo": ["127.0.0.1:3"], "ps": ["127.0.0.1:2"], "worker": ["127.0.0.1:1"]}, "has an unknown job 'foo'"),
 }
 
 

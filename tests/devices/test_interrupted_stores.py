@@ -122,7 +122,7 @@ def test_what_lies_here_is_whole_although_a_server_refuses_its_part(servers) -> 
         local.assign_add(1.0)
 
     step(np.array([0, 1]))
-    with pytest.raises(VariableError, match="row 7 was asked for"):
+    with pytest.raises(VariableError, match="row 7 was requested"):
         step(np.array([1, 7]))
     assert float(local.numpy()) == 2.0
     step(np.array([0, 1]))

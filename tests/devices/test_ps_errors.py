@@ -133,7 +133,7 @@ def test_a_server_has_room_for_so_many_shards(strategy, monkeypatch):
     with strategy.scope():
         first = replicant.Variable(1.0)
         replicant.Variable(2.0)
-        with pytest.raises(LostProcessError, match=r"Server 0 holds 2 shards, and that is as many as it can. Use more servers."):
+        with pytest.raises(LostProcessError, match=r"Server 0 already holds 2 shards, the most it can hold. Use more servers."):
             replicant.Variable(3.0)
     assert first.numpy() == 1.0
 
@@ -150,7 +150,7 @@ def test_cloudpickle_is_missing(strategy, monkeypatch):
 
 def test_a_server_that_is_not_replaced(strategy, monkeypatch):
     monkeypatch.setattr(cluster_module, "START_SECONDS", 0.01)
-    with pytest.raises(LostProcessError, match=r"Server 0 was lost, and not replaced within 0 s"):
+    with pytest.raises(LostProcessError, match=r"Server 0 was lost and not replaced within 0 s"):
         strategy.cluster._await_server(0, 0)
 
 
@@ -160,7 +160,7 @@ def test_a_closed_cluster_writes_to_nobody():
     strategy.close()
     arrives, there = os.pipe()
     os.dup2(there, number)  # its descriptor is another's now
-    with pytest.raises(LostProcessError, match=r"its close\(\) was called"):
+    with pytest.raises(LostProcessError, match=r"close\(\) has ended its workers and servers"):
         coordinator.join()
     assert not select.select([arrives], [], [], 0)[0]
     for fd in {arrives, there, number}:
@@ -208,7 +208,7 @@ def test_a_server_that_stopped_while_it_wrote(monkeypatch):
         memory.values.grow(1 << 20)
         view = memory.view(Shard(7, 0, 1 << 19, 0, 2, (2, 4)), np.dtype("f4"))
         memory.ledger.in_place[0] = 1  # odd: rows are being written
-        with pytest.raises(LostProcessError, match=r"Server 7 did not finish writing within 0 s, so a variable .* \(2, 4\)"):
+        with pytest.raises(LostProcessError, match=r"Server 7 did not finish writing within 0 s, so a shard of shape \(2, 4\)"):
             view.read_into(np.empty((2, 4), "f4"))
     finally:
         memory.close()
@@ -243,7 +243,7 @@ def test_what_did_not_run_says_why(strategy):
     results = [coordinator.schedule(lambda: gate.opened.wait(120)), *[coordinator.schedule(lambda: 1) for _ in range(5)]]
     threading.Timer(0.5, GATE.opened.set).start()  # a thread cannot be killed
     strategy.close()
-    with pytest.raises(LostProcessError, match="The strategy was closed before this function ran"):
+    with pytest.raises(LostProcessError, match="The strategy was closed before this closure ended"):
         results[-1].fetch()
 
 
@@ -254,7 +254,7 @@ def test_rows_that_a_variable_does_not_have(strategy):
     with strategy.scope():
         v = replicant.Variable(np.zeros((4, 2), "f4"))
     for row in (-1, 4):
-        with pytest.raises(VariableError, match=rf"has rows 0 to 3; row {row} was asked for\."):
+        with pytest.raises(VariableError, match=rf"has rows 0 to 3, but row {row} was requested\."):
             embedding_lookup(v, [0, row])
 
 
@@ -265,9 +265,9 @@ def test_optimizers_that_cannot_be_applied(strategy):
         scaled.build([v])
     with pytest.raises(ArgumentError, match=r"SGD.apply: there is no gradient for any of the 1 variables\."):
         sgd.apply([None], [v])
-    with pytest.raises(ArgumentError, match="LossScaleOptimizer does not work with parameter servers: use the optimizer itself"):
+    with pytest.raises(ArgumentError, match=r"LossScaleOptimizer does not work with parameter servers\. Use the optimizer itself"):
         scaled.apply([np.ones(1, "f4")], [v])
-    with pytest.raises(ArgumentError, match=r"The optimizer was not made in strategy.scope\(\) of this program\."):
+    with pytest.raises(ArgumentError, match=r"optimizer \d+, which was not made in the strategy.scope\(\) of this program\."):
         strategy.site.prepare(999, [])
 
 
@@ -275,12 +275,12 @@ def test_positions_in_fit(strategy):
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-    with pytest.raises(ArgumentError, match="takes x and y by position and the rest by name; got 1 more"):
+    with pytest.raises(ArgumentError, match="takes x and y by position, and the rest by name; got 1 more"):
         model.fit(np.ones((2, 2)), np.ones((2, 1)), 32)
 
 
 def test_places_that_are_no_worker():
-    with pytest.raises(ContextError, match="This needs a worker of a ParameterServerStrategy, and runs somewhere else"):
+    with pytest.raises(ContextError, match="exists on the workers of a ParameterServerStrategy only, and was used elsewhere"):
         current_site()
     with pytest.raises(NotImplementedError):
         Partitioner()((3,), "float32")

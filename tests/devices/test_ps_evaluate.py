@@ -151,9 +151,11 @@ def test_nonsense_is_refused(model, shards):
 def test_other_models_have_no_workers(model):
     plain = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     plain.compile("sgd", "mse")
-    with pytest.raises(ArgumentError, match="is for models made under a ParameterServerStrategy; this one belongs to None"):
+    with pytest.raises(
+        ArgumentError, match="is for models made under a ParameterServerStrategy, but the strategy of this model is None"
+    ):
         plain.evaluate(X, Y, pss_evaluation_shards="auto")
-    with pytest.raises(ArgumentError, match="takes x and y by position and the rest by name; got 1 more"):
+    with pytest.raises(ArgumentError, match="takes x and y by position, and the rest by name; got 1 more"):
         model.evaluate((X, IDS), Y, 16, pss_evaluation_shards="auto")
 
 

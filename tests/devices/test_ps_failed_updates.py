@@ -71,7 +71,7 @@ def test_rows_that_do_not_exist_leave_nothing_behind(strategy, where):
         else:
             add(rows)
 
-    with pytest.raises(VariableError, match="rows 0 to 2; row 7 was asked for"):
+    with pytest.raises(VariableError, match="rows 0 to 2, but row 7 was requested"):
         call(np.array([1, 7]))
     assert (count.numpy(), table.numpy().ravel().tolist()) == (0.0, [0.0, 0.0, 0.0])
     for _ in range(2):

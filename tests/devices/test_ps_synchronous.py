@@ -158,9 +158,9 @@ def test_what_cannot_be_synchronous_is_refused(strategy):
         with pytest.raises(error, match=match):
             coordinator.join()
 
-    fails(twice, VariableError, "read after another was changed in a function of a synchronous ClusterCoordinator")
+    fails(twice, VariableError, "read after another was changed, in a closure of a synchronous ClusterCoordinator")
     clip = replicant.function(lambda: clipped.apply([jnp.ones(1)], [v]))
-    fails(clip, ArgumentError, r"SGD\(clipnorm=1.0\) clips the gradient of each function by itself")
+    fails(clip, ArgumentError, r"SGD\(clipnorm=1.0\) would clip the gradients of each closure by itself")
     assert (w.numpy(), float(v.value[0])) == (0.0, 0.0)
     assert coordinator.schedule(lambda: 7).fetch() == 7
     coordinator.join()
@@ -279,8 +279,8 @@ def test_the_bound_on_staleness_holds_the_others_back():
         ({"synchronous": True, "backup_workers": 3}, "must be a whole number from 0 to 2: there are 3 workers.* Received: 3."),
         ({"synchronous": True, "backup_workers": -1}, "backup_workers must be a whole number from 0 to 2.* Received: -1."),
         ({"backup_workers": 1}, "backup_workers=1 needs synchronous=True"),
-        ({"synchronous": True, "max_staleness": 2}, "max_staleness=2 and synchronous=True cannot go together"),
-        ({"synchronous": True, "backup_workers": 1}, "was made with backup_workers=0; it cannot become 1"),
+        ({"synchronous": True, "max_staleness": 2}, "max_staleness=2 cannot be combined with synchronous=True"),
+        ({"synchronous": True, "backup_workers": 1}, "was made with backup_workers=0, which cannot change to 1"),
     ],
 )
 def test_arguments(strategy, options, message):

@@ -113,11 +113,11 @@ class Cases:
         victim.control.post_all = lose_one
         state = self.state(victim, self.schedule(20, SMALL))
         _dispatch._DISAGREE_SECONDS = NEVER
-        said = [line for line in self.log.lines if "A message was lost" in line]
+        said = [line for line in self.log.lines if "a message was lost" in line]
         number = lost[0][1].closure
         return [
             *state,
-            [line.startswith(f"{victim} was to be busy with closure {number} (attempt 0), and has not") for line in said],
+            [line.startswith(f"{victim} should have been running closure {number} (attempt 0) for ") for line in said],
         ]
 
     def hidden_end(self) -> Any:
@@ -149,7 +149,7 @@ class Cases:
             module.Pair = collections.namedtuple("Pair", "a b", module="only_here")
             return module.Pair(1, 2)
 
-        return self.error_of(only_here).partition(" answered ")[2]
+        return self.error_of(only_here).partition(") ")[2]
 
     def error_of(self, fn: Any) -> str:
         try:

@@ -40,7 +40,7 @@ def test_nobody_waits_for_a_frozen_worker_and_who_has_what_is_told(answers):
     *state, said = answers["frozen_worker"]
     assert state == [True, 8 * 2_000_000, 8, 8]
     assert re.match(
-        r"\d scheduled functions have not ended within 0\.01 s\. worker 0 has 'Cases.schedule.<locals>.add' "
-        r"\(closure \d, attempt 0\) and \d more; worker 1 \(process \d+\) has .*\. Not given to anybody: \d\. They go on; `kill",
+        r"\d closures have not ended within 0\.01 s\. worker 0 has 'Cases.schedule.<locals>.add' \(closure \d, attempt 0\) and "
+        r"\d more; worker 1 \(process \d+\) has .*\. Not sent to any worker: \d\. They keep running; `kill",
         said,
     )

@@ -146,8 +146,8 @@ def test_answers(answers, question, expected):
     ("question", "expected"),
     [
         ("nested strategy", "ContextError: A ParameterServerStrategy was made inside a worker process of another one"),
-        ("poison", "LostProcessError: A scheduled function lost 2 workers one after the other; the last, worker"),
-        ("closed", "The strategy's workers and servers have been ended"),
+        ("poison", "LostProcessError: 2 workers were lost while they ran closure "),
+        ("closed", "The strategy's close() has ended its workers and servers"),
     ],
 )
 def test_errors(answers, question, expected):

@@ -100,7 +100,7 @@ def test_a_function_that_kills_its_workers_fails_and_what_waited_behind_it_is_ca
         worker = play.lose(worker, (0, attempt))
     assert play.sent(worker) == []
     with pytest.raises(
-        LostProcessError, match=r"A scheduled function lost 5 workers one after the other; the last, worker 0, was kil"
+        LostProcessError, match=r"5 workers were lost while they ran closure 0 \('double'\)\. The last, worker 0, was kil"
     ):
         play.dispatcher.join(60)
     assert (type(first._error), type(second._error)) == (LostProcessError, CancelledError)
@@ -129,7 +129,7 @@ def test_workers_that_die_before_they_begin_anything_end_the_cluster_some_time(p
         worker = play.lose(worker)
     assert play.failure is None
     play.relay.lost(worker, "ended with exit code 1")
-    with pytest.raises(LostProcessError, match=r"20 workers were lost one after the other before they called any of the functions"):
+    with pytest.raises(LostProcessError, match=r"20 workers in a row were lost before they started any of the closures"):
         play.dispatcher.join(60)
 
 
@@ -171,16 +171,16 @@ def look(play, seconds):
         play.relay.look(1.0)
 
 
-NOT_BUSY = "worker 0 was to be busy with closure 0 (attempt 0), and has not been for 61 s: it is busy with "
+NOT_BUSY = "worker 0 should have been running closure 0 (attempt 0) for 61 s, and is running "
 
 
 @pytest.mark.parametrize(
     ("does", "said"),
     [
         ((0, 0), []),  # what it was sent
-        (None, [f"{NOT_BUSY}nothing. A message was lost"]),
-        ((1, 0), [f"{NOT_BUSY}closure 1 (attempt 0). A message was lost"]),
-        ((0, 1), [f"{NOT_BUSY}closure 0 (attempt 1). A message was lost"]),
+        (None, [f"{NOT_BUSY}nothing: a message was lost"]),
+        ((1, 0), [f"{NOT_BUSY}closure 1 (attempt 0): a message was lost"]),
+        ((0, 1), [f"{NOT_BUSY}closure 0 (attempt 1): a message was lost"]),
     ],
 )
 def test_a_worker_that_does_not_do_what_it_was_sent_is_ended(play, does, said, monkeypatch):
@@ -198,9 +198,7 @@ def test_a_worker_that_does_what_nobody_sent_it_is_ended(play):
     play.workers[0].running.pulse.begin(7, 2)
     look(play, 61)
     assert len(play.ended) == 1
-    assert play.ended[0].startswith(
-        "worker 0 was to be busy with nothing, and has not been for 60 s: it is busy with closure 7 (att"
-    )
+    assert play.ended[0].startswith("worker 0 should have been running nothing for 60 s, and is running closure 7 (attempt 2)")
 
 
 def test_messages_that_have_yet_to_arrive_are_no_reason(play):
@@ -220,8 +218,7 @@ def test_where_nothing_ends_a_warning_says_who_has_what(play, caplog):
     with caplog.at_level(logging.WARNING, "replicant.coordinator"):
         look(play, 250)
     assert [record.getMessage() for record in caplog.records] == [
-        f"No scheduled function has ended for {seconds} s. worker 0 has 'double' (closure 0, attempt 0) and 1 more. "
-        "Not given to anybody: 1."
+        f"No closure has ended for {seconds} s. worker 0 has 'double' (closure 0, attempt 0) and 1 more. Not sent to any worker: 1."
         for seconds in (60, 120, 240)
     ]
     caplog.clear()
@@ -229,7 +226,7 @@ def test_where_nothing_ends_a_warning_says_who_has_what(play, caplog):
     play.workers[0].running.pulse.begin(1, 0)
     with caplog.at_level(logging.WARNING, "replicant.coordinator"):
         look(play, 62)
-    assert [record.getMessage()[:41] for record in caplog.records] == ["No scheduled function has ended for 60 s."]
+    assert [record.getMessage()[:30] for record in caplog.records] == ["No closure has ended for 60 s."]
 
 
 def test_joining_with_an_error_waits_no_longer_than_it_was_told(play):
@@ -259,7 +256,7 @@ def health_of(*signs, ended=None):
     [
         ([(i, True) for i in range(1, 20)], []),
         ([(1, True)] * 3, []),
-        ([(1, True)] * 4, [(3, "gave no sign of life for 3 s")]),
+        ([(1, True)] * 4, [(3, "had no heartbeat for 3 s")]),
         ([(1, True)] * 3 + [(2, True)] * 3, []),
         ([(0, True)] * 20, []),  # a thread
         ([(0, False)] * 7, [(5, "did not start within 5 s")]),

@@ -80,7 +80,7 @@ def test_posting_never_waits_and_what_was_posted_leaves_in_order_with_its_descri
 def test_sending_to_somebody_who_takes_nothing_in_has_an_end():
     one, other = Channel.pair("server 1", "other")
     one.peer = "server 1"
-    with pytest.raises(LostProcessError, match=r"server 1 took nothing in for 0 s\. Has it been stopped\?"):
+    with pytest.raises(LostProcessError, match=r"server 1 received nothing for 0 s\. Check whether it has been stopped\."):
         one.send(b"x" * (8 << 20), seconds=0.01)
     other.close()
     with pytest.raises(Closed):

@@ -38,7 +38,7 @@ def test_shards_are_dealt_to_servers_in_turn():
         (lambda: FixedShardsPartitioner(2)((), "float32"), "was asked to cut a scalar"),
         (
             lambda: FixedShardsPartitioner(2)((3, 4), "float32", axis=2),
-            r"axis 2 is out of range for the shape \(3, 4\): use -2 to 1.",
+            r"axis 2 is out of range for shape \(3, 4\): use -2 to 1.",
         ),
         (lambda: num_shards(lambda shape, dtype: [1, 2], (3, 4), "float32"), r"only the first axis is cut. Received: \[1, 2\]."),
         (lambda: num_shards(lambda shape, dtype: [0, 1], (3, 4), "float32"), r"Received: \[0, 1\]."),

@@ -182,7 +182,7 @@ def test_who_does_not_answer_is_named(network, monkeypatch):
     made, (dense, _) = mirrors(network, is_worker=False)
     monkeypatch.setattr(_mirror, "_REPLACE_SECONDS", 0.01)
     network.states.clear()
-    with pytest.raises(LostProcessError, match=r"Server 0 was lost, and not replaced within 0 s"):
+    with pytest.raises(LostProcessError, match=r"Server 0 was lost and not replaced within 0 s"):
         dense.version  # noqa: B018 - a property that asks
     made.connect(0, 1, "slow")
     with pytest.raises(LostProcessError, match=r"Server 0 did not answer within 120 s while its variables were read"):
@@ -205,7 +205,7 @@ def test_bad_options(arguments, error, message):
 def test_one_transport_for_each_strategy():
     transport = RayTransport()
     transport._is_open = True
-    with pytest.raises(ArgumentError, match="This RayTransport belongs to another strategy already"):
+    with pytest.raises(ArgumentError, match="This RayTransport already belongs to another strategy"):
         transport.open(1, 1)
 
 

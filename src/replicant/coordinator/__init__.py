@@ -1,8 +1,9 @@
-"""Asynchronous training with parameter servers: ``ParameterServerStrategy`` and what schedules work on its workers.
+"""Asynchronous training with parameter servers: ``ParameterServerStrategy`` and the coordinator that schedules closures.
 
-Users enter through ``_strategy``, which starts the cluster, and ``_coordinator``, which schedules functions. The rooms, from the
-bottom: ``wire`` (messages), ``servers`` (variables; each push counts once, whoever dies), ``workers`` (run functions),
-``processes`` (who is alive), ``ray`` (processes on other machines), ``scheduling`` (who does what), ``keras`` (what knows Keras).
+Users enter through ``_strategy``, which starts the cluster, and ``_coordinator``, which schedules closures. The rooms, from the
+bottom: ``wire`` (messages), ``servers`` (variables; each push counts once, whichever process dies), ``workers`` (run closures),
+``processes`` (which processes are alive), ``ray`` (processes on other machines), ``scheduling`` (which worker runs what),
+``keras`` (everything that knows Keras).
 """
 
 from ._coordinator import ClusterCoordinator

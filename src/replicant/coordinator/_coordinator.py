@@ -1,4 +1,4 @@
-"""ClusterCoordinator: schedules functions on the workers of a ParameterServerStrategy."""
+"""ClusterCoordinator: schedules closures on the workers of a ParameterServerStrategy."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,23 +16,27 @@ from .workers._datasets import PerWorkerDataset, PerWorkerValues, dataset_maker
 
 
 class ClusterCoordinator:
-    """Schedules functions on the workers of a ParameterServerStrategy. One for each strategy: the same object comes back.
+    """Schedules closures on the workers of a ParameterServerStrategy.
+
+    Each strategy has one coordinator: constructing it again returns the same object.
 
     Args:
         strategy: a ParameterServerStrategy.
-        max_staleness: how many other functions may change the variables between a function's reads and its own changes; workers
-            wait where more would. None: no bound, 0: one function at a time.
-        synchronous: whether the changes of several functions, one for each worker, are made together: all have read the same
-            values, their gradients are summed, and the optimizer is applied once. So divide each loss by the size of the global
-            batch; ``fit`` divides by the rows that there were. Where fewer functions are left, `join` has these applied.
-        backup_workers: how many of the workers may be slower than the others without being waited for. In a synchronous
-            coordinator of n workers the first ``n - backup_workers`` gradients make an update; those that come too late are
-            left out, and counted in ``stats()["dropped_closures"]``.
+        max_staleness: int >= 0 or None. How many other closures may change the variables between a closure's reads and its own
+            changes; workers wait rather than exceed it. 0 runs one closure at a time, None sets no bound.
+        synchronous: whether to combine the changes of several closures, one per worker, into one update. All of them read the
+            same values, their gradients are summed, and the optimizer is applied once. So divide each loss by the size of the
+            global batch; ``fit`` divides by the actual number of rows. `join` applies what is left over at the end.
+        backup_workers: int from 0 to the number of workers - 1. How many slow workers a synchronous coordinator does not wait
+            for. With n workers, the first ``n - backup_workers`` gradients make an update. Later ones are dropped and counted in
+            ``stats()["dropped_closures"]``.
 
-    Raises ArgumentTypeError for another strategy, ArgumentError for a bound that is no whole number >= 0, for backup workers that
-    leave nobody or are not synchronous, and for other arguments than those of the strategy's coordinator.
-    Semantics: tf.distribute.coordinator.ClusterCoordinator, and, of synchronous updates,
-    tf.compat.v1.train.SyncReplicasOptimizer.
+    Raises:
+        ArgumentTypeError: if `strategy` is not a ParameterServerStrategy.
+        ArgumentError: if an argument is out of its range, if `backup_workers` is set without `synchronous`, if `max_staleness`
+            is combined with `synchronous`, or if the strategy's coordinator was made with other arguments.
+
+    Semantics: tf.distribute.coordinator.ClusterCoordinator; tf.compat.v1.train.SyncReplicasOptimizer for synchronous updates.
 
     >>> import replicant
     >>> from replicant.coordinator import ClusterCoordinator
@@ -50,7 +54,7 @@ class ClusterCoordinator:
     >>> strategy.close()
     """
 
-    def __new__(  # noqa: PYI034 - it is the one of the strategy
+    def __new__(  # noqa: PYI034 - returns the strategy's only coordinator
         cls,
         strategy: ParameterServerStrategy,
         *,
@@ -61,11 +65,12 @@ class ClusterCoordinator:
         """The strategy's coordinator."""
         if not isinstance(strategy, ParameterServerStrategy):
             raise ArgumentTypeError(
-                f"ClusterCoordinator takes a ParameterServerStrategy, whose workers it can give functions to; got {strategy!r}."
+                f"ClusterCoordinator schedules closures on the workers of a ParameterServerStrategy; got {strategy!r}. Pass a "
+                "ParameterServerStrategy."
             )
         mode = _Mode(max_staleness, synchronous, backup_workers)
         mode.check(strategy.shape.num_workers)
-        found: ClusterCoordinator | None = strategy._coordinator  # noqa: SLF001 - where the strategy keeps its only one
+        found: ClusterCoordinator | None = strategy._coordinator  # noqa: SLF001 - where the strategy keeps its only coordinator
         if found is None:
             found = strategy._coordinator = object.__new__(cls)  # noqa: SLF001 - likewise
             found._strategy, found._mode = strategy, mode
@@ -81,31 +86,36 @@ class ClusterCoordinator:
 
     @property
     def strategy(self) -> ParameterServerStrategy:
-        """The strategy whose workers these are."""
+        """The strategy on whose workers this coordinator schedules closures."""
         return self._strategy
 
     @property
     def functions_per_update(self) -> int:
-        """How many functions' gradients are summed into one update: 1, unless the coordinator is synchronous."""
+        """How many closures' gradients are summed into one update: 1, unless the coordinator is synchronous."""
         return self._strategy.shape.num_workers - self._mode.backup_workers if self._mode.synchronous else 1
 
     def schedule(self, fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None) -> RemoteValue:
-        """Have a worker call ``fn(*args, **kwargs)``; returns at once.
+        """Schedule ``fn(*args, **kwargs)`` on a worker, and return at once.
+
+        If a worker is lost, another one runs the closure again; its changes to variables are applied once.
 
         Args:
-            fn: a function, best a ``replicant.function``. It travels to each worker once, with everything that it closes over: what
-                changes here later, other than variables of the strategy, does not change there.
-            args: positional arguments: arrays, numbers, nested structures of them, iterators of per-worker datasets, RemoteValues.
-            kwargs: keyword arguments, likewise.
+            fn: a function, best a ``replicant.function``. Each worker gets it once, with everything it closes over, and does not
+                see what you change afterwards, except in the strategy's variables.
+            args: tuple or list of positional arguments: arrays, numbers, nested structures of them, iterators of per-worker
+                datasets, RemoteValues.
+            kwargs: dict of keyword arguments, of the same kinds.
 
-        Returns: a RemoteValue of what `fn` returns: arrays, numbers, None, nested structures of them.
+        Returns:
+            A RemoteValue for the result of `fn`: arrays, numbers, None, or nested structures of them.
 
-        If a worker is lost the function is called again by another; its changes of variables are applied once. Raises the error of
-        a function that failed before, once, and schedules nothing then; UnserializableError for what cannot travel,
-        ArgumentTypeError for `fn` that is no function.
+        Raises:
+            ArgumentTypeError: if `fn` is not callable, or `args` is not a tuple or list.
+            UnserializableError: if `fn` or an argument cannot be sent to a worker.
+            Exception: whatever a closure raised before. It is raised once, and nothing is scheduled by that call.
         """
         if not callable(fn):
-            raise ArgumentTypeError(f"schedule: fn must be a function; got {fn!r}.")
+            raise ArgumentTypeError(f"schedule: fn must be a function; got {fn!r}. Write schedule(step), not schedule(step()).")
         if not isinstance(args, tuple | list):
             raise ArgumentTypeError(
                 f"schedule: args must be a tuple or list of positional arguments, got {type(args).__name__}. Write args=(value,)."
@@ -113,21 +123,37 @@ class ClusterCoordinator:
         return self._dispatcher.schedule(fn, tuple(args), dict(kwargs or {}))
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until all scheduled functions have ended.
+        """Wait until all scheduled closures have ended.
 
         Args:
-            timeout: seconds to wait at most; None waits as long as the workers work.
+            timeout: the most seconds to wait; None sets no limit.
 
-        Raises the error of a function that failed, once (the others were cancelled), LostProcessError after `timeout`.
+        Raises:
+            LostProcessError: if closures are still unfinished after `timeout` seconds, or the cluster is lost or closed.
+            Exception: whatever a closure raised, once. The closures that had not started were cancelled.
         """
         self._dispatcher.join(timeout)
 
     def done(self) -> bool:
-        """Whether all scheduled functions have ended. Raises the error of one that failed, once."""
+        """Whether all scheduled closures have ended.
+
+        Raises:
+            Exception: whatever a closure raised, once.
+        """
         return self._dispatcher.done()
 
     def fetch(self, val: Any) -> Any:
-        """`val`, a nested structure, with the value of each RemoteValue in it; waits for them. Arrays come as NumPy arrays."""
+        """Wait for RemoteValues and return their values.
+
+        Args:
+            val: a RemoteValue, or a nested structure with RemoteValues in it.
+
+        Returns:
+            `val` with each RemoteValue replaced by its value. Arrays are NumPy arrays.
+
+        Raises:
+            Exception: whatever one of the closures raised; see ``RemoteValue.fetch``.
+        """
 
         def leaf(x: Any) -> Any:
             if isinstance(x, RemoteValue):
@@ -137,37 +163,56 @@ class ClusterCoordinator:
         return jax.tree.map(leaf, val, is_leaf=lambda x: isinstance(x, RemoteValue))
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
-        """A dataset of which each worker makes its own copy.
+        """Make a dataset of which each worker has its own copy.
 
         Args:
-            dataset_fn: a ``replicant.data.Dataset``, or a function that makes one; if it takes an argument it gets an InputContext
-                of one pipeline. Nothing is sharded: shuffle with different seeds, or without, to give workers different elements.
+            dataset_fn: a ``replicant.data.Dataset``, or a function that makes one. If the function takes an argument, it gets an
+                InputContext of one pipeline. Nothing is sharded: shuffle with different seeds, or without a seed, to give workers
+                different elements.
 
-        Returns: a dataset whose ``iter()`` can be passed to scheduled functions, which call ``next`` on it. Past its end that
-        raises OutOfRangeError. A worker that takes another's place begins anew.
+        Returns:
+            A PerWorkerDataset. Pass its ``iter()`` to closures, which call ``next`` on it; at the end that raises
+            OutOfRangeError. A worker that replaces a lost one starts its copy from the beginning.
+
+        Raises:
+            ArgumentTypeError: if `dataset_fn` is neither a dataset nor a function.
         """
         return PerWorkerDataset(dataset_maker(dataset_fn), getattr(dataset_fn, "element_spec", None))
 
     def create_per_worker_resource(self, fn: Callable[[], Any]) -> PerWorkerValues:
-        """What `fn` returns on each worker, made there once, to be passed to scheduled functions."""
+        """Make a value on each worker, to pass to closures.
+
+        Args:
+            fn: a function without arguments. Each worker calls it once, when it first needs the value.
+
+        Returns:
+            A PerWorkerValues. In a closure, it is what `fn` returned on that worker.
+
+        Raises:
+            ArgumentTypeError: if `fn` is not callable.
+        """
         if not callable(fn):
-            raise ArgumentTypeError(f"create_per_worker_resource takes a function; got {fn!r}.")
+            raise ArgumentTypeError(f"create_per_worker_resource takes a function; got {fn!r}. Pass a function that makes it.")
         return PerWorkerValues(fn)
 
     def stats(self) -> dict[str, Any]:
-        """What has been done: functions by worker and per second, bytes moved for each, updates by server, processes replaced.
+        """What the cluster has done so far.
 
-        staleness: how often a push met a server that had made 0, 1, 2, ... updates since its values were read.
-        closures_per_second_by_worker, bytes_per_closure: since the coordinator was made. dropped_closures: functions of a
-        synchronous coordinator whose changes came too late. mixed_closures: functions of which some changes were made by a call
-        whose worker was lost, and some by the one that repeated it, which may have drawn another batch.
+        Returns:
+            A dict: closures by worker and per second, bytes moved per closure, updates by server, processes replaced. Some keys:
+
+            * ``closures_per_second_by_worker``, ``bytes_per_closure``: since the coordinator was made.
+            * ``staleness``: how many pushes arrived after the server had made 0, 1, 2, ... updates since their values were read.
+            * ``dropped_closures``: closures of a synchronous coordinator whose changes came too late.
+            * ``mixed_closures``: closures whose changes come partly from an attempt whose worker was lost and partly from the
+              attempt that repeated it, which may have drawn another batch.
         """
         return self._dispatcher.stats.summary(self._strategy.cluster)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Mode:
-    """How a coordinator lets functions overlap."""
+    """How a coordinator lets closures overlap."""
 
     max_staleness: int | None = None
     synchronous: bool = False
@@ -181,17 +226,17 @@ class _Mode:
             raise ArgumentError(f"synchronous must be True or False. Received: {self.synchronous!r}.")
         if not _is_count(backups) or backups >= num_workers:
             raise ArgumentError(
-                f"backup_workers must be a whole number from 0 to {num_workers - 1}: there are {num_workers} workers, and one at "
-                f"least must be waited for. Received: {backups!r}."
+                f"backup_workers must be a whole number from 0 to {num_workers - 1}: there are {num_workers} workers, and an "
+                f"update needs at least one of them. Received: {backups!r}."
             )
         if backups and not self.synchronous:
             raise ArgumentError(
-                f"backup_workers={backups} needs synchronous=True: without it nobody is waited for, so nobody needs a backup."
+                f"backup_workers={backups} needs synchronous=True: otherwise no worker waits for another, so none needs a backup."
             )
         if bound is not None and self.synchronous:
             raise ArgumentError(
-                f"max_staleness={bound} and synchronous=True cannot go together: synchronous updates are never stale. Leave "
-                "max_staleness out."
+                f"max_staleness={bound} cannot be combined with synchronous=True: synchronous updates are never stale. Remove "
+                "max_staleness."
             )
 
     def check_same(self, other: "_Mode") -> None:
@@ -199,7 +244,8 @@ class _Mode:
             mine, asked = getattr(self, field.name), getattr(other, field.name)
             if asked not in (field.default, mine):
                 raise ArgumentError(
-                    f"This strategy's ClusterCoordinator was made with {field.name}={mine!r}; it cannot become {asked!r}."
+                    f"This strategy's ClusterCoordinator was made with {field.name}={mine!r}, which cannot change to {asked!r}. "
+                    "Make another strategy, or leave the argument out."
                 )
 
 

@@ -1,4 +1,4 @@
-"""Libraries whose variables and optimizers can lie on servers. The folder of each registers how it is connected."""
+"""Libraries whose variables and optimizers can live on servers. Each library's folder registers how to connect it."""
 
 import sys
 from collections.abc import Callable
@@ -7,12 +7,12 @@ _connectors: dict[str, Callable[[], None]] = {}
 
 
 def register(library: str, connect: Callable[[], None]) -> None:
-    """Have `connect` teach a library about parameter servers once it has been imported. It may be called several times."""
+    """Register `connect`, which teaches an imported library about parameter servers. It may be called several times."""
     _connectors[library] = connect
 
 
 def connect_libraries() -> None:
-    """Connect the libraries that are in use."""
+    """Connect every registered library that has been imported."""
     for library, connect in _connectors.items():
         if library in sys.modules:
             connect()

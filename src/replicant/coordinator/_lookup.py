@@ -1,4 +1,4 @@
-"""Rows of a large variable: looked up in the servers' memory, without a copy of the rest."""
+"""Looks up rows of a large variable in the servers' memory, without copying the rest."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from .servers._refs import ServerRef, check_readable, check_rows, notes_of
 
 
 class _ShardRef(Ref):
-    """One shard of a variable, as an input of a program that reads some of its rows where they lie."""
+    """One shard of a variable, as an input of a program that reads some of its rows in place."""
 
     def __init__(self, owner: ServerRef, position: int):
         super().__init__()
@@ -41,17 +41,27 @@ class _ShardRef(Ref):
 
 
 def embedding_lookup(params: Any, ids: Any) -> jax.Array:
-    """Rows of a variable, by their numbers.
+    """Look up rows of a variable.
 
     Args:
-        params: a variable with at least one axis; on parameter servers, in one or several shards, only the rows that are asked for
-            are read, and its gradient is that of these rows.
-        ids: ints of any shape, each in [0, rows of the variable).
+        params: a variable with at least one axis. If it lives on parameter servers, in one or several shards, only the requested
+            rows are read, and its gradient holds these rows only.
+        ids: ints of any shape, each in [0, number of rows). In a compiled function, an id out of range gives NaN (as
+            ``jnp.take`` does) and an error when its gradient is applied.
 
-    Returns: an array of the shape ``ids.shape + params.shape[1:]``. Numbers out of range give NaN in a compiled function (as
-    ``jnp.take``), and an error elsewhere or when their gradient is applied. Raises ArgumentError for something else than a
-    variable.
+    Returns:
+        An array of shape ``ids.shape + params.shape[1:]``.
+
+    Raises:
+        ArgumentError: if `params` is not a variable.
+        VariableError: outside compiled functions, if the variable lives on servers and an id is out of range.
+
     Semantics: tf.nn.embedding_lookup.
+
+    >>> import replicant
+    >>> table = replicant.Variable([[0.0, 1.0], [2.0, 3.0]])
+    >>> embedding_lookup(table, [1, 0, 1]).tolist()
+    [[2.0, 3.0], [0.0, 1.0], [2.0, 3.0]]
     """
     if not is_variable(params):
         raise ArgumentError(f"embedding_lookup takes a variable; got {params!r} of type {type(params).__name__}.")

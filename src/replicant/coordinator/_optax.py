@@ -1,4 +1,4 @@
-"""OptaxOptimizer: gradient transformations, as optax makes them, applied by the servers."""
+"""OptaxOptimizer: optax gradient transformations that the servers apply."""
 
 from typing import Any
 
@@ -20,21 +20,21 @@ from .workers import _pickling
 
 
 class OptaxOptimizer:
-    """Applies a gradient transformation of optax where the variables lie, so that only gradients travel.
+    """Applies an optax gradient transformation on the servers, so that only gradients travel.
 
-    Make it in ``strategy.scope()`` and call `apply` in scheduled functions.
+    Make it in ``strategy.scope()``, and call `apply` in scheduled functions. Rows of an embedding that a step does not look up keep
+    their values and their state. As with Keras's optimizers, an update uses the step count that the worker saw.
 
     Args:
-        transformation: what optax makes, or anything with its ``init(params)`` and ``update(gradients, state, params)``, that works
-            element by element: adam, adamw, sgd, adagrad, rmsprop, lion, with schedules, clip and weight decay.
-        variables: what it updates: variables made in the scope, in any pytree.
+        transformation: an optax transformation, or any object with ``init(params)`` and ``update(gradients, state, params)``, that
+            works element by element: adam, adamw, sgd, adagrad, rmsprop, lion, with schedules, clip and weight decay.
+        variables: the variables to update, in any pytree. They must have been made in the scope.
 
-    Raises ContextError outside a ParameterServerStrategy's scope; ArgumentError for something else than server variables, and for
-    a transformation that servers, which see a shard or some rows at a time, cannot apply: one that mixes elements, such as
-    clip_by_global_norm, or keeps other state than arrays of the variables' shapes, constants and counts of its updates.
-
-    Rows of an embedding that a step does not look up stay as they are, and so does the state for them. As with Keras's optimizers
-    the count is that which the worker saw.
+    Raises:
+        ContextError: outside the scope of a ParameterServerStrategy.
+        ArgumentError: if `variables` has none or holds anything but server variables, or if servers, which see a shard or some
+            rows at a time, cannot apply the transformation: because it mixes elements, as clip_by_global_norm does, or keeps
+            state other than arrays of the variables' shapes, constants and counts of its updates.
 
     >>> import optax, replicant
     >>> from replicant.coordinator import ClusterCoordinator, OptaxOptimizer
@@ -56,7 +56,7 @@ class OptaxOptimizer:
     def __init__(self, transformation: Any, variables: Any):
         if not isinstance(active_strategy(), ServerStrategy):
             raise ContextError("Make an OptaxOptimizer in the scope of a ParameterServerStrategy: with strategy.scope(): ...")
-        strategy: Any = active_strategy()  # the coordinator's: on a worker the first variable below raises
+        strategy: Any = active_strategy()  # the coordinator's: on a worker, making the first variable below raises
         self.variables = variables
         refs = self._refs()
         probe = check_transformation(transformation)
@@ -72,21 +72,26 @@ class OptaxOptimizer:
         strategy.cluster.add_rule(self._counter().spec.number, _pickling.dumps((OptaxRule, (blob, table)), "An optimizer"))
 
     def apply(self, gradients: Any) -> None:
-        """Push gradients, for the servers to apply.
+        """Push gradients to the servers, which apply them.
 
         Args:
-            gradients: of the structure of the variables, as ``tape.gradient(loss, variables)`` gives them; None for a variable
-                that stays as it is.
+            gradients: a pytree with the structure of the variables, as ``tape.gradient(loss, variables)`` returns it. None leaves
+                a variable unchanged.
 
-        Raises ArgumentError for another structure, and where all are None.
+        Raises:
+            ArgumentError: if the number of gradients differs from that of the variables, or all are None.
         """
         refs, is_leaf = self._refs(), lambda x: x is None or isinstance(x, RowsGradient)
         found = jax.tree.leaves(gradients, is_leaf=is_leaf)
         if len(found) != len(refs):
-            raise ArgumentError(f"OptaxOptimizer.apply: got {len(found)} gradients for {len(refs)} variables.")
+            raise ArgumentError(
+                f"OptaxOptimizer.apply: got {len(found)} gradients for {len(refs)} variables. Pass one for each, or None."
+            )
         pairs = [(gradient, ref) for gradient, ref in zip(found, refs, strict=True) if gradient is not None]
         if not pairs:
-            raise ArgumentError(f"OptaxOptimizer.apply: there is no gradient for any of the {len(refs)} variables.")
+            raise ArgumentError(
+                f"OptaxOptimizer.apply: there is no gradient for any of the {len(refs)} variables. Received only None."
+            )
         refs = [ref for _, ref in pairs]
         push_gradients(self._counter(), self.iterations.value(), 0.0, [Part([g for g, _ in pairs])], refs)
 
@@ -99,14 +104,14 @@ class OptaxOptimizer:
         for leaf, ref in zip(leaves, refs, strict=True):
             if not isinstance(ref, ServerRef):
                 raise ArgumentError(
-                    f"OptaxOptimizer: {leaf!r} is no variable that lies on servers. Pass variables made in strategy.scope()."
+                    f"OptaxOptimizer: {leaf!r} is not a variable on parameter servers. Pass variables made in strategy.scope()."
                 )
         if not refs:
             raise ArgumentError("OptaxOptimizer: there are no variables to update. Received an empty structure.")
         return refs  # type: ignore[return-value]
 
     def _make_state(self, strategy: Any, transformation: Any, probe: Probe, ref: ServerRef) -> list[ServerVariable]:
-        """The transformation's arrays for one variable, each beside it."""
+        """Make the transformation's state for one variable, on the same servers."""
         leaves = jax.tree.leaves(transformation.init(jnp.asarray(ref.get_raw()[0])))
         slots = []
         for i, leaf in enumerate(leaves):

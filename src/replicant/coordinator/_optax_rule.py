@@ -1,4 +1,4 @@
-"""A gradient transformation as a server has it: applied to its shards of variables, with its state's shards beside them."""
+"""A gradient transformation on a server, which applies it to its own shards of the variables and of the state."""
 
 import functools
 from typing import Any, NamedTuple
@@ -11,18 +11,23 @@ from ..errors import ArgumentError
 from .servers._padded_update import update_padded
 from .workers import _pickling
 
-_STEPS = (0, 1, 2, 999_999)  # counts that a transformation is tried at
-_SCALES = (1e-3, 1e3, 1e12)  # and sizes of gradients
+_STEPS = (0, 1, 2, 999_999)  # counts at which a transformation is tried
+_SCALES = (1e-3, 1e3, 1e12)  # sizes of gradients with which it is tried
 
 
 class Probe(NamedTuple):
-    """What the leaves of a transformation's state are, in their order: "slot", "count" or "constant"."""
+    """The kind of each leaf of a transformation's state, in order: "slot", "count" or "constant"."""
 
     kinds: list[str]
 
 
 class OptaxRule:
-    """See ``servers._apply.Rule``. table: for each (server, shard) its shape and the shards of the state that go with it."""
+    """Implements ``servers._apply.Rule``.
+
+    Args:
+        blob: the pickled transformation and its Probe.
+        table: for each (server, shard), the shard's shape and the shards of the state that belong to it.
+    """
 
     def __init__(self, blob: bytes, table: dict[tuple[int, int], tuple[tuple[int, ...], list[int]]], server: int):
         self._transformation, self._probe = _pickling.loads(blob)
@@ -64,7 +69,7 @@ def _state(transformation: Any, probe: Probe, value: Any, step: Any, slots: list
 
 
 def check_transformation(transformation: Any) -> Probe:
-    """What its state consists of. Raises ArgumentError if servers cannot apply it."""
+    """Find out what the state of a transformation consists of. Raises ArgumentError if servers cannot apply it."""
     if not (callable(getattr(transformation, "init", None)) and callable(getattr(transformation, "update", None))):
         raise ArgumentError(
             f"OptaxOptimizer takes a transformation with init and update, such as optax.adam(0.001). Received: {transformation!r}."
@@ -82,7 +87,7 @@ def _kind(leaf: Any) -> str:
     if leaf.shape == (3,):
         return "slot"
     if leaf.shape or not jnp.issubdtype(leaf.dtype, np.number):
-        raise _refused(f"it keeps an array of the shape {leaf.shape} and dtype {leaf.dtype} for a variable of the shape (3,)")
+        raise _refused(f"for a variable of shape (3,), it keeps an array of shape {leaf.shape} and dtype {leaf.dtype}")
     return "count" if jnp.issubdtype(leaf.dtype, jnp.integer) else "constant"
 
 
@@ -107,5 +112,5 @@ def _check_elementwise(transformation: Any, value: Any, gradient: Any) -> None:
 def _refused(why: str) -> ArgumentError:
     return ArgumentError(
         f"Servers cannot apply this transformation to a shard or some rows of a variable: {why}. Use one that works element by "
-        "element, such as optax.adam; clip the gradients in the scheduled function."
+        "element, such as optax.adam, and clip gradients in the scheduled function."
     )

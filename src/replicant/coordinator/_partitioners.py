@@ -1,4 +1,4 @@
-"""How many shards a variable is cut into, along its first axis.
+"""Partitioners: into how many shards a variable is cut, along its first axis.
 
 Pure functions of shape and dtype. Semantics: ``tf.distribute.experimental.partitioners``.
 """
@@ -11,32 +11,34 @@ import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError
 
-# What a strategy takes: (shape, dtype) -> how many parts each axis is cut into.
+# A callable (shape, dtype) -> the number of parts of each axis.
 VariablePartitioner = Callable[..., Sequence[int]]
 
-_STRING_BYTES = 16  # that one string counts for, unless told otherwise
+_STRING_BYTES = 16  # the default size of a string
 
 
 class Partitioner:
-    """Base class: ``partitioner(shape, dtype, axis=0)`` answers with the number of parts of each axis."""
+    """Base class of partitioners: ``partitioner(shape, dtype, axis=0)`` returns the number of parts of each axis."""
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
-        """The number of parts of each axis: 1 everywhere but at `axis`.
+        """The number of parts of each axis.
 
         Args:
-            shape: of the variable; at least one axis.
-            dtype: NumPy or JAX dtype, or its name.
-            axis: int in [-rank, rank).
+            shape: the variable's shape, with at least one axis.
+            dtype: a NumPy or JAX dtype, or its name.
+            axis: int in [-rank, rank), the axis to cut.
 
-        Raises ArgumentError for a scalar or an axis that does not exist.
+        Returns:
+            A list of ints: 1 for every axis but `axis`.
+
+        Raises:
+            ArgumentError: if the variable is a scalar, or `axis` is out of range.
         """
         shape = tuple(shape)
         if not shape:
-            raise ArgumentError(f"{self!r} was asked to cut a scalar: only variables with at least one axis have shards.")
+            raise ArgumentError(f"{self!r} was asked to cut a scalar, but only variables with at least one axis have shards.")
         if not -len(shape) <= axis < len(shape):
-            raise ArgumentError(
-                f"{self!r}: axis {axis} is out of range for the shape {shape}: use -{len(shape)} to {len(shape) - 1}."
-            )
+            raise ArgumentError(f"{self!r}: axis {axis} is out of range for shape {shape}: use -{len(shape)} to {len(shape) - 1}.")
         parts = [1] * len(shape)
         parts[axis] = self._count(shape, self._item_bytes(dtype), shape[axis])
         return parts
@@ -51,12 +53,15 @@ class Partitioner:
 
 
 class FixedShardsPartitioner(Partitioner):
-    """Always the same number of shards, or one per row if there are fewer rows.
+    """Cuts every variable into the same number of shards, or into one per row if it has fewer rows.
 
     Args:
         num_shards: int >= 1.
 
-    Raises ArgumentError for another number. Semantics: tf.distribute.experimental.partitioners.FixedShardsPartitioner.
+    Raises:
+        ArgumentError: if `num_shards` is not a whole number >= 1.
+
+    Semantics: tf.distribute.experimental.partitioners.FixedShardsPartitioner.
 
     >>> FixedShardsPartitioner(3)((10, 4), "float32")
     [3, 1]
@@ -73,14 +78,17 @@ class FixedShardsPartitioner(Partitioner):
 
 
 class MinSizePartitioner(Partitioner):
-    """As many shards as there are pieces of `min_shard_bytes`, up to `max_shards`.
+    """Cuts a variable into as many shards as it has pieces of `min_shard_bytes`, up to `max_shards`.
 
     Args:
-        min_shard_bytes: int >= 1; the last piece counts although it may be smaller.
+        min_shard_bytes: int >= 1, in bytes. A smaller last piece counts, too.
         max_shards: int >= 1.
-        bytes_per_string: what an element of dtype "string" counts for.
+        bytes_per_string: int >= 1, the size of an element of dtype "string".
 
-    Raises ArgumentError for other numbers. Semantics: tf.distribute.experimental.partitioners.MinSizePartitioner.
+    Raises:
+        ArgumentError: if an argument is not a whole number >= 1.
+
+    Semantics: tf.distribute.experimental.partitioners.MinSizePartitioner.
 
     >>> MinSizePartitioner(min_shard_bytes=64, max_shards=4)((10, 4), "float32")
     [3, 1]
@@ -99,14 +107,17 @@ class MinSizePartitioner(Partitioner):
 
 
 class MaxSizePartitioner(Partitioner):
-    """As few shards as keep each of them within `max_shard_bytes`, where a row does.
+    """Cuts a variable into the fewest shards of at most `max_shard_bytes` each. A row is never cut.
 
     Args:
-        max_shard_bytes: int >= 1.
+        max_shard_bytes: int >= 1, in bytes.
         max_shards: int >= 1, or None for no limit.
-        bytes_per_string: what an element of dtype "string" counts for.
+        bytes_per_string: int >= 1, the size of an element of dtype "string".
 
-    Raises ArgumentError for other numbers. Semantics: tf.distribute.experimental.partitioners.MaxSizePartitioner.
+    Raises:
+        ArgumentError: if an argument is not a whole number >= 1.
+
+    Semantics: tf.distribute.experimental.partitioners.MaxSizePartitioner.
 
     >>> MaxSizePartitioner(max_shard_bytes=64)((10, 4), "float32")
     [3, 1]
@@ -130,9 +141,10 @@ class MaxSizePartitioner(Partitioner):
 
 
 def num_shards(partitioner: VariablePartitioner | None, shape: Sequence[int], dtype: Any) -> int:
-    """Into how many shards a strategy's partitioner cuts a variable; 1 for a scalar, which it is not asked about.
+    """How many shards a strategy's partitioner gives a variable. It is not asked about scalars, which have one.
 
-    Raises ArgumentError if it answers with something else than one whole number >= 1 per axis, all 1 but the first.
+    Raises:
+        ArgumentError: if the partitioner does not return one whole number >= 1 per axis, all 1 but the first.
     """
     if partitioner is None or not shape:
         return 1
@@ -140,17 +152,17 @@ def num_shards(partitioner: VariablePartitioner | None, shape: Sequence[int], dt
     ok = isinstance(parts, list | tuple) and len(parts) == len(shape) and all(isinstance(p, int | np.integer) for p in parts)
     if not ok or parts[0] < 1 or any(p != 1 for p in parts[1:]):
         raise ArgumentError(
-            f"variable_partitioner must answer with a list of {len(shape)} whole numbers for the shape {tuple(shape)}, the "
-            f"first at least 1 and all others 1, because only the first axis is cut. Received: {parts!r}."
+            f"variable_partitioner must return a list of {len(shape)} whole numbers for shape {tuple(shape)}: the first at "
+            f"least 1, and all others 1, because only the first axis is cut. Received: {parts!r}."
         )
     return int(parts[0])
 
 
 def check_partitioner(partitioner: Any) -> None:
-    """Raise ArgumentTypeError unless `partitioner` can be called, or is None."""
+    """Raise ArgumentTypeError unless `partitioner` is callable or None."""
     if partitioner is not None and not callable(partitioner):
         raise ArgumentTypeError(
-            f"variable_partitioner must be callable as partitioner(shape, dtype), such as FixedShardsPartitioner(2). "
+            f"variable_partitioner must be callable as partitioner(shape, dtype), like FixedShardsPartitioner(2). "
             f"Received: {partitioner!r}."
         )
 

@@ -1,4 +1,4 @@
-"""RemoteValue: what a scheduled function will have returned."""
+"""RemoteValue: the future result of a closure."""
 
 import threading
 from typing import Any
@@ -11,35 +11,53 @@ _lock = threading.Lock()
 
 
 class RemoteValue:
-    """The result of a scheduled function, which may not have run yet. Made by ``ClusterCoordinator.schedule``.
+    """The result of a closure, which may not have run yet. Made by ``ClusterCoordinator.schedule``.
 
-    It may be an argument of another scheduled function, which then runs after the one that gives the value.
+    You can pass it as an argument to another closure, which then runs after the one that computes the value.
+
     Semantics: tf.distribute.experimental.coordinator.RemoteValue.
+
+    >>> import replicant
+    >>> strategy = replicant.ParameterServerStrategy(transport="threads")
+    >>> coordinator = replicant.coordinator.ClusterCoordinator(strategy)
+    >>> first = coordinator.schedule(lambda: 2)
+    >>> coordinator.schedule(lambda x: x + 1, args=(first,)).fetch()
+    3
+    >>> strategy.close()
     """
 
     def __init__(self, number: int):
         self._number = number
         self._has_ended = False
-        self._waited_for: threading.Event | None = None  # made by the first who waits: most values are never waited for
+        self._waited_for: threading.Event | None = None  # made by the first waiter: nobody waits for most values
         self._value: Any = None
         self._error: Exception | None = None
 
     def fetch(self, timeout: float | None = None) -> Any:
-        """The value, as NumPy arrays; waits for it.
+        """Wait for the value and return it, with NumPy arrays.
 
         Args:
-            timeout: seconds to wait at most; None waits as long as the workers work.
+            timeout: the most seconds to wait; None sets no limit.
 
-        Raises what the function raised, CancelledError if it was never run, LostProcessError after `timeout`. Again at every call.
+        Returns:
+            What the closure returned.
+
+        Raises:
+            LostProcessError: if the closure has not ended after `timeout` seconds, or the cluster is lost or closed.
+            CancelledError: if the closure never ran, because another one had failed.
+            Exception: whatever the closure raised, at every call.
         """
         if not self._wait(timeout):
-            raise LostProcessError(f"A scheduled function has not ended within {timeout} s.")
+            raise LostProcessError(
+                f"Closure {self._number} has not ended within {timeout} s. Wait longer, or call join(timeout): its error says what "
+                "each worker is doing."
+            )
         if self._error is not None:
             raise self._error
         return self._value
 
     def get(self, timeout: float | None = None) -> Any:
-        """As `fetch`, with JAX arrays."""
+        """Like `fetch`, but with JAX arrays."""
         return jax.tree.map(lambda x: jax.numpy.asarray(x) if hasattr(x, "dtype") else x, self.fetch(timeout))
 
     def _wait(self, timeout: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""What the coordinator's strategy and that of its workers have in common: their variables lie on servers."""
+"""The base of the coordinator's strategy and the workers' strategy: their variables live on servers."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from .servers._store import VariableSpec
 
 
 class ServerStrategy(Strategy):
-    """A strategy whose variables lie on parameter servers."""
+    """A strategy whose variables live on parameter servers."""
 
     def place_variable(
         self, variable: Any, name: str, value: np.ndarray, *, trainable: bool, beside: VariableSpec | None = None
     ) -> VariableSpec:
-        """Put a new variable on the servers; an optimizer's own goes where the variable `beside` it is."""
+        """Put a new variable on the servers: a slot of an optimizer on those of `beside`, the variable it belongs to."""
         raise NotImplementedError

@@ -27,22 +27,36 @@ _TRANSPORTS: dict[str, type[Any]] = {"local": Processes, "ray": RayTransport, "t
 
 
 class ParameterServerStrategy(ServerStrategy):
-    """Asynchronous training: variables lie on parameter servers, workers read them, compute, and push changes.
+    """Asynchronous training: variables live on parameter servers; workers read them, compute, and push changes.
+
+    Use it with a ``replicant.coordinator.ClusterCoordinator``. Its processes end with this one, or when you call `close`.
 
     Args:
-        cluster_resolver: says how many servers ("ps") and workers there are; all addresses must be loopback (any port, also 0),
-            since the strategy starts these processes itself (with "ray" any addresses: Ray chooses the nodes). None: what
-            TF_CONFIG says, or else 2 servers and 2 workers.
-        variable_partitioner: ``partitioner(shape, dtype)`` that cuts variables into shards, such as ``MinSizePartitioner``. None:
-            each variable is one piece.
-        transport: "local" starts processes on this machine that share memory; "ray", or a ``RayTransport`` with options, lets Ray
-            place them on several machines; "threads" plays them in this process, for tests. None is "local".
+        cluster_resolver: says how many servers ("ps") and workers to start. All addresses must be loopback addresses, with any
+            port, 0 included, since the strategy starts these processes itself. With "ray", addresses are ignored: Ray chooses the
+            nodes. None uses TF_CONFIG, or else 2 servers and 2 workers.
+        variable_partitioner: ``partitioner(shape, dtype)``, which cuts variables into shards, such as ``MinSizePartitioner``.
+            None keeps each variable in one piece.
+        transport: "local" starts processes on this machine that share memory. "ray", or a ``RayTransport`` with options, lets Ray
+            place them on several machines. "threads" runs them as threads of this process, for tests. None is "local".
 
-    Raises ClusterError for a cluster without servers or workers, with two chiefs or unknown jobs, or on other machines;
-    ArgumentError for an unknown transport, ArgumentTypeError for a partitioner that cannot be called, LostProcessError if the
-    processes do not start. Semantics: tf.distribute.ParameterServerStrategy.
+    Raises:
+        ClusterError: if the cluster has no servers or no workers, two chiefs, unknown jobs, or addresses on other machines.
+        ArgumentError: if the transport is unknown.
+        ArgumentTypeError: if the resolver is not a ClusterResolver, or the partitioner is not callable.
+        ContextError: inside a server or worker process of another strategy.
+        LostProcessError: if the processes do not start.
 
-    Use it with a ``replicant.coordinator.ClusterCoordinator``. Its processes end with this one, or when `close` is called.
+    Semantics: tf.distribute.ParameterServerStrategy.
+
+    >>> import replicant
+    >>> from replicant.coordinator import FixedShardsPartitioner
+    >>> strategy = replicant.ParameterServerStrategy(variable_partitioner=FixedShardsPartitioner(2), transport="threads")
+    >>> with strategy.scope():
+    ...     v = replicant.Variable([1.0, 2.0, 3.0])
+    >>> [shard.tolist() for shard in v.variables]
+    [[1.0, 2.0], [3.0]]
+    >>> strategy.close()
     """
 
     variable_class = ServerVariable
@@ -57,8 +71,8 @@ class ParameterServerStrategy(ServerStrategy):
         role = child_role()
         if role is not None:
             raise ContextError(
-                f"A ParameterServerStrategy was made inside a {role} process of another one, probably by a module that makes it "
-                "when it is imported. Make the strategy in a function, or under `if __name__ == '__main__':`."
+                f"A ParameterServerStrategy was made inside a {role} process of another one, probably because importing a module "
+                "makes it. Make the strategy in a function, or under `if __name__ == '__main__':`."
             )
         check_partitioner(variable_partitioner)
         self._resolver = cluster_resolver
@@ -70,30 +84,30 @@ class ParameterServerStrategy(ServerStrategy):
         self.cluster = Cluster(servers, workers, starter, self.relay)
         self.site = Site(self.cluster.client, self._prepare_rule, is_coordinator=True)
         self.site.strategy = self
-        self._coordinator: Any = None  # its only ClusterCoordinator, once there is one
+        self._coordinator: Any = None  # its only ClusterCoordinator, once made
         connect_libraries()
 
     @property
     def cluster_resolver(self) -> Any:
-        """What told the strategy about its cluster."""
+        """The resolver that the strategy was made with, or None."""
         return self._resolver
 
     def __repr__(self) -> str:
         return f"ParameterServerStrategy({self.shape.num_servers} servers, {self.shape.num_workers} workers)"
 
     def scope(self) -> Any:
-        """Make this the current strategy: variables made in ``with strategy.scope():`` lie on the servers."""
+        """Make this the current strategy: variables made in ``with strategy.scope():`` live on the servers."""
         connect_libraries()
         return super().scope()
 
     def close(self) -> None:
-        """End the servers and workers. Values of variables are lost with them. Safe to call again."""
+        """End the servers and workers. The values of variables are lost. Calling it again does nothing."""
         self.cluster.close()
 
     def place_variable(
         self, variable: Any, name: str, value: np.ndarray, *, trainable: bool, beside: VariableSpec | None = None
     ) -> VariableSpec:
-        """Put a new variable on the servers; an optimizer's own goes where the variable `beside` it is."""
+        """Put a new variable on the servers: a slot of an optimizer on those of `beside`, the variable it belongs to."""
         if beside is not None and beside.shape == value.shape:
             servers: Sequence[int] | None = [shard.server for shard in beside.shards]
             cuts: Any = [(shard.first, shard.end) for shard in beside.shards]
@@ -107,6 +121,9 @@ class ParameterServerStrategy(ServerStrategy):
     def _prepare_rule(self, optimizer: int, variables: list[int]) -> None:
         prepare = self.site.optimizers.get(optimizer)
         if prepare is None:
-            raise ArgumentError("The optimizer was not made in strategy.scope() of this program.")
+            raise ArgumentError(
+                f"A closure applied optimizer {optimizer}, which was not made in the strategy.scope() of this program. Make the "
+                "optimizer on the coordinator, in strategy.scope()."
+            )
         with entered(self, None):
             prepare(self.cluster, variables)

@@ -1,4 +1,4 @@
-"""``replicant.Variable`` under a ParameterServerStrategy: it lies on the servers."""
+"""``replicant.Variable`` under a ParameterServerStrategy: it lives on the servers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +27,8 @@ _KINDS = {
 class ServerVariable(Variable):
     """A variable on parameter servers, in one or several shards. Made by ``replicant.Variable`` in the strategy's scope.
 
-    Reads copy its value from the servers' memory; changes are sent to them. In a scheduled function, changes are sent when the
-    compiled part that makes them has run.
+    Reads copy its value from the servers' memory; changes are sent to the servers. A compiled function sends its changes when it
+    has run.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -38,18 +38,18 @@ class ServerVariable(Variable):
         strategy.place_variable(self, own.name, np.asarray(own.get_raw()[0]), trainable=own.trainable)
 
     def attach(self, spec: VariableSpec, site: Site) -> None:
-        """Make this the site's object for a variable on the servers."""
+        """Make this the site's object for the variable `spec`."""
         self._ref = ServerRef(spec, site)  # type: ignore[assignment]
         site.variables[spec.number] = self
 
     @property
     def spec(self) -> VariableSpec:
-        """Where its shards lie."""
+        """Where its shards are."""
         return self._ref.spec  # type: ignore[attr-defined]
 
     @property
     def variables(self) -> list[np.ndarray]:
-        """The values of the shards, one after the other."""
+        """The values of the shards, in order."""
         value = self.numpy()
         return [value if len(self.spec.shards) == 1 else value[s.first : s.end] for s in self.spec.shards]
 
@@ -57,7 +57,7 @@ class ServerVariable(Variable):
         return len(self.spec.shards)
 
     def value(self) -> jax.Array:
-        """The value as of now; in a compiled function, as of its start."""
+        """The current value; in a compiled function, the value when it started."""
         check_readable(self._ref)
         return super().value()
 

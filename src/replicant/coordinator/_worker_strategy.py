@@ -1,4 +1,4 @@
-"""The strategy as scheduled functions see it, on a worker."""
+"""The strategy that closures see on a worker."""
 
 from typing import Any, NoReturn
 
@@ -10,7 +10,7 @@ from ._variable import ServerVariable
 
 
 class WorkerStrategy(ServerStrategy):
-    """The strategy as scheduled functions see it."""
+    """The strategy that closures see."""
 
     variable_class = ServerVariable
 
@@ -21,14 +21,14 @@ class WorkerStrategy(ServerStrategy):
         return "ParameterServerStrategy(on a worker)"
 
     def place_variable(self, variable: Any, name: str, value: Any, *, trainable: bool, beside: Any = None) -> NoReturn:
-        """Raises ContextError: a worker cannot make variables."""
+        """Raise ContextError: workers cannot make variables."""
         raise ContextError(
-            f"Variable {name!r} was made inside a scheduled function, on a worker. Make variables, layers and optimizers once, "
-            "on the coordinator, in strategy.scope(), and build models there: model.build(input_shape), or call them on an example."
+            f"Variable {name!r} was made inside a scheduled function, on a worker. Make variables, layers and optimizers once, on "
+            "the coordinator, in strategy.scope(). Build models there: call model.build(input_shape), or the model on an example."
         )
 
 
 def worker_strategy() -> WorkerStrategy:
-    """The strategy of a worker process."""
+    """Make the strategy of a worker process."""
     connect_libraries()
     return WorkerStrategy()

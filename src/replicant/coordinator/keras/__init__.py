@@ -1,6 +1,6 @@
-"""Keras under a parameter server strategy: variables, optimizers and metrics on the servers, `fit` and `evaluate` on the workers.
+"""Keras under a ParameterServerStrategy: variables, optimizers and metrics on servers, `fit` and `evaluate` on workers.
 
-Importing this folder registers how Keras is connected, and no more. The files are loaded once Keras is in use, from `_connect` on.
+Importing this folder only registers how to connect Keras. Its files are imported once Keras is in use, starting with `_connect`.
 Nothing outside this room knows about Keras.
 """
 

@@ -1,4 +1,4 @@
-"""Connects Keras: all that it is taught about parameter servers, in every process of a cluster."""
+"""Connects Keras to parameter servers, in every process of a cluster."""
 
 import functools
 import threading
@@ -14,7 +14,7 @@ _lock = threading.Lock()
 
 
 def connect() -> None:
-    """Teach Keras, once. From any thread."""
+    """Wrap the methods of Keras, once. Any thread may call this."""
     with _lock:
         _connect_once()
 
@@ -29,7 +29,7 @@ def _connect_once() -> None:
         (optimizer, "__init__"): _optimizers.made_optimizer,
         (optimizer, "add_variable_from_reference"): _variables.placed_beside,
         (optimizer, "apply"): _optimizers.apply,
-        (_internals.LossScaleOptimizer, "apply"): _optimizers.apply_scaled,  # it has one of its own
+        (_internals.LossScaleOptimizer, "apply"): _optimizers.apply_scaled,  # it overrides `apply`
         (_internals.loss_module, "reduce_weighted_values"): reduced,
         (_internals.JAXTrainer, "fit"): _fit.fit,
         (_internals.JAXTrainer, "evaluate"): _evaluate.evaluate,

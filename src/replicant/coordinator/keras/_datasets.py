@@ -1,4 +1,4 @@
-"""What ``fit`` and ``evaluate`` get as data, as a function that makes a worker's batches."""
+"""Turns the data given to ``fit`` or ``evaluate`` into a function that makes a worker's batches."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,12 +15,15 @@ _DEFAULT_BATCH = 32
 def batches_maker(
     data: Sequence[Any], batch_size: int | None, arrange: Callable[[Dataset, int], Dataset] = lambda dataset, _: dataset
 ) -> tuple[Callable[[], Any], int | None]:
-    """A function that makes the batches, and how many there are in one pass over the data, if that is known.
+    """Make a function that makes a worker's batches.
 
     Args:
-        data: x, and what goes with it or None: y, sample weights. x may be a dataset, or a function that makes one.
-        batch_size: of arrays.
-        arrange: given the dataset of all rows and their number, returns the dataset that is cut into batches.
+        data: x, y and sample weights, where all but x may be None. x may be a dataset, or a function that makes one.
+        batch_size: the batch size for arrays, by default 32.
+        arrange: is called with the dataset of all rows and their number, and returns the dataset to cut into batches.
+
+    Returns:
+        The function, and the number of batches in one pass over the data, or None if that is unknown.
     """
     x, *others = data
     if callable(x):

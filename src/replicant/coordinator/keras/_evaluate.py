@@ -1,4 +1,4 @@
-"""``model.evaluate`` on the workers of a ParameterServerStrategy: each example by one of them, counted once."""
+"""``model.evaluate`` on the workers of a ParameterServerStrategy: one of them evaluates each example, once."""
 
 import itertools
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from .._strategy import ParameterServerStrategy
 from ._datasets import batches_maker
 from ._steps import build_model, step_of, test_step
 
-_SHARDS_PER_WORKER = 2  # so that a slow worker can do fewer than the others
+_SHARDS_PER_WORKER = 2  # so that a slow worker can take fewer than the others
 
 
 def evaluate(
@@ -25,23 +25,25 @@ def evaluate(
     pss_evaluation_shards: int | str = 0,
     **kwargs: Any,
 ) -> Any:
-    """``evaluate`` with shards is done by the workers."""
+    """Wrap ``evaluate``: with `pss_evaluation_shards`, the workers do it."""
     strategy, shards = strategy_of(model), pss_evaluation_shards
     if not shards and not isinstance(shards, bool):
         return original(model, x, y, *args, **kwargs)
     check_shards(shards)
     if not isinstance(strategy, ParameterServerStrategy):
         raise ArgumentError(
-            f"evaluate(pss_evaluation_shards={shards!r}) is for models made under a ParameterServerStrategy; this one belongs to "
-            f"{strategy!r}. Leave it out."
+            f"evaluate(pss_evaluation_shards={shards!r}) is for models made under a ParameterServerStrategy, but the strategy of "
+            f"this model is {strategy!r}. Remove the argument."
         )
     if args:
-        raise ArgumentError(f"evaluate on workers takes x and y by position and the rest by name; got {len(args)} more.")
+        raise ArgumentError(
+            f"evaluate on workers takes x and y by position, and the rest by name; got {len(args)} more positional arguments."
+        )
     return _with_callbacks(model, strategy, x, y, shards, **kwargs)
 
 
 def check_shards(shards: Any) -> None:
-    """Raise ArgumentError unless it is a number of shards or "auto"."""
+    """Raise ArgumentError unless `shards` is a whole number >= 0 or "auto"."""
     if shards != "auto" and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 0):
         raise ArgumentError(
             f'pss_evaluation_shards must be a whole number, 0 to evaluate on the coordinator, or "auto". Received: {shards!r}.'
@@ -77,13 +79,13 @@ def _with_callbacks(
 
 
 class Evaluation:
-    """Evaluates one model on one dataset, as often as is asked for.
+    """Evaluates one model on one dataset, any number of times.
 
-    The dataset travels to each worker once. Every worker reads all of it and computes every n-th batch of the shards that it was
-    given, so the batches, the last and smaller one too, are those that the coordinator would have computed.
+    The dataset travels to each worker once, and every worker reads all of it. Each of n shards is every n-th batch. So the batches,
+    including a smaller last one, are those that the coordinator would have computed.
     """
 
-    def __init__(  # noqa: PLR0917 - what evaluate got
+    def __init__(  # noqa: PLR0917 - the arguments of `evaluate`
         self, model: Any, strategy: ParameterServerStrategy, data: Any, batch_size: int | None, steps: int | None, shards: int | str
     ):
         self._model, self._strategy = model, strategy
@@ -96,7 +98,7 @@ class Evaluation:
         self._num_shards = _SHARDS_PER_WORKER * strategy.shape.num_workers if shards == "auto" else int(shards)
 
     def run(self) -> dict[str, float]:
-        """Loss and metrics by name."""
+        """Evaluate. Returns the loss and metrics by name."""
         model, coordinator = self._model, self._coordinator
         build_model(model, self._strategy, next(iter(self._make())), "evaluate")
         step, count, limit = step_of(model, "test", _shard_step), self._num_shards, self._limit

@@ -1,4 +1,4 @@
-"""``model.fit`` under a ParameterServerStrategy: steps are scheduled on the workers, callbacks run here at the ends of epochs."""
+"""``model.fit`` under a ParameterServerStrategy: steps are closures on workers, and callbacks run here at the ends of epochs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,19 +17,20 @@ from ._tensorboard import write_epoch
 
 
 def fit(original: Callable[..., Any], model: Any, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """``fit`` of a model whose variables lie on parameter servers."""
+    """Wrap ``fit``, for models whose variables live on parameter servers."""
     strategy = strategy_of(model)
     if not isinstance(strategy, ParameterServerStrategy):
         return original(model, x, y, *args, **kwargs)
     if args:
         raise ArgumentError(
-            f"fit under a ParameterServerStrategy takes x and y by position and the rest by name; got {len(args)} more."
+            f"fit under a ParameterServerStrategy takes x and y by position, and the rest by name; got {len(args)} more positional "
+            "arguments."
         )
     return _Fit(model, strategy, x, y, **kwargs).run()
 
 
 class _Fit:
-    """One call of fit."""
+    """One call of ``fit``."""
 
     def __init__(
         self,
@@ -52,49 +53,24 @@ class _Fit:
         pss_evaluation_shards: int | str = 0,
         **others: Any,
     ):
-        unknown = [name for name in others if others[name] is not None and name != "validation_split"]
-        if unknown or others.get("validation_split"):
-            name = (unknown or ["validation_split"])[0]
-            raise ArgumentError(
-                f"fit under a ParameterServerStrategy does not take {name}={others[name]!r}. Put weights into the dataset, as "
-                "(x, y, sample_weight), and pass validation_data."
-            )
+        _refuse(others)
         self._model, self._strategy = model, strategy
         self._coordinator = ClusterCoordinator(strategy)
         self._epochs = range(initial_epoch, epochs)
         make, known_steps = batches_maker((x, y), batch_size, _shuffled if shuffle else _repeated)
-        if steps_per_epoch is None and known_steps is None:
-            raise ArgumentError(
-                "fit under a ParameterServerStrategy needs steps_per_epoch: every worker reads its own copy of the dataset, so "
-                "nobody sees where an epoch ends. Pass the number of steps that all workers take together, and repeat() the "
-                "dataset."
-            )
-        self._steps = steps_per_epoch or known_steps
+        self._steps = _steps_of(steps_per_epoch, known_steps)
         self._dataset = self._coordinator.create_per_worker_dataset(make)
         check_shards(pss_evaluation_shards)
         self._shards: int | str = pss_evaluation_shards
         self._evaluation: Evaluation | None = None
         self._validation = (validation_data, validation_steps, validation_batch_size, validation_freq)
-        verbose = 1 if verbose == "auto" else verbose
-        self._callbacks = (
-            callbacks
-            if isinstance(callbacks, keras.callbacks.CallbackList)
-            else keras.callbacks.CallbackList(
-                callbacks,
-                add_history=True,
-                add_progbar=verbose != 0,
-                verbose=verbose,
-                epochs=epochs,
-                steps=self._steps,
-                model=model,
-            )
-        )
+        self._callbacks = _callback_list(callbacks, verbose, epochs=epochs, steps=self._steps, model=model)
 
     def run(self) -> Any:
         """Train. Returns Keras's History."""
         model, callbacks = self._model, self._callbacks
         build_model(model, self._strategy, next(iter(self._dataset.make())), "fit")
-        shared = self._coordinator._mode.synchronous  # noqa: SLF001 - users know what they asked for
+        shared = self._coordinator._mode.synchronous  # noqa: SLF001 - not public, since users chose it themselves
         step, iterator = step_of(model, "train", lambda model: train_step(model, shared=shared)), iter(self._dataset)
         model.stop_training = False
         callbacks.on_train_begin()
@@ -116,7 +92,7 @@ class _Fit:
         return model.history
 
     def _validate(self, epoch: int) -> dict[str, Any]:
-        """Evaluate, here or on the workers, on the values that the servers have now: no step is running."""
+        """Evaluate, here or on the workers, with the servers' current values. No step is running."""
         data, steps, batch_size, every = self._validation
         if data is None or (epoch + 1) % every:
             return {}
@@ -137,6 +113,36 @@ class _Fit:
                 _use_cached_eval_dataset=False,
             )
         return {f"val_{name}": value for name, value in logs.items()}
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    """Raise ArgumentError for arguments of Keras's ``fit`` that parameter servers do not support."""
+    unknown = [name for name in others if others[name] is not None and name != "validation_split"]
+    if unknown or others.get("validation_split"):
+        name = (unknown or ["validation_split"])[0]
+        raise ArgumentError(
+            f"fit under a ParameterServerStrategy does not take {name}={others[name]!r}. Put weights into the dataset, as "
+            "(x, y, sample_weight), and pass validation_data."
+        )
+
+
+def _steps_of(steps_per_epoch: int | None, known_steps: int | None) -> int | None:
+    """The steps of an epoch. Raises ArgumentError if they are unknown."""
+    if steps_per_epoch is None and known_steps is None:
+        raise ArgumentError(
+            "fit under a ParameterServerStrategy needs steps_per_epoch: every worker reads its own copy of the dataset, so the end "
+            "of an epoch is unknown. Pass the number of steps that all workers take together, and repeat() the dataset."
+        )
+    return steps_per_epoch or known_steps
+
+
+def _callback_list(callbacks: Any, verbose: Any, *, epochs: int, steps: int | None, model: Any) -> Any:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    verbose = 1 if verbose == "auto" else verbose
+    return keras.callbacks.CallbackList(
+        callbacks, add_history=True, add_progbar=verbose != 0, verbose=verbose, epochs=epochs, steps=steps, model=model
+    )
 
 
 def _shuffled(dataset: Dataset, num_rows: int) -> Dataset:

@@ -1,7 +1,7 @@
-"""Keras optimizers under a ParameterServerStrategy: they update variables where these lie.
+"""Keras optimizers under a ParameterServerStrategy: the servers apply them.
 
-On a worker ``optimizer.apply`` clips the gradients and pushes them; each server has a copy of the optimizer, without state of its
-own, and applies it to its shards and to the optimizer's variables that go with them.
+On a worker, ``optimizer.apply`` clips the gradients and pushes them. Each server has a copy of the optimizer without state, and
+applies it to its shards and to the optimizer's slots for them.
 """
 
 import functools
@@ -19,32 +19,32 @@ _UNSUPPORTED = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
 
 
 def check_optimizer(optimizer: Any, variables: list[Any]) -> None:
-    """Raise ArgumentError for what servers cannot do."""
+    """Raise ArgumentError if servers cannot apply `optimizer` to `variables`."""
     kind = type(optimizer).__name__
     if isinstance(optimizer, _internals.LossScaleOptimizer):
         raise ArgumentError(
-            "LossScaleOptimizer does not work with parameter servers: use the optimizer itself, without loss scaling."
+            "LossScaleOptimizer does not work with parameter servers. Use the optimizer itself, without loss scaling."
         )
     for name in _UNSUPPORTED:
         if getattr(optimizer, name, None):
             raise ArgumentError(
-                f"{kind}({name}={getattr(optimizer, name)!r}) does not work with parameter servers, whose updates are each one "
-                f"step. Make the optimizer without {name}."
+                f"{kind}({name}={getattr(optimizer, name)!r}) does not work with parameter servers, where each update is one step. "
+                f"Make the optimizer without {name}."
             )
     for variable in variables:
         if not is_server_variable(variable):
             raise ArgumentError(
-                f"{kind}: the variable {variable.path!r} lies in this process, not on the servers. Make it in strategy.scope()."
+                f"{kind}: the variable {variable.path!r} is in this process, not on servers. Make it in strategy.scope()."
             )
         if variable.constraint is not None and len(spec_of(variable).shards) > 1:
             raise ArgumentError(
-                f"The variable {variable.path!r} has a constraint and {len(spec_of(variable).shards)} shards, and a "
-                "constraint needs the whole value. Leave the constraint out, or the variable in one shard."
+                f"The variable {variable.path!r} has a constraint and {len(spec_of(variable).shards)} shards, but a constraint "
+                "needs the whole value. Remove the constraint, or keep the variable in one shard."
             )
 
 
 def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    """Have the servers apply an optimizer that was made for their variables."""
+    """Wrap ``optimizer.apply``: servers apply an optimizer that was made for their variables."""
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
     if not is_server_variable(optimizer.__dict__.get("_iterations", getattr(optimizer, "iterations", None))):
@@ -58,7 +58,10 @@ def apply_parts(optimizer: Any, parts: list[Part], variables: list[Any]) -> None
     """Have the servers apply an optimizer to the sum of the parts' gradients."""
     used = [any(g is not None for g in found) for found in zip(*[part.grads for part in parts], strict=True)]
     if len(used) != len(variables) or not any(used):
-        raise ArgumentError(f"{type(optimizer).__name__}.apply: there is no gradient for any of the {len(variables)} variables.")
+        raise ArgumentError(
+            f"{type(optimizer).__name__}.apply: there is no gradient for any of the {len(variables)} variables. Pass a gradient or "
+            "None for each, and at least one gradient."
+        )
     chosen = [v for v, is_used in zip(variables, used, strict=True) if is_used]
     check_optimizer(optimizer, chosen)
     iterations = server_ref(iterations_of(optimizer))
@@ -81,30 +84,30 @@ def _check_clipping(optimizer: Any, site: Site) -> None:
     name = next((name for name in _CLIPPING if getattr(optimizer, name) is not None), None)
     if site.client.holds and name is not None:
         raise ArgumentError(
-            f"{type(optimizer).__name__}({name}={getattr(optimizer, name)!r}) clips the gradient of each function by itself, and "
-            "with ClusterCoordinator(synchronous=True) several are summed first. Make the optimizer without it."
+            f"{type(optimizer).__name__}({name}={getattr(optimizer, name)!r}) would clip the gradients of each closure by itself, "
+            f"but ClusterCoordinator(synchronous=True) sums those of several closures. Make the optimizer without {name}."
         )
 
 
 def apply_scaled(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    """Refuse to scale the loss where servers apply the optimizer."""
+    """Wrap ``LossScaleOptimizer.apply``: refuse it where servers apply the optimizer."""
     if any(is_server_variable(variable) for variable in optimizer.variables):
         check_optimizer(optimizer, [])
     return original(optimizer, grads, trainable_variables)
 
 
 def _clipped(optimizer: Any, grads: list[Any]) -> list[Any]:
-    """The gradients as the optimizer's clipping leaves them. Rows that have none would add nothing to a norm."""
+    """Clip gradients as the optimizer says. Rows without a gradient would add nothing to a norm."""
     if all(getattr(optimizer, name) is None for name in _CLIPPING):
         return grads
     grads = [g.summed() if isinstance(g, RowsGradient) else g for g in grads]
     plain = [g.values if isinstance(g, RowsGradient) else g for g in grads]
-    clipped = optimizer._clip_gradients(plain)  # noqa: SLF001 - Keras does so in `apply`, which does more
+    clipped = optimizer._clip_gradients(plain)  # noqa: SLF001 - Keras calls it in `apply`, which does more
     return [g.replace(c) if isinstance(g, RowsGradient) else c for g, c in zip(grads, clipped, strict=True)]
 
 
 def made_optimizer(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-    """Note an optimizer whose variables lie on servers, which have to know it before it is applied."""
+    """Wrap the constructor: register an optimizer whose variables live on servers, to send it there before it is applied."""
     original(optimizer, *args, **kwargs)
     iterations = optimizer.__dict__.get("_iterations")
     if iterations is not None and is_server_variable(iterations):

@@ -1,7 +1,7 @@
-"""How Keras objects travel to workers and servers: as they are, with their variables standing for the servers'.
+"""How Keras objects travel to workers and servers: with their attributes, and references to the servers' variables.
 
-Keras pickles a model by saving it, which loses whose variables these are. Here an object's attributes travel, and nothing is built
-anew on the other side.
+Keras pickles a model by saving it, which would lose the identity of its variables. Here an object's attributes travel, and the
+receiver builds nothing.
 """
 
 from typing import Any
@@ -14,14 +14,14 @@ _PLAIN: dict[type, Any] = {TrackedList: list, TrackedDict: dict, TrackedSet: set
 
 
 def register() -> None:
-    """Add the rules."""
+    """Add the rules for Keras objects."""
     for kind in _PLAIN:
         _pickling.rules[kind] = _reduce_tracked
     _pickling.rules[KerasSaveable] = _reduce_object
 
 
 def _reduce_object(item: Any) -> Any:
-    state = {name: None if name in _COMPILED else value for name, value in item.__dict__.items()}  # what each process makes itself
+    state = {name: None if name in _COMPILED else value for name, value in item.__dict__.items()}  # each process makes these itself
     return _empty, (type(item),), state, None, None, _fill
 
 
@@ -32,7 +32,7 @@ def _empty(kind: type) -> Any:
 def _fill(item: Any, state: dict[str, Any]) -> None:
     item.__dict__.update(state)  # not setattr: Keras would track everything again
     known = item.__dict__.get("_trainable_variables")
-    if "_trainable_variables_indices" in item.__dict__ and known:  # an optimizer's: by identity
+    if "_trainable_variables_indices" in item.__dict__ and known:  # an optimizer's; its keys are identities
         item.__dict__["_trainable_variables_indices"] = {id(variable): i for i, variable in enumerate(known)}
 
 

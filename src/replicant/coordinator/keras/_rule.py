@@ -1,4 +1,4 @@
-"""A Keras optimizer as a server has it: applied to its shards of variables, with the optimizer's own shards beside them."""
+"""A Keras optimizer on a server, which applies it to its own shards of the variables and of the optimizer's slots."""
 
 import functools
 import threading
@@ -24,7 +24,7 @@ _preparing = threading.Lock()
 
 
 def prepare_rule(optimizer: Any, cluster: Cluster, variables: list[int]) -> None:
-    """On the coordinator: make the optimizer's own variables, and send the optimizer to all servers."""
+    """On the coordinator: make the optimizer's variables, and send it to all servers, unless this has been done."""
     iterations = server_ref(iterations_of(optimizer))
     with _preparing:
         if not optimizer.built:
@@ -44,19 +44,19 @@ def updated_by(optimizer: Any) -> list[Any]:
 
 
 def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
-    """Make an optimizer's own variables now, wherever in a trace this is."""
+    """Make an optimizer's variables now, even in the middle of a trace."""
     with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True
 
 
 def rule_blob(optimizer: Any) -> bytes:
-    """What a server makes the rule from."""
+    """Pickle the data from which a server makes its KerasRule."""
     return _pickling.dumps((KerasRule, (_pickling.dumps(optimizer, f"The optimizer {type(optimizer).__name__}"),)), "An optimizer")
 
 
 class KerasRule:
-    """See ``servers._apply.Rule``. Compiles one update for each combination of shards and shapes that is pushed together."""
+    """Implements ``servers._apply.Rule``. Compiles one update per combination of shards and shapes that are pushed together."""
 
     def __init__(self, blob: bytes, server: int):
         connect_libraries()
@@ -66,7 +66,7 @@ class KerasRule:
         self._server = server
         optimizer = self._optimizer
         for name in ("clipnorm", "clipvalue", "global_clipnorm"):
-            setattr(optimizer, name, None)  # the workers clip
+            setattr(optimizer, name, None)  # workers clip
         self._variable_of: dict[int, tuple[Any, list[tuple[Any, int]]]] = {}
         slots: dict[int, list[Any]] = {}
         for variable in optimizer.variables:
@@ -93,9 +93,9 @@ class KerasRule:
         other = [v for v in optimizer.variables if id(v) not in known]
         if other:
             raise ParameterServerError(
-                f"{type(optimizer).__name__} keeps {other[0].path!r} of the shape {tuple(other[0].shape)}, which is not of the "
-                "shape of a variable that it updates, so no server can keep it. Use SGD, Adam, AdamW, Adagrad, RMSprop, Adamax, "
-                "Lion or Ftrl."
+                f"{type(optimizer).__name__} keeps {other[0].path!r} of shape {tuple(other[0].shape)}. Servers can keep only "
+                "variables with the shape of one that the optimizer updates. Use SGD, Adam, AdamW, Adagrad, RMSprop, Adamax, Lion "
+                "or Ftrl."
             )
 
     def slots(self, shard: int) -> list[int]:
@@ -128,7 +128,7 @@ class KerasRule:
 
         return jax.jit(update)
 
-    def _one(  # noqa: PLR0917 - one update, with all that it depends on
+    def _one(  # noqa: PLR0917 - everything that one update depends on
         self, variable: Any, slots: list[Any], step: Any, rate: Any, gradient: Any, old: list[Any]
     ) -> list[Any]:
         optimizer, own = self._optimizer, [variable, *slots]
@@ -139,7 +139,7 @@ class KerasRule:
         if is_server_variable(learning_rate):
             mapping.append((learning_rate, rate))
         with keras.StatelessScope(state_mapping=mapping) as scope:
-            optimizer._apply_weight_decay([variable])  # noqa: SLF001 - Keras does so in `apply`, which does more
+            optimizer._apply_weight_decay([variable])  # noqa: SLF001 - Keras calls it in `apply`, which does more
             optimizer.update_step(gradient, variable, optimizer.learning_rate)
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
@@ -148,4 +148,4 @@ class KerasRule:
 
 def _learning_rate_of(optimizer: Any) -> Any:
     """The learning rate as the optimizer keeps it: a variable, a schedule, or a function."""
-    return optimizer._learning_rate  # noqa: SLF001 - `learning_rate` is what it gives
+    return optimizer._learning_rate  # noqa: SLF001 - `learning_rate` is its current value

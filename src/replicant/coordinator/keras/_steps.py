@@ -1,4 +1,4 @@
-"""What workers do in one step of ``fit`` or ``evaluate``."""
+"""What a worker does in one step of ``fit`` or ``evaluate``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,20 +23,20 @@ def batch_of(batch: Any) -> tuple[Any, ...]:
 
 
 def build_model(model: Any, strategy: Strategy, batch: Any, what: str) -> None:
-    """Make every variable here, in the scope: workers cannot."""
+    """Make all variables of the model here, in the scope, since workers cannot make any."""
     if not model.compiled or model.optimizer is None:
         raise ArgumentError(
             f"{what}: the model has not been compiled. Call model.compile(optimizer, loss, ...) in strategy.scope()."
         )
     with strategy.scope():
-        model._symbolic_build(data_batch=batch_of(batch))  # noqa: SLF001 - builds what `fit` would, the metrics too
+        model._symbolic_build(data_batch=batch_of(batch))  # noqa: SLF001 - builds what `fit` does, including metrics
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
 
 
 def step_of(model: Any, kind: str, make: Callable[[Any], Any]) -> Any:
-    """A step of this model, made anew only when the model has been compiled anew."""
-    compiled = (model.optimizer, _loss_of(model), model._compile_metrics)  # noqa: SLF001 - another object after each `compile`
+    """A step of this model. It is made again only after the model has been compiled again."""
+    compiled = (model.optimizer, _loss_of(model), model._compile_metrics)  # noqa: SLF001 - a new object after each `compile`
     known = model.__dict__.setdefault("_replicant_ps_step", {}).get(kind)
     if known is None or any(one is not other for one, other in zip(known[0], compiled, strict=True)):
         known = model.__dict__["_replicant_ps_step"][kind] = (compiled, make(model))
@@ -44,8 +44,16 @@ def step_of(model: Any, kind: str, make: Callable[[Any], Any]) -> Any:
 
 
 def train_step(model: Any, *, shared: bool) -> Callable[[Any], None]:
-    """Train on an iterator's next batch. shared: it is one part of a global batch, and other functions have the rest."""
+    """A step that trains on an iterator's next batch. With `shared`, other closures have the rest of the global batch."""
+    train = _train_on_part(model) if shared else _train_alone(model)
 
+    def step(iterator: Any) -> None:
+        train(*batch_of(next(iterator)))
+
+    return step
+
+
+def _train_alone(model: Any) -> Callable[[Any, Any, Any], None]:
     @function
     def train(x: Any, y: Any, weights: Any) -> None:
         with summed(_metric_refs(model)):
@@ -56,8 +64,14 @@ def train_step(model: Any, *, shared: bool) -> Callable[[Any], None]:
             model.compute_metrics(x, y, predictions, weights)
         model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
+    return train
+
+
+def _train_on_part(model: Any) -> Callable[[Any, Any, Any], None]:
+    """Push gradients and metrics as sums and their divisors, which are merged with those of the other closures."""
+
     @function
-    def train_together(x: Any, y: Any, weights: Any) -> None:
+    def train(x: Any, y: Any, weights: Any) -> None:
         tracker, losses = _loss_tracker(model), _LossMetrics(model, _num_rows(x))
         targets: list[tuple[LossPart, Any]] = []
         with summed(_metric_refs(model)):
@@ -70,26 +84,21 @@ def train_step(model: Any, *, shared: bool) -> Callable[[Any], None]:
                 for part in loss_parts(compute, losses.num_rows, losses.refs, has_penalties=_has_penalties(model)):
                     tracker.update_state(part.value, sample_weight=losses.num_rows)
                     losses.take(part)
-                    targets.append((part, part.value * part.weight))  # the sum, of which the mean was made
+                    targets.append((part, part.value * part.weight))  # the sum behind the mean
             losses.put_back()
             model.compute_metrics(x, y, predictions, weights)
         losses.push()
         variables = model.trainable_variables
         parts = [Part(tape.gradient(target, variables), part.share, part.weight) for part, target in targets]
-        if all(part.share != ROWS for part in parts):  # metrics and moving statistics are means over rows all the same
+        if all(part.share != ROWS for part in parts):  # metrics and moving statistics are means over rows in any case
             parts.append(Part([None] * len(variables), ROWS, losses.num_rows))
         apply_parts(model.optimizer, parts, variables)
 
-    train_on = train_together if shared else train
-
-    def step(iterator: Any) -> None:
-        train_on(*batch_of(next(iterator)))
-
-    return step
+    return train
 
 
 class _LossMetrics:
-    """The metrics of a model that are means of losses. What each part of the loss adds to them is kept apart."""
+    """The metrics of a model that are means of losses. What each part of the loss adds to them is kept separate."""
 
     def __init__(self, model: Any, num_rows: int):
         self.num_rows = num_rows
@@ -102,19 +111,19 @@ class _LossMetrics:
         self._counted: list[Any] = []
 
     def take(self, part: LossPart) -> None:
-        """What is in them now is this part's."""
+        """Keep what has been added to them as this part's, and reset them."""
         self._parts[part.share] = part, taken(self._totals)
         self._counted = taken(self._counts)
         reset(self.refs)
 
     def put_back(self) -> None:
-        """Sums over rows add up whatever the other functions' rows are."""
+        """Put back the sums over rows, which simply add up with those of other closures."""
         if ROWS in self._parts:
             put(self._totals, self._parts.pop(ROWS)[1])
         put(self._counts, self._counted)
 
     def push(self) -> None:
-        """The other parts are divided when all functions' divisors are known."""
+        """Push the other parts, which are divided once the divisors of all closures are known."""
         for part, totals in self._parts.values():
             for ref, total in zip(self._totals, totals, strict=True):
                 add_share(ref, total * (part.weight / max(self.num_rows, 1)), part.share)
@@ -125,7 +134,7 @@ def _has_penalties(model: Any) -> bool:
 
 
 def test_step(model: Any) -> Callable[[Any], None]:
-    """Evaluate one batch."""
+    """A step that evaluates one batch."""
 
     @function
     def test(x: Any, y: Any, weights: Any) -> None:
@@ -151,9 +160,9 @@ def _num_rows(x: Any) -> int:
 
 def _loss_tracker(model: Any) -> Any:
     """The metric "loss" of a model."""
-    return model._loss_tracker  # noqa: SLF001 - among `metrics` it could only be told by its name
+    return model._loss_tracker  # noqa: SLF001 - in `metrics`, only its name would identify it
 
 
 def _loss_of(model: Any) -> Any:
     """What `compile` made of a model's losses; None without any."""
-    return model._compile_loss  # noqa: SLF001 - `loss` is what `compile` was given
+    return model._compile_loss  # noqa: SLF001 - `loss` is the argument of `compile`

@@ -1,4 +1,4 @@
-"""What a coordinator has done, for TensorBoard."""
+"""Writes a coordinator's statistics for TensorBoard."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -8,7 +8,7 @@ import numpy as np
 from .._coordinator import ClusterCoordinator
 
 _RUN = "coordinator"
-_MOST_VALUES = 100_000  # that a histogram is drawn from
+_MOST_VALUES = 100_000  # from which a histogram is drawn
 _SCALARS = (
     "closures_per_second",
     "bytes_per_closure",
@@ -25,14 +25,15 @@ _SCALARS = (
 class StatsWriter:
     """Writes ``coordinator.stats()`` for TensorBoard, as the run "coordinator" of a folder.
 
-    It needs ``pip install replicant[tensorboard]``. In ``model.fit`` a ``replicant.keras.callbacks.TensorBoard`` does this at the
-    end of each epoch, without a StatsWriter.
+    It needs ``pip install replicant[tensorboard]``. In ``model.fit``, ``replicant.keras.callbacks.TensorBoard`` writes the same at
+    the end of each epoch, without a StatsWriter.
 
     Args:
-        coordinator: whose.
-        log_dir: the folder that TensorBoard is started with.
+        coordinator: a ClusterCoordinator.
+        log_dir: the folder with which you start TensorBoard.
 
-    Raises ConfigurationError if tensorboardX is not installed.
+    Raises:
+        ConfigurationError: if tensorboardX is not installed.
 
     >>> import tempfile, replicant
     >>> from replicant.coordinator import ClusterCoordinator, StatsWriter
@@ -52,7 +53,11 @@ class StatsWriter:
         self._file = EventFile(Path(log_dir) / _RUN)
 
     def write(self, step: int) -> None:
-        """Write what has been done so far, as of `step`."""
+        """Write the current statistics.
+
+        Args:
+            step: int, their position on TensorBoard's horizontal axis.
+        """
         write_stats(self._file, self._coordinator.stats(), step)
         self._file.flush()
 
@@ -68,7 +73,7 @@ class StatsWriter:
 
 
 def write_stats(file: Any, stats: dict[str, Any], step: int) -> None:
-    """Write one state of the counts: rates and bytes as curves, staleness as a histogram."""
+    """Write statistics: rates and bytes as curves, staleness as a histogram."""
     for name in _SCALARS:
         file.scalar(name, float(stats[name]), step)
     for name in ("closures_per_second", "busy_seconds"):
@@ -85,9 +90,9 @@ def write_stats(file: Any, stats: dict[str, Any], step: int) -> None:
 
 
 def write_epoch(callbacks: Any, coordinator: ClusterCoordinator, epoch: int) -> None:
-    """At the end of an epoch of `fit`: into the files of its TensorBoard callbacks."""
+    """At the end of an epoch of `fit`: write statistics to the files of its TensorBoard callbacks."""
     from ...keras.callbacks import TensorBoard
 
     for callback in callbacks.callbacks:
         if isinstance(callback, TensorBoard):
-            write_stats(callback._file(_RUN), coordinator.stats(), epoch)  # noqa: SLF001 - a callback of ours, with files for users
+            write_stats(callback._file(_RUN), coordinator.stats(), epoch)  # noqa: SLF001 - one of our own callbacks

@@ -1,4 +1,4 @@
-"""Keras variables under a ParameterServerStrategy: they lie on the servers."""
+"""Keras variables under a ParameterServerStrategy: they live on the servers."""
 
 import functools
 import threading
@@ -25,7 +25,7 @@ _SLOT_OF = "_replicant_slot_of"
 
 
 class _Mixin:
-    """What a Keras variable does that lies on servers."""
+    """How a Keras variable on servers differs from other Keras variables."""
 
     @property
     def _value(self) -> Any:
@@ -59,7 +59,7 @@ class _Mixin:
 
 
 def _is_functional() -> bool:
-    """Whether Keras keeps the variables' values for itself, in a scope of its own."""
+    """Whether Keras keeps the variables' values in a stateless scope."""
     return current_recorder() is None and _internals.in_stateless_scope()
 
 
@@ -74,7 +74,7 @@ def _server_type(kind: type) -> type:
 
 
 class _Holder:
-    """Makes an existing Keras variable one of the servers'."""
+    """Turns an existing Keras variable into a server variable."""
 
     def __init__(self, variable: Any):
         self._variable = variable
@@ -93,17 +93,17 @@ def _put(variable: Any, spec: VariableSpec, site: Site) -> None:
 
 
 def is_server_variable(variable: Any) -> bool:
-    """Whether a Keras variable lies on servers."""
+    """Whether a Keras variable lives on servers."""
     return isinstance(variable, _Mixin)
 
 
 def spec_of(variable: Any) -> VariableSpec:
-    """Where a server variable lies."""
+    """Where a server variable is."""
     return variable.__dict__[_SPEC]
 
 
 def slot_of(variable: Any) -> int | None:
-    """The number of the variable that this one was made beside; None for a variable of no optimizer."""
+    """The number of the variable to which this slot of an optimizer belongs; None if it is not a slot."""
     return variable.__dict__.get(_SLOT_OF)
 
 
@@ -114,7 +114,7 @@ def _reduce(variable: Any) -> Any:
 
 
 def _restored(spec: VariableSpec, kind: type, state: dict[str, Any]) -> Any:
-    connect_libraries()  # a worker meets Keras when it unpickles the first variable
+    connect_libraries()  # a worker imports Keras when it unpickles the first variable
     site = current_site()
 
     def make() -> Any:
@@ -137,14 +137,14 @@ _beside = _Beside()
 
 
 def created(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
-    """Put a new variable on the servers."""
+    """Wrap the constructor: put a new variable on the servers."""
     original(variable, *args, **kwargs)
     if variable.__dict__.get("_value") is not None:
         _adopt(variable)
 
 
 def initialized_late(original: Any, variable: Any) -> None:
-    """Put a variable on the servers that gets its value only now."""
+    """Wrap the deferred initialization: put a variable on the servers that gets its value only now."""
     original(variable)
     _adopt(variable)
 
@@ -160,7 +160,7 @@ def _adopt(variable: Any) -> None:
 
 
 def placed_beside(original: Any, optimizer: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make an optimizer's variable where the one is that it is for."""
+    """Wrap ``add_variable_from_reference``: put an optimizer's slot on the servers of the variable that it belongs to."""
     if not is_server_variable(reference_variable):
         return original(optimizer, reference_variable, *args, **kwargs)
     _beside.spec = spec_of(reference_variable)
@@ -171,10 +171,10 @@ def placed_beside(original: Any, optimizer: Any, reference_variable: Any, *args:
 
 
 def embed(original: Any, layer: Any, inputs: Any) -> Any:
-    """Look rows up where they lie, instead of reading the whole table."""
-    table = layer._embeddings  # noqa: SLF001 - `embeddings` adds what LoRA has learned
+    """Wrap ``Embedding.call``: look up rows on the servers, instead of reading the whole table."""
+    table = layer._embeddings  # noqa: SLF001 - `embeddings` adds the LoRA weights
     is_special = layer.lora_enabled or layer.quantization_mode is not None
-    if not is_server_variable(table) or is_special or _is_functional():  # Keras has the table's value then
+    if not is_server_variable(table) or is_special or _is_functional():  # Keras needs, or already has, the table's value
         return original(layer, inputs)
     ids = jnp.asarray(inputs)
     rows = embedding_lookup(table, ids if jnp.issubdtype(ids.dtype, jnp.integer) else ids.astype(jnp.int32))

@@ -1,4 +1,4 @@
-"""The servers and workers of one strategy: started, connected, watched, replaced, ended."""
+"""Starts, connects, watches, replaces and ends the servers and workers of one strategy."""
 
 import atexit
 import contextlib
@@ -24,19 +24,19 @@ from ._transport import Transport
 
 _logger = logging.getLogger("replicant.coordinator")
 START_SECONDS = 180.0
-HEARTBEAT_SECONDS = 30.0  # without a sign of life, after which a process counts as dead
+HEARTBEAT_SECONDS = 30.0  # a process without a heartbeat for this long counts as dead
 END_SECONDS = 10.0
-_LOOK_SECONDS = 1.0  # between two looks at who is well
+_LOOK_SECONDS = 1.0  # between two checks of all members
 _MAX_FAILED_STARTS = 3
 
 
 class Cluster:
-    """Everything that belongs to the strategy in the coordinator's process but the scheduling.
+    """The coordinator's side of a strategy's servers and workers: everything but the scheduling.
 
-    keeps_answers: whether all that a worker said before it died still arrives. If not, it may not begin a function before the
-    answer to the one before has arrived: that one would be called again, and servers remember only a worker's last push.
-
-    events: told what happens to workers.
+    Attributes:
+        keeps_answers: whether everything that a worker sent before it died still arrives. If not, a worker must not start a
+            closure before the answer of the previous one has arrived: that closure might run again, and servers remember only
+            the last push of a worker.
     """
 
     def __init__(self, num_servers: int, num_workers: int, transport: Transport, events: Events):
@@ -47,7 +47,7 @@ class Cluster:
         self._changed = threading.Condition(self.lock)
         self.memories = transport.open(num_servers, num_workers)
         atexit.unregister(end_all)
-        atexit.register(end_all)  # after what the transport has imported: last registered is first called
+        atexit.register(end_all)  # after the transport's imports have registered theirs: the last registered is called first
         self._allocator = Allocator(self.memories)
         self._next_client = 1
         self.rules: dict[int, bytes] = {}
@@ -55,7 +55,7 @@ class Cluster:
         self.failure: Exception | None = None
         self.num_replaced = {"server": 0, "worker": 0}
         self._stopping = False
-        self._waking = threading.Lock()  # whoever wakes must not write to a descriptor that is another's by now
+        self._waking = threading.Lock()  # so that `wake` never writes to a descriptor that was closed and reused
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_out, False)
         self.servers = [self._start("server", i) for i in range(num_servers)]
@@ -82,7 +82,7 @@ class Cluster:
         return Member(role, index, here, running)
 
     def _begin(self, server: Member, shards: list[tuple[Shard, str]], rules: list[tuple[int, bytes]]) -> None:
-        with contextlib.suppress(Closed):  # it has ended already: noticed by the watching thread
+        with contextlib.suppress(Closed):  # it has already ended: the watching thread notices
             server.control.post(("begin", shards, rules))
 
     def _start_worker(self, index: int, generation: int) -> Member:
@@ -93,7 +93,7 @@ class Cluster:
         if self.keeps_answers:
             memory = Memory.create()
             worker.intent = Intent(memory)
-            with contextlib.suppress(Closed):  # it has ended already: noticed by the watching thread
+            with contextlib.suppress(Closed):  # it has already ended: the watching thread notices
                 worker.control.post(("intent",), [memory.fd])
         for server in self.servers:
             connect(worker, server)
@@ -109,7 +109,7 @@ class Cluster:
                 if missing and not in_time and error is None:
                     error = LostProcessError(f"{', '.join(missing)} did not start within {START_SECONDS:.0f} s.")
         if error is not None:
-            self.close()  # not while holding the lock, which the watching thread may need to come to an end
+            self.close()  # without the lock, which the watching thread may need in order to end
             raise error
 
     def _not_ready(self) -> list[str]:
@@ -123,13 +123,13 @@ class Cluster:
         return self._stopping
 
     def wake(self) -> None:
-        """Have the watching thread tell its events so. From any thread, at any time."""
+        """Have the watching thread call `Events.woken`. Any thread may call this at any time."""
         with self._waking, contextlib.suppress(BlockingIOError):
             if self._wake_out >= 0:
                 os.write(self._wake_out, b"x")
 
     def help_out(self, name: str, fn: Callable[..., Any], *args: Any) -> None:
-        """Call `fn` on a thread of its own, which `close` waits for: it may be inside of JAX when the program ends."""
+        """Call `fn` on a thread of its own. `close` waits for it, as it may be inside JAX when the program ends."""
         with self._helping:
             thread = threading.Thread(target=fn, args=args, name=name, daemon=True)
             thread.start()
@@ -144,10 +144,10 @@ class Cluster:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _watch(self) -> None:
-        """The watching thread. Without it everybody would wait for ever, so what ends it before its time ends the cluster."""
+        """Run the watching thread. Without it everything would wait forever, so an error in it ends the cluster."""
         try:
             self._watch_on()
-        except Exception as error:  # noqa: BLE001 - told to everybody who waits or comes
+        except Exception as error:  # noqa: BLE001 - every present and later caller gets it
             failure = LostProcessError(f"The thread that watches workers and servers failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
             with self._changed:
@@ -157,12 +157,12 @@ class Cluster:
             self._events.woken()
 
     def _watch_on(self) -> None:
-        """Wait for something to happen, and deal with it, until there is nothing more to be done."""
+        """Wait for events and handle them, until the cluster is closed or fails."""
         looked = time.monotonic()
         while not self._stopping and self.failure is None:
             poller = self._poller or self._register()
             self._note_blocked(poller)
-            ready = [(fd, 0) for fd, member in self._members.items() if member.control.has_news]  # came while we were sending
+            ready = [(fd, 0) for fd, member in self._members.items() if member.control.has_news]  # arrived while we were sending
             for fd, _ in ready or poller.poll(1000 * max(0.0, looked + _LOOK_SECONDS - time.monotonic())):
                 if fd == self._wake_in:
                     os.read(self._wake_in, 4096)
@@ -183,14 +183,14 @@ class Cluster:
         return self._poller
 
     def _note_blocked(self, poller: Any) -> None:
-        """Wait for room where something is to be sent and there is none."""
+        """Poll for room on the channels that have unsent messages."""
         blocked = {fd for fd, member in self._members.items() if member.control.outgoing_bytes}
         for fd in blocked ^ self._blocked:
             poller.modify(fd, select.POLLIN | (select.POLLOUT if fd in blocked else 0))
         self._blocked = blocked
 
     def _look(self, passed: float) -> None:
-        """See who must be taken for lost without having said so."""
+        """Find members that are lost although their channels are open."""
         for member in (*self.servers, *self.workers):
             if member.health.has_ended(member.running, member.control.num_received, passed):
                 self._replace(member)
@@ -201,14 +201,14 @@ class Cluster:
         self._events.look(passed)
 
     def end(self, member: Member, why: str) -> None:
-        """End a member that is of no use any more. What it has said is taken in; then another takes its place."""
-        _logger.warning("%s %s. It is ended, and another takes its place.", member, why)
+        """End a member that no longer works. Its messages are still read; then another one replaces it."""
+        _logger.warning("%s %s. It is ended and replaced.", member, why)
         member.why = why
         member.running.kill()
 
     def _attend(self, member: Member) -> bool:
-        """Take in a member's messages. True if it was replaced."""
-        with contextlib.suppress(Closed):  # noticed below, once all has been taken in that it said
+        """Handle a member's messages. Returns True if it was replaced."""
+        with contextlib.suppress(Closed):  # noticed below, once all of its messages have been read
             member.control.flush()
         try:
             member.control.poll()
@@ -233,7 +233,7 @@ class Cluster:
         member.control.close()
         self._poller = None
         self._start_another(member, how)
-        self.wake()  # others may take what it had
+        self.wake()  # other workers may take its closures
 
     def _start_another(self, member: Member, how: str) -> None:
         with self._changed:
@@ -241,7 +241,7 @@ class Cluster:
                 return
             failed = 0 if member.ready else member.failed_starts + 1
             if failed >= _MAX_FAILED_STARTS:
-                self.failure = LostProcessError(f"{member} {how} {failed} times before it was ready. Its output says why.")
+                self.failure = LostProcessError(f"{member} {how} {failed} times before it was ready. See its output for the cause.")
                 self._changed.notify_all()
                 return
             self.num_replaced[member.role] += 1
@@ -268,27 +268,27 @@ class Cluster:
             connect(worker, successor)
 
     def _await_server(self, server: int, generation: int) -> None:
-        """Wait until there is a server in the place of one that is gone."""
+        """Wait until a lost server has been replaced."""
         deadline = time.monotonic() + START_SECONDS
         with self._changed:
             while self.client.links[server].generation <= generation:
                 self.check()
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())):
-                    raise LostProcessError(f"Server {server} was lost, and not replaced within {START_SECONDS:.0f} s.")
+                    raise LostProcessError(f"Server {server} was lost and not replaced within {START_SECONDS:.0f} s.")
 
     def check(self) -> None:
         """Raise if the cluster cannot go on."""
         if self.failure is not None:
             raise self.failure
         if self._stopping:
-            raise LostProcessError("The strategy's workers and servers have been ended: its close() was called.")
+            raise LostProcessError("The strategy's close() has ended its workers and servers. Make another strategy.")
 
     # Variables
 
     def create(self, name: str, value: Any, *, trainable: bool, servers: list[int] | None = None, cuts: Any = None) -> VariableSpec:
         """Put a variable on the servers.
 
-        cuts: the rows of each shard, as (first, end). servers: where they go, by default in turn.
+        `cuts` are the rows of each shard, as (first, end). `servers` are their servers, which by default take turns.
         """
         self.check()
         with self.lock:
@@ -298,7 +298,7 @@ class Cluster:
         return spec
 
     def add_rule(self, number: int, blob: bytes) -> None:
-        """Teach all servers an optimizer."""
+        """Send an optimizer to all servers."""
         with self.lock:
             self.rules[number] = blob
         self.client.tell(("rule", number, blob))
@@ -306,7 +306,7 @@ class Cluster:
     # Ending
 
     def close(self) -> None:
-        """End all servers and workers. Safe to call again."""
+        """End all servers and workers. Calling it again does nothing."""
         with self.lock:
             if self._stopping:
                 return
@@ -314,7 +314,7 @@ class Cluster:
             self._changed.notify_all()
         self.wake()
         self._thread.join(END_SECONDS)
-        self._events.woken()  # whoever waits for a scheduled function hears of it
+        self._events.woken()  # ends the closures that are waited for
         members = [*self.workers, *self.servers]
         for member in members:
             with contextlib.suppress(Closed):
@@ -326,7 +326,7 @@ class Cluster:
                 member.running.kill()
                 member.running.wait(END_SECONDS)
             member.release()
-        self._await_helpers()  # they wait for no server any more
+        self._await_helpers()  # they no longer wait for a server
         self.client.close()
         self._transport.close()
         with self._waking:
@@ -338,7 +338,7 @@ class Cluster:
 
 _clusters: set[Cluster] = set()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_clusters.clear)  # they are the parent's: a child that ends must not end them
+    os.register_at_fork(after_in_child=_clusters.clear)  # they belong to the parent: a forked child must not end them
 
 
 def end_all() -> None:

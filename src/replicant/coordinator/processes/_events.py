@@ -1,4 +1,4 @@
-"""Who is told what happens to the workers of a cluster."""
+"""Events: how a cluster reports what happens to its workers."""
 
 from typing import Any, Protocol
 
@@ -6,10 +6,10 @@ from ._member import Member
 
 
 class Events(Protocol):
-    """What a cluster calls when something happens: in its watching thread, and at the end in the thread that closes it."""
+    """What a cluster calls when something happens: in its watching thread, and finally in the thread that closes it."""
 
     def ready(self, worker: Member) -> None:
-        """A worker can be given something to do."""
+        """A worker is ready for closures."""
         ...
 
     def said(self, worker: Member, message: Any) -> None:
@@ -17,26 +17,26 @@ class Events(Protocol):
         ...
 
     def lost(self, worker: Member, how: str) -> None:
-        """A worker is gone, and its replacement has not been started. The cluster's `failure` may be set here."""
+        """A worker was lost, and its replacement has not been started yet. The cluster's `failure` may be set here."""
         ...
 
     def woken(self) -> None:
-        """`Cluster.wake` was called, or the cluster has come to its end."""
+        """`Cluster.wake` was called, or the cluster has ended."""
         ...
 
     def look(self, passed: float) -> None:
-        """A second or more has gone by. passed: how many."""
+        """About once a second: `passed` seconds have gone by since the last call."""
         ...
 
 
 class Relay:
-    """Passes events on to an object that is made after the cluster. Until then there is nothing to do about them."""
+    """Passes events on to an object that is made after the cluster, and ignores them until then."""
 
     def __init__(self) -> None:
         self._to: Events | None = None
 
     def pass_on_to(self, events: Events) -> None:
-        """Tell `events` from now on. The cluster's lock must be held, so that no worker is replaced meanwhile."""
+        """Pass events on to `events` from now on. Hold the cluster's lock, so that no worker is replaced meanwhile."""
         self._to = events
 
     def ready(self, worker: Member) -> None:

@@ -1,4 +1,4 @@
-"""A server or worker as its coordinator knows it, and the ways to a server."""
+"""A server or worker as the coordinator knows it, and the links to a server."""
 
 import contextlib
 import dataclasses
@@ -16,8 +16,12 @@ from ._transport import Running
 class Member:
     """A server or worker.
 
-    client: the number its pushes carry. generation: how many there were before it in its place. why: it was ended, in words.
-    intent, outboxes: of a worker that shares memory: what it is about to push, and the arrays of that.
+    Attributes:
+        client: the number in its pushes.
+        generation: how many members had its place before.
+        why: why it was ended, in words.
+        intent: what a worker that shares memory is about to push.
+        outboxes: the arrays of those pushes, by server and its generation.
     """
 
     role: str
@@ -35,15 +39,15 @@ class Member:
 
     @property
     def executing(self) -> tuple[int, int] | None:
-        """The closure that a worker is calling, or was when it died, and the attempt. Only of one that has a pulse."""
+        """The closure that a worker is running, or was running when it died, and the attempt. Requires a pulse."""
         return self.running.pulse.executing  # type: ignore[attr-defined]
 
     def unfinished(self, closure: int) -> Unfinished | None:
-        """How far a lost worker had come with the pushes of a closure; None if it had pushed nothing, or nobody can know."""
+        """How far a lost worker had got with the pushes of a closure; None if it pushed nothing, or this is unknown."""
         return None if self.intent is None else self.intent.unfinished(closure + 1, self.outboxes)
 
     def release(self) -> None:
-        """Close what was shared with a worker that is gone."""
+        """Close the memory that was shared with a lost worker."""
         if self.intent is not None:
             self.intent.close()
         for outbox in self.outboxes.values():
@@ -51,7 +55,7 @@ class Member:
 
     @property
     def has_pulse(self) -> bool:
-        """Whether it can be seen what it does."""
+        """Whether it has a pulse, which shows what it is doing."""
         return getattr(self.running, "pulse", None) is not None
 
     def __str__(self) -> str:
@@ -59,10 +63,10 @@ class Member:
 
 
 def connect(worker: Member, server: Member) -> None:
-    """Give a worker its way to a server."""
+    """Link a worker to a server."""
     one, other = Channel.pair(str(worker), str(server))
     outbox = Memory.create()
-    with contextlib.suppress(Closed):  # the server is gone: its successor will be connected
+    with contextlib.suppress(Closed):  # the server was lost: its successor will be connected
         server.control.post(("client", worker.client), [other.fileno(), outbox.fd])
     with contextlib.suppress(Closed):
         worker.control.post(("server", server.index, server.generation), [one.fileno(), outbox.fd])
@@ -75,7 +79,7 @@ def connect(worker: Member, server: Member) -> None:
 
 
 def link_to(server: Member) -> Link:
-    """The coordinator's own way to a server."""
+    """Make the coordinator's own link to a server."""
     one, other = Channel.pair("the coordinator", str(server))
     outbox = Memory.create()
     with contextlib.suppress(Closed):

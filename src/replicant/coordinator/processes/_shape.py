@@ -1,4 +1,4 @@
-"""How many servers and workers a strategy starts: from a resolver, TF_CONFIG, or the default."""
+"""How many servers and workers a strategy starts, from a resolver, TF_CONFIG or the default."""
 
 import os
 from typing import Any, NamedTuple
@@ -12,14 +12,14 @@ _DEFAULT = (2, 2)
 
 
 class ClusterShape(NamedTuple):
-    """How many of each."""
+    """How many servers and workers there are."""
 
     num_servers: int
     num_workers: int
 
 
 def shape_of(resolver: ClusterResolver | None, transport: Any) -> ClusterShape:
-    """What to start. Raises ClusterError or ArgumentError, as ParameterServerStrategy says."""
+    """The servers and workers to start. Raises the errors that ParameterServerStrategy documents."""
     if isinstance(transport, str) and transport not in ("local", "ray", "threads"):
         raise ArgumentError(f"transport must be 'local', 'ray' or 'threads'. Received: {transport!r}.")
     if resolver is None:
@@ -38,7 +38,7 @@ def shape_of(resolver: ClusterResolver | None, transport: Any) -> ClusterShape:
     if resolver.task_type in ("worker", "ps"):
         raise ClusterError(
             f"This process is {resolver.task_type} {resolver.task_id} of the cluster {spec!r}, but the coordinator starts "
-            "workers and servers itself: run the program once, as the chief (task type 'chief', or none)."
+            "workers and servers itself. Run the program once, as the chief: with task type 'chief', or without one."
         )
     if transport in (None, "local", "threads"):
         _check_local(spec)
@@ -50,7 +50,7 @@ def check_jobs(spec: ClusterSpec) -> None:
     unknown = sorted(set(spec.jobs) - set(_JOBS))
     if unknown:
         raise ClusterError(
-            f"The cluster has the job {unknown[0]!r}; there may be {', '.join(map(repr, _JOBS))}. Received: {spec!r}."
+            f"The cluster has an unknown job {unknown[0]!r}. Use only {', '.join(map(repr, _JOBS))}. Received: {spec!r}."
         )
     if "ps" not in spec.jobs or not spec.num_tasks("ps"):
         raise ClusterError(f"There must be at least one server: the cluster needs a job 'ps'. Received: {spec!r}.")
@@ -65,6 +65,6 @@ def _check_local(spec: ClusterSpec) -> None:
         for address in spec.job_tasks(job):
             if address is not None and not is_loopback((address.rpartition(":")[0] or address).strip("[]")):
                 raise ClusterError(
-                    f"The {job} at {address} is on another machine. Servers and workers are processes of this one, with "
-                    "addresses such as '127.0.0.1:0'. With transport='ray' Ray places them on several machines."
+                    f"The {job} at {address} is on another machine, but servers and workers are processes of this one. Use "
+                    "addresses such as '127.0.0.1:0', or transport='ray' to use several machines."
                 )

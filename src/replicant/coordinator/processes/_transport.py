@@ -1,4 +1,4 @@
-"""How servers and workers are started: as processes of this machine, or as threads of this process (for tests)."""
+"""Starts servers and workers as processes on this machine, or as threads of this process for tests."""
 
 import json
 import os
@@ -32,11 +32,11 @@ main(job)
 
 
 class Running(Protocol):
-    """A server or worker that was started. One that has a `pulse` (see ``wire._pulse``) is watched more closely."""
+    """A started server or worker. One that has a `pulse` (see ``wire._pulse``) is watched more closely."""
 
     @property
     def pid(self) -> int | None:
-        """Of its process; None for a thread."""
+        """The ID of its process; None for a thread."""
         ...
 
     def ended(self) -> str | None:
@@ -48,7 +48,7 @@ class Running(Protocol):
         ...
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within `seconds`."""
+        """Wait at most `seconds` for its end. Returns whether it has ended."""
         ...
 
 
@@ -56,26 +56,30 @@ class Transport(Protocol):
     """Starts servers and workers."""
 
     def open(self, servers: int, workers: int) -> list[ServerMemory]:
-        """Begin, for so many of each. Returns the servers' memories, or what the coordinator has in their place."""
+        """Prepare to start these. Returns the servers' memories, or what the coordinator uses in their place."""
         ...
 
     def close(self) -> None:
-        """All of them have ended."""
+        """Clean up, after all of them have ended."""
         ...
 
     def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
-        """Start ``role`` ("server", "worker") `number`, with the memories it may see.
+        """Start a server or worker.
 
-        control: its end of the control channel, which is the transport's to close from now on.
+        Args:
+            role: "server" or "worker".
+            number: the server's index or the worker's client number.
+            control: its end of the control channel. The transport closes it.
+            memories: the memories that it may see.
         """
         ...
 
 
-_lifelines: set[int] = set()  # this process's ends: the other ends are read by those whose life hangs on it
+_lifelines: set[int] = set()  # this process's ends; servers and workers end when theirs closes
 
 
 def _let_go() -> None:
-    """In a forked child: the lives of servers and workers hang on its parent alone."""
+    """Close the lifelines in a forked child: servers and workers must end with its parent."""
     for lifeline in _lifelines:
         os.close(lifeline)
     _lifelines.clear()
@@ -117,9 +121,9 @@ class _Process:
 
 
 class Processes:
-    """Child processes that share memory with this one and end with it, whatever way it ends.
+    """Starts child processes that share memory with this one, and end when it ends, in whatever way.
 
-    They share the processor's cores: threads of one that wait for their turn, spinning, would take the time of the others.
+    They divide the processor's cores: otherwise the spinning threads of one would take time from the others.
     """
 
     keeps_answers = True
@@ -131,7 +135,7 @@ class Processes:
         return [ServerMemory.create() for _ in range(servers)]
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: nothing is left."""
 
     def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
         lifeline, held = os.pipe()
@@ -156,7 +160,7 @@ class Processes:
 
 
 def _environment(role: str, num_threads: int) -> dict[str, str]:
-    """This process's environment, without proxies, as a child has it."""
+    """The environment of a child process: this one's without proxies, and with the settings of its role."""
     env = {name: value for name, value in os.environ.items() if name.lower() not in _PROXIES}
     env |= settings_of(role, num_threads)
     env.pop("JAX_NUM_CPU_DEVICES", None)
@@ -177,7 +181,7 @@ class _Thread:
     def _run(self) -> None:
         try:
             self._target()
-        except Exception as error:  # noqa: BLE001 - a process would print it and end; a thread says it in `ended`
+        except Exception as error:  # noqa: BLE001 - a process would print it and end; a thread reports it in `ended`
             self._error = error
 
     def ended(self) -> str | None:
@@ -186,7 +190,7 @@ class _Thread:
         return "ended" if self._error is None else f"failed ({type(self._error).__name__}: {self._error})"
 
     def kill(self) -> None:
-        """A thread cannot be killed: it ends when it next looks at its channel."""
+        """Do nothing: a thread cannot be killed. It ends when it next reads its channel."""
 
     def wait(self, seconds: float) -> bool:
         self._thread.join(seconds)
@@ -194,7 +198,7 @@ class _Thread:
 
 
 class Threads:
-    """Servers and workers as threads of this process, with the same code. Quick to start; nothing is computed in parallel."""
+    """Runs servers and workers as threads of this process, with the same code. They start fast, and compute nothing in parallel."""
 
     keeps_answers = True
 
@@ -202,7 +206,7 @@ class Threads:
         return [ServerMemory.create() for _ in range(servers)]
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: nothing is left."""
 
     def start(self, role: str, number: int, control: Channel, memories: Sequence[ServerMemory]) -> Running:
         own = [memory.duplicate() for memory in memories]
@@ -211,7 +215,7 @@ class Threads:
 
 
 def play(role: str, number: int, control: Channel, memories: list[ServerMemory], pulse: Pulse) -> None:
-    """Be a server or a worker until told to stop. pulse: where to write what it is doing."""
+    """Run a server or worker until it is told to stop. It writes what it is doing to `pulse`."""
     try:
         if role == "server":
             Server(number, memories[0], control).run()

@@ -1,4 +1,4 @@
-"""Servers and workers as actors of Ray, on as many machines as Ray has.
+"""Servers and workers as Ray actors, on as many machines as Ray has.
 
-Loaded only with `transport="ray"`. Servers in other machines share no memory, so `_mirror` keeps copies of their variables.
+Ray itself is imported only with `transport="ray"`. Machines share no memory, so `_mirror` keeps copies of the servers' variables.
 """

@@ -1,4 +1,4 @@
-"""Ray's actors: a server, and a worker. Loaded once Ray is in use."""
+"""The Ray actors: a server and a worker. Imported only when Ray is in use."""
 
 import collections
 import faulthandler
@@ -22,11 +22,11 @@ from ._mirror import Gone, Mirrors
 from ._server import Pulled, ServerState, Snapshot
 
 _remote: Any = ray.remote
-_COLLECT_SECONDS = 60.0  # after which the coordinator asks again
+_COLLECT_SECONDS = 60.0  # after this time without news, the coordinator asks again
 
 
 def ask(handle: Any, method: str, argument: Any) -> Callable[[float], Any]:
-    """See ``_mirror.Mirrors``."""
+    """Implements the argument `ask` of ``_mirror.Mirrors``."""
     reference = getattr(handle, method).remote(argument)
 
     def wait(seconds: float) -> Any:
@@ -42,14 +42,14 @@ def ask(handle: Any, method: str, argument: Any) -> Callable[[float], Any]:
 
 @_remote(concurrency_groups={"watch": 1})
 class ServerActor:
-    """A server. Calls run one after the other, but for `watch`, which ends with the process."""
+    """A server. Calls run one after the other, except `watch`, which ends with the process."""
 
     def __init__(self, number: int, snapshot: Snapshot):
-        faulthandler.register(signal.SIGUSR1)  # shows in Ray's log of this process where it is
+        faulthandler.register(signal.SIGUSR1)  # Ray's log of this process shows where it hangs
         self._state = ServerState(number, snapshot)
 
     def hello(self) -> int:
-        """The process's number."""
+        """The process ID."""
         return os.getpid()
 
     def ask(self, message: Any) -> tuple[Any, int]:
@@ -61,7 +61,7 @@ class ServerActor:
         return self._state.pull(known)
 
     def snapshot(self, known: dict[int, tuple[int, int] | None]) -> Pulled:
-        """What has changed, with the books."""
+        """What has changed, with the ledger."""
         return self._state.pull(known, books=True)
 
     def counts(self, _: None) -> Any:
@@ -70,20 +70,20 @@ class ServerActor:
 
     @ray.method(concurrency_group="watch")
     def watch(self) -> None:
-        """Wait for the end of this process."""
+        """Never return, so that the call fails when this process ends."""
         threading.Event().wait()
 
 
 @_remote(concurrency_groups={"watch": 1})
 class WorkerActor:
-    """A worker: ``workers._worker.Worker`` in a thread, with an end of each of its channels in a loop."""
+    """A worker: runs ``workers._worker.Worker`` in a thread, and the other ends of its channels in a loop."""
 
     def __init__(self, number: int, num_servers: int):
         faulthandler.register(signal.SIGUSR1)
         self._came = threading.Condition()
         self._said: list[Any] = []
         self._seen: dict[tuple[int, int], int] = {}
-        self._held: collections.deque[Any] = collections.deque()  # until the function that runs has ended
+        self._held: collections.deque[Any] = collections.deque()  # until the running closure has ended
         self._is_busy = False
         self._mirrors = Mirrors(num_servers, ask, self._see, is_worker=True)
         self._loop = Loop("replicant-ray-worker", _give_up)
@@ -92,12 +92,12 @@ class WorkerActor:
         threading.Thread(target=self._work, args=(number, inner), name="replicant-worker", daemon=True).start()
 
     def deliver(self, message: Any) -> None:
-        """A message of the coordinator."""
+        """Take a message from the coordinator."""
         self._loop.call(lambda: self._take(message))
 
     @ray.method(concurrency_group="watch")
     def collect(self) -> tuple[int, list[Any], dict[tuple[int, int], int]]:
-        """What the worker has said since the last call, once there is something, and what it knows of servers' updates."""
+        """Wait for messages of the worker, and return them with what it knows about the servers' updates."""
         with self._came:
             self._came.wait_for(lambda: self._said, _COLLECT_SECONDS)
             said, self._said = self._said, []
@@ -108,7 +108,7 @@ class WorkerActor:
         try:
             memories: Any = self._mirrors.memories
             Worker(number, memories, inner, worker_strategy()).run()
-        except BaseException as error:  # noqa: BLE001 - printed, and this process ends
+        except BaseException as error:  # noqa: BLE001 - it is printed, and this process ends
             _give_up(error)
         os._exit(0)
 
@@ -117,7 +117,7 @@ class WorkerActor:
             self._seen[server, generation] = max(updates, self._seen.get((server, generation), 0))
 
     def _hear(self, message: Any, _: list[int]) -> None:
-        """The worker said something."""
+        """Take a message of the worker."""
         if message[0] in ("done", "failed"):
             self._is_busy = False
         with self._came:

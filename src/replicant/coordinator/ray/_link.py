@@ -1,4 +1,4 @@
-"""One client's way to one server: what it sends over a channel of its own process becomes calls of the server's actor."""
+"""One client's link to one server: turns the messages on a local channel into calls of the server's actor."""
 
 import contextlib
 import dataclasses
@@ -13,19 +13,19 @@ from ..wire._memory import Memory
 from ._loop import Loop
 from ._mirror import Mirrors
 
-_JUST_NOW = 1 << 62  # of a push that goes back to no read
+_JUST_NOW = 1 << 62  # for a push that follows no read
 
 
 class RayLink:
-    """Forwards pushes and other messages, and the answers to them. The channel closes when the server is gone.
+    """Forwards pushes and other messages to a server, and its answers back. The channel closes when the server is lost.
 
     Args:
-        loop: in whose thread all this is done.
-        channel: the server's end of a client's channel.
-        outbox: the memory that goes with it.
-        place: the server's number, its generation, its actor.
-        mirrors: of the client's process.
-        noted: told each message before it is sent.
+        loop: runs all of this in its thread.
+        channel: the server's end of the client's channel.
+        outbox: the memory that belongs to the channel.
+        place: the server's number, generation and actor.
+        mirrors: those of the client's process.
+        noted: is called with each message, and returns what to send.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class RayLink:
         self._mirrors.see(self._server, self._generation, updates)
         if is_push:
             self._mirrors.memories[self._server].forget(updates=updates)
-        with contextlib.suppress(Closed):  # noticed by the loop
+        with contextlib.suppress(Closed):  # the loop notices
             self._channel.send(answer)
 
 
 def values_of(mirrors: Mirrors, server: int, shards: list[Any]) -> dict[int, np.ndarray]:
-    """The first values of new shards, which the coordinator has written to its copies."""
+    """The initial values of new shards, which the coordinator has written to its copies."""
     memory = mirrors.memories[server]
     return {shard.index: memory.view(shard, np.dtype(dtype)).buffers[0] for shard, dtype in shards}

@@ -1,4 +1,4 @@
-"""One thread that waits for messages of channels, for answers of actors, and for the time."""
+"""One thread that waits for messages on channels, for answers of actors, and for timers."""
 
 import contextlib
 import heapq
@@ -17,11 +17,11 @@ Take = Callable[[Any, list[int]], None]
 
 
 class Loop:
-    """Everything that is given to it is called in its thread.
+    """Runs all of its callbacks in one thread.
 
     Args:
-        name: of the thread.
-        failed: told an error that came out of one of them; the loop has ended then.
+        name: the thread's name.
+        failed: is called with an exception that a callback raised. The loop ends then.
     """
 
     def __init__(self, name: str, failed: Callable[[BaseException], None]):
@@ -37,13 +37,13 @@ class Loop:
         self._thread.start()
 
     def call(self, fn: Callable[[], None]) -> None:
-        """Call `fn` soon. From any thread."""
+        """Call `fn` soon. Any thread may call this."""
         self._calls.append(fn)
-        with contextlib.suppress(BlockingIOError, OSError):  # it is awake, or has ended
+        with contextlib.suppress(BlockingIOError, OSError):  # the loop is awake, or has ended
             os.write(self._wake_out, b"x")
 
     def when(self, future: Any, fn: Callable[[Any, BaseException | None], None]) -> None:
-        """Call ``fn(result, error)`` once a future has one of them."""
+        """Call ``fn(result, error)`` once a future is done."""
 
         def done(future: Any) -> None:
             error = future.exception()
@@ -52,11 +52,11 @@ class Loop:
         future.add_done_callback(done)
 
     def later(self, seconds: float, fn: Callable[[], None]) -> None:
-        """Call `fn` after a time."""
+        """Call `fn` after `seconds`."""
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), fn))
 
     def add(self, channel: Channel, take: Take, closed: Callable[[], None]) -> None:
-        """Give a channel's messages to `take`; at its end it is closed, and `closed` is called."""
+        """Pass a channel's messages to `take`. When the other end closes, close the channel and call `closed`."""
         self._channels[channel.fileno()] = channel, take, closed
 
     def remove(self, channel: Channel) -> None:
@@ -66,12 +66,12 @@ class Loop:
             channel.close()
 
     def end(self) -> None:
-        """End, and close all channels. From any thread."""
+        """End the loop and close all channels. Any thread may call this."""
         self._ended = True
         self.call(lambda: None)
 
     def join(self, seconds: float) -> None:
-        """Wait for the end."""
+        """Wait at most `seconds` for the loop to end."""
         if self._thread is not threading.current_thread():
             self._thread.join(seconds)
 
@@ -79,7 +79,7 @@ class Loop:
         try:
             while not self._ended:
                 self._round()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for this thread is to hear of it
+        except BaseException as error:  # noqa: BLE001 - reported to whoever relies on this thread
             self._failed(error)
         finally:
             self._ended = True
@@ -97,13 +97,13 @@ class Loop:
             os.read(self._wake_in, 4096)
         while self._calls:
             self._calls.popleft()()
-        while sum(self._hear(fd) for fd in list(self._channels)):  # also what came while something was sent
+        while sum(self._hear(fd) for fd in list(self._channels)):  # including what arrived while something was sent
             pass
         while self._timers and self._timers[0][0] <= time.monotonic():
             heapq.heappop(self._timers)[2]()
 
     def _hear(self, fd: int) -> bool:
-        """Take in what a channel has. Whether there was something."""
+        """Handle the messages on a channel. Returns whether there were any."""
         if fd not in self._channels:
             return False
         channel, take, closed = self._channels[fd]
@@ -112,7 +112,7 @@ class Loop:
             while (message := channel.next()) is not None:
                 take(*message)
         except Closed:
-            if self._channels.get(fd, (None,))[0] is channel:  # else it was closed here, by `take`
+            if self._channels.get(fd, (None,))[0] is channel:  # otherwise `take` has closed it
                 del self._channels[fd]
                 channel.close()
                 closed()

@@ -1,8 +1,8 @@
-"""A process's copies of variables whose servers are elsewhere, in the place of memory that it would share with them.
+"""A process's copies of variables on remote servers, in place of shared memory.
 
-A worker pulls all that it reads at once: the first read of a function, and the first one after a push, bring the news of all shards
-that this worker has ever read, from all servers at the same time; the function's other reads are answered from that. A shard that
-is read a second time is pulled again. The coordinator pulls whatever it reads, each time.
+A worker pulls everything it needs at once. The first read of a closure, and the first one after a push, pull the news of all shards
+that this worker has ever read, from all servers at the same time. The closure's other reads use that, but a shard that is read a
+second time is pulled again. The coordinator pulls at every read.
 """
 
 import threading
@@ -18,22 +18,22 @@ from ..wire._memory import aligned
 from ._server import News, Pulled
 
 _PULL_SECONDS = 120.0
-_REPLACE_SECONDS = 300.0  # to wait for a new server
+_REPLACE_SECONDS = 300.0  # how long to wait for a new server
 
 
 class Gone(Exception):
-    """The server that was asked is not there any more."""
+    """The server that was asked is lost."""
 
 
 class Mirrors:
-    """Of all servers.
+    """The copies of all servers' variables.
 
     Args:
-        num_servers: how many.
-        ask: ``ask(server's handle, method, argument)`` starts a call and returns a function of seconds that waits for the answer;
-            it raises Gone, or TimeoutError.
-        see: told a server's number, its generation, and how many updates it has made.
-        is_worker: whether reads are answered from the last pull.
+        num_servers: how many servers there are.
+        ask: ``ask(server's handle, method, argument)`` starts a call. It returns ``wait(seconds)``, which returns the answer or
+            raises Gone or TimeoutError.
+        see: is called with a server's number, its generation, and how many updates it has made.
+        is_worker: whether reads may use the last pull.
     """
 
     def __init__(
@@ -48,24 +48,24 @@ class Mirrors:
         self.is_worker = is_worker
         self.see = see
         self._ask = ask
-        self._lock = threading.RLock()  # of the copies
+        self._lock = threading.RLock()  # guards the copies
         self._changed = threading.Condition()
         self._handles: dict[int, tuple[int, Any]] = {}
 
     def connect(self, server: int, generation: int, handle: Any) -> None:
-        """There is a server, or a new one."""
+        """Use this server, unless a newer generation of it is known."""
         with self._changed:
             if self._handles.get(server, (-1, None))[0] < generation:
                 self._handles[server] = generation, handle
                 self._changed.notify_all()
 
     def begin(self) -> None:
-        """A function begins: it sees nothing of what the one before it has read."""
+        """Start a closure: it uses nothing that the previous one has read."""
         for memory in self.memories:
             memory.forget()
 
     def pull(self, server: int, index: int) -> None:
-        """Bring a shard up to date; in a worker, with it all that has been read before."""
+        """Bring a shard up to date, and on a worker all shards that it has read before."""
         with self._lock:
             if not self.is_worker:
                 self._pull({server: {index}})
@@ -90,7 +90,7 @@ class Mirrors:
             self.see(server, generation, pulled.updates)
 
     def _answers(self, requests: dict[int, Callable[[int], tuple[str, Any]]]) -> dict[int, tuple[int, Any]]:
-        """From each server, whoever is in its place: the generation that answered, and what."""
+        """Ask servers, and their successors if they are lost. Returns the generation that answered, and its answer."""
         asked = {server: self._send(server, request) for server, request in requests.items()}
         answers = {}
         for server, request in requests.items():
@@ -101,8 +101,8 @@ class Mirrors:
                     answers[server] = generation, wait(_PULL_SECONDS)
                 except TimeoutError:
                     raise LostProcessError(
-                        f"Server {server} did not answer within {_PULL_SECONDS:.0f} s while its variables were read. Has it been "
-                        "stopped?"
+                        f"Server {server} did not answer within {_PULL_SECONDS:.0f} s while its variables were read. Check whether "
+                        "it has been stopped."
                     ) from None
                 except Gone:
                     self._await(server, generation, deadline)
@@ -120,19 +120,19 @@ class Mirrors:
 
         with self._changed:
             if not self._changed.wait_for(is_there, max(0.0, deadline - time.monotonic())):
-                raise LostProcessError(f"Server {server} was lost, and not replaced within {_REPLACE_SECONDS:.0f} s.")
+                raise LostProcessError(f"Server {server} was lost and not replaced within {_REPLACE_SECONDS:.0f} s.")
 
 
 class MirrorMemory:
-    """What `ServerMemory` is where memory is shared. copies: by the shards' indices."""
+    """Stands in for `ServerMemory`. Its `copies` are the views that have been read, by the index of their shard."""
 
     def __init__(self, mirrors: Mirrors, server: int):
         self.mirrors, self.server = mirrors, server
         self.copies: dict[int, MirrorView] = {}
-        self.fresh: set[int] = set()  # brought by the last pull, and not read since
-        self.looked: set[int] = set()  # whose version was asked for, and that are up to date
+        self.fresh: set[int] = set()  # shards of the last pull that have not been read since
+        self.looked: set[int] = set()  # shards that are up to date because their version was asked for
         self.updates = 0
-        self.seen: int | None = None  # how many updates there were at the first pull since the last push
+        self.seen: int | None = None  # the number of updates at the first pull since the last push
         self.ledger = MirrorLedger(self)
         self.values = self.saved = _NoMemory()
         self.count_lost: Callable[[], int] = int
@@ -140,7 +140,7 @@ class MirrorMemory:
 
     @property
     def lost_updates(self) -> int:
-        """How many updates went with servers that were lost."""
+        """How many updates were lost together with servers."""
         return self.count_lost()
 
     def view(self, shard: Shard, dtype: np.dtype) -> "MirrorView":
@@ -150,7 +150,7 @@ class MirrorMemory:
         return self._views[shard.index]
 
     def forget(self, *, updates: int | None = None) -> None:
-        """What comes next is pulled again; after a push, with the number of updates that the server has told."""
+        """Pull again at the next read. `updates`: how many the server has made, as it reported after a push."""
         self.fresh, self.looked, self.seen = set(), set(), None
         self.updates = self.updates if updates is None else updates
 
@@ -159,7 +159,7 @@ class MirrorMemory:
         return {index: self._views[index].known_of(generation) for index in indices}
 
     def take(self, generation: int, pulled: Pulled) -> None:
-        """Take in what a pull has brought."""
+        """Update the copies with the answer to a pull."""
         self.updates = pulled.updates
         if self.seen is None:
             self.seen = pulled.updates
@@ -167,15 +167,15 @@ class MirrorMemory:
             self._views[index].take(generation, news)
 
     def duplicate(self) -> "MirrorMemory":
-        """The same."""
+        """Return itself: threads share it."""
         return self
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class MirrorView:
-    """The copy of one shard, in the place of `ShardView`."""
+    """The copy of one shard. Stands in for `ShardView`."""
 
     def __init__(self, memory: MirrorMemory, shard: Shard, dtype: np.dtype):
         self.shard = shard
@@ -194,7 +194,7 @@ class MirrorView:
 
     @property
     def current(self) -> np.ndarray:
-        """The copy, as it is after this pull."""
+        """The copy, brought up to date."""
         self._refresh()
         return self._array
 
@@ -209,7 +209,7 @@ class MirrorView:
         return (self._generation, *(self._known or (0, 0)))
 
     def take(self, generation: int, news: News) -> None:
-        """Take in the news."""
+        """Update the copy."""
         if news.rows is None:
             np.copyto(self._array, news.values)
         else:
@@ -217,7 +217,7 @@ class MirrorView:
         self._generation, self._known = generation, news.version
 
     def known_of(self, generation: int) -> tuple[int, int] | None:
-        """The copy's version, as this generation of the server counts."""
+        """The copy's version, if it comes from this generation of the server; otherwise None."""
         return self._known if generation == self._generation else None
 
     def _refresh(self) -> None:
@@ -229,29 +229,29 @@ class MirrorView:
 
 
 class MirrorLedger:
-    """What others than a server read of its ledger."""
+    """The parts of a server's ledger that other processes read."""
 
     def __init__(self, memory: MirrorMemory):
         self._memory = memory
 
     @property
     def updates(self) -> int:
-        """How many updates there are: in a worker, as of its last pull."""
+        """How many updates the server has made; on a worker, as of its last pull."""
         return self._memory.updates if self._memory.mirrors.is_worker else self._counts()[0]
 
     @property
     def duplicates(self) -> int:
-        """How many pushes were left out because they had been applied before."""
+        """How many pushes were skipped because they had already been applied."""
         return self._counts()[1]
 
     @property
     def pushed_bytes(self) -> int:
-        """Bytes of all pushes."""
+        """The number of bytes in all pushes."""
         return self._counts()[2]
 
     @property
     def staleness(self) -> np.ndarray:
-        """How often a push came how many updates late."""
+        """How many pushes arrived 0, 1, 2, ... updates late."""
         return self._counts()[3]
 
     def _counts(self) -> tuple[int, int, int, np.ndarray]:
@@ -262,4 +262,4 @@ class _NoMemory:
     fd = -1
 
     def grow(self, nbytes: int) -> None:
-        """There is nothing to grow: the server does it."""
+        """Do nothing: the server grows its own memory."""

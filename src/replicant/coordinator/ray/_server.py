@@ -1,4 +1,4 @@
-"""What a server does in its actor: applies pushes, tells what has changed, comes back from a snapshot. Nothing here is Ray's."""
+"""What a server does in its actor: applies pushes, reports changes, restores a snapshot. Nothing here depends on Ray."""
 
 import collections
 import pickle
@@ -16,7 +16,7 @@ from ..wire._memory import pages
 
 
 class News(NamedTuple):
-    """What has changed of one shard. version: as of `values`. rows: which ones; None: all of them."""
+    """What has changed in one shard: the new `values` of `rows`, or of all rows if that is None, as of `version`."""
 
     version: tuple[int, int]
     rows: Any
@@ -24,7 +24,7 @@ class News(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """An answer to a pull: how many updates the server has made, and what is new. books: the whole ledger, if it was asked for."""
+    """The answer to a pull: how many updates the server has made, the news by shard, and the whole ledger if requested."""
 
     updates: int
     news: dict[int, News]
@@ -32,7 +32,14 @@ class Pulled(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A server at one moment. shards: (shard, dtype). news: their values. rules: the optimizers."""
+    """The state of a server at one moment.
+
+    Attributes:
+        shards: each shard with its dtype.
+        news: their values.
+        rules: the optimizers, by number.
+        books: the ledger; None if no snapshot has been taken yet.
+    """
 
     shards: list[tuple[Shard, str]]
     news: dict[int, News]
@@ -41,13 +48,13 @@ class Snapshot(NamedTuple):
 
 
 class _Changes:
-    """Which rows of a shard changed when, as far back as that is less to tell than the whole shard."""
+    """Which rows of a shard changed when, as far back as those are at most half of the shard."""
 
     def __init__(self, num_rows: int):
         self._num_rows = num_rows
         self._noted: collections.deque[tuple[int, np.ndarray]] = collections.deque()
         self._size = 0
-        self.since = (0, 0)  # the version from which on all is noted
+        self.since = (0, 0)  # every change after this version is noted
 
     def note(self, version: tuple[int, int], rows: np.ndarray) -> None:
         self._noted.append((version[1], np.array(rows)))
@@ -62,7 +69,7 @@ class _Changes:
         self._size, self.since = 0, version
 
     def after(self, version: tuple[int, int]) -> np.ndarray | None:
-        """The rows that have changed since; None if that is not known any more."""
+        """The rows that have changed since `version`; None if that is no longer known."""
         if version[0] != self.since[0] or version[1] < self.since[1]:
             return None
         found = [rows for at, rows in self._noted if at > version[1]]
@@ -70,11 +77,11 @@ class _Changes:
 
 
 class ServerState:
-    """A server's memory and books, in its own process.
+    """A server's memory and ledger, in its own process.
 
     Args:
-        number: of the server.
-        snapshot: what it begins with.
+        number: the server's number.
+        snapshot: the state to start with.
     """
 
     def __init__(self, number: int, snapshot: Snapshot):
@@ -96,20 +103,20 @@ class ServerState:
         return self._memory.ledger.updates
 
     def ask(self, message: Any) -> tuple[Any, int]:
-        """The answer to a push or another message, as ``servers._server.Server`` has it, and the number of updates."""
+        """Handle a push or another message. Returns the answer that ``servers._server.Server`` gives, and the number of updates."""
         try:
             answer: Any = self._obey(message)
-        except Exception as error:  # noqa: BLE001 - whatever an optimizer raises is for whoever pushed
+        except Exception as error:  # noqa: BLE001 - the sender gets whatever an optimizer raises
             answer = pack_error(error, f"server {self._number}")
         return answer, self.updates
 
     def pull(self, known: dict[int, tuple[int, int] | None], *, books: bool = False) -> Pulled:
-        """What has changed of these shards since the versions that are known."""
+        """What has changed in these shards since the given versions; None stands for a shard that has not been pulled."""
         news = {index: found for index, version in known.items() if (found := self._news(index, version)) is not None}
         return Pulled(self.updates, news, self._memory.values.view(0, NBYTES).tobytes() if books else None)
 
     def counts(self) -> tuple[int, int, int, np.ndarray]:
-        """Updates, duplicates, bytes pushed, and how stale pushes were."""
+        """The numbers of updates, skipped duplicates and pushed bytes, and the staleness of pushes."""
         ledger = self._memory.ledger
         return ledger.updates, ledger.duplicates, ledger.pushed_bytes, ledger.staleness.copy()
 
@@ -151,7 +158,7 @@ class ServerState:
         return News(version, rows, value.copy() if rows is None else value[rows])
 
     def _add_shards(self, shards: list[tuple[Shard, str]], values: dict[int, np.ndarray]) -> None:
-        """New shards with their values; one that is known stays as it is, for messages may come again."""
+        """Add new shards with their values. Known shards stay as they are, since messages may come twice."""
         for shard, name in shards:
             if shard.index in self._dtypes:
                 continue

@@ -1,4 +1,4 @@
-"""What the coordinator keeps of each server, to start it again from; and what was lost by that."""
+"""The coordinator's snapshots of each server, from which it is restarted, and the count of updates lost by that."""
 
 import threading
 
@@ -9,9 +9,9 @@ from ._server import News, Pulled, Snapshot
 
 
 class Snapshots:
-    """Of one server. Any thread may ask; one takes in.
+    """The last snapshot of one server. It always holds whole shards.
 
-    A snapshot holds whole shards: what a pull brings is put into it.
+    Any thread may read it. One thread updates it.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class Snapshots:
         self._rules: dict[int, bytes] = {}
         self._books: bytes | None = None
         self._updates = 0
-        self._begun: list[int] = []  # how many updates each generation began with
-        self._seen: list[int] = []  # the highest number of updates that each was known to have made
+        self._begun: list[int] = []  # how many updates each generation started with
+        self._seen: list[int] = []  # the highest number of updates that each generation is known to have made
 
     def add_shards(self, shards: list[tuple[Shard, str]], values: dict[int, np.ndarray]) -> None:
-        """New shards begin with these values."""
+        """Add new shards with their initial values."""
         with self._lock:
             for shard, dtype in shards:
                 if shard.index not in self._shards:
@@ -33,29 +33,31 @@ class Snapshots:
                     self._news[shard.index] = News((0, 0), None, np.array(values[shard.index]))
 
     def add_rule(self, number: int, blob: bytes) -> None:
-        """An optimizer."""
+        """Add an optimizer."""
         with self._lock:
             self._rules[number] = blob
 
     def begin(self) -> tuple[int, Snapshot]:
-        """A new generation of the server: its number, and what it begins with."""
+        """Start a new generation of the server. Returns its number and the snapshot to start with."""
         with self._lock:
             self._begun.append(self._updates)
             self._seen.append(self._updates)
             return len(self._begun) - 1, Snapshot(list(self._shards.values()), dict(self._news), dict(self._rules), self._books)
 
     def known(self) -> dict[int, tuple[int, int] | None]:
-        """What to pull, for the next snapshot."""
+        """The versions of all shards, with which to pull the next snapshot."""
         with self._lock:
             return {index: news.version for index, news in self._news.items()}
 
     def take(self, generation: int, pulled: Pulled) -> None:
-        """Make a pull the snapshot, unless its server has been replaced meanwhile, or a newer one was taken in before it."""
+        """Update the snapshot with a pull, unless the server has been replaced since, or the snapshot is newer."""
         with self._lock:
             if generation != len(self._begun) - 1 or pulled.updates < self._updates:
                 return
             for index, news in pulled.news.items():
-                values = np.array(news.values if news.rows is None else self._news[index].values)  # not Ray's memory
+                values = np.array(
+                    news.values if news.rows is None else self._news[index].values
+                )  # a copy: the original is in Ray's memory
                 if news.rows is not None:
                     values[news.rows] = news.values
                 self._news[index] = News(news.version, None, values)
@@ -63,27 +65,27 @@ class Snapshots:
         self.see(generation, pulled.updates)
 
     def see(self, generation: int, updates: int) -> None:
-        """Somebody knows that the server had made so many updates."""
+        """Note that a generation of the server has made at least `updates` updates."""
         with self._lock:
             self._seen[generation] = max(self._seen[generation], updates)
 
     @property
     def is_current(self) -> bool:
-        """Whether the server has done nothing since the snapshot, as far as anybody knows."""
+        """Whether the server is not known to have made any update since the snapshot."""
         with self._lock:
             return not self._seen or self._seen[-1] <= self._updates
 
     @property
     def updates(self) -> int:
-        """Of the last snapshot."""
+        """How many updates the last snapshot contains."""
         return self._updates
 
     @property
     def lost_updates(self) -> int:
-        """How many updates went with servers that ended: those made after the snapshot that the next one began with."""
+        """How many updates were lost with servers: those made after the snapshot that the successor started with."""
         return sum(self.lost_by(generation) for generation in range(1, len(self._begun)))
 
     def lost_by(self, generation: int) -> int:
-        """How many of them were made by the generation before this one."""
+        """How many updates were lost when this generation replaced the previous one."""
         with self._lock:
             return max(0, self._seen[generation - 1] - self._begun[generation])

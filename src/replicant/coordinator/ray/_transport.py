@@ -1,13 +1,12 @@
-"""Servers and workers as Ray's actors, on as many machines as Ray has.
+"""Starts servers and workers as Ray actors, on as many machines as Ray has.
 
     the coordinator's process                                       on some machine
     Cluster ── channel ── loop of a RayMember ── calls of Ray ─────▶ ServerActor: ServerState
             ── channel ── loop of a RayMember ── calls of Ray ─────▶ WorkerActor: Worker ── channel ── RayLink ──▶ ServerActor
     Client  ── channel ── RayLink ─────────────────────────────────▶ ServerActor
 
-Nothing shares memory, so each process has copies of what it reads (``_mirror``), and a lost server begins again with the
-coordinator's last snapshot of it (``_snapshots``). Who is alive, replaced and given what to do: as for processes of one
-machine.
+No memory is shared, so each process has copies of what it reads (``_mirror``), and a lost server restarts from the coordinator's
+last snapshot of it (``_snapshots``). Watching, replacing and scheduling work as they do on one machine.
 """
 
 import contextlib
@@ -31,29 +30,33 @@ from ._server import Pulled
 from ._snapshots import Snapshots
 
 _logger = logging.getLogger("replicant.coordinator")
-_SOON = 1.0  # seconds from a change that the coordinator itself makes until the next snapshot
+_SOON = 1.0  # seconds between a change made by the coordinator itself and the next snapshot
 _END_SECONDS = 10.0
-_OPTIONS = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}  # each on another node, as far as there are as many
+_OPTIONS = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}  # each on a node of its own, if there are enough
 _FIXED = {
     "max_restarts": 0,
     "max_task_retries": 0,
-}  # lost servers and workers are replaced by the cluster, which knows what was lost
+}  # the cluster replaces lost servers and workers, since it knows what was lost
 
 
 class RayTransport:
     """Places servers and workers on a Ray cluster: ``ParameterServerStrategy(transport=RayTransport(...))``.
 
+    If Ray is initialised, it is used as it is. Otherwise the strategy connects to the cluster in RAY_ADDRESS, or starts one on this
+    machine. That one listens on 127.0.0.1 only, and ends when the last strategy that uses it is closed. This package must be
+    installed on every node.
+
     Args:
-        server_options: what Ray is to give each server, as in ``Actor.options``: ``{"num_cpus": 2, "memory": 8 << 30}``. None: no
-            reserved resources, each on another node as far as there are as many.
-        worker_options: likewise for each worker, such as ``{"num_gpus": 1}``.
-        snapshot_seconds: between two snapshots of a server. What a server did after the last one is lost with it, and told.
+        server_options: Ray's options for each server, as in ``Actor.options``: ``{"num_cpus": 2, "memory": 8 << 30}``. None
+            reserves no resources, and places each server on a node of its own if there are enough.
+        worker_options: the same for each worker, for example ``{"num_gpus": 1}``.
+        snapshot_seconds: seconds between two snapshots of a server. If a server is lost, its updates since the last snapshot are
+            lost, too. A warning says how many.
 
-    Ray is used as it is if it is initialised, else the cluster that RAY_ADDRESS names, else one that is started on this machine, on
-    127.0.0.1 only, and ended when the last strategy that uses it is closed. On every node this package must be installed.
-
-    Raises ConfigurationError where Ray is not installed or does not start, ArgumentError for a time that is no positive number,
-    ArgumentTypeError for options that are no mapping.
+    Raises:
+        ArgumentError: if `snapshot_seconds` is not a positive number, or another strategy already uses this transport.
+        ArgumentTypeError: if options are not a mapping.
+        ConfigurationError: if Ray is not installed, or does not start.
 
     >>> RayTransport(snapshot_seconds=0)
     Traceback (most recent call last):
@@ -78,9 +81,9 @@ class RayTransport:
         self._is_open = False
 
     def open(self, servers: int, workers: int) -> Sequence[Any]:
-        """Begin: what the coordinator has in the place of the servers' memories."""
+        """Join Ray. Returns what the coordinator uses in place of the servers' memories."""
         if self._is_open:
-            raise ArgumentError("This RayTransport belongs to another strategy already. Make one for each.")
+            raise ArgumentError("This RayTransport already belongs to another strategy. Make one for each strategy.")
         self.ray = join_ray()
         self._is_open = True
         from ._actors import ask  # imports Ray
@@ -95,7 +98,7 @@ class RayTransport:
         return self.mirrors.memories
 
     def start(self, role: str, number: int, control: Channel, memories: Sequence[Any]) -> "RayMember":
-        """Start an actor. It may take Ray a while to find a place for it."""
+        """Start an actor. Ray may take a while to place it."""
         from ._actors import ServerActor, WorkerActor  # imports Ray
 
         kind: Any = ServerActor if role == "server" else WorkerActor
@@ -113,7 +116,7 @@ class RayTransport:
         if generation:
             kept = self.snapshots[number]
             _logger.warning(
-                "Server %d was lost and begins again with its snapshot of update %d. Lost with it, as far as is known: %d updates.",
+                "Server %d was lost and restarts from its snapshot of update %d. At least %d updates were lost with it.",
                 number,
                 kept.updates,
                 kept.lost_by(generation),
@@ -121,18 +124,18 @@ class RayTransport:
         return RayServer(self, number, control, actor, generation)
 
     def see(self, server: int, generation: int, updates: int) -> None:
-        """Somebody knows that a server had made so many updates."""
+        """Note that a generation of a server has made at least `updates` updates."""
         self.snapshots[server].see(generation, updates)
 
     def close(self) -> None:
-        """The strategy's actors have ended."""
+        """Leave Ray, after the strategy's actors have ended."""
         if self._is_open:
             self._is_open = False
             leave_ray()
 
 
 def _environment(role: str, num_threads: int) -> dict[str, str]:
-    """What an actor's process has otherwise than the node it is on."""
+    """The environment variables in which an actor's process differs from its node."""
     env = settings_of(role, num_threads)
     if "XLA_FLAGS" in os.environ:
         env["XLA_FLAGS"] = without_virtual_devices(os.environ["XLA_FLAGS"])
@@ -142,7 +145,7 @@ def _environment(role: str, num_threads: int) -> dict[str, str]:
 
 
 class RayMember:
-    """A server's or worker's actor, and the loop that speaks for it over `control`, as the process itself would."""
+    """A server's or worker's actor, and the loop that answers for it on `control`, as a local process would."""
 
     def __init__(self, transport: RayTransport, name: str, control: Channel, actor: Any):
         self.pid: int | None = None
@@ -158,11 +161,11 @@ class RayMember:
 
     def kill(self) -> None:
         """End it at once."""
-        with contextlib.suppress(Exception):  # Ray may have been shut down by somebody else, and then there is nothing to end
+        with contextlib.suppress(Exception):  # if somebody else has shut Ray down, there is nothing to end
             self._transport.ray.kill(self._actor, no_restart=True)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within `seconds`."""
+        """Wait at most `seconds` for its end. Returns whether it has ended."""
         if self._over.wait(seconds):
             self._loop.join(_END_SECONDS)
             return True
@@ -181,11 +184,11 @@ class RayMember:
         raise NotImplementedError
 
     def _say(self, message: Any) -> None:
-        with contextlib.suppress(Closed):  # noticed by the loop
+        with contextlib.suppress(Closed):  # the loop notices
             self._control.send(message)
 
     def _died(self, error: BaseException | None) -> None:
-        """It is gone, or the loop is: either way the cluster is to replace it."""
+        """Note that the actor was lost, or the loop failed: in both cases the cluster replaces this member."""
         if self._how is None:
             text = " ".join(str(error).split())[:500]
             self._how = f"was lost ({type(error).__name__}: {text})"
@@ -195,7 +198,7 @@ class RayMember:
 
 
 class RayServer(RayMember):
-    """A server; takes its snapshots."""
+    """A server's actor, of which this takes snapshots."""
 
     def __init__(self, transport: RayTransport, number: int, control: Channel, actor: Any, generation: int):
         self._number, self._generation = number, generation
@@ -209,13 +212,13 @@ class RayServer(RayMember):
         self._loop.later(self._transport.snapshot_seconds, self._each_time)
 
     def _forward(self, message: Any, fds: list[int]) -> None:
-        if message[0] == "begin":  # what is in it is in the snapshot already
+        if message[0] == "begin":  # the snapshot already contains what it says
             self._loop.when(self._actor.hello.remote().future(), self._ready)
         elif message[0] == "client" and message[1] == 0:
             channel = Channel(socket.socket(fileno=fds[0]), "the coordinator")
             place = self._number, self._generation, self._actor
             RayLink(self._loop, channel, Memory(fds[1]), place, self._transport.mirrors, noted=self._note)
-        else:  # of a worker: its actor speaks to this one by itself
+        else:  # a worker's link: its actor calls this one directly
             for fd in fds:
                 os.close(fd)
 
@@ -225,7 +228,7 @@ class RayServer(RayMember):
             self._say(("ready",))
 
     def _note(self, message: Any) -> Any:
-        """The coordinator's own messages are remembered for the next server."""
+        """Remember the coordinator's own messages for the server's successor."""
         if isinstance(message, Push):
             self._take_soon()
         elif message[0] == "shards":
@@ -256,7 +259,7 @@ class RayServer(RayMember):
 
 
 class RayWorker(RayMember):
-    """A worker."""
+    """A worker's actor."""
 
     def __init__(self, transport: RayTransport, number: int, control: Channel, actor: Any):
         super().__init__(transport, f"worker-{number}", control, actor)

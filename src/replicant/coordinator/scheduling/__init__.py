@@ -1,4 +1,4 @@
-"""Which function runs where: the queue, synchronous rounds, and the hand-out of functions to workers.
+"""Which closure runs where: the queue, synchronous rounds, and the dispatcher that sends closures to workers.
 
-A function is handed to a worker in `_dispatch`. `_queue`, `_rounds` and `_pace` are pure state machines.
+`_dispatch` sends a closure to a worker. `_queue`, `_rounds` and `_pace` are pure state machines.
 """

@@ -1,4 +1,4 @@
-"""Closures, which are scheduled functions with their arguments, and the functions in them, as workers get them."""
+"""Closures, and the functions in them as they are sent to workers."""
 
 import collections
 import threading
@@ -13,13 +13,20 @@ from ..workers import _pickling
 from ..workers._arguments import Arguments
 from ..workers._pickling import Packed
 
-_MAX_FUNCTIONS = 128  # that workers keep; the least recently scheduled are forgotten
+_MAX_FUNCTIONS = 128  # kept by workers; the least recently scheduled ones are forgotten
 
 
 class Closure:
-    """A function's name and number, what is sent of it and its arguments, and who waits for the result.
+    """A scheduled function with its arguments.
 
-    holds: its changes become part of an update together with others'. unfinished: what a lost worker had begun to push.
+    Args:
+        function: the function's number.
+        packed: the function, as it is sent.
+        remote: receives the result.
+        holds: whether its changes are combined with those of other closures into one update.
+
+    Attributes:
+        unfinished: the push that a lost worker had started, if any.
     """
 
     def __init__(self, name: str, function: int, packed: Packed, args: Arguments, remote: RemoteValue, *, holds: bool):
@@ -32,27 +39,27 @@ class Closure:
         self._remote = remote
 
     def end(self, value: Any, error: Exception | None) -> None:
-        """Give the result to who waits for it."""
-        self._remote._end(value, error)  # noqa: SLF001 - users have a RemoteValue, and are not to end it
+        """Set the result."""
+        self._remote._end(value, error)  # noqa: SLF001 - users have the RemoteValue, and must not end it
 
     def cancel(self, error: Exception) -> None:
-        """It will not run, because of the error of another."""
-        text = f"This scheduled function did not run, because another one had failed: {type(error).__name__}: {error}"
+        """End it without running it, because another closure failed with `error`."""
+        text = f"This closure did not run, because another one had failed: {type(error).__name__}: {error}"
         self.end(None, CancelledError(text))
 
 
 class Functions:
-    """Functions that have been scheduled, as bytes, each with a number."""
+    """The functions that have been scheduled, as bytes, each with a number."""
 
     def __init__(self) -> None:
         self._numbers: collections.OrderedDict[Any, int] = collections.OrderedDict()
         self._packed: dict[int, Packed] = {}
         self.forgotten: list[int] = []
         self._count = 0
-        self._lock = threading.Lock()  # not the dispatcher's: packing runs code of the user's, which may wait for a server
+        self._lock = threading.Lock()  # not the dispatcher's: packing runs user code, which may wait for a server
 
     def pack(self, fn: Callable[..., Any]) -> tuple[int, Packed]:
-        """The function's number, and what is sent."""
+        """The function's number, and the function as it is sent."""
         key = function_key(fn)
         with self._lock:
             if key not in self._numbers:
@@ -68,5 +75,5 @@ class Functions:
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """How a function is called in messages."""
+    """A function's name for messages."""
     return str(getattr(fn, "__qualname__", fn))

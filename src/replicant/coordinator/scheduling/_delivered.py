@@ -1,4 +1,4 @@
-"""What each worker has been sent already: functions and parcels travel to a worker once, however often they are used."""
+"""What each worker has already been sent: each function and parcel travels to a worker once, however often it is used."""
 
 import collections
 import contextlib
@@ -11,35 +11,35 @@ from ..workers._pickling import Packed, Parcel
 
 
 class Delivered:
-    """By client number. All methods are called under the dispatcher's lock."""
+    """Tracks what was sent, by client number. Hold the dispatcher's lock around every call."""
 
     def __init__(self) -> None:
         self._functions: dict[int, set[int]] = {}
         self._parcels: dict[int, set[int]] = {}
         self._watched: set[int] = set()
-        self._gone: collections.deque[int] = collections.deque()  # parcels that nobody holds here any more
+        self._gone: collections.deque[int] = collections.deque()  # parcels that nothing refers to here any more
 
     def __contains__(self, worker: Member) -> bool:
         return worker.client in self._functions
 
     def join(self, worker: Member) -> None:
-        """A worker that has nothing yet."""
+        """Add a worker, which has nothing yet."""
         self._functions[worker.client], self._parcels[worker.client] = set(), set()
 
     def leave(self, worker: Member) -> None:
-        """A worker that is no more."""
+        """Forget a lost worker."""
         self._functions.pop(worker.client, None)
         self._parcels.pop(worker.client, None)
 
     def send_function(self, worker: Member, number: int, function: Packed) -> None:
-        """Send a function and its parcels, unless the worker has them."""
+        """Send a function and its parcels, unless the worker already has them."""
         self.send_parcels(worker, function.parcels)
         if number not in self._functions[worker.client]:
             worker.control.post(("function", number, function.data))
             self._functions[worker.client].add(number)
 
     def send_parcels(self, worker: Member, parcels: Iterable[Parcel]) -> None:
-        """Send those that the worker does not have, those inside of them first."""
+        """Send the parcels that the worker lacks, the parcels inside each of them first."""
         known = self._parcels[worker.client]
         for parcel in parcels:
             if parcel.number in known:
@@ -53,7 +53,7 @@ class Delivered:
                 weakref.finalize(parcel, self._gone.append, parcel.number).atexit = False
 
     def drop_gone(self, workers: Iterable[Member], functions: list[int]) -> None:
-        """Tell the workers what nobody here can name any more: parcels, and these functions, whose list is emptied."""
+        """Tell workers to forget unreferenced parcels and the functions in `functions`, which is emptied."""
         while functions:
             self._drop("forget", functions.pop(), workers, self._functions)
         while self._gone:
@@ -65,5 +65,5 @@ class Delivered:
         for worker in workers:
             if number in known[worker.client]:
                 known[worker.client].discard(number)
-                with contextlib.suppress(Closed):  # noticed by the cluster
+                with contextlib.suppress(Closed):  # the cluster notices
                     worker.control.post((order, number))

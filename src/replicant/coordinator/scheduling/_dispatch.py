@@ -1,4 +1,4 @@
-"""Hands scheduled functions to workers, takes their answers, and remembers what became of each."""
+"""The dispatcher: sends closures to workers, receives their answers, and ends each closure with its result."""
 
 import collections
 import contextlib
@@ -27,19 +27,22 @@ from ._queue import ClosureQueue
 from ._rounds import Rounds
 from ._stats import Stats
 
-_MAX_QUEUED = 512  # then `schedule` waits until there are half as many; where there are many workers,
-_MAX_QUEUED_EACH = 8  # for each: half of these are as many as two rounds of all take
+_MAX_QUEUED = 512  # closures; `schedule` then waits until half as many are left
+_MAX_QUEUED_EACH = 8  # the same per worker, if that is more: half of these last for two rounds of all workers
 _MAX_ATTEMPTS = 5
-_MAX_IDLE_DEATHS = 20  # of workers one after the other that had been given functions and had not begun one
-_DISAGREE_SECONDS = 60.0  # that a worker may be doing something else than what it was sent
-_STALL_SECONDS = 60.0  # without the end of any function, after which a warning says who has what; then twice as long, and so on
+_MAX_IDLE_DEATHS = 20  # workers lost in a row that had been sent closures and had started none
+_DISAGREE_SECONDS = 60.0  # how long a worker may be doing something other than what it was sent
+_STALL_SECONDS = 60.0  # after this long without the end of any closure, a warning says who has what; the time then doubles
 _logger = logging.getLogger("replicant.coordinator")
 
 
 class Dispatcher:
-    """All of a coordinator's closures. Called by the user's threads and, as the cluster's Events, by its watching thread.
+    """Owns all closures of a coordinator. Called by the user's threads and, as `Events`, by the cluster's watching thread.
 
-    relay: of the cluster's events. rounds: which changes are applied together; None where each function's are by themselves.
+    Args:
+        relay: passes on the cluster's events.
+        prepare: makes sure that the servers know an optimizer, given its number and those of its variables.
+        rounds: which changes are applied together. None: each closure pushes its own.
     """
 
     def __init__(
@@ -56,19 +59,19 @@ class Dispatcher:
         self._rounds = rounds
         self._num_joining = 0
         self._num_scheduling = 0  # threads that wait for room
-        depth = {} if rounds is None and cluster.keeps_answers else {"depth": 1}  # else what waits may begin before its time
+        depth = {} if rounds is None and cluster.keeps_answers else {"depth": 1}  # otherwise a waiting closure may start too early
         self._queue = ClosureQueue(max_staleness=max_staleness, max_attempts=_MAX_ATTEMPTS, **depth)
         self._closures: dict[int, Closure] = {}
         self._functions = Functions()
         self._delivered = Delivered()
         self._workers: collections.deque[Member] = collections.deque()
         self._pace = Pace()
-        self._prepared: collections.deque[tuple[Member, Any]] = collections.deque()  # answers that are to be sent
+        self._prepared: collections.deque[tuple[Member, Any]] = collections.deque()  # answers to send
         self._error: Exception | None = None
         self._num_idle_deaths = 0
         self._stall, self._next_report = Vigil(), _STALL_SECONDS
         self.stats = Stats(rounds)
-        with cluster.lock:  # a worker that is being replaced is either known as lost, or seen as its successor
+        with cluster.lock:  # so that a worker being replaced is reported as lost, or is already its successor here
             relay.pass_on_to(self)
             for worker in cluster.workers:
                 self.ready(worker)
@@ -78,7 +81,7 @@ class Dispatcher:
     def schedule(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, alone: bool = False
     ) -> RemoteValue:
-        """Queue a call. alone: its changes are its own, and applied while it runs, also where there are rounds."""
+        """Queue a call. With `alone`, it pushes its changes itself while it runs, even in a synchronous coordinator."""
         packed = pack((args, kwargs))
         with self._changed:
             self._raise_error()
@@ -109,10 +112,10 @@ class Dispatcher:
         return max(_MAX_QUEUED, _MAX_QUEUED_EACH * len(self._workers))
 
     def join(self, timeout: float | None) -> None:
-        """Wait until everything has ended."""
+        """Wait until all closures have ended and their changes have been applied."""
         with self._changed:
             self._num_joining += 1
-        self._cluster.wake()  # what waits for others to be applied with waits no longer
+        self._cluster.wake()  # changes that wait for others to be applied with stop waiting
         with self._changed:
             try:
                 ended = self._changed.wait_for(lambda: self._all_applied() or self._broken(), timeout)
@@ -120,11 +123,11 @@ class Dispatcher:
                 self._num_joining -= 1
             self._raise_error(patient=ended)
             if not ended:
-                text = f"{len(self._queue)} scheduled functions have not ended within {timeout:g} s. {self._who_has_what()}"
-                raise LostProcessError(f"{text} They go on; `kill -USR1` makes a worker print where it is.")
+                text = f"{len(self._queue)} closures have not ended within {timeout:g} s. {self._who_has_what()}"
+                raise LostProcessError(f"{text} They keep running; `kill -USR1` makes a worker print where it is.")
 
     def done(self) -> bool:
-        """Whether everything has ended."""
+        """Whether all closures have ended."""
         with self._changed:
             self._raise_error()
             return not len(self._queue)
@@ -139,7 +142,7 @@ class Dispatcher:
         error, self._error = self._error, None
         if error is not None:
             if patient:
-                self._changed.wait_for(lambda: not len(self._queue) or self._broken())  # what runs already
+                self._changed.wait_for(lambda: not len(self._queue) or self._broken())  # for what is already running
             raise error
         self._cluster.check()
 
@@ -154,14 +157,14 @@ class Dispatcher:
         self.woken()
 
     def woken(self) -> None:
-        """See `Events`: give workers what they can have now."""
+        """See `Events`: send workers what they can run now."""
         with self._changed:
             if self._broken():
                 self._give_up()
                 return
             while self._prepared:
                 worker, answer = self._prepared.popleft()
-                with contextlib.suppress(Closed):  # noticed by the cluster
+                with contextlib.suppress(Closed):  # the cluster notices
                     worker.control.post(answer)
             self._delivered.drop_gone(self._workers, self._functions.forgotten)
             waiting = len(self._workers)
@@ -175,7 +178,7 @@ class Dispatcher:
             self._close_round()
 
     def _take(self, worker: int) -> list[Task]:
-        """The closures that a worker gets now: no more than its share of what is ready."""
+        """Take the closures that a worker gets now, at most its share of those that are ready."""
         queue, tasks = self._queue, []
         share = -(-queue.num_ready // len(self._workers))
         while queue.num_ready and len(tasks) < share and (tasks or queue.is_short_of(worker)):
@@ -187,12 +190,12 @@ class Dispatcher:
         return tasks
 
     def _send(self, worker: Member, tasks: list[Task]) -> None:
-        """Send closures together: their worker is woken once."""
-        with contextlib.suppress(Closed):  # noticed by the cluster, which calls `lost`
+        """Send closures together, so that their worker is woken once."""
+        with contextlib.suppress(Closed):  # the cluster notices, and calls `lost`
             worker.control.post_all([message for task in tasks if (message := self._message(worker, task)) is not None])
 
     def _message(self, worker: Member, task: Task) -> Any:
-        """A closure as it is sent; what its worker has to know first is sent at once. Raises Closed."""
+        """A closure as it is sent. What the worker needs before it is sent here. Raises Closed."""
         closure = self._closures[task.closure]
         if closure.holds and self._rounds is not None:
             task = dataclasses.replace(task, holds=True)
@@ -203,13 +206,13 @@ class Dispatcher:
             self._delivered.send_parcels(worker, args.parcels)
         except Closed:
             raise
-        except Exception as error:  # noqa: BLE001 - an argument's own value or pickling failed: that is this closure's result
+        except Exception as error:  # noqa: BLE001 - an argument failed, or its pickling: that is this closure's result
             self._end(task.closure, None, error)
             return None
         return "run", task, closure.function, args.data, closure.unfinished
 
     def said(self, worker: Member, message: tuple[Any, ...]) -> None:
-        """See `Events`: an answer, or the wish for an optimizer."""
+        """See `Events`: a closure's answer, or a request to prepare an optimizer."""
         what, number, *rest = message
         if what == "prepare":
             self._cluster.help_out("replicant-prepare", self._prepare_for, worker, number, rest[0])
@@ -229,11 +232,11 @@ class Dispatcher:
         error = None
         try:
             self._prepare(optimizer, variables)
-        except Exception as raised:  # noqa: BLE001 - told to the function that asked
+        except Exception as raised:  # noqa: BLE001 - the closure that asked gets it
             error = pack_error(raised, "the coordinator")
         with self._changed:
             self._prepared.append((worker, ("prepared", optimizer, error)))
-        self._cluster.wake()  # only the watching thread sends to workers
+        self._cluster.wake()  # only the watching thread may send to workers
 
     def _end(self, number: int, value: Any, error: Exception | None) -> None:
         closure = self._closures.pop(number)
@@ -248,14 +251,14 @@ class Dispatcher:
             self._changed.notify_all()
 
     def _cancel(self, error: Exception) -> None:
-        """Something failed: what has not begun will not."""
+        """After a failure: cancel the closures that have not started."""
         if self._error is None:
             self._error = error
             for cancelled in self._queue.cancel_queued():
                 self._closures.pop(cancelled).cancel(error)
 
     def _close_round(self) -> None:
-        """Apply what is to be applied together, if it is complete. Not in this thread, which sees to servers that die."""
+        """Apply a complete round. Not in this thread, which must stay free to replace lost servers."""
         last = self._num_joining > 0 and not self._queue.num_ready
         offers = None if self._rounds is None else self._rounds.close(last=last)
         if offers is not None:
@@ -265,7 +268,7 @@ class Dispatcher:
         error = None
         try:
             self._cluster.client.push(merge(offers))
-        except Exception as raised:  # noqa: BLE001 - whatever an optimizer raises comes out of the next join
+        except Exception as raised:  # noqa: BLE001 - the next join raises whatever an optimizer raised
             error = raised
         with self._changed:
             rounds.applied()
@@ -273,7 +276,7 @@ class Dispatcher:
                 self._cancel(error)
             self._changed.notify_all()
         if not self._broken():
-            self._cluster.wake()  # only the watching thread sends to workers
+            self._cluster.wake()  # only the watching thread may send to workers
 
     def lost(self, worker: Member, how: str) -> None:
         """See `Events`."""
@@ -289,13 +292,14 @@ class Dispatcher:
             if held is not None and (unfinished := worker.unfinished(held[0])) is not None:
                 self._closures[held[0]].unfinished = unfinished
             for number in self._queue.lose(worker.client, executing[0] if executing else None):
-                text = f"A scheduled function lost {_MAX_ATTEMPTS} workers one after the other; the last, {worker}, {how}."
+                name = self._closures[number].name
+                text = f"{_MAX_ATTEMPTS} workers were lost while they ran closure {number} ({name!r}). The last, {worker}, {how}."
                 self._end(number, None, LostProcessError(text))
             self._num_idle_deaths += held is not None and executing is None
             if self._num_idle_deaths >= _MAX_IDLE_DEATHS:
                 self._cluster.failure = LostProcessError(
-                    f"{_MAX_IDLE_DEATHS} workers were lost one after the other before they called any of the functions that they "
-                    f"were given; the last, {worker}, {how}."
+                    f"{_MAX_IDLE_DEATHS} workers in a row were lost before they started any of the closures they had been sent. "
+                    f"The last, {worker}, {how}."
                 )
 
     # Once a second
@@ -310,18 +314,18 @@ class Dispatcher:
                 self._next_report = _STALL_SECONDS
             elif seconds >= self._next_report and len(self._queue):
                 self._next_report *= 2
-                _logger.warning("No scheduled function has ended for %.0f s. %s", seconds, self._who_has_what())
+                _logger.warning("No closure has ended for %.0f s. %s", seconds, self._who_has_what())
         for worker, text in doubtful:
             self._cluster.end(worker, text)
 
     def _doubt(self, worker: Member, passed: float) -> str | None:
-        """What is wrong with a worker that does not do what it was sent, or that nobody sent what it does; mostly None."""
+        """Why a worker must be ended that has long been doing something other than what it was sent; None if it need not be."""
         believed = self._queue.first_held(worker.client)
         seconds = worker.health.disagrees(worker.running, believed, worker.control.outgoing_bytes, passed)
         if seconds < _DISAGREE_SECONDS:
             return None
         sent, real = (f"closure {x[0]} (attempt {x[1]})" if x else "nothing" for x in (believed, worker.executing))
-        return f"was to be busy with {sent}, and has not been for {seconds:.0f} s: it is busy with {real}. A message was lost"
+        return f"should have been running {sent} for {seconds:.0f} s, and is running {real}: a message was lost"
 
     def _who_has_what(self) -> str:
         parts = []
@@ -336,11 +340,11 @@ class Dispatcher:
                 rest = self._queue.held_by(worker.client) - 1
                 parts.append(f"{worker} has {self._closures[number].name!r} (closure {number}, attempt {attempt}) and {rest} more")
         starting = [f"{server} is starting" for server in self._cluster.servers if not server.ready]
-        return f"{'; '.join([*parts, *starting])}. Not given to anybody: {self._queue.num_queued}."
+        return f"{'; '.join([*parts, *starting])}. Not sent to any worker: {self._queue.num_queued}."
 
     def _give_up(self) -> None:
-        """Nothing runs any more: end everything."""
-        error = self._cluster.failure or LostProcessError("The strategy was closed before this function ran.")
+        """End all closures: nothing runs any more."""
+        error = self._cluster.failure or LostProcessError("The strategy was closed before this closure ended.")
         for closure in self._closures.values():
             closure.end(None, error)
         self._closures.clear()
@@ -348,12 +352,12 @@ class Dispatcher:
 
 
 def _result(what: str, blob: bytes | None, worker: Member) -> tuple[Any, Exception | None]:
-    """The value or the error that a worker answered with."""
+    """The value or error in a worker's answer."""
     if blob is None:
         return None, None
     try:
         if what == "failed":
             return None, unpack_error(blob)
         return pickle.loads(blob), None  # noqa: S301 - from a worker, which this program started
-    except Exception as error:  # noqa: BLE001 - its class may be one that only the worker has
-        return None, ParameterServerError(f"What {worker} answered cannot be unpickled here: {type(error).__name__}: {error}.")
+    except Exception as error:  # noqa: BLE001 - its class may exist on the worker only
+        return None, ParameterServerError(f"The answer of {worker} cannot be unpickled here: {type(error).__name__}: {error}.")

@@ -1,4 +1,4 @@
-"""One update out of the changes of several functions that saw the same values."""
+"""Merges the changes of several closures, which read the same values, into one update."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,14 +10,14 @@ from ..servers._shares import ROWS, SUM
 
 
 def merge(offers: Sequence[list[list[Operation]]]) -> list[list[Operation]]:
-    """Operations by server, of several functions, as those of one.
+    """Merge the operations of several closures, each given by server.
 
-    Gradients that are for the same application of an optimizer are summed, and its step is counted once. Values that several
-    assign to one variable are averaged if they are floats, as moving statistics are; otherwise the last counts. Everything else,
-    such as sums, happens one after the other.
+    Gradients for the same application of an optimizer are summed, and its step is counted once. If several closures assign to one
+    variable, floats such as moving statistics are averaged, and of other values the last one counts. All other operations, such
+    as additions, are applied one after the other.
 
-    Where functions say what their changes are shares of, the sums are divided here: by the rows of all functions, say, so that
-    the update is that of one batch with all of their rows.
+    Changes that name a share are divided here by the total of that share over all closures, for example by their rows together.
+    So the update is that of one batch with all of their rows.
     """
     shares = [dict(pair for operations in offer for op in operations for pair in op.shares) for offer in offers]
     names = {name for own in shares for name in own}
@@ -27,27 +27,27 @@ def merge(offers: Sequence[list[list[Operation]]]) -> list[list[Operation]]:
 
 
 class _Given(NamedTuple):
-    """An operation, and the number of the function whose it is."""
+    """An operation, and the position of the closure it comes from."""
 
-    function: int
+    closure: int
     operation: Operation
 
 
 def _merge_server(parts: Sequence[list[Operation]], totals: Mapping[str, float], rows: Sequence[float] | None) -> list[Operation]:
     groups: dict[Hashable, list[_Given]] = {}
-    for function, operations in enumerate(parts):
+    for closure, operations in enumerate(parts):
         seen: dict[Hashable, int] = {}
         for operation in operations:
             name = _group_of(operation)
             seen[name] = seen.get(name, -1) + 1
-            key = (name, seen[name]) if name is not None else (None, function, seen[name])
-            groups.setdefault(key, []).append(_Given(function, operation))
+            key = (name, seen[name]) if name is not None else (None, closure, seen[name])
+            groups.setdefault(key, []).append(_Given(closure, operation))
     return [_merge_group(group, totals, rows) for group in groups.values()]
 
 
 def _group_of(operation: Operation) -> Hashable:
-    """What is merged with what. None: with nothing."""
-    if operation.rule >= 0:  # gradients, or the count of their application
+    """Operations with equal keys are merged; one with None is merged with nothing."""
+    if operation.rule >= 0:  # gradients, or the step count of their optimizer
         return operation.kind, operation.rule
     change = operation.changes[0]
     if change.share is not None:
@@ -58,14 +58,14 @@ def _group_of(operation: Operation) -> Hashable:
 def _merge_group(group: list[_Given], totals: Mapping[str, float], rows: Sequence[float] | None) -> Operation:
     last, changes = group[-1].operation, [change for _, operation in group for change in operation.changes]
     if last.kind == "assign" and len(group) > 1:
-        weights = None if rows is None else [rows[function] for function, _ in group]
+        weights = None if rows is None else [rows[closure] for closure, _ in group]
         return last._replace(changes=[_average(changes, weights)])
     if last.kind == "apply":
         by_shard: dict[int, list[Change]] = {}
         for change in changes:
             by_shard.setdefault(change.shard, []).append(change)
         return group[0].operation._replace(changes=[_sum(found, totals) for found in by_shard.values()])
-    if changes[0].share is not None:  # of a mean over rows: divided by what its terms are, it counts once for each row
+    if changes[0].share is not None:  # a part of a mean over rows: divided by its own total, it then counts once per row
         total = _sum(changes, totals)
         return last._replace(changes=[total._replace(values=total.values * total.values.dtype.type(totals[ROWS]))])
     return group[0].operation._replace(shares=())
@@ -81,7 +81,7 @@ def _average(changes: list[Change], weights: list[float] | None) -> Change:
 
 
 def _sum(changes: list[Change], totals: Mapping[str, float]) -> Change:
-    """The sum of changes of one shard, with the terms of each share divided by its total."""
+    """Sum changes of one shard, dividing those of each share by its total."""
     by_share: dict[str | None, list[Change]] = {}
     for change in changes:
         by_share.setdefault(change.share, []).append(change)
@@ -91,7 +91,7 @@ def _sum(changes: list[Change], totals: Mapping[str, float]) -> Change:
 def _divided(change: Change, total: float | None) -> Change:
     if total is None:
         return change._replace(share=None)
-    values = change.values  # a sum over nothing is zeros, and stays so
+    values = change.values  # a sum over nothing stays zeros
     return change._replace(values=values / values.dtype.type(total) if total else np.zeros_like(values), share=None)
 
 
@@ -107,7 +107,7 @@ def _plain_sum(changes: list[Change]) -> Change:
         total += values
     for change in changes:
         if change.rows is not None:
-            total[change.rows] += change.values  # no row is twice in one change
+            total[change.rows] += change.values  # no row occurs twice in one change
     return changes[0]._replace(values=total, rows=None)
 
 

@@ -1,10 +1,10 @@
-"""How long functions take on workers, so that short ones can be sent several at once."""
+"""How long each function takes on each worker, so that several short closures can be sent at once."""
 
 from ._queue import UNKNOWN_SECONDS
 
 
 class Pace:
-    """Seconds of each function on each worker: more is believed at once, less bit by bit.
+    """Estimates the seconds that a function takes on a worker: rises at once, and falls gradually.
 
     >>> pace = Pace()
     >>> for seconds in (0.5, 0.001, 0.001):
@@ -17,15 +17,15 @@ class Pace:
         self._seconds: dict[int, dict[int, float]] = {}
 
     def note(self, worker: int, function: int, seconds: float) -> None:
-        """A function has ended."""
+        """Note that `function` took `seconds` on `worker`."""
         known = self._seconds.setdefault(worker, {})
         before = known.get(function, seconds)
         known[function] = seconds if seconds >= before else 0.8 * before + 0.2 * seconds
 
     def seconds(self, worker: int, function: int) -> float:
-        """What it will probably take next time."""
+        """How long `function` will probably take on `worker` next time."""
         return self._seconds.get(worker, {}).get(function, UNKNOWN_SECONDS)
 
     def forget(self, worker: int) -> None:
-        """A worker is gone."""
+        """Forget a lost worker."""
         self._seconds.pop(worker, None)

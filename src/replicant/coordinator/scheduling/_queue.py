@@ -1,8 +1,8 @@
-"""What is scheduled, what runs where, and what becomes of it when a worker is lost: a pure state machine.
+"""The queue of closures: what is scheduled, what runs where, and what happens when a worker is lost. A pure state machine.
 
-A closure is a scheduled function with its arguments, known here by its number only. It waits for other closures whose results it
-needs, is taken by a worker, and ends: finished, failed or cancelled. When its worker is lost it is taken again, first of all.
-Whoever owns the queue holds a lock around every call.
+A closure is known here by its number only. It waits for the closures whose results it needs, is taken by a worker, and ends:
+finished, failed or cancelled. If its worker is lost, it is the next to be taken again. The queue's owner holds a lock around every
+call.
 """
 
 import collections
@@ -16,30 +16,34 @@ UNKNOWN_SECONDS = 1e6
 
 @dataclasses.dataclass
 class _Entry:
-    """What the queue knows of a closure."""
+    """What the queue knows about a closure."""
 
     needs: set[int]
     attempt: int = -1
     worker: Hashable = None
-    seconds: float = 0.0  # that it will probably take
+    seconds: float = 0.0  # how long it will probably take
     overlaps: int = 0  # closures that may push between its reads and its own push
-    losses: int = 0  # workers that died while they called it
+    losses: int = 0  # workers that died while they ran it
 
 
 @dataclasses.dataclass
 class _Held:
-    """What a worker has: how many closures, and how long they will probably take."""
+    """How many closures a worker has, and how long they will probably take."""
 
     count: int = 0
     seconds: float = 0.0
 
 
 class ClosureQueue:
-    """Closures that have not ended.
+    """The closures that have not ended.
 
-    max_staleness: how many other closures may push while one computes; None for any number. max_attempts: how many workers may die
-    while they call a closure before it fails. depth: how many closures a worker holds at once. deep, deep_seconds: it may hold as
-    many as `deep` if they are known to take no longer than that together, so that short ones do not wait for messages.
+    Args:
+        max_staleness: how many other closures may push while one computes; None for any number.
+        max_attempts: how many workers may die while they run a closure before it fails.
+        depth: how many closures a worker holds at once.
+        deep: how many closures a worker may hold if together they are known to take at most `deep_seconds`, so that short ones
+            do not wait for messages.
+        deep_seconds: see `deep`.
     """
 
     def __init__(
@@ -53,11 +57,11 @@ class ClosureQueue:
     ):
         self._max_staleness = max_staleness
         self._max_attempts = max_attempts
-        self._depth = depth if max_staleness is None else 1  # what waits at a worker would have to count as running
+        self._depth = depth if max_staleness is None else 1  # a closure that waits at a worker would have to count as running
         self._deep = max(deep, depth) if self._depth > 1 else 1
         self._deep_seconds = deep_seconds
         self._closures: dict[int, _Entry] = {}
-        self._waiting: dict[int, list[int]] = {}  # by closure: those that need it
+        self._waiting: dict[int, list[int]] = {}  # for each closure, those that need its result
         self._ready: collections.deque[int] = collections.deque()
         self._running: dict[int, None] = {}
         self._held: dict[Hashable, _Held] = collections.defaultdict(_Held)
@@ -69,37 +73,37 @@ class ClosureQueue:
 
     @property
     def num_queued(self) -> int:
-        """Closures that no worker has."""
+        """How many closures no worker has."""
         return len(self._closures) - len(self._running)
 
     @property
     def num_ready(self) -> int:
-        """Closures that could be taken, if nothing else forbids it."""
+        """How many closures wait for nothing but a worker."""
         return len(self._ready)
 
     def has_room(self, num_workers: int) -> bool:
-        """Whether `num_workers` workers could hold more than they do."""
+        """Whether `num_workers` workers could hold more closures than they do."""
         return len(self._running) < num_workers * self._depth
 
     @property
     def num_ended(self) -> int:
-        """Closures that have ended or were cancelled."""
+        """How many closures have ended or were cancelled."""
         return self._next - len(self._closures)
 
     @property
     def most_losses(self) -> int:
-        """How many workers have died while they called one and the same closure, of those that have not ended."""
+        """The most workers that have died while running one closure, of the closures that have not ended."""
         return max((closure.losses for closure in self._closures.values()), default=0)
 
     @property
     def low_water(self) -> int:
-        """All closures with smaller numbers have ended."""
+        """The number below which all closures have ended."""
         while self._low_water < self._next and self._low_water not in self._closures:
             self._low_water += 1
         return self._low_water
 
     def add(self, needs: Iterable[int] = ()) -> int:
-        """A new closure, which runs after those in `needs` that have not ended. Returns its number."""
+        """Add a closure, which runs after those in `needs` that have not ended. Returns its number."""
         number, self._next = self._next, self._next + 1
         closure = _Entry({n for n in needs if n in self._closures})
         self._closures[number] = closure
@@ -110,18 +114,18 @@ class ClosureQueue:
         return number
 
     def first_ready(self) -> int:
-        """The closure that would be taken next. There must be one."""
+        """The closure to be taken next. There must be one."""
         return self._ready[0]
 
     def is_short_of(self, worker: Hashable) -> bool:
-        """Whether `worker` should be given more: it has few closures, or little work."""
+        """Whether `worker` should get more closures: it has few of them, or little work."""
         held = self._held[worker]
         return held.count < self._depth or (held.count <= self._deep // 2 and held.seconds <= self._deep_seconds / 2)
 
     def take(self, worker: Hashable, seconds: float = UNKNOWN_SECONDS) -> Task | None:
-        """The next closure for `worker`; None if there is none, it has enough, or the bound on staleness says wait.
+        """Take the next closure for `worker`, on which it will probably take `seconds`.
 
-        seconds: how long the closure will probably take there.
+        Returns None if there is none, if the worker has enough, or if the bound on staleness forbids it.
         """
         if not self._ready or not self._has_room(self._held[worker], seconds) or not self._within_bound():
             return None
@@ -152,7 +156,7 @@ class ClosureQueue:
         return len(self._running) <= bound and all(self._closures[number].overlaps < bound for number in self._running)
 
     def end(self, number: int) -> list[int]:
-        """A closure finished or failed. Returns those that waited for it and can run now."""
+        """Note that a closure finished or failed. Returns those that waited for it and can run now."""
         closure = self._closures.pop(number)
         if number in self._running:
             self._let_go(number, closure)
@@ -172,7 +176,7 @@ class ClosureQueue:
         held.seconds = held.seconds - closure.seconds if held.count else 0.0
 
     def is_current(self, number: int, attempt: int) -> bool:
-        """Whether this attempt is the one that counts: a lost worker's answer may still arrive."""
+        """Whether this attempt is the one that counts. A lost worker's answer may still arrive."""
         closure = self._closures.get(number)
         return closure is not None and number in self._running and closure.attempt == attempt
 
@@ -186,13 +190,14 @@ class ClosureQueue:
         return cancelled
 
     def first_held(self, worker: Hashable) -> tuple[int, int] | None:
-        """The closure that `worker` calls or is about to, and the attempt: it calls them in the order in which it got them."""
+        """The closure that `worker` runs, or is about to run, and the attempt. It runs closures in the order they arrive."""
         return next(((n, self._closures[n].attempt) for n in self._running if self._closures[n].worker == worker), None)
 
     def lose(self, worker: Hashable, executing: int | None) -> list[int]:
-        """A worker is gone. Its closures are the next to be taken, but those returned have lost too many workers and ended.
+        """Note that a worker was lost, and make its closures the next to be taken.
 
-        executing: the closure that it was calling; it alone can have to do with the worker's end.
+        `executing` is the closure that it was running, the only one that can have caused the loss. Returns the closures that have
+        lost too many workers: they are not queued again, and must be ended.
         """
         given_up = []
         for number in reversed([number for number in self._running if self._closures[number].worker == worker]):

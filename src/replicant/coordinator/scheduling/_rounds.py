@@ -1,8 +1,8 @@
-"""Synchronous updates: which functions' changes belong to which update. A pure state machine.
+"""Synchronous updates: which closures' changes belong to which update. A pure state machine.
 
-A round is what happens between two updates, so all functions that begin in one see the same values. It ends once `size` of them
-have offered their changes, which are then applied together. Whoever offers later, for values that are no longer the newest, is
-turned away. Whoever owns it holds a lock around every call.
+A round is the time between two updates, so all closures that start in one round see the same values. It ends once `size` of them
+have offered their changes, which are then applied together. Later offers, computed from outdated values, are rejected. The owner
+holds a lock around every call.
 """
 
 from collections.abc import Hashable
@@ -10,13 +10,18 @@ from typing import Any
 
 
 class Rounds:
-    """One round after the other. size: offers that make an update. backups: how many more functions may begin in a round."""
+    """Runs one round after the other.
+
+    Args:
+        size: how many offers make an update.
+        backups: how many more closures may start in a round.
+    """
 
     def __init__(self, size: int, backups: int = 0):
         self._size = size
         self._backups = backups
         self._round = 0
-        self._running: dict[int, tuple[int, Hashable]] = {}  # closure -> (round in which it began, worker)
+        self._running: dict[int, tuple[int, Hashable]] = {}  # closure -> (round in which it started, worker)
         self._offers: dict[int, Any] = {}
         self._applying = False
         self.accepted = 0
@@ -29,20 +34,20 @@ class Rounds:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits to be applied."""
+        """Whether no offer waits to be applied."""
         return not self._offers
 
     def may_begin(self) -> bool:
-        """Whether another function may begin now."""
+        """Whether another closure may start now."""
         is_full = self._applying or len(self._offers) >= self._size
         return not is_full and len(self._offers) + self._num_running() < self._size + self._backups
 
     def begin(self, closure: int, worker: Hashable) -> None:
-        """`worker` begins a function; it reads the variables from now on."""
+        """Note that `worker` starts a closure, which reads the variables from now on."""
         self._running[closure] = self._round, worker
 
     def offer(self, closure: int, changes: Any) -> bool:
-        """A function ended with `changes`. False if it came too late for its round."""
+        """Offer the `changes` of a closure that ended. Returns False if it is too late for its round."""
         began, _ = self._running.pop(closure)
         if began != self._round or self._applying:
             self.dropped += 1
@@ -52,17 +57,17 @@ class Rounds:
         return True
 
     def leave(self, closure: int) -> None:
-        """A function ended without changes, or failed."""
+        """Note that a closure ended without changes, or failed."""
         self._running.pop(closure, None)
 
     def lose(self, worker: Hashable) -> None:
-        """A worker is gone, with what it was doing."""
+        """Forget a lost worker and what it was running."""
         self._running = {closure: entry for closure, entry in self._running.items() if entry[1] != worker}
 
     def close(self, *, last: bool) -> list[Any] | None:
-        """The offers to apply now, in the order of their functions; None as long as the round is not over.
+        """The offers to apply now, in the order of their closures; None while the round is not over.
 
-        last: no further functions will come, so fewer than `size` are enough. Call `applied` afterwards.
+        With `last`, no further closures will come, so fewer than `size` offers are enough. Call `applied` afterwards.
         """
         is_full = len(self._offers) >= self._size or (last and bool(self._offers) and not self._num_running())
         if self._applying or not is_full:
@@ -71,7 +76,7 @@ class Rounds:
         return [self._offers[closure] for closure in sorted(self._offers)]
 
     def applied(self) -> None:
-        """The update has been made: the next round begins."""
+        """Note that the update was made, and start the next round."""
         self._offers.clear()
         self._applying = False
         self._round += 1

@@ -17,7 +17,7 @@ class _WorkerCost:
 
 
 class Stats:
-    """Counts by worker. rounds: of a synchronous coordinator."""
+    """Counts what each worker did. `rounds` are those of a synchronous coordinator."""
 
     def __init__(self, rounds: Rounds | None = None) -> None:
         self._since = time.monotonic()
@@ -26,7 +26,7 @@ class Stats:
         self._num_mixed = 0
 
     def note(self, worker: int, seconds: float, pulled: int, pushed: int, is_mixed: bool = False) -> None:
-        """A worker ended a closure. is_mixed: some of its changes were made by an earlier call, whose worker was lost."""
+        """Note that a worker ended a closure. With `is_mixed`, an earlier attempt has made some of its changes."""
         self._num_mixed += is_mixed
         cost = self._workers.setdefault(worker, _WorkerCost())
         cost.closures += 1
@@ -35,7 +35,7 @@ class Stats:
         cost.pushed_bytes += pushed
 
     def summary(self, cluster: Any) -> dict[str, Any]:
-        """Everything, as plain numbers."""
+        """All counts, as plain numbers."""
         elapsed = max(time.monotonic() - self._since, 1e-9)
         total = sum(cost.closures for cost in self._workers.values())
         ledgers = [memory.ledger for memory in cluster.memories]

@@ -1,4 +1,4 @@
-"""Variables on servers: where each shard lies, how pushes are applied once, and how a process reads and writes them.
+"""Variables on servers: where each shard is, how each push is applied once, and how processes read and write variables.
 
-`_apply` applies a push, `_ledger` remembers it, `_store` holds the values, `_client` is the way of every other process to them.
+`_apply` applies a push, `_ledger` records it, `_store` holds the values, and all other processes reach them through `_client`.
 """

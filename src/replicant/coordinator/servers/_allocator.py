@@ -1,4 +1,4 @@
-"""Finds room for new variables in the servers' memories."""
+"""Allocates new variables in the servers' memories."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,20 +11,21 @@ from ._store import ServerMemory, VariableSpec
 
 
 class Allocator:
-    """Where the shards of all variables lie. Whoever owns it holds a lock around every call.
+    """Knows where the shards of all variables are. Its owner holds a lock around every call.
 
-    specs: of all variables, by their numbers.
+    Attributes:
+        specs: the specs of all variables, by number.
     """
 
     def __init__(self, memories: Sequence[ServerMemory]):
         self._memories = memories
-        self._ends = [pages(NBYTES)] * len(memories)  # of what is in use of each server's memory
+        self._ends = [pages(NBYTES)] * len(memories)  # the end of the used part of each server's memory
         self._counts = [0] * len(memories)
         self._round_robin = RoundRobin(len(memories))
         self.specs: list[VariableSpec] = []
 
     def place(self, name: str, value: Any, *, trainable: bool, servers: list[int] | None, cuts: Any) -> VariableSpec:
-        """Write a variable's first value to where it will lie. The arguments are those of ``Cluster.create``."""
+        """Allocate a variable and write its first value. The arguments are those of ``Cluster.create``."""
         rows = cuts or [(0, value.shape[0] if value.ndim else 0)]
         homes = servers or self._round_robin.deal(len(rows))
         shards = tuple(self._find_room(home, value, *cut) for home, cut in zip(homes, rows, strict=True))
@@ -39,7 +40,7 @@ class Allocator:
         shape = (end - first, *value.shape[1:]) if value.ndim else ()
         index, self._counts[server] = self._counts[server], self._counts[server] + 1
         if index >= MAX_SHARDS:
-            raise LostProcessError(f"Server {server} holds {MAX_SHARDS} shards, and that is as many as it can. Use more servers.")
+            raise LostProcessError(f"Server {server} already holds {MAX_SHARDS} shards, the most it can hold. Use more servers.")
         nbytes = value.dtype.itemsize
         for size in shape:
             nbytes *= size
@@ -49,5 +50,5 @@ class Allocator:
 
 
 def shards_on(server: int, specs: Iterable[VariableSpec]) -> list[tuple[Shard, str]]:
-    """The shards of variables that lie on one server, each with its dtype."""
+    """The shards of variables on one server, each with its dtype."""
     return [(shard, spec.dtype.name) for spec in specs for shard in spec.shards if shard.server == server]

@@ -1,4 +1,4 @@
-"""Applies pushes to one server's shards. No process, no socket: `Applier` is what a server does with its memory."""
+"""Applies pushes to one server's shards. `Applier` is all that a server does with its memory; it needs no process or socket."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from ._placing import Shard
 from ._push import Change, Operation, Push, num_bytes
 from ._store import ServerMemory, ShardView
 
-_CHUNK = 1 << 15  # elements that stay in the cache between two passes
+_CHUNK = 1 << 15  # elements; so many stay in the cache between two passes
 
 _DENSE: dict[str, Callable[..., Any]] = {
     "add": np.add,
@@ -24,16 +24,16 @@ _DENSE: dict[str, Callable[..., Any]] = {
 
 
 class Rule(Protocol):
-    """An optimizer as a server has it."""
+    """An optimizer on a server."""
 
     def slots(self, shard: int) -> list[int]:
-        """The shards of the optimizer's own variables that go with a shard."""
+        """The shards of the optimizer's own variables that belong to a shard."""
         ...
 
     def update(
         self, step: int, learning_rate: float, items: list[tuple[int, np.ndarray, list[np.ndarray]]], outs: list[list[np.ndarray]]
     ) -> None:
-        """For each (shard, gradient, [value, *slots]) write the new [value, *slots] to `outs`, which may be the old ones."""
+        """For each (shard, gradient, [value, *slots]), write the new [value, *slots] to `outs`, which may be the old arrays."""
         ...
 
 
@@ -46,17 +46,17 @@ class Applier:
         self._shards: dict[int, ShardView] = {}
         self.rules: dict[int, Rule] = {}
         self._low_water = 0  # closures with smaller numbers have ended
-        self._repeated: dict[int, int] = {}  # by closure that was applied in a later attempt: its last push
-        self._begun: tuple[int, Push] | None = None  # the push in progress, and the number of updates before it
+        self._repeated: dict[int, int] = {}  # closure -> its last push that a later attempt has applied
+        self._begun: tuple[int, Push] | None = None  # the number of updates before the push in progress, and that push
 
     def add_shard(self, shard: Shard, dtype: np.dtype) -> None:
-        """A new shard; its first value is there already."""
+        """Add a shard, whose first value is already in memory."""
         self._shards[shard.index] = self._memory.view(shard, dtype)
 
     def recover(self) -> None:
-        """Bring the memory to the state after some whole number of pushes: after a server was killed, or an update failed.
+        """Restore the state after some whole number of pushes, when a server was killed or an update failed.
 
-        All shards must be known.
+        All shards must have been added.
         """
         ledger = self._ledger
         nbytes = ledger.recover()
@@ -67,8 +67,8 @@ class Applier:
         self._end_push()
 
     def apply(self, push: Push, operations: list[Operation]) -> bool:
-        """Apply a push; False if it was applied before. Whatever is raised, the push then counts wholly or not at all."""
-        if self._begun is not None:  # what undid the last push was itself interrupted
+        """Apply a push. Returns False if it had already been applied. If this raises, the push counts wholly or not at all."""
+        if self._begun is not None:  # undoing the last push was itself interrupted
             self.recover()
         ledger = self._ledger
         if self._was_applied(push):
@@ -83,14 +83,14 @@ class Applier:
             staleness = max(0, ledger.updates - push.seen)
             _fence.fence()
             ledger.commit(update.flipped, push.name, push.low_water, staleness=staleness, nbytes=num_bytes(operations))
-        except BaseException:  # as if the server had been killed here, and another had taken its place
+        except BaseException:  # recover as if the server had been killed and replaced here
             self.recover()
             raise
         self._end_push()
         return True
 
     def _end_push(self) -> None:
-        """The push in progress, if any, counts now or was undone."""
+        """Note that the push in progress, if any, has been applied or undone."""
         if self._begun is not None:
             before, push = self._begun
             if push.attempt > 0 and self._ledger.updates > before:
@@ -98,10 +98,10 @@ class Applier:
             self._begun = None
 
     def _was_applied(self, push: Push) -> bool:
-        """Whether this push was applied before, by its worker or by another.
+        """Whether this push has already been applied, by its worker or another one.
 
-        What a dead worker had sent may be read only after its closure was repeated elsewhere, and after that worker's next push.
-        A successor of this server need not know of it: such a push is lost with the server it was sent to.
+        The push of a dead worker may be read after another worker has repeated its closure, and even after the latter's next push.
+        A successor of this server need not remember that, because such a push is lost with the server to which it was sent.
         """
         name = push.name
         if push.low_water > self._low_water:
@@ -113,7 +113,7 @@ class Applier:
 
 
 class _Update:
-    """One push in progress. flipped: the shards whose other buffers have new values."""
+    """One push in progress. `flipped` holds the shards whose new values are in their other buffers."""
 
     def __init__(self, shards: dict[int, ShardView], memory: ServerMemory, rules: dict[int, Rule]):
         self._shards = shards
@@ -159,7 +159,7 @@ class _Update:
         return self._rules[operation.rule].slots(shard) if operation.kind == "apply" else []
 
     def _buffers(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where to read the value from and write the next to."""
+        """The buffers to read the value from, and to write the next one to."""
         view = self._shards[shard]
         if shard in self.flipped:
             return view.other, view.other
@@ -171,7 +171,9 @@ class _Update:
     def _apply_gradients(self, operation: Operation) -> None:
         rule = self._rules.get(operation.rule)
         if rule is None:
-            raise ParameterServerError(f"This server does not know optimizer {operation.rule}.")
+            raise ParameterServerError(
+                f"This server does not know optimizer {operation.rule}. Make the optimizer in strategy.scope(), on the coordinator."
+            )
         items, outs, in_place = [], [], []
         for change in operation.changes:
             shards = [change.shard, *rule.slots(change.shard)]
@@ -191,7 +193,7 @@ class _Update:
 
 
 def write_rows(ledger: Ledger, shard: int, target: np.ndarray, rows: np.ndarray, new: np.ndarray) -> None:
-    """Change rows where they lie. Whoever reads the shard meanwhile sees that its count in ``in_place`` is odd, or has moved."""
+    """Change rows in place. A concurrent reader of the shard sees that its count in ``in_place`` is odd, or has changed."""
     in_place = ledger.in_place
     in_place[shard] |= 1
     _fence.fence()
@@ -201,7 +203,7 @@ def write_rows(ledger: Ledger, shard: int, target: np.ndarray, rows: np.ndarray,
 
 
 def subtract_scaled(new: np.ndarray, old: np.ndarray, gradient: np.ndarray, factor: float) -> None:
-    """``new = old - factor * gradient``, passing over the memory once."""
+    """Compute ``new = old - factor * gradient`` in one pass over the memory."""
     scale = new.dtype.type(-factor)
     if new.size <= _CHUNK:
         np.add(old, gradient * scale, out=new)
@@ -215,7 +217,7 @@ def subtract_scaled(new: np.ndarray, old: np.ndarray, gradient: np.ndarray, fact
 
 
 def _save_rows(memory: ServerMemory, items: list[tuple[int, np.ndarray, np.ndarray]]) -> int:
-    """Write (shard, rows, old values) to the server's second memory. Returns the number of bytes."""
+    """Write (shard, rows, old values) to the server's memory for saved rows. Returns the number of bytes."""
     head = np.array([len(items), *[x for shard, rows, _ in items for x in (shard, rows.size)]], np.int64)
     parts = [head.view(np.uint8)]
     for _, rows, old in items:

@@ -1,4 +1,4 @@
-"""How a process reads the servers' variables and pushes changes to them."""
+"""The client: how a process reads the servers' variables and pushes changes to them."""
 
 import contextlib
 import dataclasses
@@ -18,26 +18,26 @@ from ._ledger import PushName
 from ._push import Change, Operation, Outbox, Push, num_bytes, pack
 from ._store import ServerMemory, VariableSpec
 
-NO_CLOSURE = 1 << 62  # of what the coordinator changes by itself
-_ANSWER_SECONDS = 240.0  # a server may have to be replaced first, and a first push to a server compiles its update there
+NO_CLOSURE = 1 << 62  # stands for a closure in the coordinator's own changes
+_ANSWER_SECONDS = 240.0  # long enough to replace a server, or for its first push to compile the update
 
 
 @dataclasses.dataclass
 class Link:
-    """A way to one server. generation: how many times the server has been replaced."""
+    """The link to one server. `generation` is how many times that server has been replaced."""
 
     channel: Channel
     outbox: Outbox
     generation: int = 0
 
     def send(self, message: Any) -> None:
-        """Send what will be answered."""
+        """Send a message, which will be answered."""
         self.channel.send(message, seconds=_ANSWER_SECONDS)
 
     def settle(self, doing: str) -> None:
-        """Take in the answers that somebody stopped waiting for, since the next one is not for what is asked next.
+        """Receive answers that nobody waited for any more, so that the next answer belongs to the next message.
 
-        Nor may the outbox be written to before.
+        The outbox must not be written to before.
         """
         while self.channel.num_sent > self.channel.num_received:
             self.channel.receive(_ANSWER_SECONDS, doing)
@@ -45,10 +45,13 @@ class Link:
 
 @dataclasses.dataclass
 class Work:
-    """Whose pushes these are. closure: its number + 1; the coordinator's own have one that never ends.
+    """The closure that pushes.
 
-    done: so many pushes are an earlier attempt's, whatever they were of. applied, repeated: whether a push of this attempt was
-    applied, and whether one was left out because an earlier attempt's had been.
+    Attributes:
+        closure: its number + 1. The coordinator's own changes belong to a closure that never ends.
+        done: how many of its pushes an earlier attempt has already made.
+        applied: whether a push of this attempt was applied.
+        repeated: whether a push of this attempt was skipped because an earlier attempt had made it.
     """
 
     closure: int = NO_CLOSURE
@@ -61,14 +64,17 @@ class Work:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether some changes are of one attempt and some of another."""
+        """Whether its changes come from several attempts."""
         return self.applied and self.repeated
 
 
 class Client:
-    """One process's access to all servers. number: 0 is the coordinator.
+    """One process's access to all servers.
 
-    replaced: called with a server's number and the generation that failed; returns once there is a new link to it.
+    Args:
+        number: the client's number; 0 is the coordinator.
+        memories: the servers' memories.
+        replaced: is called with a lost server's number and generation, and returns once there is a link to its successor.
     """
 
     def __init__(self, number: int, memories: Sequence[ServerMemory], replaced: Callable[[int, int], None]):
@@ -77,8 +83,8 @@ class Client:
         self.links: list[Link] = []
         self.work = Work()
         self.lock = threading.RLock()
-        self.seen: list[int] | None = None  # each server's updates when the first value was read since the last push
-        self.holds = False  # changes are not pushed: `end` hands them over
+        self.seen: list[int] | None = None  # each server's number of updates at the first read since the last push
+        self.holds = False  # whether `end` returns changes instead of pushing them
         self.pulled_bytes = 0
         self.pushed_bytes = 0
         self.intent: Intent | None = None
@@ -88,22 +94,22 @@ class Client:
     # Reading
 
     def version(self, spec: VariableSpec) -> tuple[Any, ...]:
-        """Changes with every update of the variable."""
+        """A value that changes with every update of the variable."""
         return _store.version(spec, self.memories)
 
     def read(self, spec: VariableSpec, make: Callable[[tuple[int, ...], Any], np.ndarray] = aligned) -> np.ndarray:
-        """The variable's value, as a copy."""
+        """Copy the variable's value into an array that `make` returns for its shape and dtype."""
         self.note_read()
         self.pulled_bytes += spec.nbytes
         return _store.read(spec, self.memories, make)
 
     def view(self, spec: VariableSpec, position: int) -> Any:
-        """The buffers of one of a variable's shards, as they are."""
+        """The buffers of the shard at `position`, without a copy."""
         shard = spec.shards[position]
         return self.memories[shard.server].view(shard, spec.dtype)
 
     def note_read(self) -> None:
-        """Remember at which update of the servers this process looked."""
+        """Remember how many updates the servers had made at this read."""
         if self.seen is None:
             self.seen = [memory.ledger.updates for memory in self.memories]
 
@@ -119,7 +125,7 @@ class Client:
         share: str | None = None,
         **rule: Any,
     ) -> None:
-        """Note a change of a variable, to be pushed with the next `flush`."""
+        """Note a change of a variable, which the next `flush` pushes. The arguments are those of Operation and Change."""
         for server, part in split(spec, values, rows):
             self._add(server, kind, part if share is None else part._replace(share=share), rule)
 
@@ -132,20 +138,19 @@ class Client:
             operations.append(Operation(kind, [change], **rule))
 
     def flush(self) -> None:
-        """Push everything that has been noted, to all servers at once, and wait until it has been applied."""
+        """Push all noted changes, to all servers at once, and wait until they have been applied."""
         if not any(self._batch):
             return
         if self.holds:
             raise VariableError(
-                "A variable was read after another was changed in a function of a synchronous ClusterCoordinator. Changes are "
-                "made together with those of the other functions, when all have ended. Read first, or do both in one "
-                "replicant.function."
+                "A variable was read after another was changed, in a closure of a synchronous ClusterCoordinator. All closures of "
+                "a round make their changes together, when they have ended. Read first, or do both in one replicant.function."
             )
         with self.lock:
             self.push(self._taken())
 
     def end(self) -> list[list[Operation]] | None:
-        """A function has ended: push what it noted. If changes are held, return them instead, by server."""
+        """End a closure: push its changes. If changes are held, return them instead, by server."""
         if self.holds:
             return self._taken()
         self.flush()
@@ -176,18 +181,18 @@ class Client:
             work.repeated |= is_repeated and not all(answers)
 
     def finish(self, unfinished: Unfinished) -> None:
-        """Do to its end what an earlier attempt had begun to push; what this one would push in its place is left out."""
+        """Complete the push that an earlier attempt started. This attempt then skips the pushes that were already made."""
         if unfinished.batch is not None:
             self.work.sequence = unfinished.sequence - 1
             self.push([unfinished.batch.get(server, []) for server in range(len(self.memories))])
         self.work = dataclasses.replace(self.work, sequence=0, done=unfinished.sequence, applied=False, repeated=False)
 
     def drop(self) -> None:
-        """Forget what was noted and not pushed."""
+        """Forget noted changes that have not been pushed."""
         self._batch = [[] for _ in self.memories]
 
     def tell(self, message: Any, servers: Sequence[int] | None = None) -> None:
-        """Send a message to servers (all by default) and wait for the answers."""
+        """Send a message to servers, by default to all, and wait for the answers."""
         with self.lock:
             self._ask(
                 range(len(self.links)) if servers is None else servers,
@@ -196,10 +201,10 @@ class Client:
             )
 
     def _ask(self, servers: Sequence[int], make: Callable[[int, Link], Any], doing: str, *, is_push: bool = False) -> list[Any]:
-        asked = {server: self.links[server] for server in servers}  # while one is waited for, others may be replaced
+        asked = {server: self.links[server] for server in servers}  # others may be replaced while one is waited for
         messages = {}
         for server, link in asked.items():
-            with contextlib.suppress(Closed):  # noticed again below
+            with contextlib.suppress(Closed):  # raised again below
                 link.settle(doing)
             messages[server] = make(server, link)
         intent = self.intent if is_push else None
@@ -223,20 +228,20 @@ class Client:
         return answers
 
     def _answer(self, server: int, link: Link, make: Callable[[int, Link], Any], doing: str) -> Any:
-        """A server's answer; after the server was replaced, the new one's to the same message: it knows what was applied."""
+        """Wait for a server's answer. A successor gets the same message again, since it knows what was applied."""
         for _ in range(10):
             try:
                 return link.channel.receive(_ANSWER_SECONDS, doing)[0]
             except Closed:
                 self._replaced(server, link.generation)
-                self.work.attempt = max(1, self.work.attempt)  # the server shall look whether it has seen it
+                self.work.attempt = max(1, self.work.attempt)  # so that the successor checks whether it was applied
                 link = self.links[server]
                 with contextlib.suppress(Closed):
                     link.send(make(server, link))
         raise LostProcessError(f"Server {server} was lost 10 times while {doing}.")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all links and memories."""
         if self.intent is not None:
             self.intent.close()
         for link in self.links:
@@ -247,7 +252,7 @@ class Client:
 
 
 def split(spec: VariableSpec, values: np.ndarray, rows: np.ndarray | None) -> list[tuple[int, Change]]:
-    """A change of a variable as changes of its shards, each with its server."""
+    """Split a change of a variable into changes of its shards, each with its server."""
     if len(spec.shards) == 1:
         shard = spec.shards[0]
         return [(shard.server, Change(shard.index, values, rows))]

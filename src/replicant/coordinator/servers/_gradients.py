@@ -1,4 +1,4 @@
-"""Hands gradients to the servers, which apply an optimizer: now, or whenever the program that is being traced has run."""
+"""Pushes gradients to servers, which apply an optimizer: at once, or in a trace after each run of the program."""
 
 import functools
 from collections.abc import Sequence
@@ -8,16 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...variables._recorder import current_recorder
+from ._client import Client
 from ._push import combine_rows
 from ._refs import ServerRef, check_rows, notes_of, record_output
 from ._rows_gradient import RowsGradient
 
 
 class Part(NamedTuple):
-    """Gradients of one part of a loss.
+    """The gradients of one part of a loss.
 
-    grads: for each variable an array, a RowsGradient, or None. share: what the gradients, which are sums, are divided by once those
-    of several functions have been added up; None for nothing. weight: what this function adds to that divisor.
+    Attributes:
+        grads: for each variable an array, a RowsGradient, or None.
+        share: the name of the divisor of these gradients, which are sums. It is applied once those of all closures have been
+            added up. None: there is no divisor.
+        weight: what this closure adds to the divisor.
     """
 
     grads: Sequence[Any]
@@ -26,7 +30,7 @@ class Part(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is known of one gradient before its values are."""
+    """What is known about one gradient before its values are computed."""
 
     ref: ServerRef
     is_rows: bool
@@ -34,9 +38,14 @@ class _Known(NamedTuple):
 
 
 def push_gradients(iterations: ServerRef, step: Any, rate: Any, parts: Sequence[Part], refs: Sequence[ServerRef]) -> None:
-    """Have the optimizer that counts its steps in `iterations` applied, to the sum of the parts' gradients.
+    """Have the servers apply an optimizer to the sum of the parts' gradients.
 
-    step, rate: how many steps there were when the gradients were computed, and the learning rate for them. refs: the variables.
+    Args:
+        iterations: the variable in which the optimizer counts its steps.
+        step: its value when the gradients were computed.
+        rate: the learning rate.
+        parts: the gradients, for each of the variables.
+        refs: the variables.
     """
     shares = [part.share for part in parts if part.share is not None]
     outputs = [jnp.asarray(step), jnp.asarray(rate, jnp.float32)]
@@ -52,19 +61,11 @@ def push_gradients(iterations: ServerRef, step: Any, rate: Any, parts: Sequence[
     together = _Together(iterations, shares, known, len(outputs))
     recorder = current_recorder()
     if recorder is None:
-        client = iterations.site.client
-        client.flush()  # what is noted from here on is of this application
-        try:
-            for i, output in enumerate(outputs):
-                together.take(i, np.asarray(output))
-        except BaseException:
-            client.drop()
-            raise
-        client.flush()
+        _apply_now(iterations.site.client, together, outputs)
         return
     notes = notes_of(recorder)
     number, notes.num_outputs = notes.num_outputs, notes.num_outputs + 1
-    # Shapes too: a program for another number of rows has outputs of its own, and all of these go to one `together`.
+    # With the shapes: a program for another number of rows needs outputs of its own, all of which go to one `together`.
     names = (*shares, *[(ref.spec.number, is_rows, share) for ref, is_rows, share in known], *[(x.shape, x.dtype) for x in outputs])
     for i, output in enumerate(outputs):
         record_output(iterations, ("apply", number, names, i), output, functools.partial(together.take, i))
@@ -73,8 +74,19 @@ def push_gradients(iterations: ServerRef, step: Any, rate: Any, parts: Sequence[
         notes.pushed[ref] = "an optimizer was applied to it"
 
 
+def _apply_now(client: Client, together: "_Together", outputs: Sequence[Any]) -> None:
+    client.flush()  # so that everything noted from here on belongs to this application
+    try:
+        for i, output in enumerate(outputs):
+            together.take(i, np.asarray(output))
+    except BaseException:
+        client.drop()
+        raise
+    client.flush()
+
+
 class _Together:
-    """Collects what belongs to one application of an optimizer."""
+    """Collects the outputs of a program that belong to one application of an optimizer."""
 
     def __init__(self, iterations: ServerRef, shares: list[str], known: list[_Known], count: int):
         self._iterations = iterations
@@ -84,7 +96,7 @@ class _Together:
         self._arrays: dict[int, np.ndarray] = {}
 
     def take(self, index: int, array: np.ndarray) -> None:
-        """One of the outputs, in their order; with the last, everything is pushed. An interrupted run gives all of them anew."""
+        """Take one of the outputs, in order. The last one notes all changes. After an interrupted run, all of them come again."""
         self._arrays[index] = array
         if index < self._count - 1:
             return

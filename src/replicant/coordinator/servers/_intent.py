@@ -1,8 +1,8 @@
-"""What a worker is about to push, written down first where its coordinator can read it after the worker's death.
+"""What a worker is about to push, written to shared memory so that its coordinator can read it after the worker's death.
 
-A push goes to several servers, and a worker may die when one of them has it and another has not. Its function is called again by
-somebody else, who draws another batch. So that the servers do not have one batch here and another there, whoever repeats the
-function first finishes the push that was begun, of the batch of the first call, and leaves its own out.
+A push goes to several servers, and a worker may die when one of them has received it and another has not. Another worker then
+repeats the closure, with another batch. To keep the servers from applying different batches, it first finishes the push that was
+started, from the batch of the first attempt, and skips its own.
 """
 
 import pickle
@@ -16,16 +16,21 @@ _HEAD = 5 * 8
 
 
 class Unfinished(NamedTuple):
-    """How far the pushes of a function had come. sequence: of the last one. batch: its operations by server; None: it was whole."""
+    """How far a lost worker got with the pushes of a closure.
+
+    Attributes:
+        sequence: the number of its last push.
+        batch: that push's operations, by server; None if the push was complete.
+    """
 
     sequence: int
     batch: dict[int, list[Operation]] | None
 
 
 class Intent:
-    """One worker's page, over memory that its coordinator shares. It can be read whatever moment the worker is killed at.
+    """One worker's page, over memory shared with its coordinator. It is readable at whatever moment the worker is killed.
 
-    What has been begun is valid while its size is not 0, and else what has ended.
+    While its size is not 0, the started push is valid; otherwise the completed one is.
     """
 
     def __init__(self, memory: Memory):
@@ -38,16 +43,19 @@ class Intent:
         self._cells = self._bytes[:_HEAD].cast("Q")
 
     def begin(self, closure: int, sequence: int, pushes: dict[int, tuple[int, list[Any]]]) -> None:
-        """A push is about to be sent. pushes: by server, its generation and the packed operations, whose arrays are in outboxes."""
+        """Record a push that is about to be sent.
+
+        `pushes` holds each server's generation and the packed operations, whose arrays are in outboxes.
+        """
         data = pickle.dumps(pushes, protocol=5)
         if _HEAD + len(data) > len(self._bytes):
             self._look(pages(2 * (_HEAD + len(data))))
         self._bytes[_HEAD : _HEAD + len(data)] = data
         self._cells[_CLOSURE], self._cells[_SEQUENCE] = closure, sequence
-        self._cells[_SIZE] = len(data)  # from here on it counts
+        self._cells[_SIZE] = len(data)  # now it is valid
 
     def end(self) -> None:
-        """All servers have applied it."""
+        """Record that all servers have applied the push."""
         cells = self._cells
         cells[_ENDED_SEQUENCE] = 0
         cells[_ENDED_CLOSURE] = cells[_CLOSURE]
@@ -55,13 +63,13 @@ class Intent:
         self.drop()
 
     def drop(self) -> None:
-        """It has ended, or has failed."""
+        """Forget the push, which was applied or has failed."""
         self._cells[_SIZE] = 0
 
     def unfinished(self, closure: int, outboxes: dict[tuple[int, int], Memory]) -> Unfinished | None:
-        """After the worker's death: the last push of a closure; None if it had pushed nothing.
+        """After the worker's death: the last push of a closure; None if it pushed nothing.
 
-        outboxes: by server and generation.
+        `outboxes` are the worker's, by server and generation.
         """
         self._look(self._memory.nbytes)
         cells, batch = self._cells, {}
@@ -78,5 +86,5 @@ class Intent:
         return Unfinished(cells[_SEQUENCE], batch)
 
     def close(self) -> None:
-        """Give the file descriptor back."""
+        """Close the file descriptor."""
         self._memory.close()

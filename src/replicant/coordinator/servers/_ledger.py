@@ -1,17 +1,17 @@
-"""A server's books, in shared memory: which update each shard is at, and which pushes have been applied.
+"""A server's ledger, in shared memory: how many updates each shard has had, and which pushes have been applied.
 
-They outlive the server. Every update is written beside the old value (dense) or after the old rows were saved (rows), and counts
-from one store of a number on. So whatever moment a server is killed at, its successor finds the state after some whole number of
-pushes: none is lost and none is applied by half.
+The ledger outlives the server. A dense update is written beside the old value; an update of rows is written after the old rows
+were saved. Storing one number makes the update count. So whenever a server is killed, its successor finds the state after some
+whole number of pushes: none is lost, and none is applied in part.
 
-Order of one update, n the number of updates so far:
+The order of one update, with n updates before it:
 
-1. ``started`` of its shards + 1; new values go to each shard's other buffer; rows that change in place are saved, ``undo = n + 1``
-2. the list of shards and the push's name go to the journal, then ``journal = n + 1``: from here on the update counts
-3. ``done`` of its shards + 1, the push's name to the table of applied pushes, then ``updates = n + 1``
+1. Add 1 to ``started`` of its shards. Write new values to their other buffers. Save rows that change in place: ``undo = n + 1``.
+2. Write the list of shards and the push's name to the journal, then ``journal = n + 1``. From here on the update counts.
+3. Add 1 to ``done`` of its shards. Write the push's name to the table of applied pushes, then ``updates = n + 1``.
 
-A successor repeats step 3 if ``journal > updates``, and otherwise puts saved rows back if ``undo > updates``. So does the server
-itself when an update raises, whatever it raises: what failed is as if it had never begun.
+A successor repeats step 3 if ``journal > updates``; otherwise it restores the saved rows if ``undo > updates``. The server itself
+does the same when an update raises, so a failed update leaves no trace.
 """
 
 from collections.abc import Sequence
@@ -48,10 +48,12 @@ NBYTES = _BOOKS.itemsize
 
 
 class PushName(NamedTuple):
-    """What makes a push one of its kind: the closure and the number of the push in it, whichever worker and attempt sends it.
+    """Names a push. Closure and sequence identify it, whichever worker and attempt sends it.
 
-    client: which process sent it, 0 for the coordinator. closure: its number + 1.
-    sequence: 1, 2, ... within the closure.
+    Attributes:
+        client: the process that sent it; 0 is the coordinator.
+        closure: the closure's number + 1.
+        sequence: 1, 2, ... within the closure.
     """
 
     client: int
@@ -59,15 +61,15 @@ class PushName(NamedTuple):
     sequence: int
 
 
-_AT = {name: offset // 8 for name, (_, offset, *_) in (_BOOKS.fields or {}).items()}  # the number of a field's first cell
+_AT = {name: offset // 8 for name, (_, offset, *_) in (_BOOKS.fields or {}).items()}  # the index of a field's first cell
 _UPDATES, _JOURNAL, _UNDO, _PUSH, _SHARDS = (_AT[name] for name in ("updates", "journal", "undo", "journal_push", "journal_shards"))
 _DONE, _STARTED, _APPLIED = (_AT[name] for name in ("done", "started", "applied"))
 
 
 class Ledger:
-    """The books of one server, over `memory` of NBYTES. Servers write them; everybody reads them.
+    """The ledger of one server, over `memory` of NBYTES. Its server writes it; all processes read it.
 
-    All is in cells of 8 bytes, read and written one by one: a step does so some dozens of times, and NumPy takes longer.
+    It consists of cells of 8 bytes, which are read and written one by one. A step does this dozens of times, and NumPy is slower.
     """
 
     def __init__(self, memory: np.ndarray):
@@ -87,30 +89,30 @@ class Ledger:
 
     @property
     def duplicates(self) -> int:
-        """How many pushes were left out because they had been applied before."""
+        """How many pushes were skipped because they had already been applied."""
         return self._cells[_AT["duplicates"]]
 
     @property
     def pushed_bytes(self) -> int:
-        """Bytes of all pushes."""
+        """The number of bytes in all pushes."""
         return self._cells[_AT["pushed_bytes"]]
 
     def has_applied(self, push: PushName) -> bool:
-        """Whether a push of this closure and number was applied, whoever sent it."""
+        """Whether a push of this closure and sequence was applied, whichever client sent it."""
         table = self._applied
         return bool(np.any((table[:, 1] == push.closure) & (table[:, 2] >= push.sequence)))
 
     def count_duplicate(self) -> None:
-        """Note that a push was left out."""
+        """Count a push that was skipped."""
         self._cells[_AT["duplicates"]] += 1
 
     def note_undo(self, nbytes: int) -> None:
-        """The rows that are about to change have been saved, in `nbytes`."""
+        """Note that the rows about to change have been saved, in `nbytes`."""
         self._cells[_AT["undo_bytes"]] = nbytes
         self._cells[_UNDO] = self.updates + 1
 
     def commit(self, shards: Sequence[int], push: PushName, low_water: int, *, staleness: int = 0, nbytes: int = 0) -> None:
-        """The new values of `shards` are complete: from now on they count."""
+        """Make the new values of `shards`, which are complete, count from now on."""
         cells = self._cells
         for i, shard in enumerate(shards, _SHARDS):
             cells[i] = shard
@@ -134,7 +136,7 @@ class Ledger:
         cells[_UPDATES] = cells[_JOURNAL]
 
     def _row(self, client: int, low_water: int) -> int:
-        """The client's row in the table of applied pushes: its own, or one whose closure has ended for good."""
+        """The client's row in the table of applied pushes: its own, or that of a closure which has ended for good."""
         known = self._rows.get(client)
         if known is not None and self._cells[_APPLIED + 3 * known] == client:
             return known
@@ -143,14 +145,14 @@ class Ledger:
             own = np.flatnonzero(self._applied[:, 1] < low_water + 1)
         if not own.size:
             raise ParameterServerError(
-                f"A server remembers the last push of {MAX_CLIENTS} workers, and all of their closures are still unfinished. "
-                "More workers than that were lost while the same closures ran: call join() now and then."
+                f"A server remembers the last push of {MAX_CLIENTS} workers, and all of their closures are still unfinished, since "
+                "more workers than that were lost while these closures ran. Call join() now and then."
             )
         self._rows[client] = int(own[0])
         return int(own[0])
 
     def recover(self) -> int:
-        """After an update did not come to its end: finish it if it counts. Returns how many bytes of saved rows must be put back.
+        """Finish an interrupted update if it counts. Returns how many bytes of saved rows must be restored.
 
         Call `settle` once they are.
         """
@@ -163,8 +165,8 @@ class Ledger:
         return restore
 
     def settle(self) -> None:
-        """After rows were put back: what was saved of them counts no more, and nobody is writing in place."""
-        self._cells[_UNDO] = 0  # else, were the server killed while it saves the next rows, those would be put back by halves
+        """After the rows were restored: discard the saved ones, and note that nothing is being written in place."""
+        self._cells[_UNDO] = 0  # otherwise a server killed while saving the next rows would have some of them restored
         for shard, count in enumerate(self.in_place):
             if count & 1:
                 self.in_place[shard] = count + 1

@@ -1,4 +1,4 @@
-"""An optimizer's compiled update of shards, or of some of their rows: called for few different numbers of rows."""
+"""Calls an optimizer's compiled update of shards, or of some rows, with few different numbers of rows."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +12,13 @@ def update_padded(
     items: Sequence[tuple[int, np.ndarray, list[np.ndarray]]],
     outs: Sequence[Sequence[np.ndarray]],
 ) -> None:
-    """What ``Rule.update`` does.
+    """Implement ``Rule.update`` with a compiled program.
 
     Args:
-        program: makes the new values of gradients and old values, both of which have zeros after their rows.
-        shape_of: the shape of a shard, by its index.
-        items: for each shard its index, the gradient, and the old values.
-        outs: where the new values are written.
+        program: computes new values from gradients and old values, both of which are padded with rows of zeros.
+        shape_of: returns the shape of a shard, given its index.
+        items: for each shard, its index, the gradient and the old values.
+        outs: the arrays that receive the new values.
     """
     sizes = [_num_computed(gradient.shape, shape_of(shard)) for shard, gradient, _ in items]
     gradients = [_pad(gradient, size) for (_, gradient, _), size in zip(items, sizes, strict=True)]
@@ -29,12 +29,12 @@ def update_padded(
 
 
 def _num_computed(shape: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
-    """How many rows are computed for a gradient of some rows of a shard; None for the whole shard."""
+    """To how many rows a gradient of some rows of a shard is padded; None for the whole shard."""
     return None if shape == whole else 1 << (shape[0] - 1).bit_length()
 
 
 def _pad(array: np.ndarray, size: int | None) -> np.ndarray:
-    """Rows filled up with zeros to `size`. None: as it is."""
+    """Pad an array with rows of zeros to `size` rows; None leaves it unchanged."""
     if size is None or size == array.shape[0]:
         return array
     return np.concatenate([array, np.zeros((size - array.shape[0], *array.shape[1:]), array.dtype)])

@@ -5,7 +5,7 @@ import itertools
 
 
 def cut_rows(num_rows: int, num_shards: int) -> list[tuple[int, int]]:
-    """The rows of each shard, as (first, end): ``num_rows // num_shards`` each, and one more for the first ones.
+    """The rows of each shard, as (first, end): ``num_rows // num_shards`` each, and one more in the first shards.
 
     >>> cut_rows(7, 3)
     [(0, 3), (3, 5), (5, 7)]
@@ -19,8 +19,13 @@ def cut_rows(num_rows: int, num_shards: int) -> list[tuple[int, int]]:
 class Shard:
     """Some rows of a variable on one server.
 
-    server: its number. index: which of the server's shards it is. offset: where its two buffers begin in the server's memory.
-    first, end: its rows, for a variable with axes. shape: its own.
+    Attributes:
+        server: the server's number.
+        index: its number among the server's shards.
+        offset: where its two buffers start in the server's memory, in bytes.
+        first: its first row, if the variable has axes.
+        end: the row after its last one.
+        shape: the shard's shape.
     """
 
     server: int
@@ -32,7 +37,7 @@ class Shard:
 
 
 class RoundRobin:
-    """Deals shards to servers in turn, with one counter for all variables. Semantics: tf.distribute's ParameterServerStrategy."""
+    """Deals shards to servers in turn, with one counter for all variables, as tf.distribute's ParameterServerStrategy does."""
 
     def __init__(self, num_servers: int):
         self._num_servers = num_servers

@@ -1,4 +1,4 @@
-"""A push: changes of variables on one server that count together, and once. Large arrays travel in shared memory."""
+"""A push: changes of variables on one server that are applied together, and once. Large arrays travel in shared memory."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ _MAX_VIEWS = 256
 
 
 class PackedArray(NamedTuple):
-    """An array in a push: its bytes, or where they begin in the sender's outbox."""
+    """An array in a push: its bytes, or where they start in the sender's outbox."""
 
     place: bytes | int
     dtype: str
@@ -24,10 +24,12 @@ class PackedArray(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One shard's part.
+    """The change of one shard.
 
-    shard: its index. rows: which rows, no two alike; None for all. share: of changes that are made together with those of other
-    functions, the name of what their sum is divided by (see ``scheduling._merge``); a server never sees it.
+    Attributes:
+        rows: the rows to change, each once; None for all.
+        share: the name of the divisor of this change, once it has been summed with those of other closures (see
+            ``scheduling._merge``). Servers never see it.
     """
 
     shard: int
@@ -39,9 +41,12 @@ class Change(NamedTuple):
 class Operation(NamedTuple):
     """Changes of one kind.
 
-    kind: "assign", "add", "multiply", "divide", "max", "min", or "apply" for gradients. rule: of an "apply", the number of the
-    optimizer. step, learning_rate: what the worker saw when it computed the gradients. shares: what this function contributes to
-    the divisors that its changes name.
+    Attributes:
+        kind: "assign", "add", "multiply", "divide", "max", "min", or "apply" for gradients.
+        rule: the number of the optimizer that applies the gradients or counts this step; -1 without one.
+        step: the optimizer's step when the gradients were computed.
+        learning_rate: the learning rate at that step.
+        shares: what this closure adds to the divisors that its changes name.
     """
 
     kind: str
@@ -54,7 +59,7 @@ class Operation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Push:
-    """What is sent. seen: how many updates the server had made when the values were read."""
+    """A push as it is sent. `seen` is how many updates the server had made when the push's values were read."""
 
     name: PushName
     attempt: int
@@ -63,7 +68,7 @@ class Push:
     outbox_bytes: int
     operations: list[Any]
 
-    def __reduce__(self) -> Any:  # several times as fast as what dataclasses have
+    def __reduce__(self) -> Any:  # several times faster than the default for dataclasses
         return _push, (*self.name, self.attempt, self.low_water, self.seen, self.outbox_bytes, self.operations)
 
 
@@ -78,21 +83,21 @@ class Outbox:
         self.memory = memory
         self._bytes = np.empty(0, np.uint8)
         self._used = 0
-        self._views: dict[PackedArray, np.ndarray] = {}  # of arrays at places where some were before: mostly the same each time
+        self._views: dict[PackedArray, np.ndarray] = {}  # reused, since most pushes have the same arrays at the same places
 
     @property
     def nbytes(self) -> int:
-        """How much memory is in use by anybody."""
+        """How much of the memory this process has looked at."""
         return self._bytes.nbytes
 
     def see(self, nbytes: int) -> None:
-        """Look at the first `nbytes`, which the sender has made."""
+        """Map the first `nbytes`, to which the sender has grown the memory."""
         if nbytes > self._bytes.nbytes:
             self._bytes = self.memory.view(0, nbytes)
             self._views.clear()
 
     def reserve(self, arrays: list[np.ndarray]) -> None:
-        """Make room for these arrays and forget what was there: the last push has been applied."""
+        """Make room for these arrays, over those of the last push, which has been applied."""
         self._used = 0
         need = sum(_whole(a.nbytes) for a in arrays if a.nbytes > _INLINE_BYTES)
         if need > self._bytes.nbytes:
@@ -101,7 +106,7 @@ class Outbox:
             self.see(size)
 
     def pack(self, array: np.ndarray) -> PackedArray:
-        """Put an array in."""
+        """Pack an array: a small one into the message, a large one into the outbox."""
         if array.nbytes <= _INLINE_BYTES:
             return PackedArray(array.tobytes(), _name(array.dtype), array.shape)
         packed = PackedArray(self._used, _name(array.dtype), array.shape)
@@ -110,7 +115,7 @@ class Outbox:
         return packed
 
     def unpack(self, packed: PackedArray) -> np.ndarray:
-        """The array: large ones lie in the outbox."""
+        """The packed array, without a copy."""
         place, name, shape = packed
         if isinstance(place, bytes):
             return np.frombuffer(place, name).reshape(shape)
@@ -131,12 +136,12 @@ def _name(dtype: np.dtype) -> str:
 
 
 def _whole(nbytes: int) -> int:
-    """`nbytes` rounded up to where the next array may begin."""
+    """Round `nbytes` up to where the next array may start."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def pack(operations: list[Operation], outbox: Outbox) -> list[Any]:
-    """The operations with their arrays in the outbox, as plain tuples: those are pickled several times as fast."""
+    """Pack operations into plain tuples, which pickle several times faster, with their arrays in the outbox."""
     outbox.reserve([x for op in operations for c in op.changes for x in (c.values, c.rows) if x is not None])
     put = outbox.pack
     return [
@@ -152,7 +157,7 @@ def pack(operations: list[Operation], outbox: Outbox) -> list[Any]:
 
 
 def unpack(packed: list[Any], outbox: Outbox) -> list[Operation]:
-    """The inverse of `pack`, without a copy."""
+    """Unpack what `pack` returned, without a copy."""
     get = outbox.unpack
     return [
         Operation(kind, [Change(shard, get(values), None if rows is None else get(rows)) for shard, values, rows in changes], *rest)
@@ -161,12 +166,12 @@ def unpack(packed: list[Any], outbox: Outbox) -> list[Operation]:
 
 
 def num_bytes(operations: list[Operation]) -> int:
-    """Bytes of all arrays."""
+    """The number of bytes in all arrays."""
     return sum(c.values.nbytes + (0 if c.rows is None else c.rows.nbytes) for op in operations for c in op.changes)
 
 
 def combine_rows(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each row once, in order, with the sum of its values.
+    """Sort rows, and add up the values of repeated ones.
 
     >>> combine_rows(np.array([5, 2, 5]), np.array([[1.0], [2.0], [3.0]]))
     (array([2, 5]), array([[2.],

@@ -1,7 +1,7 @@
-"""A server's variable as compiled programs see it: read from shared memory before, its changes pushed after.
+"""A server variable as compiled programs see it: it is read from shared memory before a run, and its changes are pushed afterwards.
 
-A program cannot add to a variable that lies elsewhere. It computes what is to be added, as an output; a `ChangeRef` takes that
-output from the program and makes a push of it.
+A program cannot add to a variable in another process. It returns what to add as an output, and a `ChangeRef` turns that output into
+a push.
 """
 
 import functools
@@ -26,7 +26,7 @@ from ._rows_gradient import RowsGradient
 from ._site import Site
 from ._store import VariableSpec
 
-_REFERENCES = 3  # to a buffer that nothing but its pool holds, seen from inside `getrefcount`
+_REFERENCES = 3  # what `getrefcount` returns for a buffer that only its pool holds
 
 
 class ServerRef(Ref):
@@ -45,7 +45,7 @@ class ServerRef(Ref):
         self._read: tuple[Any, np.ndarray] | None = None
         self._pool: list[np.ndarray] = []
         self.changes: dict[Any, ChangeRef] = {}
-        self.tables: list[Ref] | None = None  # its shards, for programs that look rows up
+        self.tables: list[Ref] | None = None  # its shards, for programs that look up rows
 
     @property
     def trainable(self) -> bool:  # type: ignore[override]  # Keras lets users freeze a variable at any time
@@ -78,7 +78,7 @@ class ServerRef(Ref):
         self.site.client.change(self.spec, "assign", np.asarray(raw))
 
     def take_back(self) -> None:
-        self.site.client.drop()  # `load` has pushed what was noted before
+        self.site.client.drop()  # drops this run's changes only: `load` has pushed earlier ones
 
     def gradient(self, parts: Sequence[tuple[Any, Any]]) -> Any:
         recorder = current_recorder()
@@ -95,7 +95,7 @@ class ServerRef(Ref):
         return super().gradient([*dense, (None, found.to_dense(self.shape[0]))]) if dense else found
 
     def _buffer(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Memory that no program and no result looks at any more."""
+        """A buffer that no program and no result uses any more."""
         for buffer in self._pool:
             if sys.getrefcount(buffer) <= _REFERENCES:
                 return buffer
@@ -104,7 +104,7 @@ class ServerRef(Ref):
 
 
 class ChangeRef(Ref):
-    """An output of a program that becomes a push. take: is given the array after every run of the program."""
+    """An output of a program that becomes a push. `take` is called with the array after each run of the program."""
 
     elsewhere = True
 
@@ -121,22 +121,24 @@ class ChangeRef(Ref):
         return jnp.zeros(self.shape, self.dtype), False
 
     def load(self, placement: Placement, *, donated: bool) -> jax.Array:
-        self._client.flush()  # what was pushed from `spare` has left
+        self._client.flush()  # so that no push still needs `spare`
         spare, self._spare = self._spare, None
         return jnp.zeros(self.shape, self.dtype) if spare is None or spare.is_deleted() else spare
 
     def store(self, raw: jax.Array, placement: Placement) -> None:
         self._take(np.asarray(raw))
-        self._spare = raw  # the next run may write over it
+        self._spare = raw  # the next run may overwrite it
 
     def take_back(self) -> None:
-        self._client.drop()  # `load` has pushed what was noted before
+        self._client.drop()  # drops this run's changes only: `load` has pushed earlier ones
 
 
 class Notes:
-    """What has been noted in one trace.
+    """Notes about one trace.
 
-    pushed: variables whose next value only the servers know, and why. lookups: (rows, their numbers).
+    Attributes:
+        pushed: variables whose next value only the servers know, and why.
+        lookups: the rows that were looked up, with their ids.
     """
 
     def __init__(self) -> None:
@@ -154,18 +156,18 @@ def notes_of(recorder: Recorder) -> Notes:
 
 
 def check_readable(ref: Ref) -> None:
-    """Raise if the servers have yet to compute what a read here would have to give."""
+    """Raise VariableError if only the servers will know the value that a read should return here."""
     recorder = current_recorder()
     what = None if recorder is None else notes_of(recorder).pushed.get(ref)
     if what is not None:
         raise VariableError(
             f"Variable {ref.name!r} was read after {what} in the same compiled function. The servers compute its next value "
-            "when the function has ended, so it is not known here. Read it before, or in the next scheduled function."
+            "when the function has ended, so it is not known yet. Read it earlier, or in the next scheduled function."
         )
 
 
 def record_output(owner: ServerRef, key: Any, value: jax.Array, take: Callable[[np.ndarray], None]) -> None:
-    """In a trace: hand `value` out of the program, to `take`. `key` tells the outputs of one variable apart."""
+    """In a trace: make `value` an output of the program, passed to `take`. `key` identifies it among the variable's outputs."""
     recorder = current_recorder()
     assert recorder is not None
     value = jnp.asarray(value)
@@ -176,7 +178,17 @@ def record_output(owner: ServerRef, key: Any, value: jax.Array, take: Callable[[
 
 
 def change(ref: ServerRef, kind: str, operand: Any, view: Callable[[Any], Any]) -> Any:
-    """Change a whole variable here and now: in a trace, or eagerly. view: the new value from the old. Returns the new value."""
+    """Change a whole variable, in a trace or eagerly.
+
+    Args:
+        ref: the variable.
+        kind: the kind of change, as in Operation.
+        operand: its operand.
+        view: computes the new value from the old one.
+
+    Returns:
+        The new value.
+    """
     recorder, client = current_recorder(), ref.site.client
     if recorder is None:
         client.change(ref.spec, kind, np.asarray(operand, ref.dtype))
@@ -191,12 +203,12 @@ def change(ref: ServerRef, kind: str, operand: Any, view: Callable[[Any], Any]) 
     if output is not None and output in recorder.written:
         total = recorder.read(output) + total
     record_output(ref, kind, total, lambda value: client.change(ref.spec, kind, value))
-    recorder.replace(ref, new)  # what follows in the function sees it
+    recorder.replace(ref, new)  # so that the rest of the function sees it
     return new
 
 
 def change_rows(ref: ServerRef, kind: str, rows: Any, values: Any, *, negative: bool = False) -> None:
-    """Change some rows of a variable, each as often as it is named."""
+    """Change some rows of a variable. A repeated row changes repeatedly."""
     rows, values = jnp.asarray(rows), jnp.asarray(values).astype(ref.dtype)
     values = jnp.broadcast_to(-values if negative else values, (*rows.shape, *ref.shape[1:]))
     recorder = current_recorder()
@@ -213,14 +225,14 @@ def change_rows(ref: ServerRef, kind: str, rows: Any, values: Any, *, negative: 
         if part == "values":
             push_rows(ref, kind, taken["rows"], array)
 
-    key = kind, number, rows.shape, rows.dtype  # of both: what one `taken` gets is of one program
+    key = kind, number, rows.shape, rows.dtype  # for both outputs, so that one `taken` gets those of one program
     record_output(ref, ("rows", *key), rows, functools.partial(take, "rows"))
     record_output(ref, ("values", *key), values, functools.partial(take, "values"))
     notes.pushed[ref] = f"its rows were changed ({kind})"
 
 
 def push_rows(ref: ServerRef, kind: str, rows: np.ndarray, values: np.ndarray) -> None:
-    """Note a change of rows, as many pushes as it takes for each row to be in each only once."""
+    """Note a change of rows, in as many parts as it takes to have each row only once in a part."""
     rows, values = check_rows(ref, rows.reshape(-1)), values.reshape(-1, *ref.shape[1:])
     client = ref.site.client
     if kind == "add":
@@ -236,9 +248,9 @@ def push_rows(ref: ServerRef, kind: str, rows: np.ndarray, values: np.ndarray) -
 
 
 def check_rows(ref: ServerRef, rows: np.ndarray) -> np.ndarray:
-    """`rows` as int64, all of them rows of the variable."""
+    """`rows` as int64. Raises VariableError if one is out of range."""
     rows = rows.astype(np.int64)
     bad = rows[(rows < 0) | (rows >= ref.shape[0])]
     if bad.size:
-        raise VariableError(f"Variable {ref.name!r} has rows 0 to {ref.shape[0] - 1}; row {int(bad[0])} was asked for.")
+        raise VariableError(f"Variable {ref.name!r} has rows 0 to {ref.shape[0] - 1}, but row {int(bad[0])} was requested.")
     return rows

@@ -1,4 +1,4 @@
-"""A parameter server: waits for pushes, applies them one after the other, answers each."""
+"""A parameter server: waits for pushes, applies them one after the other, and answers each."""
 
 import pickle
 import select
@@ -17,7 +17,7 @@ from ._store import ServerMemory
 
 
 class Server:
-    """One server's loop. control: to the coordinator; the server ends when that end is gone."""
+    """One server's loop. The server ends when the coordinator's end of `control` closes."""
 
     def __init__(self, number: int, memory: ServerMemory, control: Channel):
         self._number = number
@@ -80,7 +80,7 @@ class Server:
             outbox.memory.close()
 
     def _reply(self, message: Any, outbox: Outbox) -> bool | bytes:
-        """True or False (applied before), or an error."""
+        """The answer: True, False for a push that had already been applied, or a packed error."""
         try:
             if isinstance(message, Push):
                 outbox.see(message.outbox_bytes)
@@ -90,7 +90,7 @@ class Server:
                 self._add_shards(rest[0])
             elif what == "rule":
                 self._add_rule(*rest)
-        except Exception as error:  # noqa: BLE001 - whatever an optimizer raises is for whoever pushed
+        except Exception as error:  # noqa: BLE001 - the sender gets whatever an optimizer raises
             return pack_error(error, f"server {self._number}")
         return True
 

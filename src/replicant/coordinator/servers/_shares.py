@@ -1,8 +1,8 @@
-"""A loss in parts, each a mean of which several functions have a share: what a function has to say for the whole to be exact.
+"""Splits a loss into parts by their divisor, so that several closures can share an exact mean.
 
-A mean over the rows of several functions is no mean of their means. So each function gives sums, and what they are to be divided by
-once those of all functions are known: its rows, its valid tokens where there is a mask, its weights. What Keras divides by is noted
-where it does so.
+A mean over the rows of several closures is not the mean of their means. So each closure returns sums, and its contribution to what
+these are divided by once all closures are known: its rows, its valid tokens if there is a mask, or its sample weights. The divisors
+are noted where Keras divides by them.
 """
 
 import threading
@@ -15,11 +15,17 @@ import jax.numpy as jnp
 from ._refs import ServerRef
 from ._sums import put, taken, unchanged
 
-ROWS, SUM = "rows", "sum"  # divided by the number of rows, as penalties on weights are in effect; divided by nothing
+ROWS, SUM = "rows", "sum"  # divided by the number of rows (so are penalties on weights, in effect); not divided
 
 
 class LossPart(NamedTuple):
-    """Some terms of a loss. share: the name of their divisor. weight: this function's. value: their sum, divided by it."""
+    """The terms of a loss with one divisor.
+
+    Attributes:
+        share: the name of the divisor.
+        weight: this closure's contribution to it.
+        value: the sum of the terms, divided by `weight`.
+    """
 
     share: str
     weight: Any
@@ -27,7 +33,7 @@ class LossPart(NamedTuple):
 
 
 class _Reductions:
-    """What Keras's losses have been divided by, in their order. keep: the divisor of the terms that count; None for all."""
+    """Collects what Keras's losses are divided by, in order. Only terms with the divisor `keep` count; None keeps all."""
 
     def __init__(self, keep: str | None):
         self._keep = keep
@@ -64,7 +70,7 @@ _here = _Here()
 def reduced(
     original: Callable[..., Any], values: Any, sample_weight: Any = None, mask: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """In the place of Keras's function of all losses that weighs and reduces the values of single elements."""
+    """Wraps the function with which all Keras losses weight and reduce the values of single elements."""
     value = original(values, sample_weight, mask, *args, **kwargs)
     if _here.reductions is None:
         return value
@@ -84,10 +90,14 @@ def _noting(keep: str | None) -> Iterator[_Reductions]:
 def loss_parts(
     compute: Callable[[], Any], num_rows: int, metrics: Sequence[ServerRef], *, has_penalties: bool
 ) -> Iterator[LossPart]:
-    """The parts of the loss that `compute` gives, whose sum it is: one, unless its terms are divided by different things.
+    """Split the loss that `compute` returns into parts whose sum it is, one for each divisor of its terms.
 
-    metrics: what is being summed (see ``_sums``) and `compute` adds to: each part comes with what it adds. has_penalties: whether
-    there may be terms that are no loss function's.
+    Args:
+        compute: computes the loss.
+        num_rows: the number of rows in the batch.
+        metrics: variables that `compute` adds to and that are being summed (see ``_sums``). When a part is yielded, they hold what
+            that part adds.
+        has_penalties: whether the loss may have terms that come from no loss function.
     """
     before = taken(metrics)
     with _noting(None) as noted:

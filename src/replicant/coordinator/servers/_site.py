@@ -1,4 +1,4 @@
-"""What one process of a cluster has: its way to the servers, and its own objects for the cluster's variables and iterators."""
+"""A site: one process's client of the servers, and its own objects for the cluster's variables and iterators."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,10 +11,14 @@ from ._store import VariableSpec
 
 
 class Site:
-    """One process, or one thread that plays a process.
+    """The state of one process, or of one thread that stands in for a process.
 
-    prepare: called with an optimizer's number and the numbers of the variables that it is about to be applied to; returns once
-    every server knows it. optimizers: on the coordinator, by number, what does so: it is given the cluster and these variables.
+    Args:
+        prepare: is called with an optimizer's number and the numbers of the variables to which it will be applied, and returns
+            once every server knows the optimizer.
+
+    Attributes:
+        optimizers: on the coordinator, by number, functions of the cluster and the variables that send the optimizer to servers.
     """
 
     def __init__(self, client: Client, prepare: Callable[[int, list[int]], None], *, is_coordinator: bool = False):
@@ -25,17 +29,17 @@ class Site:
         self.variables: dict[int, Any] = {}
         self.optimizers: dict[int, Callable[[Any, list[int]], None]] = {}
         self.resources: dict[int, Any] = {}
-        self.parcels: dict[int, bytes] = {}  # that have arrived and have not been opened
+        self.parcels: dict[int, bytes] = {}  # those not used yet
         self.prepared: dict[int, frozenset[int]] = {}
 
     def variable(self, spec: VariableSpec, make: Callable[[], Any]) -> Any:
-        """This process's object for a variable."""
+        """This process's object for a variable, which `make` makes if there is none."""
         if spec.number not in self.variables:
             self.variables[spec.number] = make()
         return self.variables[spec.number]
 
     def drop(self, number: int) -> None:
-        """Forget a parcel that nobody names any more."""
+        """Forget a parcel that nothing refers to any more."""
         self.parcels.pop(number, None)
         self.resources.pop(number, None)
 
@@ -54,9 +58,12 @@ _here = _Here()
 
 
 def current_site() -> Site:
-    """The site of a worker's thread, or of the coordinator while it unpickles."""
+    """The site of this thread: of a worker, or of the coordinator while it unpickles. Raises ContextError elsewhere."""
     if _here.site is None:
-        raise ContextError("This needs a worker of a ParameterServerStrategy, and runs somewhere else.")
+        raise ContextError(
+            "This object exists on the workers of a ParameterServerStrategy only, and was used elsewhere. Use it in a scheduled "
+            "function."
+        )
     return _here.site
 
 
@@ -67,7 +74,7 @@ def in_worker() -> bool:
 
 @contextmanager
 def at(site: Site) -> Iterator[None]:
-    """Make `site` this thread's."""
+    """Make `site` the site of this thread."""
     before, _here.site = _here.site, site
     try:
         yield

@@ -1,4 +1,4 @@
-"""Where the servers' variables lie: two buffers for each shard, in memory that its server writes and everybody reads."""
+"""The memory of the servers' variables: two buffers for each shard, which its server writes and all processes read."""
 
 import dataclasses
 import functools
@@ -15,13 +15,13 @@ from ..wire._memory import Memory, pages
 from ._ledger import NBYTES, Ledger
 from ._placing import Shard
 
-_READ_SECONDS = 240.0  # that a reader waits for a moment without writes; a server may have to be replaced first
-_PATIENT_TRIES = 100  # before it pauses between tries
+_READ_SECONDS = 240.0  # how long a reader waits for a moment without writes; enough to replace a server
+_PATIENT_TRIES = 100  # tries without a pause
 
 
 @dataclasses.dataclass(frozen=True)
 class VariableSpec:
-    """What every process knows of a variable. number: its identity everywhere."""
+    """What every process knows about a variable. `number` identifies it everywhere."""
 
     number: int
     name: str
@@ -32,12 +32,12 @@ class VariableSpec:
 
     @functools.cached_property
     def nbytes(self) -> int:
-        """Bytes of one copy of the value."""
+        """The size of the value in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 class ShardView:
-    """A shard's two buffers: the value is in buffer ``done % 2``, the next one is written to the other."""
+    """A shard's two buffers. The value is in buffer ``done % 2``; the next one is written to the other buffer."""
 
     def __init__(self, shard: Shard, dtype: np.dtype, memory: Memory, ledger: Ledger):
         nbytes = int(np.prod(shard.shape, dtype=np.int64)) * dtype.itemsize
@@ -48,13 +48,13 @@ class ShardView:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Changes with every update."""
+        """A value that changes with every update."""
         ledger, index = self._ledger, self.shard.index
         return ledger.done[index], ledger.in_place[index]
 
     @property
     def current(self) -> np.ndarray:
-        """The buffer with the value, as it is: it may change at any time."""
+        """The buffer with the value, which may change at any time."""
         return self.buffers[self._ledger.done[self.shard.index] & 1]
 
     @property
@@ -63,9 +63,10 @@ class ShardView:
         return self.buffers[1 - (self._ledger.done[self.shard.index] & 1)]
 
     def read_into(self, out: np.ndarray) -> tuple[int, int]:
-        """Copy the value of one moment to `out`. Returns its version.
+        """Copy the value, as of one moment, to `out`. Returns its version.
 
-        Raises LostProcessError if the server was writing all the time, or stopped while it wrote in place.
+        Raises:
+            LostProcessError: if the server never paused its writes, or was stopped in the middle of one.
         """
         ledger, index = self._ledger, self.shard.index
         deadline, tries = 0.0, 0
@@ -74,7 +75,7 @@ class ShardView:
             _fence.fence()
             np.copyto(out, self.buffers[version[0] & 1])
             _fence.fence()
-            # The next update goes to the other buffer; the one after it would have changed what was being copied.
+            # The next update goes to the other buffer. Only the one after it changes the buffer that was copied.
             if not version[1] & 1 and ledger.in_place[index] == version[1] and ledger.started[index] <= version[0] + 1:
                 return version
             tries += 1
@@ -82,25 +83,30 @@ class ShardView:
                 deadline = deadline or time.monotonic() + _READ_SECONDS
                 if time.monotonic() > deadline:
                     raise LostProcessError(
-                        f"Server {self.shard.server} did not finish writing within {_READ_SECONDS:.0f} s, so a variable of the "
-                        f"shape {self.shard.shape} could not be read. Has it been stopped?"
+                        f"Server {self.shard.server} did not finish writing within {_READ_SECONDS:.0f} s, so a shard of shape "
+                        f"{self.shard.shape} could not be read. Check whether the server has been stopped."
                     )
                 time.sleep(0.001)
 
 
 class ServerMemory:
-    """One server's shared memory as a process sees it. values: books and shards. saved: rows that are being changed."""
+    """One server's shared memory, as one process sees it.
+
+    Args:
+        values: holds the ledger and the shards.
+        saved: holds the old values of rows that are being changed.
+    """
 
     def __init__(self, values: Memory, saved: Memory):
         self.values = values
         self.saved = saved
-        self.saved_bytes = saved.view(0, saved.nbytes)  # as much as this process has looked at
+        self.saved_bytes = saved.view(0, saved.nbytes)  # the part that this process has mapped
         self.ledger = Ledger(values.view(0, NBYTES))
         self._views: dict[int, ShardView] = {}
 
     @classmethod
     def create(cls) -> "ServerMemory":
-        """Memory for a new server."""
+        """Make the memory of a new server."""
         return cls(Memory.create(pages(NBYTES)), Memory.create())
 
     def view(self, shard: Shard, dtype: np.dtype) -> ShardView:
@@ -115,13 +121,13 @@ class ServerMemory:
         return ServerMemory(self.values.duplicate(), self.saved.duplicate())
 
     def close(self) -> None:
-        """Give the file descriptors back."""
+        """Close the file descriptors."""
         self.values.close()
         self.saved.close()
 
 
 def read(spec: VariableSpec, servers: "list[ServerMemory]", make: Callable[[tuple[int, ...], Any], np.ndarray]) -> np.ndarray:
-    """The value of a whole variable, in an array that `make` gives."""
+    """Copy the value of a whole variable into an array that `make` returns for its shape and dtype."""
     out = make(spec.shape, spec.dtype)
     for shard in spec.shards:
         part = out if len(spec.shards) == 1 else out[shard.first : shard.end]
@@ -130,7 +136,7 @@ def read(spec: VariableSpec, servers: "list[ServerMemory]", make: Callable[[tupl
 
 
 def version(spec: VariableSpec, servers: "list[ServerMemory]") -> tuple[Any, ...]:
-    """Changes with every update of any of a variable's shards."""
+    """A value that changes with every update of any shard of a variable."""
     if len(spec.shards) == 1:
         return servers[spec.shards[0].server].view(spec.shards[0], spec.dtype).version
     return tuple(servers[shard.server].view(shard, spec.dtype).version for shard in spec.shards)

@@ -1,4 +1,4 @@
-"""Metrics: what a compiled function adds to them is summed, also where it is written as an assignment of old + new."""
+"""Metrics: what compiled functions add to them is summed, even if the code assigns old + new."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +13,9 @@ from ._refs import ServerRef, record_output
 
 @contextmanager
 def summed(refs: Sequence[ServerRef]) -> Iterator[None]:
-    """In a trace: let code inside see zeros in these variables, and push what it leaves in them as changes to be added.
+    """In a trace: show zeros in these variables to the code inside, and push what it leaves in them as additions.
 
-    So whatever others push meanwhile is kept, and nobody need read the sums.
+    So additions of other closures are kept, and nobody needs to read the sums.
     """
     reset(refs)
     yield
@@ -31,14 +31,14 @@ def summed(refs: Sequence[ServerRef]) -> Iterator[None]:
 
 @contextmanager
 def unchanged(refs: Sequence[ServerRef]) -> Iterator[None]:
-    """In a trace: what code inside adds to these variables, which are being summed, is forgotten."""
+    """In a trace: forget what the code inside adds to these variables, which are being summed."""
     before = taken(refs)
     yield
     put(refs, before)
 
 
 def reset(refs: Sequence[ServerRef]) -> None:
-    """Make them zeros for the code that follows."""
+    """Show zeros in them to the code that follows."""
     put(refs, [jnp.zeros(ref.shape, ref.dtype) for ref in refs])
 
 
@@ -50,7 +50,7 @@ def taken(refs: Sequence[ServerRef]) -> list[Any]:
 
 
 def put(refs: Sequence[ServerRef], values: Sequence[Any]) -> None:
-    """Let this have been added to them."""
+    """Set what has been added to them so far."""
     recorder = current_recorder()
     assert recorder is not None
     for ref, value in zip(refs, values, strict=True):
@@ -58,7 +58,7 @@ def put(refs: Sequence[ServerRef], values: Sequence[Any]) -> None:
 
 
 def add_share(ref: ServerRef, value: Any, share: str) -> None:
-    """In a trace: push a part of a sum, to be divided when those of all functions are known."""
+    """In a trace: push a part of a sum, which is divided once those of all closures are known."""
     record_output(ref, ("share", share), value, _adder(ref, share))
 
 

@@ -1,4 +1,4 @@
-"""What travels between the processes of a parameter server strategy: messages, errors, signs of life, and shared memory.
+"""What travels between the processes of a ParameterServerStrategy: messages, errors, heartbeats and shared memory.
 
-A channel speaks only with a process that this one started. Rooms above decide what is said.
+A channel connects only to a process that this one started. Rooms above decide what it carries.
 """

@@ -1,6 +1,6 @@
-"""Messages between a process and those it started, over socket pairs that they inherited.
+"""Messages between a process and those that it started, over socket pairs that they inherit.
 
-No port is open, so there is nobody to authenticate: whoever holds the other end was started by this program.
+No port is open, so nobody needs to be authenticated: this program started whoever holds the other end.
 """
 
 import array
@@ -24,16 +24,18 @@ _CHUNK_IN = 1 << 16
 
 
 class Closed(Exception):
-    """The other end is gone."""
+    """The other end is closed."""
 
 
 class Channel:
-    """One end of a socket pair. Used by one thread at a time.
+    """One end of a socket pair, for one thread at a time.
 
-    `post` never waits: what the socket has no room for stays here, whole and in order, until `flush` finds room. `send` waits, and
-    meanwhile takes in what the other end sends, so two ends that both send much never wait for each other.
+    `post` never waits: what does not fit into the socket stays here, in order, until `flush` finds room. `send` waits, and receives
+    meanwhile, so that two ends that both send much never wait for each other.
 
-    num_sent, num_received: messages that were posted, and that were asked for. Where each is an answer: how many are owed.
+    Attributes:
+        num_sent: how many messages were posted.
+        num_received: how many messages were handed out. If each message has an answer, the difference is still to come.
     """
 
     def __init__(self, sock: socket.socket, peer: str):
@@ -52,7 +54,7 @@ class Channel:
 
     @classmethod
     def pair(cls, first: str, second: str) -> "tuple[Channel, Channel]":
-        """Both ends, each named for the process at the other."""
+        """Make both ends, each of which names the process at the other."""
         one, other = socket.socketpair()
         for end in (one, other):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -60,33 +62,33 @@ class Channel:
 
     @property
     def has_news(self) -> bool:
-        """Whether something was taken in, maybe while sending, and nobody has asked for it."""
+        """Whether something was received, perhaps while sending, and has not been handed out."""
         return bool(self._messages) or self._closed
 
     @property
     def outgoing_bytes(self) -> int:
-        """How much was posted that the socket had no room for."""
+        """How many posted bytes did not fit into the socket yet."""
         return sum(len(data) for data, _ in self._outgoing)
 
     def fileno(self) -> int:
-        """For select."""
+        """The file descriptor, for select."""
         return self.socket.fileno()
 
     def post(self, message: Any, fds: Sequence[int] = ()) -> None:
-        """Have a message sent, with file descriptors (copies of these), without waiting. Raises Closed if nobody is there."""
+        """Send a message and copies of file descriptors, without waiting. Raises Closed if the other end is closed."""
         self.num_sent += 1
         self._outgoing.append((memoryview(_framed(message, len(fds))), [os.dup(fd) for fd in fds]))
         self.flush()
 
     def post_all(self, messages: Sequence[Any]) -> None:
-        """Have several messages sent together, without waiting. Raises Closed if nobody is there."""
+        """Send several messages together, without waiting. Raises Closed if the other end is closed."""
         if messages:
             self.num_sent += len(messages)
             self._outgoing.append((memoryview(b"".join(map(_framed, messages))), []))
             self.flush()
 
     def flush(self) -> None:
-        """Send as much of what was posted as there is room for. Raises Closed if nobody is there."""
+        """Send as much of what was posted as fits. Raises Closed if the other end is closed."""
         while self._outgoing:
             data, fds = self._outgoing[0]
             try:
@@ -102,10 +104,16 @@ class Channel:
                 self._outgoing.popleft()
 
     def send(self, message: Any, fds: Sequence[int] = (), *, seconds: float | None = None) -> None:
-        """Send a message, with file descriptors, and wait until it has left.
+        """Send a message and file descriptors, and wait until they have left.
 
-        seconds: to wait at most; None waits as long as there is somebody at the other end. Raises Closed if nobody is there,
-        LostProcessError after `seconds`: the message stays posted then.
+        Args:
+            message: any object that can be pickled.
+            fds: the file descriptors, of which copies are sent.
+            seconds: the most seconds to wait; None sets no limit.
+
+        Raises:
+            Closed: if the other end is closed.
+            LostProcessError: after `seconds`. The message stays posted.
         """
         self.post(message, fds)
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -113,7 +121,7 @@ class Channel:
             left = None if deadline is None else deadline - time.monotonic()
             events = self._either.poll(None if left is None else max(0.0, 1000 * left))
             if not events:
-                raise LostProcessError(f"{self.peer} took nothing in for {seconds:.0f} s. Has it been stopped?")
+                raise LostProcessError(f"{self.peer} received nothing for {seconds:.0f} s. Check whether it has been stopped.")
             if events[0][1] & select.POLLIN:
                 self._take_in()
                 if self._closed:
@@ -122,13 +130,13 @@ class Channel:
             self.flush()
 
     def poll(self) -> bool:
-        """Take in what has arrived. True if there is a message, or the other end is gone."""
+        """Receive what has arrived. Returns True if there is a message, or the other end is closed."""
         if not self._messages and not self._closed:
             self._take_in()
         return bool(self._messages) or self._closed
 
     def next(self) -> tuple[Any, list[int]] | None:
-        """A message that has been taken in, with its file descriptors; None if there is none. Raises Closed after the last one."""
+        """The next received message with its file descriptors, or None. Raises Closed after the last one."""
         if self._messages:
             self.num_received += 1
             return self._messages.popleft()
@@ -137,13 +145,24 @@ class Channel:
         return None
 
     def receive(self, seconds: float, doing: str) -> tuple[Any, list[int]]:
-        """The next message. Raises Closed, or LostProcessError after `seconds`."""
+        """Wait for the next message.
+
+        Args:
+            seconds: the most seconds to wait.
+            doing: what the caller is doing, for the error.
+
+        Raises:
+            Closed: if the other end is closed.
+            LostProcessError: after `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while not self._messages and not self._closed:
             left = deadline - time.monotonic()
             if left <= 0 or not (self._either if self._outgoing else self._arrival).poll(1000 * left):
-                raise LostProcessError(f"{self.peer} did not answer within {seconds:.0f} s while {doing}. Has it been stopped?")
-            with contextlib.suppress(Closed):  # noticed below, once all has been taken in that it said
+                raise LostProcessError(
+                    f"{self.peer} did not answer within {seconds:.0f} s while {doing}. Check whether it has been stopped."
+                )
+            with contextlib.suppress(Closed):  # noticed below, once all of its messages have been received
                 self.flush()
             self._take_in()
         message = self.next()
@@ -151,7 +170,7 @@ class Channel:
         return message
 
     def close(self) -> None:
-        """Hang up. What was posted and has not left is lost."""
+        """Close this end. Posted messages that have not left are lost."""
         self._closed = True
         self._forget_outgoing()
         self.socket.close()
@@ -180,7 +199,7 @@ class Channel:
             self._incoming += data[self._unpack(data) :]
 
     def _unpack(self, data: bytes | bytearray) -> int:
-        """Take the whole messages out of `data`. Returns where they end."""
+        """Unpack the complete messages in `data`. Returns where they end."""
         start = 0
         with memoryview(data) as view:
             while len(data) - start >= _HEAD.size:
@@ -191,7 +210,7 @@ class Channel:
                 try:
                     message = pickle.loads(view[start + _HEAD.size : end])  # noqa: S301 - from a process of ours
                     self._messages.append((message, [self._fds.popleft() for _ in range(num_fds)]))
-                except Exception:  # noqa: BLE001 - whatever nonsense raises: no process of ours, in its right mind, has sent that
+                except Exception:  # noqa: BLE001 - malformed data, which none of our processes sends: hang up
                     self._closed = True
                     return len(data)
                 start = end

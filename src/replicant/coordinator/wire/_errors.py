@@ -1,4 +1,4 @@
-"""Errors that are told to another process."""
+"""Errors that are sent to another process."""
 
 import pickle
 import traceback
@@ -7,7 +7,7 @@ from ...errors import ParameterServerError
 
 
 def pack_error(error: Exception, where: str) -> bytes:
-    """An exception as bytes, with its traceback as a note; one that cannot be made again becomes a ParameterServerError."""
+    """Pickle an exception, with its traceback as a note. One that cannot be unpickled becomes a ParameterServerError."""
     error.add_note(f"On {where}:\n" + "".join(traceback.format_exception(error)).rstrip())
     told = ParameterServerError(f"{type(error).__name__}: {error}")
     told.__notes__ = error.__notes__
@@ -15,11 +15,11 @@ def pack_error(error: Exception, where: str) -> bytes:
     try:
         data = pickle.dumps(error)
         unpack_error(data)
-    except Exception:  # noqa: BLE001 - exceptions with arguments of their own often cannot be made again
+    except Exception:  # noqa: BLE001 - exceptions with constructors of their own often cannot be unpickled
         return pickle.dumps(told)
     return data
 
 
 def unpack_error(data: bytes) -> Exception:
-    """The inverse of `pack_error`."""
+    """Unpickle what `pack_error` returned."""
     return pickle.loads(data)  # noqa: S301 - from a process that this program started

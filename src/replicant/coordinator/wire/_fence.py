@@ -1,9 +1,9 @@
-"""Order between processes that share memory without a lock.
+"""Memory order between processes that share memory without a lock.
 
-Readers find out afterwards whether a value changed while they copied it (``servers._store``). For that the stores of the server
-must be seen in the order in which they were made, and a reader's loads must be made in theirs. x86 promises both. Others do so
-where a program asks for it, which Python cannot do in so many words; but to release a lock and to take it again does: no load or
-store before the one is made after it, and none after the other before it, on processors on which these two stay in order.
+Readers find out afterwards whether a value changed while they copied it (``servers._store``). This works only if readers see the
+server's stores in the order in which it made them, and make their own loads in order. x86 guarantees both. Other processors need a
+memory fence, which Python does not offer. Releasing a lock and taking it again has the same effect: no load or store before the
+release moves behind it, and none after the acquire moves before it, on processors that keep these two in order.
 """
 
 import platform
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ...errors import ConfigurationError
 
 _ORDERED = ("x86_64", "amd64", "i386", "i686", "x86")
-_FENCED = ("aarch64", "arm64")  # where a store-release is never overtaken by a load-acquire that follows it
+_FENCED = ("aarch64", "arm64")  # where a load-acquire never overtakes a store-release before it
 
 
 class _Here(threading.local):
@@ -26,7 +26,7 @@ _here = _Here()
 
 
 def _no_fence() -> None:
-    """The processor keeps the order by itself."""
+    """Do nothing: the processor keeps the order by itself."""
 
 
 def _lock_fence() -> None:
@@ -36,7 +36,7 @@ def _lock_fence() -> None:
 
 
 def fence_for(machine: str) -> Callable[[], None] | None:
-    """What keeps loads and stores before it apart from those after it on a machine; None if nothing that we know does.
+    """A function that keeps the loads and stores before it apart from those after it; None for unknown processors.
 
     >>> fence_for("riscv64") is None
     True
@@ -50,10 +50,10 @@ fence: Callable[[], None] = _FENCE or _lock_fence
 
 
 def check_ordered(machine: str) -> None:
-    """Raise ConfigurationError on a machine on which processes that share memory could read torn values."""
+    """Raise ConfigurationError on a machine where processes that share memory could read torn values."""
     if fence_for(machine) is None:
         raise ConfigurationError(
-            f"This machine's processor is {machine!r}, and the parameter servers of transport='local' share memory in a way that "
-            f"is known to be safe on {', '.join((_ORDERED[0], *_FENCED))} only: a worker could read a value of which one half is "
-            "older than the other. Use transport='ray', which sends copies."
+            f"This machine's processor is {machine!r}. The parameter servers of transport='local' share memory in a way that is "
+            f"known to be safe on {', '.join((_ORDERED[0], *_FENCED))} only: elsewhere, a worker could read a value of which one "
+            "half is older than the other. Use transport='ray', which sends copies."
         )

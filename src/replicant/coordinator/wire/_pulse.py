@@ -1,7 +1,6 @@
-"""Signs of life: a page of memory in which a server or worker writes that it is there, and what it is doing.
+"""Heartbeats: a page of shared memory in which a server or worker writes that it is alive, and what it is doing.
 
-Nothing is sent and nothing is asked, so a process that stands still keeps nobody waiting, and one that was killed can still be
-read.
+Nobody sends or asks anything, so a frozen process keeps nobody waiting, and the page of a killed process can still be read.
 """
 
 import contextlib
@@ -21,43 +20,43 @@ _MAX_STEP = 2 * BEAT_SECONDS
 
 
 class Pulse:
-    """One process's page, over `memory` of NBYTES. It writes, its coordinator reads."""
+    """One process's page, over `memory` of NBYTES. The process writes it, and its coordinator reads it."""
 
     def __init__(self, memory: np.ndarray):
         self._cells = memory[:NBYTES].data.cast("Q")
 
     @classmethod
     def alone(cls) -> "Pulse":
-        """Of one that shares no memory with its coordinator, or has its threads."""
+        """Make a page that is not shared, for threads of the coordinator and for processes without shared memory."""
         return cls(np.zeros(NBYTES, np.uint8))
 
     @classmethod
     def over(cls, memory: Memory) -> "Pulse":
-        """Over shared memory."""
+        """Make a page over shared memory."""
         return cls(memory.view(0, NBYTES))
 
     @property
     def beats(self) -> int:
-        """How often it has said that it is there; 0 until it begins to, and always for threads."""
+        """The number of heartbeats so far; 0 before the first one, and always for threads."""
         return self._cells[_BEATS]
 
     @property
     def executing(self) -> tuple[int, int] | None:
-        """The closure that it is calling, and which attempt at it that is."""
+        """The closure that it is running, and the attempt; None if it runs none."""
         closure = self._cells[_CLOSURE]
         return (closure - 1, self._cells[_ATTEMPT]) if closure else None
 
     def begin(self, closure: int, attempt: int) -> None:
-        """A function is about to be called."""
+        """Note that a closure is about to run."""
         self._cells[_ATTEMPT] = attempt
         self._cells[_CLOSURE] = closure + 1
 
     def end(self) -> None:
-        """Its answer has been sent."""
+        """Note that the closure's answer has been sent."""
         self._cells[_CLOSURE] = 0
 
     def start_beating(self) -> None:
-        """Beat from now on, in a thread: functions may take as long as they like."""
+        """Beat from now on, in a thread, since closures may take any time."""
         threading.Thread(target=self._beat, name="replicant-pulse", daemon=True).start()
 
     def _beat(self) -> None:
@@ -67,7 +66,7 @@ class Pulse:
 
 
 class Vigil:
-    """For how long something has been as it is, as far as somebody has been there to see it.
+    """Measures how long something has not changed, without the time during which nobody watched.
 
     >>> vigil = Vigil()
     >>> [vigil.look(sign, 1.0) for sign in ("a", "a", "a", "b", "b")]
@@ -81,7 +80,7 @@ class Vigil:
         self.seconds = 0.0
 
     def look(self, sign: Hashable, passed: float) -> float:
-        """Seconds without a change of `sign`. passed: seconds since the last look."""
+        """The seconds for which `sign` has not changed. `passed`: seconds since the last look."""
         if sign != self._sign:
             self._sign, self.seconds = sign, 0.0
         else:
@@ -90,9 +89,9 @@ class Vigil:
 
 
 def processor_seconds(pid: int) -> str:
-    """How much processor time a process has used, as the system writes it: code that lets no thread beat is alive nonetheless.
+    """The processor time that a process has used, as the system writes it; empty where the system does not say.
 
-    Empty where the system does not say.
+    It shows that a process is alive while its code keeps the heartbeat thread from running.
     """
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

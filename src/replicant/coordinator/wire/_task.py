@@ -6,9 +6,11 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One attempt at a closure. low_water: all closures with smaller numbers have ended for good.
+    """One attempt at a closure.
 
-    holds: its changes are handed over with its result, instead of being pushed.
+    Attributes:
+        low_water: the number below which all closures have ended for good.
+        holds: whether its changes are returned with its result instead of being pushed.
     """
 
     closure: int
@@ -16,5 +18,5 @@ class Task:
     low_water: int
     holds: bool = False
 
-    def __reduce__(self) -> Any:  # several times as fast as what dataclasses have
+    def __reduce__(self) -> Any:  # several times faster than the default for dataclasses
         return Task, (self.closure, self.attempt, self.low_water, self.holds)

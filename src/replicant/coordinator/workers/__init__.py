@@ -1,4 +1,4 @@
-"""What a worker is: it receives functions with their arguments, runs one after the other, and says how each ended.
+"""Workers: they receive closures, run them one after the other, and report each result.
 
-`_pickling` says how a function travels. It reads only what the coordinator of the same job wrote.
+`_pickling` defines how a function travels. It reads only what the coordinator of the same job wrote.
 """

@@ -1,4 +1,4 @@
-"""Arguments of scheduled functions, on their way to a worker."""
+"""The arguments of closures, on their way to a worker."""
 
 from typing import Any, NamedTuple
 
@@ -9,27 +9,29 @@ from . import _pickling
 
 
 class Arguments(NamedTuple):
-    """Arguments of one call: packed, or as they were given if there are RemoteValues among them.
+    """The arguments of one closure.
 
-    needs: the closures whose values these are.
+    Attributes:
+        value: the packed arguments, or the original ones if there are RemoteValues among them.
+        needs: the closures that compute those RemoteValues.
     """
 
     value: Any
     needs: list[int]
 
     def packed(self) -> _pickling.Packed:
-        """With the values of RemoteValues, which must have ended. Raises the error of one that failed."""
+        """Pack them with the values of the RemoteValues, whose closures must have ended. Raises the error of one that failed."""
         if isinstance(self.value, _pickling.Packed):
             return self.value
         return _pack(jax.tree.map(lambda x: x.fetch(0) if _is_remote(x) else x, self.value, is_leaf=_is_remote))
 
 
 def pack(args: Any) -> Arguments:
-    """The arguments of a call. Raises UnserializableError for what cannot travel."""
+    """Pack the arguments of a call. Raises UnserializableError for an object that cannot be sent."""
     packed = _pickling.pack_plain(args)
     if packed is None:
         leaves = jax.tree.leaves(args, is_leaf=_is_remote)
-        needs = [leaf._number for leaf in leaves if _is_remote(leaf)]  # noqa: SLF001 - users have no use for it
+        needs = [leaf._number for leaf in leaves if _is_remote(leaf)]  # noqa: SLF001 - not part of the public class
         return Arguments(args if needs else _pack(args), needs)
     return Arguments(packed, [])
 

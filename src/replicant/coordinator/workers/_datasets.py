@@ -1,4 +1,4 @@
-"""Per-worker datasets and values: made by each worker for itself, from one function."""
+"""Per-worker datasets and values, which each worker makes for itself from one function."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -10,17 +10,16 @@ from . import _pickling
 
 
 class PerWorkerValues(_pickling.Parcel):
-    """A value that every worker made for itself; as an argument of a scheduled function it is the worker's own.
+    """A value that each worker makes for itself. As an argument of a closure, it becomes the worker's own value.
 
     Made by ``ClusterCoordinator.create_per_worker_resource``.
     """
 
 
 class PerWorkerDataset:
-    """A dataset of which every worker has a copy. Made by ``ClusterCoordinator.create_per_worker_dataset``.
+    """A dataset of which each worker has its own copy. Made by ``ClusterCoordinator.create_per_worker_dataset``.
 
-    ``iter(dataset)`` gives an iterator to pass to scheduled functions, which call ``next`` on it. Iterating it here raises
-    ContextError.
+    Pass ``iter(dataset)`` to closures, which call ``next`` on it. On the coordinator, ``next`` raises ContextError.
     """
 
     def __init__(self, make: Callable[..., Any], element_spec: Any = None):
@@ -43,17 +42,17 @@ class PerWorkerIterator(PerWorkerValues):
 
     def __next__(self) -> Any:
         raise ContextError(
-            "A per-worker iterator has its elements on the workers. Pass it to a scheduled function and call next() there: "
+            "The elements of a per-worker iterator are on the workers. Pass it to a scheduled function and call next() there: "
             "coordinator.schedule(step, args=(iterator,))."
         )
 
     def get_next(self) -> Any:
-        """Raises ContextError here; on a worker, the next element."""
+        """Return the next element on a worker; raise ContextError on the coordinator."""
         return next(self)
 
 
 class WorkerIterator:
-    """A worker's own iterator. ``next`` inside a scheduled function gives its next element."""
+    """A worker's own iterator over its copy of a dataset."""
 
     def __init__(self, dataset: Any):
         self._iterator = iter(dataset)
@@ -65,17 +64,19 @@ class WorkerIterator:
         try:
             return next(self._iterator)
         except StopIteration:
-            raise OutOfRangeError("End of this worker's dataset: its iterator has no more elements.") from None
+            raise OutOfRangeError(
+                "End of this worker's dataset: its iterator has no more elements. Repeat the dataset, or make a new iterator."
+            ) from None
 
     get_next = __next__
 
 
 def dataset_maker(dataset_or_fn: Any) -> Callable[[], Any]:
-    """A function that makes a worker's dataset."""
+    """Make a function that makes a worker's dataset. Raises ArgumentTypeError for anything but a dataset or a function."""
     if isinstance(dataset_or_fn, Iterator):
         raise ArgumentTypeError(
             f"create_per_worker_dataset takes a dataset, or a function that makes one; got the iterator {dataset_or_fn!r}, of "
-            "which each worker would have only a part."
+            "which each worker would get only a part. Pass the dataset itself."
         )
     if hasattr(dataset_or_fn, "__iter__"):
         return lambda: dataset_or_fn

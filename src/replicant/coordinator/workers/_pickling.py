@@ -1,8 +1,8 @@
-"""How a scheduled function travels to a worker: with its code and everything it closes over, once.
+"""How a function travels to a worker: once, with its code and everything it closes over.
 
-Code goes by value where the worker could not import it (`__main__`, functions in functions), by name elsewhere. Objects of the
-cluster (its strategy, variables, iterators) become those of the process that they arrive in. Kinds of objects that cannot be
-pickled as they are, or that mean something else elsewhere, have a rule in `rules`.
+Code travels by value where the worker could not import it (`__main__`, nested functions), and by name elsewhere. Objects of the
+cluster (its strategy, variables, iterators) become those of the receiving process. Types that cannot be pickled as they are, or
+that mean something else in another process, have a rule in `rules`.
 """
 
 import io
@@ -19,22 +19,22 @@ from ...strategies._strategy import Strategy
 from .._server_strategy import ServerStrategy
 from ..servers._site import current_site
 
-# type -> how an object of it is reduced, as by __reduce__. Connected libraries add theirs.
+# type -> a function that reduces its objects, as __reduce__ does. Connected libraries add theirs.
 rules: dict[type, Callable[[Any], Any]] = {Function: lambda f: (function, (f.python_function,))}
 
 
 class Packed(NamedTuple):
-    """Bytes, and the parcels that have to arrive before they are unpacked."""
+    """Pickled data, and the parcels that must arrive before it is unpickled."""
 
     data: bytes
     parcels: tuple["Parcel", ...]
 
 
 class Parcel:
-    """What travels to each worker once and is named by its number from then on.
+    """A value that each worker makes once. The function that makes it travels once; then its number stands for it.
 
     Args:
-        make: called by a worker when it first needs the value.
+        make: a worker calls it when it first needs the value.
     """
 
     _numbers = itertools.count()
@@ -48,14 +48,14 @@ class Parcel:
         return _parcel_of_site, (self.number,)
 
     def packed(self) -> Packed:
-        """`make`, to be sent. Raises UnserializableError if it cannot be."""
+        """Pack `make`. Raises UnserializableError if it cannot be sent."""
         if self._packed is None:
             self._packed = pack(self._make, "The function of a per-worker dataset or value")
         return self._packed
 
 
 def pack(value: Any, what: str) -> Packed:
-    """`value` as bytes, and what it names. Raises UnserializableError as `dumps` does."""
+    """Pack `value`, with the parcels that it refers to. Raises UnserializableError, as `dumps` does."""
     packed = pack_plain(value)
     if packed is not None:
         return packed
@@ -64,15 +64,21 @@ def pack(value: Any, what: str) -> Packed:
 
 
 def pack_plain(value: Any) -> Packed | None:
-    """`value` as bytes if it pickles as it is, which is quick to find out and quick to do; else None."""
+    """Pack `value` the fast way, if it is made of plain objects; otherwise return None."""
     parcels: dict[int, Parcel] = {}
     return Packed(pickle.dumps(value, protocol=5), tuple(parcels.values())) if _is_plain(value, parcels) else None
 
 
 def dumps(value: Any, what: str, parcels: dict[int, Parcel] | None = None) -> bytes:
-    """`value` as bytes; the parcels that it names are put into `parcels`.
+    """Pickle `value`.
 
-    Raises UnserializableError, which names the object that cannot travel; `what` is for the message.
+    Args:
+        value: any object.
+        what: the value's name in messages.
+        parcels: receives the parcels that `value` refers to. None: it must not refer to any.
+
+    Raises:
+        UnserializableError: names the object that cannot be sent.
     """
     file = io.BytesIO()
     pickler = _pickler_type()(file, protocol=5)
@@ -84,8 +90,8 @@ def dumps(value: Any, what: str, parcels: dict[int, Parcel] | None = None) -> by
     except Exception as error:
         path = " in ".join(pickler.path[-3:]) or repr(value)
         raise UnserializableError(
-            f"{what} cannot travel to a worker: {path} cannot be pickled ({type(error).__name__}: {error}). Make such an object "
-            "inside of the scheduled function, or in a function given to create_per_worker_dataset."
+            f"{what} cannot be sent to a worker: {path} cannot be pickled ({type(error).__name__}: {error}). Make such an object "
+            "inside the scheduled function, or in a function that you pass to create_per_worker_resource."
         ) from error
     return file.getvalue()
 
@@ -94,7 +100,7 @@ _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 def _is_plain(value: Any, parcels: dict[int, Parcel]) -> bool:
-    """Whether `value` pickles as it is: tuples, lists and dicts of numbers, text, NumPy arrays and parcels, which are noted."""
+    """Whether `value` consists of tuples, lists and dicts of numbers, text, NumPy arrays and parcels. Collects its parcels."""
     kind = type(value)
     if kind in _PLAIN:
         return True
@@ -109,15 +115,51 @@ def _is_plain(value: Any, parcels: dict[int, Parcel]) -> bool:
 
 
 def loads(data: bytes) -> Any:
-    """The inverse of `dumps`, at the site of this thread."""
+    """Unpickle what `dumps` returned, at the site of this thread."""
     return pickle.loads(data)  # noqa: S301 - from a process that this program started
 
 
 _types: list[type] = []
 
 
+class _ClusterObjects:
+    """The part of the pickler that knows parcels, strategies and `rules`. A mixin for cloudpickle's pickler.
+
+    Attributes:
+        path: the objects that were pickled, for messages.
+        parcels: receives the parcels among them. None: there must not be any.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.path: list[str] = []
+        self.parcels: dict[int, Parcel] | None = None
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, type):
+            if isinstance(obj, Parcel):
+                return self._number(obj)
+            if isinstance(obj, Strategy):
+                return _strategy_of_site, _check_strategy(obj)
+            for kind, rule in rules.items():
+                if isinstance(obj, kind) and (reduced := rule(obj)) is not NotImplemented:
+                    return reduced
+        self.path.append(f"{type(obj).__name__} {getattr(obj, '__qualname__', '')}".strip())
+        return super().reducer_override(obj)  # type: ignore[misc]  # cloudpickle's
+
+    def _number(self, parcel: Parcel) -> Any:
+        """Pickle the parcel's number in its place."""
+        if self.parcels is None:
+            raise UnserializableError(
+                f"A {type(parcel).__name__} cannot be part of an optimizer: only scheduled functions and their arguments may "
+                "refer to it. Pass it as an argument to schedule."
+            )
+        self.parcels[parcel.number] = parcel
+        return _parcel_of_site, (parcel.number,)
+
+
 def _pickler_type() -> type:
-    """The pickler; cloudpickle is imported on use."""
+    """The pickler, which pickles functions by value. Imports cloudpickle on first use."""
     if _types:
         return _types[0]
     try:
@@ -128,35 +170,8 @@ def _pickler_type() -> type:
             "cloudpickle."
         ) from error
 
-    class Pickler(cloudpickle.Pickler):
-        """Pickles functions by value, and what `rules` knows as they say."""
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.path: list[str] = []
-            self.parcels: dict[int, Parcel] | None = None
-
-        def reducer_override(self, obj: Any) -> Any:
-            if not isinstance(obj, type):
-                if isinstance(obj, Parcel):
-                    return self.name(obj)
-                if isinstance(obj, Strategy):
-                    return _strategy_of_site, _check_strategy(obj)
-                for kind, rule in rules.items():
-                    if isinstance(obj, kind) and (reduced := rule(obj)) is not NotImplemented:
-                        return reduced
-            self.path.append(f"{type(obj).__name__} {getattr(obj, '__qualname__', '')}".strip())
-            return super().reducer_override(obj)
-
-        def name(self, parcel: Parcel) -> Any:
-            """The parcel's number in the place of the parcel."""
-            if self.parcels is None:
-                raise UnserializableError(
-                    f"A {type(parcel).__name__} cannot be part of an optimizer: only scheduled functions and their arguments "
-                    "know it."
-                )
-            self.parcels[parcel.number] = parcel
-            return _parcel_of_site, (parcel.number,)
+    class Pickler(_ClusterObjects, cloudpickle.Pickler):
+        """Pickles whatever a closure refers to."""
 
     _types.append(Pickler)
     return Pickler
@@ -165,13 +180,13 @@ def _pickler_type() -> type:
 def _check_strategy(strategy: Strategy) -> tuple[()]:
     if not isinstance(strategy, ServerStrategy):
         raise UnserializableError(
-            f"A scheduled function uses {strategy!r}: only the ParameterServerStrategy itself exists on the workers. Use that one."
+            f"A scheduled function uses {strategy!r}, but only the ParameterServerStrategy itself exists on the workers. Use it."
         )
     return ()
 
 
 def _parcel_of_site(number: int) -> Any:
-    """The value of a parcel, made when it is first named."""
+    """This worker's value of a parcel, which is made on first use."""
     site = current_site()
     if number not in site.resources:
         site.resources[number] = loads(site.parcels[number])()

@@ -1,4 +1,4 @@
-"""A worker: runs scheduled functions one after the other, and says how each ended."""
+"""A worker: runs closures one after the other, and reports each result."""
 
 import collections
 import contextlib
@@ -24,12 +24,12 @@ from ..wire._pulse import Pulse
 from ..wire._task import Task
 from . import _pickling
 
-_REPLACE_SECONDS = 300.0  # that a worker waits for a new server, or for the coordinator to prepare an optimizer
+_REPLACE_SECONDS = 300.0  # how long a worker waits for a new server, or for the coordinator to prepare an optimizer
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 
 
 class Worker:
-    """One worker's loop. control: to the coordinator; the worker ends when that end is gone. pulse: where it says what it does."""
+    """One worker's loop. The worker ends when the coordinator's end of `control` closes. It writes what it is doing to `pulse`."""
 
     def __init__(self, number: int, memories: list[ServerMemory], control: Channel, strategy: Any, pulse: Pulse | None = None):
         self._control = control
@@ -42,7 +42,7 @@ class Worker:
         self._links: dict[int, Link] = {}
 
     def run(self) -> None:
-        """Work until told to stop."""
+        """Run closures until told to stop."""
         try:
             with at(self._site), entered(self._site.strategy, None):
                 self._control.send(("ready",))
@@ -57,7 +57,7 @@ class Worker:
         if self._waiting:
             return self._waiting.popleft()
         while True:
-            with contextlib.suppress(LostProcessError):  # nothing scheduled for long: that is all right
+            with contextlib.suppress(LostProcessError):  # it is fine if nothing is scheduled for a long time
                 return self._control.receive(3600.0, "waiting for work")
 
     def _obey(self, message: tuple[Any, ...], fds: list[int]) -> bool:
@@ -101,7 +101,7 @@ class Worker:
             answer = ("done", task.closure, task.attempt, None if result is None else pickle.dumps(result, protocol=5))
         except (Closed, KeyboardInterrupt):
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a scheduled function raises is its caller's
+        except Exception as error:  # noqa: BLE001 - whatever a closure raises is its result
             self._client.drop()
             answer = ("failed", task.closure, task.attempt, pack_error(error, "the worker"))
         after = self._client.pulled_bytes, self._client.pushed_bytes
@@ -126,7 +126,7 @@ class Worker:
             raise unpack_error(error)
 
     def _await_server(self, server: int, generation: int) -> None:
-        """Wait until there is a server in the place of one that is gone."""
+        """Wait until a lost server has been replaced."""
         while self._links[server].generation <= generation:
             message, fds = self._await("server", server)
             self._connect(message[1], message[2], fds)
@@ -143,7 +143,7 @@ class Worker:
 
 
 def to_host(result: Any) -> Any:
-    """What a scheduled function returned, with NumPy arrays. Raises ArgumentTypeError for what is no array, number or text."""
+    """A closure's result with NumPy arrays. Raises ArgumentTypeError for anything but arrays, numbers, text and None."""
 
     def leaf(value: Any) -> Any:
         if isinstance(value, jax.Array):
@@ -153,8 +153,8 @@ def to_host(result: Any) -> Any:
         if hasattr(value, "__array__"):
             return np.asarray(value)
         raise ArgumentTypeError(
-            f"A scheduled function returned {value!r} of type {type(value).__name__}. It may return arrays, numbers, text, None "
-            "and nested structures of them."
+            f"A scheduled function returned {value!r} of type {type(value).__name__}. Return arrays, numbers, text, None, or "
+            "nested structures of them."
         )
 
     return None if result is None else jax.tree.map(leaf, result)
