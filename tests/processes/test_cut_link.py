@@ -120,7 +120,7 @@ def test_both_sides_end_soon_and_name_the_other(cut_off):
     ends = [[], []]
     for world, end in zip(worlds, ends, strict=True):
         world.begin_watch(lambda text, end=end: end.append((time.monotonic(), text)))
-    time.sleep(1.5)  # they have given signs of life
+    time.sleep(1.5)  # they have sent heartbeats
     relay.cut()
     started = time.monotonic()
     while not all(ends) and time.monotonic() < started + 60:

@@ -99,7 +99,7 @@ def test_a_worker_that_has_ended_is_named_unless_it_did_its_part(worlds):
             raise error
 
 
-def test_a_worker_without_a_sign_of_life_is_named(worlds):
+def test_a_worker_without_a_heartbeat_is_named(worlds):
     left = []
     for world in worlds[:2]:
         world.timeouts = Timeouts(exchange=SECONDS, heartbeat=0.5)

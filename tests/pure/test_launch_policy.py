@@ -138,7 +138,7 @@ def test_the_status_line() -> None:
 
 
 @pytest.mark.parametrize("message", [{}, {"step": "1", "at": 1.0, "waited": 0.0}, {"step": 1, "at": None, "waited": 0.0}])
-def test_what_is_no_beat_is_no_sign_of_life(message: dict[str, object]) -> None:
+def test_what_is_no_beat_is_no_heartbeat(message: dict[str, object]) -> None:
     progress = beats((10, 1.0, 0.5))
     progress.beat(9.0, message)
     assert (progress.seen, progress.step) == (1.0, 10)

@@ -2,7 +2,7 @@
 
 The file ``.replicant.lock`` names its owner, and the operating system holds a lock on it, which ends with the process, however it
 ends. Not every file system has such locks, and those of some network file systems work on one computer only. So the owner also
-touches the file (``_sign_of_life.py``), and an owner on another computer counts as gone if it has not done that for a while.
+touches the file (``_heartbeat.py``), and an owner on another computer counts as gone if it has not done that for a while.
 For an owner on this computer, its process number and start time say whether it is running.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from . import _sign_of_life
+from . import _heartbeat
 from ._owner import Owner
 
 LOCK = ".replicant.lock"
@@ -78,7 +78,7 @@ class _Held:
 
     def __init__(self, descriptor: int, pid: int):
         self.descriptor, self.pid, self.count = descriptor, pid, 0
-        self.touching = _sign_of_life.Touching(descriptor)
+        self.touching = _heartbeat.Touching(descriptor)
 
 
 _held: dict[Path, _Held] = {}
@@ -114,8 +114,8 @@ def _require_kept(path: Path) -> None:
     other = _other_owner(path)
     if other is not None:
         raise CheckpointError(
-            f"{path.parent} has been taken over by {_name_of(*other)}, because this program gave no sign of life for "
-            f"{_sign_of_life.SILENCE_SECONDS:g} s: it was stopped, or the disk was not available. Nothing more is saved here. End "
+            f"{path.parent} has been taken over by {_name_of(*other)}, because this program sent no heartbeat for "
+            f"{_heartbeat.SILENCE_SECONDS:g} s: it was stopped, or the disk was not available. Nothing more is saved here. End "
             "this program, or choose another directory."
         )
 
@@ -206,13 +206,13 @@ def _seconds_to_doubt(path: Path, descriptor: int) -> float | None:
 
 def _is_silent(path: Path, owner: Owner | None, since: float) -> bool:
     _logger.warning(
-        "%s was locked by %s. It is taken over once that process has given no sign of life for %g s.",
+        "%s was locked by %s. It is taken over once that process has sent no heartbeat for %g s.",
         path.parent,
         _name_of(owner, since),
-        _sign_of_life.SILENCE_SECONDS,
+        _heartbeat.SILENCE_SECONDS,
     )
     try:
-        return _sign_of_life.is_silent(path)
+        return _heartbeat.is_silent(path)
     except FileNotFoundError:  # it has left
         return True
 
@@ -224,7 +224,7 @@ def _remove(path: Path, descriptor: int) -> None:
         os.close(os.open(turn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         with contextlib.suppress(FileNotFoundError):
-            if _sign_of_life.is_silent(turn):  # its maker was killed
+            if _heartbeat.is_silent(turn):  # its maker was killed
                 turn.unlink()
         return
     try:

@@ -1,4 +1,4 @@
-"""Signs of life in a folder that several computers may see: a file that its owner touches, and others watch.
+"""Heartbeats in a folder that several computers may see: a file that its owner touches, and others watch.
 
 Times are those of the file system, which is the same for all, because the computers' clocks may differ.
 """
@@ -9,8 +9,8 @@ import threading
 import time
 from pathlib import Path
 
-TOUCH_SECONDS = 5.0  # between two signs of life
-SILENCE_SECONDS = 30.0  # without any sign, after which an owner counts as gone
+TOUCH_SECONDS = 5.0  # between two heartbeats
+SILENCE_SECONDS = 30.0  # without a heartbeat, after which an owner counts as gone
 _LOOK_SECONDS = 0.25
 _END_SECONDS = 1.0
 
@@ -26,7 +26,7 @@ class Touching:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop giving signs of life."""
+        """Stop the heartbeats."""
         with self._turn:
             self._ended.set()
         if self._thread is not threading.current_thread():
@@ -44,7 +44,7 @@ class Touching:
 
 
 def is_silent(path: Path) -> bool:
-    """Wait until the owner of the file `path` gives a sign of life (False), or has given none for SILENCE_SECONDS (True).
+    """Wait until the owner of the file `path` sends a heartbeat (False), or has sent none for SILENCE_SECONDS (True).
 
     Raises:
         FileNotFoundError: If the file is deleted in the meantime.
