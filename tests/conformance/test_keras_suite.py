@@ -105,6 +105,7 @@ def test_what_passes_on_one_device_passes_on_two(found: dict[str, Any]) -> None:
     assert sum(outcome == "passed" for outcome, _ in outcomes.values()) > (150 if FULL else 15)
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_refused_for_the_reason_given(found: dict[str, Any]) -> None:
     failed = {short(name): text for name, (outcome, text) in found["outcomes"].items() if outcome == "failed"}
     for name, (_, words) in REFUSED.items():

@@ -58,6 +58,7 @@ def test_training(figures, report, run):
         report.passed(name)
 
 
+@pytest.mark.cases("W=2")
 def test_fit_which_tensorflow_refuses(figures, report, run):
     """With batches that divide, fit's mean loss is the custom loop's: so are the weights."""
     workers, asked, answers = run

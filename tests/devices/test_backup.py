@@ -138,6 +138,7 @@ def test_every_input_goes_on_where_it_was(tmp_path: Path, data: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.cases("several steps per execution", "epochs")
 @pytest.mark.parametrize(
     ("off_after", "options"),
     [

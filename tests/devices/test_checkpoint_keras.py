@@ -104,6 +104,7 @@ def test_restored_weights_do_not_depend_on_the_names_that_keras_invents(tmp_path
     replicant.Checkpoint(model=built_model()).restore(path).assert_consumed()
 
 
+@pytest.mark.cases("2-None", "3-2")
 @pytest.mark.parametrize(("num_saved", "num_restored"), [(1, 2), (2, None), (2, 3), (3, 1), (3, 2)])
 def test_training_continues_on_other_devices(tmp_path: Path, num_saved: int, num_restored: int | None) -> None:
     first = Training(num_saved)
@@ -118,6 +119,7 @@ def test_training_continues_on_other_devices(tmp_path: Path, num_saved: int, num
     assert float(np.asarray(second.accuracy.count.value)) == pytest.approx(48)
 
 
+@pytest.mark.cases("2-{'gradient_accumulation_steps': 3}", "3-{}")
 @pytest.mark.parametrize(
     ("num_replicas", "options"),
     [(None, {}), (2, {}), (3, {}), (2, {"use_ema": True, "amsgrad": True}), (2, {"gradient_accumulation_steps": 3})],

@@ -152,6 +152,7 @@ def made(strategy, make):
 SLOW = ("mean", "function", "mean by weights", "ignored class")  # each has a neighbour that is run always
 
 
+@pytest.mark.cases("two outputs", "mask", "mean, with weights")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES])
 def test_unequal_batches_and_a_short_round_equal_one_device(strategy, name):
     make, batch_of = CASES[name]

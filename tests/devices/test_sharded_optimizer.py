@@ -112,6 +112,7 @@ def test_weights_are_those_of_one_device(name: str, train: Any) -> None:
         np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.cases("3")
 @pytest.mark.parametrize("n", [3, 8])
 def test_ragged_steps_and_shapes_that_do_not_divide(n: int) -> None:
     expected, _ = custom_loop(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS["adam"])

@@ -37,6 +37,7 @@ iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(100).map(
 """
 
 
+@pytest.mark.cases("pipeline-dropped", "distributed-kept")
 @pytest.mark.parametrize(
     ("last", "code"),
     [("del iterator", 0), ("del iterator; 1 / 0", 1), ("sys.exit(3)", 3)],
