@@ -53,7 +53,7 @@ def run(loop: str, data: str, folder: Path, result: Path, kill: tuple[int, float
         return process.returncode == 0
 
 
-@pytest.mark.cases("fit-own-1")
+@pytest.mark.slow
 @pytest.mark.again
 @pytest.mark.parametrize(("loop", "data", "num_runs"), [row for row in RUNS if row[2]], ids=str)
 def test_killed_training_ends_as_if_nothing_had_happened(loop: str, data: str, num_runs: int, tmp_path: Path, chaos: Any) -> None:

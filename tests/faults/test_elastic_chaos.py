@@ -155,7 +155,7 @@ EARLY = [Blow("pid", 2, 0.0, signal.SIGKILL, 0)]
 LATE = [Blow("step", 12, 0.0, signal.SIGKILL, 0), Blow("ready", 3, 0.5, signal.SIGKILL, 1)]
 
 
-@pytest.mark.cases("before they connect")
+@pytest.mark.slow
 @pytest.mark.parametrize("blows", [EARLY, LATE], ids=["before they connect", "in a step and while a replacement comes"])
 def test_workers_that_are_killed_change_nothing(blows: list[Blow], undisturbed: Any, tmp_path: Path) -> None:
     found, _, _ = run(tmp_path / "run", 2, blows)

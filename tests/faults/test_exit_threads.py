@@ -110,6 +110,7 @@ result = ClusterCoordinator(strategy).schedule(busy)
 """
 
 
+@pytest.mark.cases("call")
 @pytest.mark.parametrize("begin", [GIVEN_UP, WATCHER, WORKER], ids=["call", "watcher", "worker"])
 def test_a_thread_inside_of_jax_is_waited_for_at_exit(begin: str, tmp_path: Path) -> None:
     program = f"{BUSY}{begin}assert inside.wait(60)\n1 / 0"

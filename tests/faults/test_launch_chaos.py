@@ -124,6 +124,7 @@ def test_a_killed_chief_changes_nothing(whole: Callable[[str], Any], tmp_path: P
     assert re.search(r"rank 0 \(.*\) was ended by SIGKILL; .* as generation 1 \(restart 1 of 4\)\.", said)
 
 
+@pytest.mark.slow
 def test_the_others_go_on_without_a_killed_chief(whole: Callable[[str], Any], tmp_path: Path) -> None:
     found, chaos, said = run("fit", tmp_path / "struck", (Event(0, 7, signal.SIGKILL, (0,)),), elastic=(2, 3), max_restarts=0)
     assert_close(found, whole("fit"))

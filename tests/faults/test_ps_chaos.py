@@ -37,6 +37,7 @@ def check(answer: dict, num_times: int) -> None:
     assert {name: answer[name] for name in expected} == expected
 
 
+@pytest.mark.slow
 def test_sums_are_exact_whoever_is_killed():
     check(run(0, 200, "worker,server", 4), 4)
 
@@ -51,7 +52,8 @@ def test_what_a_killed_worker_held_is_done_exactly_once():
     assert answer == {"total": 0, "results": True, "replaced": 2}
 
 
-@pytest.mark.parametrize("num_kills", [1, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_kills", [1, 20])
 def test_a_killed_coordinator_goes_on_from_its_checkpoint(num_kills, tmp_path):
     rng, count = random.Random(num_kills), 100 + 200 * num_kills
     env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

@@ -43,6 +43,7 @@ def fitted(tmp_path_factory) -> tuple[str, Path]:
     return done.stdout, folder
 
 
+@pytest.mark.slow
 def test_keras_fit_evaluates_three_times_to_the_same_numbers(fitted):
     output, _ = fitted
     assert output.startswith("Number of devices: 4\n")
