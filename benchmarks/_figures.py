@@ -1,4 +1,4 @@
-"""Medians of paired runs, their intervals, and the machine they were made on."""
+"""Medians of paired runs, their intervals, and the machine on which they were measured."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ _RESAMPLES = 2000
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """The median of a / b of each round, and the 95 % bootstrap interval of that median.
+    """Return the median over the rounds of a / b, and the 95 % bootstrap interval of that median.
 
     >>> ratio([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
     (2.0, 2.0, 2.0)
@@ -25,7 +25,7 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
 
 
 def shown(a: Sequence[float], b: Sequence[float]) -> str:
-    """`ratio` as text."""
+    """Format ``ratio(a, b)``."""
     if not a or not b:
         return "-"
     middle, low, high = ratio(a, b)
@@ -33,7 +33,7 @@ def shown(a: Sequence[float], b: Sequence[float]) -> str:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """The power with which y grows with x: least squares on logarithms.
+    """Return the power with which y grows with x, by least squares of the logarithms.
 
     >>> round(slope([1, 10, 100], [3, 30, 300]), 6)
     1.0
@@ -42,7 +42,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on; nothing that names the computer."""
+    """Return what the figures depend on, without anything that names the computer."""
     load = os.getloadavg() if hasattr(os, "getloadavg") else (float("nan"),)
     return {
         "processor": processor(),
@@ -54,7 +54,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Return the processor's name."""
     try:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -63,6 +63,6 @@ def processor() -> str:
 
 
 def slug(facts: dict[str, Any]) -> str:
-    """The machine as part of a file name."""
+    """Return the machine as part of a file name."""
     name = re.sub(r"[^a-z0-9]+", "-", facts["processor"].lower()).strip("-")[:40]
     return f"{name}-{facts['cores']}-cores"

@@ -1,4 +1,4 @@
-"""Log-log plots as small SVG files, with a dotted line of the slope that is expected."""
+"""Draws log-log plots as small SVG files, with a dotted line for the expected slope."""
 
 import math
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ class _Axes:
         self._y = _decades([y for _, y in points])
 
     def at(self, x: float, y: float) -> str:
-        """Where a point lies on the paper."""
+        """Return the place of a point in the drawing."""
         across = _share(x, self._x) * (WIDTH - LEFT - RIGHT) + LEFT
         down = HEIGHT - BOTTOM - _share(y, self._y) * (HEIGHT - BOTTOM - TOP)
         return f"{across:.1f},{down:.1f}"
 
     def grid(self) -> list[str]:
-        """A line and a number for each power of ten."""
+        """Draw a line and a number for each power of ten."""
         found = []
         for power in range(self._x[0], self._x[1] + 1):
             x = self.at(10.0**power, 10.0 ** self._y[0]).split(",")[0]
@@ -37,7 +37,7 @@ class _Axes:
 
 
 def plot(path: Path, *, title: str, x_name: str, y_name: str, measured: Points, expected: Points) -> None:
-    """Write one plot; all numbers are positive."""
+    """Write one plot. All numbers must be positive."""
     axes = _Axes([*measured, *expected])
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">',

@@ -1,4 +1,4 @@
-"""Contenders as processes, of which one computes at a time: rounds alternate A B C A B C. Everything waited for has a deadline."""
+"""Runs contenders as processes, of which one computes at a time. Rounds alternate A B C A B C, and every wait has a deadline."""
 
 import contextlib
 import dataclasses
@@ -18,11 +18,11 @@ FOLDER = Path(__file__).parent / "contenders"
 
 
 class ContenderError(Exception):
-    """A contender died or stood still; the message says what it said last."""
+    """A contender died or did not answer. The message contains its last error."""
 
 
 class Contender:
-    """A running contender. Its first answer comes without being asked, see ``contenders/_serve.py``."""
+    """A running contender. It gives its first answer without being asked (see ``contenders/_serve.py``)."""
 
     def __init__(self, python: str, script: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None):
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the contender
@@ -34,11 +34,11 @@ class Contender:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env={**os.environ, **(environment or {})},
-            start_new_session=True,  # so that it can be ended with the processes that it started
+            start_new_session=True,  # so that it can be killed together with the processes that it has started
         )
 
     def go(self) -> None:
-        """Let it train a round."""
+        """Let the contender train a round."""
         assert self._process.stdin
         try:
             self._process.stdin.write(b"go\n")
@@ -47,7 +47,11 @@ class Contender:
             raise ContenderError(self._last_words()) from None
 
     def answer(self, seconds: float) -> dict[str, Any]:
-        """What it says of its round, if it does within so many seconds."""
+        """Return the figures of its round.
+
+        Raises:
+            ContenderError: If it has died, or does not answer within so many seconds.
+        """
         assert self._process.stdout
         end = time.monotonic() + seconds
         while b"\n" not in self._text:
@@ -62,7 +66,7 @@ class Contender:
         return json.loads(line)
 
     def stop(self) -> None:
-        """End it: its input ends first, then its processes are killed."""
+        """Close its input, and then kill its processes."""
         assert self._process.stdin
         assert self._process.stdout
         with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
@@ -85,8 +89,12 @@ class Contender:
 class Measured:
     """A contender's figures.
 
-    first_loss: mean loss of the round from the common initial weights. seconds, processor: of each later round. failed: why it has
-    no figures.
+    Args:
+        first_loss: The mean loss of the first round, which begins with the common initial weights.
+        seconds: The seconds of each round that counts.
+        processor: The processor seconds of each round that counts.
+        libraries: The versions of its libraries.
+        failed: The reason why it has no figures.
     """
 
     first_loss: float | None = None
@@ -99,23 +107,23 @@ class Measured:
 def alternate(
     commands: Mapping[str, tuple[str, str, list[str]]], *, rounds: int, seconds: float, deadline: float, least: int = 3
 ) -> dict[str, Measured]:
-    """Start all, then let each train a round by turns.
+    """Start all contenders, and let them train rounds by turns.
 
     Args:
-        commands: python, script and arguments by name.
-        rounds: at most.
-        seconds: for everything, starts included; `least` rounds are trained all the same.
-        deadline: seconds for one answer.
-        least: rounds.
+        commands: For each name, the interpreter, the script and its arguments.
+        rounds: The most rounds.
+        seconds: The time for everything, including the starts.
+        deadline: The seconds for one answer.
+        least: The least rounds, even if the time is over.
     """
     end = time.monotonic() + seconds
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that contenders are stopped then, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the contenders, too
     found = {name: Measured() for name in commands}
     running: dict[str, Contender] = {}
     try:
         for name, (python, script, arguments) in commands.items():
             running[name] = Contender(python, script, [*arguments, "--deadline", f"{deadline + 5:g}"])
-        for turn in range(-2, rounds):  # two rounds to get warm, the first of which compiles
+        for turn in range(-2, rounds):  # two rounds to warm up, the first of which compiles
             began = time.monotonic()
             for name in list(running):
                 _round(name, running, found[name], turn, deadline)

@@ -1,9 +1,9 @@
-"""What checkpoints cost: how long a step is held, bytes per second against the disk, and against Keras and Orbax.
+"""Measures what checkpoints cost: how long they hold a step, and bytes per second against the disk, Keras and Orbax.
 
-A model of 400 MB is saved and restored in alternating rounds; ``fsync`` is part of every write. "held" is the time until the next
-step may begin when writing goes on in the background. Orbax is measured where it is installed. Then the CNN of the guide is
-trained by turns with a backup every 50 steps, with other callbacks that watch it, and without any; what they cost is the median of
-the rounds, each compared with its own. Run: ``python benchmarks/checkpoint.py [--rounds 5] [--megabytes 400] [--only fit]``.
+A model of 400 MB is saved and restored in alternating rounds, with ``fsync`` in every write. "held" is the time until the next step
+can begin while writing continues in the background. Orbax is measured if it is installed. Then the CNN of the guide is trained by
+turns with a backup every 50 steps, with other callbacks that watch it, and without callbacks. Their cost is the median over the
+rounds of the difference within a round. Run: ``python benchmarks/checkpoint.py [--rounds 5] [--megabytes 400] [--only fit]``.
 """
 
 import argparse
@@ -26,23 +26,23 @@ import replicant
 from replicant.data import Dataset
 
 ASYNC = replicant.CheckpointOptions(enable_async=True)
-UNITS = 2000  # a layer of 16 MB
-WARM_UP = 10  # steps of the CNN that are not counted
+UNITS = 2000  # for layers of 16 MB
+WARM_UP = 10  # steps of the CNN that do not count
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Cost of checkpoints.")
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Measure the cost of checkpoints.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=400)
-    parser.add_argument("--steps", type=int, default=200, help="of the CNN, per round")
-    parser.add_argument("--only", choices=["files", "fit"], help="one of the two tables")
-    parser.add_argument("--dir", type=Path, default=None, help="where to write (default: the temporary directory)")
+    parser.add_argument("--steps", type=int, default=200, help="the steps of the CNN per round (default: %(default)s)")
+    parser.add_argument("--only", choices=["files", "fit"], help="print only one of the two tables")
+    parser.add_argument("--dir", type=Path, default=None, help="the folder to write to (default: the temporary directory)")
     return parser.parse_args()
 
 
 def timed(action: Callable[[], Any]) -> float:
-    """Seconds that `action` takes."""
+    """Return the seconds that `action` takes."""
     began = time.perf_counter()
     action()
     return time.perf_counter() - began
@@ -56,7 +56,7 @@ def sync(file: Path) -> None:
 
 
 class Ways:
-    """The ways to write and to read one model, each as seconds by name."""
+    """The ways to write and read one model. Each method returns seconds by name."""
 
     def __init__(self, folder: Path, megabytes: int):
         self.folder = folder
@@ -68,7 +68,7 @@ class Ways:
         self.bump = replicant.function(lambda: [w.assign(w.value * 1.0) for w in self.model.weights] and None)
 
     def disk(self) -> dict[str, float]:
-        """The bytes alone."""
+        """Write and read the bytes alone."""
         arrays, file = [np.asarray(w.value) for w in self.model.weights], self.folder / "raw"
 
         def write() -> None:
@@ -83,7 +83,7 @@ class Ways:
         return seconds
 
     def replicant(self) -> dict[str, float]:
-        """Ours, at once and in the background, between two steps that own the variables."""
+        """Use Replicant's checkpoints, at once and in the background, between two steps that own the variables."""
         self.bump()
         seconds = {"replicant write": timed(lambda: self.checkpoint.write(self.folder / "now"))}
         seconds["replicant restore"] = timed(lambda: self.checkpoint.read(self.folder / "now").assert_consumed())
@@ -98,7 +98,7 @@ class Ways:
         return seconds
 
     def keras(self) -> dict[str, float]:
-        """Keras's own file, without checksums."""
+        """Use Keras's own file, which has no checksums."""
         file = self.folder / "keras.weights.h5"
         seconds = {"keras write": timed(lambda: (self.model.save_weights(file), sync(file)))}
         seconds["keras restore"] = timed(lambda: self.model.load_weights(file))
@@ -106,11 +106,11 @@ class Ways:
         return seconds
 
     def orbax(self) -> dict[str, float]:
-        """Orbax, if it is installed."""
+        """Use Orbax, if it is installed."""
         if importlib.util.find_spec("orbax") is None:
             return {}
         import jax
-        import orbax.checkpoint as ocp  # pyright: ignore[reportMissingImports]
+        import orbax.checkpoint as ocp  # pyright: ignore[reportMissingImports] - only where it is installed
 
         tree = {str(i): w.value for i, w in enumerate(self.model.weights)}
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
@@ -147,7 +147,7 @@ class Cnn:
         self.dataset = Dataset.from_tensor_slices((rows, rng.integers(0, 10, len(rows)))).batch(64)
 
     def train(self, callbacks: list[Any]) -> float:
-        """Seconds per step, after the first few."""
+        """Return the seconds per step, after the first few."""
         times: list[float] = []
 
         class Clock(keras.callbacks.Callback):
@@ -158,12 +158,12 @@ class Cnn:
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 times.append(time.perf_counter())
 
-        self.model.fit(self.dataset, verbose=0, callbacks=[Clock(), *callbacks])  # pyright: ignore[reportArgumentType]
+        self.model.fit(self.dataset, verbose=0, callbacks=[Clock(), *callbacks])  # pyright: ignore[reportArgumentType] - Keras annotates no datasets
         return (times[1] - times[0]) / self.num_steps
 
 
 def compare_fits(folder: Path, rounds: int, num_steps: int) -> None:
-    """Train by turns with nothing, with a backup every 50 steps, and with batches watched for NaN; each is compiled before."""
+    """Train by turns without callbacks, with a backup every 50 steps, and with other callbacks. All are compiled before."""
     callbacks = replicant.keras.callbacks
     ways: dict[str, Callable[[], list[Any]]] = {
         "plain": list,
@@ -173,8 +173,8 @@ def compare_fits(folder: Path, rounds: int, num_steps: int) -> None:
     }
     cnns = {name: Cnn(num_steps) for name in ways}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(-1, rounds):  # one to compile
-        for name in list(ways) if number % 2 else list(reversed(ways)):  # nobody is always the first
+    for number in range(-1, rounds):  # the first round compiles
+        for name in list(ways) if number % 2 else list(reversed(ways)):  # so that none is always the first
             took = cnns[name].train(ways[name]())
             if number >= 0:
                 seconds[name].append(took)
@@ -186,7 +186,7 @@ def compare_fits(folder: Path, rounds: int, num_steps: int) -> None:
 
 
 def compare_files(folder: Path, rounds: int, megabytes: int) -> None:
-    """Write and read a large model by turns."""
+    """Write and read a large model in all ways by turns."""
     ways = Ways(folder, megabytes)
     found = [{**ways.disk(), **ways.replicant(), **ways.keras(), **ways.orbax()} for _ in range(rounds + 1)][1:]
     print(f"{ways.num_bytes / 1e6:.0f} MB, {rounds} rounds after one to warm up; seconds")
@@ -199,7 +199,7 @@ def compare_files(folder: Path, rounds: int, megabytes: int) -> None:
 
 
 def main() -> None:
-    """Print two tables, or one of them."""
+    """Print both tables, or one of them."""
     options = parse()
     with tempfile.TemporaryDirectory(dir=options.dir) as name:
         if options.only != "fit":

@@ -1,7 +1,7 @@
-"""What the control plane costs with many workers: requests to the key-value store, the supervisor's processor time, the roll call.
+"""Measures what the control plane costs with many workers: requests to the store, the supervisor's time, and the roll call.
 
-Workers are threads of this process (their conversations are real, their store is a dictionary that counts requests); the supervisor
-watches connections that a second process keeps. ``python benchmarks/control_plane.py [workers ...]`` prints a table.
+Workers are threads of this process. Their messages are real, and their store is a dictionary that counts requests. The supervisor
+watches connections to a second process. Run: ``python benchmarks/control_plane.py [workers ...]``.
 """
 
 import argparse
@@ -42,7 +42,7 @@ _SUPERVISED_SECONDS = 10.0
 
 
 class Store:
-    """A key-value store in memory. Waiting is cheap: one condition for each key, whoever else waits."""
+    """A key-value store in memory, in which waiting is cheap, because each key has an event of its own."""
 
     def __init__(self):
         self.texts, self.lock = {}, threading.Lock()
@@ -58,7 +58,7 @@ class Store:
             self.waiting[key].set()
 
     def get(self, key, timeout_seconds):
-        """The text, as soon as it is there."""
+        """Return a text as soon as it is there."""
         with self.lock:
             self.num_requests += 1
             event = self.waiting[key]
@@ -67,20 +67,20 @@ class Store:
         return self.texts[key]
 
     def list(self, prefix):
-        """Everything whose key begins so."""
+        """Return everything whose key begins with `prefix`."""
         with self.lock:
             self.num_requests += 1
             return {key: text for key, text in self.texts.items() if key.startswith(prefix)}
 
     def increment(self, key):
-        """Count one more."""
+        """Increment a counter, and return it."""
         with self.lock:
             self.num_requests += 1
             self.texts[key] = int(self.texts.get(key, 0)) + 1
             return self.texts[key]
 
     def delete(self, key):
-        """Forget a text and what is below it."""
+        """Delete a text, and everything below its key."""
         with self.lock:
             self.num_requests += 1
             for each in [each for each in self.texts if each == key or each.startswith(f"{key}/")]:
@@ -89,7 +89,7 @@ class Store:
 
 
 def on_all(count, fn):
-    """Call ``fn(rank)`` on as many threads; raises what one of them raises."""
+    """Call ``fn(rank)`` on `count` threads, and raise the first error of one of them."""
     errors = []
 
     def one(rank):
@@ -108,14 +108,14 @@ def on_all(count, fn):
 
 
 def worlds_of(count):
-    """A store and its workers."""
+    """Make a store and the worlds of its workers."""
     store = Store()
     timeouts = Timeouts(exchange=300.0, heartbeat=300.0)
     return store, [World(store, Membership(rank, count, "a:1"), ["host"] * count, timeouts=timeouts) for rank in range(count)]
 
 
 def exchanges(count):
-    """Requests of a worker for one exchange, and its seconds."""
+    """Return a worker's requests for one exchange, and its seconds."""
     store, worlds = worlds_of(count)
     started = time.perf_counter()
 
@@ -141,7 +141,7 @@ class Places:
 
 
 def steps(count):
-    """Requests of a worker per step, where each reads data of its own whose end nobody knows."""
+    """Return a worker's requests per step, if each worker reads its own data, whose end is unknown."""
     store, worlds = worlds_of(count)
 
     def train(rank):
@@ -153,14 +153,14 @@ def steps(count):
             workers=Places(),
         )
         for _ in dataset:
-            time.sleep(0.002 * max(1, count / 4))  # the step, in which the input goes on
+            time.sleep(0.002 * max(1, count / 4))  # a step, during which the input continues
 
     on_all(count, train)
     return store.num_requests / count / (_STEPS + min(2, count - 1))
 
 
 def beats(count):
-    """Requests of a worker per heartbeat, and its bytes read."""
+    """Return a worker's requests per heartbeat."""
     store, worlds = worlds_of(count)
     for world in worlds:
         world.begin_watch(print)
@@ -174,7 +174,7 @@ def beats(count):
 
 
 class Played:
-    """A worker that is no process of this one; looking at it is the system call that looking at a process is."""
+    """A worker without a process. Its ``poll`` makes the system call that polls a process."""
 
     def __init__(self, rank, anybody):
         self.rank = self.pid = rank
@@ -182,23 +182,23 @@ class Played:
         self.code, self.signals = None, set()
 
     def kill(self):
-        """Nothing to end."""
+        """Do nothing, because there is no process."""
 
     def poll(self):
-        """Whether it has ended."""
+        """Whether the worker has ended."""
         if self.code is None:
             os.waitid(os.P_PID, self.anybody, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return self.code is not None
 
     def is_stopped(self):
-        """Never."""
+        """Return False."""
         return False
 
 
 class Watched(Team):
     """A team of such workers."""
 
-    anybody: Any  # the number of a process to look at
+    anybody: Any  # the id of a process to poll
     until: float
 
     def _start(self, stack):
@@ -213,7 +213,7 @@ class Watched(Team):
 
 
 def _workers(count, channel, ready, over):
-    """In a process of its own: all workers' ends of the connections."""
+    """Keep all workers' ends of the connections, in a process of its own."""
     port, key, interval = channel
     ends = []
     for rank in range(count):
@@ -234,7 +234,7 @@ def _workers(count, channel, ready, over):
 
 
 def supervisor(count):
-    """The share of one core that a supervisor takes."""
+    """Return the share of one core that a supervisor takes."""
     settings = Settings(command=("true",), num_workers=count)
     context = multiprocessing.get_context("spawn")
     ready, over = context.Event(), context.Event()
@@ -265,7 +265,7 @@ def supervisor(count):
 
 
 def roll_call(count):
-    """Seconds until all workers have met."""
+    """Return the seconds of a roll call of all workers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     started = time.perf_counter()
@@ -274,9 +274,9 @@ def roll_call(count):
 
 
 def main():
-    """Measure, print."""
-    parser = argparse.ArgumentParser(description="What the control plane costs with many workers, simulated on this machine.")
-    parser.add_argument("workers", nargs="*", type=int, default=[64, 256, 1024], help="how many; else 64, 256 and 1024")
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description="Measure what the control plane costs with many simulated workers.")
+    parser.add_argument("workers", nargs="*", type=int, default=[64, 256, 1024], help="their numbers (default: 64 256 1024)")
     counts = parser.parse_args().workers
     threading.stack_size(1 << 18)
     print("| workers | requests per exchange | per step, own data | per heartbeat | supervisor, of a core | roll call |")

@@ -1,7 +1,7 @@
-"""What ``fit`` costs under a strategy: against plain Keras on one device, and against ``keras.distribution.DataParallel``.
+"""Measures what ``fit`` costs under a strategy, against plain Keras on one device and ``keras.distribution.DataParallel``.
 
-Each way trains the same model on the same batches; their losses are compared first. Then rounds alternate, an epoch of each, and
-the medians of paired rounds are printed. DataParallel has no bound on the steps in flight and can deadlock on CPU, so it runs in a
+Each way trains the same model on the same batches. The losses are compared first. Then rounds of one epoch each alternate, and the
+medians of paired rounds are printed. DataParallel does not bound the steps in flight and can deadlock on CPU, so it runs in a
 process of its own, against plain Keras, with a deadline. Run: ``python benchmarks/fit.py [--replicas 2] [--rounds 15]``.
 """
 
@@ -22,24 +22,24 @@ import numpy as np
 
 import replicant
 
-STEPS = {"mlp": 60, "cnn": 8}  # of an epoch
+STEPS = {"mlp": 60, "cnn": 8}  # per epoch
 BATCH = {"mlp": 64, "cnn": 128}
 WARM_UP_EPOCHS = 2
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description="Cost of fit under a strategy.")
+    parser = argparse.ArgumentParser(description="Measure the cost of fit under a strategy.")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--model", choices=("cnn", "mlp", "both"), default="both")
-    parser.add_argument("--deadline", type=float, default=300, help="seconds for DataParallel (default: %(default)s)")
-    parser.add_argument("--data-parallel", action="store_true", help="measure only DataParallel against plain Keras, print JSON")
+    parser.add_argument("--deadline", type=float, default=300, help="the seconds for DataParallel (default: %(default)s)")
+    parser.add_argument("--data-parallel", action="store_true", help="measure only DataParallel and plain Keras, and print JSON")
     return parser.parse_args()
 
 
 def make_model(kind: str) -> Any:
-    """The networks of the two Keras guides."""
+    """Make the network of one of the two Keras guides."""
     keras.utils.set_random_seed(7)
     if kind == "mlp":
         layers = [keras.Input((784,)), *[keras.layers.Dense(256, activation="relu") for _ in range(2)]]
@@ -58,14 +58,14 @@ def make_model(kind: str) -> Any:
 
 
 def make_data(kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """An epoch of whole batches."""
+    """Make an epoch of full batches."""
     rng, rows = np.random.default_rng(0), STEPS[kind] * BATCH[kind]
     shape = (784,) if kind == "mlp" else (28, 28, 1)
     return rng.normal(size=(rows, *shape)).astype(np.float32), rng.integers(0, 10, rows).astype(np.int32)
 
 
 class Way:
-    """One way of training: a model, and its seconds per epoch."""
+    """One way of training, with a model and its seconds per epoch."""
 
     def __init__(self, kind: str, scope: Any = None, distribution: Any = None):
         self._data, self._batch, self._distribution = make_data(kind), BATCH[kind], distribution
@@ -78,7 +78,7 @@ class Way:
         self.seconds: list[float] = []
 
     def train(self) -> float:
-        """Train for one epoch; the result is its loss."""
+        """Train for one epoch, and return its loss."""
         keras.distribution.set_distribution(self._distribution)
         start = time.perf_counter()
         history = self._model.fit(*self._data, batch_size=self._batch, shuffle=False, verbose=0).history
@@ -91,7 +91,7 @@ def measure(kind: str, ways: dict[str, Way], rounds: int) -> None:
     for epoch in range(WARM_UP_EPOCHS):
         losses = {name: way.train() for name, way in ways.items()}
         if max(losses.values()) - min(losses.values()) > 1e-4:
-            sys.exit(f"{kind}: the losses of epoch {epoch} differ, there is nothing to compare: {losses}")
+            sys.exit(f"{kind}: the losses of epoch {epoch} differ, so the ways cannot be compared: {losses}")
     for way in ways.values():
         way.seconds.clear()
     for _ in range(rounds):
@@ -100,7 +100,7 @@ def measure(kind: str, ways: dict[str, Way], rounds: int) -> None:
 
 
 def compare(kind: str, ways: dict[str, Way]) -> list[dict[str, Any]]:
-    """Median milliseconds per step, and the median ratio to plain Keras in the same round."""
+    """Return the median milliseconds per step, and the median ratio to plain Keras in the same round."""
     plain = ways["plain Keras"].seconds
     return [
         {
@@ -114,7 +114,7 @@ def compare(kind: str, ways: dict[str, Way]) -> list[dict[str, Any]]:
 
 
 def with_replicant(kind: str, replicas: int, rounds: int) -> list[dict[str, Any]]:
-    """Plain Keras, and strategies with one and several replicas."""
+    """Measure plain Keras, and strategies with one and several replicas."""
     many = f"MirroredStrategy, {replicas} devices"
     ways = {
         "plain Keras": Way(kind),
@@ -126,7 +126,7 @@ def with_replicant(kind: str, replicas: int, rounds: int) -> list[dict[str, Any]
 
 
 def with_data_parallel(kind: str, replicas: int, rounds: int) -> list[dict[str, Any]]:
-    """Plain Keras, and Keras's own data parallelism."""
+    """Measure plain Keras, and Keras's own data parallelism."""
     distribution = keras.distribution.DataParallel(devices=[f"cpu:{i}" for i in range(replicas)])
     ways = {"plain Keras": Way(kind), f"DataParallel, {replicas} devices": Way(kind, distribution=distribution)}
     measure(kind, ways, rounds)
@@ -134,14 +134,14 @@ def with_data_parallel(kind: str, replicas: int, rounds: int) -> list[dict[str, 
 
 
 def data_parallel_apart(kind: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The same in a process of its own; one that dies or stands still is a result as well."""
+    """Measure data parallelism in a process of its own. If that dies or hangs, this is the result."""
     command = [sys.executable, __file__, "--data-parallel", "--model", kind]
     command += ["--replicas", str(args.replicas), "--rounds", str(args.rounds)]
     failed: dict[str, Any] = {"model": kind, "ms": None, "ratio": None}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=args.deadline, check=False)
     except subprocess.TimeoutExpired:
-        return [failed | {"way": f"DataParallel: stood still for {args.deadline:g} s"}]
+        return [failed | {"way": f"DataParallel: hung for {args.deadline:g} s"}]
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return [failed | {"way": f"DataParallel: died with status {done.returncode} ({reason[:80]})"}]
@@ -149,7 +149,7 @@ def data_parallel_apart(kind: str, args: argparse.Namespace) -> list[dict[str, A
 
 
 def main() -> None:
-    """Measure and print the table."""
+    """Measure, and print the table."""
     args = parse()
     replicant.set_virtual_devices(args.replicas)
     kinds = ("cnn", "mlp") if args.model == "both" else (args.model,)

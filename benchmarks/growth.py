@@ -1,7 +1,8 @@
-"""How the time of a step grows: with the size of the model, the number of variables, of replicas, and the length of the dataset.
+"""Measures how the time of a step grows with the size of the model, the number of variables or replicas, and the dataset's length.
 
-A custom loop through ``strategy.run``. Each quantity is measured in a process of its own, its points by turns; the slope is that of
-the logarithms over the points where growth is expected. Run: ``python benchmarks/growth.py [--quantities variables] [--rounds 7]``.
+The steps are those of a custom loop through ``strategy.run``. Each quantity is measured in a process of its own, with its points by
+turns. The slope is that of the logarithms, over the points where growth is expected.
+Run: ``python benchmarks/growth.py [--quantities variables] [--rounds 7]``.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
-os.environ["REPLICANT_COMPILATION_CACHE"] = "0"  # compiling is measured too
+os.environ["REPLICANT_COMPILATION_CACHE"] = "0"  # compiling is measured, too
 
 import numpy as np
 
@@ -37,10 +38,16 @@ Step = Callable[[], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:
-    """What grows.
+    """A quantity that grows.
 
-    values: what is measured. x_name, y_name: of the plot's axes. expected: the slope; at `since` and above, below it the cost of a
-    step itself prevails. steps: of a round. make: a step for each value, and where it lies on the x axis.
+    Args:
+        title: The title in the table and the plot.
+        values: The values at which a step is measured.
+        x_name: The name of the plot's x axis.
+        expected: The expected slope.
+        since: The place on the x axis from which it is expected. Below, the cost of a step itself prevails.
+        steps: For each value, the steps of a round.
+        make: A function that returns, for a value, its place on the x axis and a step.
     """
 
     title: str
@@ -53,7 +60,7 @@ class Quantity:
 
 
 def training(strategy: Any, model: Any, x: np.ndarray) -> Step:
-    """A training step on the device's own batch."""
+    """Make a training step, whose batch stays on the devices."""
     with strategy.scope():
         optimizer = keras.optimizers.SGD(1e-3)
         optimizer.build(model.trainable_variables)
@@ -81,25 +88,25 @@ def training(strategy: Any, model: Any, x: np.ndarray) -> Step:
 
 
 def mlp(strategy: Any, units: Sequence[int]) -> Any:
-    """Dense layers."""
+    """Make an MLP."""
     with strategy.scope():
         return keras.Sequential([keras.Input((units[0],)), *(keras.layers.Dense(n, activation="relu") for n in units[1:])])
 
 
 def rows(width: int) -> np.ndarray:
-    """A batch."""
+    """Make a batch."""
     return np.random.default_rng(0).normal(size=(BATCH, width)).astype(np.float32)
 
 
 def model_size(width: int) -> tuple[float, Step]:
-    """Three square layers."""
+    """Make a step of three square layers."""
     strategy = replicant.MirroredStrategy(["cpu:0"])
     model = mlp(strategy, [width] * 4)
     return float(model.count_params()), training(strategy, model, rows(width))
 
 
 class Deep(keras.layers.Layer):
-    """Many small layers, each with a matrix and a bias. As layers of Keras itself they would be too many for its recursion."""
+    """Many small layers, each with a matrix and a bias. So many layers of Keras would be too many for its recursion."""
 
     def __init__(self, depth: int):
         super().__init__()
@@ -107,14 +114,14 @@ class Deep(keras.layers.Layer):
         self.biases = [self.add_weight(shape=(16,), initializer="zeros", name=f"bias{i}") for i in range(depth)]
 
     def call(self, x: Any) -> Any:
-        """The same shape."""
+        """Apply all layers, which keep the shape."""
         for kernel, bias in zip(self.kernels, self.biases, strict=True):
             x = keras.ops.relu(keras.ops.matmul(x, kernel) + bias)
         return x
 
 
 def variables(count: int) -> tuple[float, Step]:
-    """A model of `count` variables in half as many layers."""
+    """Make a step of a model with `count` variables in half as many layers."""
     strategy = replicant.MirroredStrategy(["cpu:0"])
     with strategy.scope():
         model = keras.Sequential([keras.Input((16,)), Deep(count // 2)])
@@ -122,13 +129,13 @@ def variables(count: int) -> tuple[float, Step]:
 
 
 def replicas(count: int) -> tuple[float, Step]:
-    """An MLP on `count` virtual devices, the same global batch on all."""
+    """Make a step of an MLP on `count` virtual devices, with the same global batch."""
     strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(count)])
     return float(count), training(strategy, mlp(strategy, [784, 512, 512, 10]), rows(784))
 
 
 def dataset_length(length: int) -> tuple[float, Step]:
-    """Steps that read a shuffled dataset, over and over."""
+    """Make a step that reads a shuffled and repeated dataset."""
     strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
     x = np.random.default_rng(0).normal(size=(length, 16)).astype(np.float32)
     dataset = Dataset.from_tensor_slices(x).shuffle(length).repeat().batch(BATCH)
@@ -153,12 +160,12 @@ QUANTITIES = {
 }
 
 
-# XLA needs five minutes to compile so many layers and updates.
+# XLA needs five minutes to compile the layers and updates of so many variables.
 SLOW_TO_COMPILE = 10_000
 
 
 def measure(name: str, rounds: int, full: bool) -> dict[str, Any]:
-    """One quantity: milliseconds per step of each point, round by round, and seconds to the first step."""
+    """Measure one quantity: milliseconds per step of each point and round, and the seconds to the first step."""
     quantity = QUANTITIES[name]
     replicant.set_virtual_devices(max(2, *quantity.values) if name == "replicas" else 2)
     points, first = [], []
@@ -183,7 +190,7 @@ def measure(name: str, rounds: int, full: bool) -> dict[str, Any]:
 
 
 def apart(name: str, rounds: int, deadline: float, full: bool) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Measure one quantity in a process of its own."""
     command = [sys.executable, __file__, "--one", name, "--rounds", str(rounds), *(["--full"] if full else [])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=deadline, check=False)
@@ -195,14 +202,14 @@ def apart(name: str, rounds: int, deadline: float, full: bool) -> dict[str, Any]
 
 
 def slope_of(result: dict[str, Any]) -> float:
-    """The measured slope, of the least times, where growth is expected."""
+    """Return the slope of the least times, over the points where growth is expected."""
     since = QUANTITIES[result["quantity"]].since
     seen = [(x, min(ms)) for x, ms in zip(result["x"], result["ms"], strict=True) if x >= since]
     return slope(*zip(*seen, strict=True))
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """All quantities as Markdown."""
+    """Format all quantities as Markdown."""
     lines = [
         "| | ms/step, median (least), at each size | slope: measured | expected | seconds to the first step |",
         "|---|---|---|---|---|",
@@ -221,7 +228,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(results: Sequence[dict[str, Any]], folder: Path) -> None:
-    """A plot of each quantity; the expected line goes through the last point."""
+    """Plot each quantity. The expected line goes through the last point, or through the first one if it is flat."""
     folder.mkdir(parents=True, exist_ok=True)
     for result in results:
         if "failed" in result:
@@ -237,14 +244,14 @@ def draw(results: Sequence[dict[str, Any]], folder: Path) -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="How the time of a step grows.")
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Measure how the time of a step grows.")
     parser.add_argument("--quantities", nargs="*", choices=[*QUANTITIES], default=[*QUANTITIES])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--deadline", type=float, default=400, help="seconds for one quantity (default: %(default)s)")
-    parser.add_argument("--full", action="store_true", help="10,000 variables too: five minutes to compile, see --deadline")
-    parser.add_argument("--plots", type=Path, help="draw into this folder")
-    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--deadline", type=float, default=400, help="the seconds for one quantity (default: %(default)s)")
+    parser.add_argument("--full", action="store_true", help="also measure 10,000 variables, which compile for five minutes")
+    parser.add_argument("--plots", type=Path, help="draw plots into this folder")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--one", choices=[*QUANTITIES], help=argparse.SUPPRESS)
     return parser.parse_args()
 

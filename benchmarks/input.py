@@ -1,8 +1,8 @@
-"""What input costs: Replicant's datasets against tf.data and Grain on the same data, and how long training waits for input.
+"""Compares Replicant's datasets with tf.data and Grain on the same data, and measures how long training waits for input.
 
-All contenders of a case read the same records, which is checked first; then rounds of one epoch of each alternate, and the medians
-are printed. Peers that are not installed are skipped. Run: ``python benchmarks/input.py [--rounds 7] [--case arrays]``. The last
-case, ``--memory``, writes and reads a file of 2 GB and is run alone.
+All contenders of a case read the same records, which is checked first. Then rounds of one epoch each alternate, and the medians are
+printed. Peers that are not installed are skipped. Run: ``python benchmarks/input.py [--rounds 7] [--case arrays]``. With
+``--memory``, only the memory of an epoch over a file of 2 GB is measured.
 """
 
 import argparse
@@ -40,14 +40,14 @@ from replicant.data import (
 OURS, TF, GRAIN = "replicant", "tensorflow", "grain"
 BATCH, IMAGE_BATCH = 256, 64
 NUM_ROWS, NUM_RECORDS = 60_000, 100_000
-NUM_IMAGES = {64: 4_000, 224: 800}  # by size in pixels
+NUM_IMAGES = {64: 4_000, 224: 800}  # by their size in pixels
 SCALE = np.float32(1 / 255)
 TRAIN_STEPS, REPLICAS, PER_REPLICA = 60, 2, 64
 FILE_BYTES, RECORD_BYTES, LIMIT_MB = 2_000_000_000, 100_000, 600
 
 
 class Contender(NamedTuple):
-    """One way to read a case's records: whose, how, and a fresh epoch of batches."""
+    """One way to read the records of a case: the library, the form, and a function that begins a new epoch of batches."""
 
     library: str
     form: str
@@ -55,7 +55,7 @@ class Contender(NamedTuple):
 
 
 class Case(NamedTuple):
-    """The ways to do one thing, and how many times as fast as a library the first of them, Replicant's, has to be."""
+    """The ways to read the same records, and how many times as fast as each library the first way, Replicant's, must be."""
 
     name: str
     contenders: list[Contender]
@@ -64,7 +64,7 @@ class Case(NamedTuple):
 
 @functools.cache
 def peer(name: str) -> Any:
-    """The library; None, and one printed line, where it is not installed."""
+    """Return a library. If it is not installed, print this once and return None."""
     if importlib.util.find_spec(name) is None:
         print(f"{name} is not installed: skipped")
         return None
@@ -75,12 +75,12 @@ def peer(name: str) -> Any:
 
 
 def normalised(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Images as float32 from 0 to 1."""
+    """Convert images to float32 from 0 to 1."""
     return np.multiply(images, SCALE, dtype=np.float32), labels
 
 
 def arrays_case(_: Path) -> list[Case]:
-    """Images and labels in memory: shuffle all, batch, normalise."""
+    """Make a case of images and labels in memory, which are shuffled, batched and normalized."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (NUM_ROWS, 28, 28, 1), dtype=np.uint8)
     labels = rng.integers(0, 10, NUM_ROWS)
@@ -133,7 +133,7 @@ class Rows:
 
 
 def records_case(folder: Path) -> list[Case]:
-    """A TFRecord file of Examples, image bytes and a label, parsed one by one and in batches."""
+    """Make cases of a TFRecord file of Examples, with image bytes and a label, parsed one by one and in batches."""
     path, rng = str(folder / "images.tfrecord"), np.random.default_rng(0)
     with TFRecordWriter(path) as writer:
         for i in range(NUM_RECORDS):
@@ -169,14 +169,14 @@ def records_case(folder: Path) -> list[Case]:
 
 
 def jpeg_case(_: Path) -> list[Case]:
-    """JPEG files in memory, small and usual."""
+    """Make cases of JPEG files in memory, of small and usual sizes."""
     if peer("PIL") is None:
         return []
     return [jpegs_of(size, count) for size, count in NUM_IMAGES.items()]
 
 
 def jpegs_of(size: int, count: int) -> Case:
-    """Square images of so many pixels a side: smooth, with some noise, at quality 90."""
+    """Make a case of square images with `size` pixels a side, which are smooth with some noise, at quality 90."""
     image, rng = importlib.import_module("PIL.Image"), np.random.default_rng(0)
 
     def encoded() -> bytes:
@@ -186,10 +186,10 @@ def jpegs_of(size: int, count: int) -> Case:
         image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
         return file.getvalue()
 
-    def by_pillow(data: bytes) -> np.ndarray:  # slower, but more exact discrete cosine transform
+    def by_pillow(data: bytes) -> np.ndarray:  # its discrete cosine transform is slower, but more exact
         return np.asarray(image.open(io.BytesIO(data), formats=["JPEG"]))
 
-    def by_simplejpeg(data: bytes) -> np.ndarray:  # the settings, and so every pixel, of TensorFlow
+    def by_simplejpeg(data: bytes) -> np.ndarray:  # with TensorFlow's settings, and so with the same pixels
         return simplejpeg.decode_jpeg(data, "RGB", fastdct=True)
 
     files = np.array([encoded() for _ in range(count)], object)
@@ -214,7 +214,7 @@ def jpegs_of(size: int, count: int) -> Case:
 
 
 def fingerprint(batches: Iterable[Any]) -> tuple[int, float]:
-    """Number of rows, and a sum over all that is in them: what every contender has to agree on."""
+    """Return the number of rows, and the sum of everything in them. All contenders must agree on both."""
     rows, total = 0, 0.0
     for batch in batches:
         leaves = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple) else (batch,)
@@ -225,7 +225,7 @@ def fingerprint(batches: Iterable[Any]) -> tuple[int, float]:
 
 
 def check(case: Case) -> int:
-    """The number of rows of an epoch; the program ends if contenders differ."""
+    """Return the number of rows of an epoch, and end the program if contenders differ."""
     rows, total = fingerprint(case.contenders[0].epoch())
     for contender in case.contenders[1:]:
         its_rows, its_total = fingerprint(contender.epoch())
@@ -235,7 +235,7 @@ def check(case: Case) -> int:
 
 
 def measure(case: Case, rounds: int) -> list[list[float]]:
-    """Seconds of each contender's epochs, round by round."""
+    """Return the seconds of each contender's epochs, round by round."""
     times: list[list[float]] = [[] for _ in case.contenders]
     for _ in range(rounds):
         for contender, seconds in zip(case.contenders, times, strict=True):
@@ -247,7 +247,7 @@ def measure(case: Case, rounds: int) -> list[list[float]]:
 
 
 def report(case: Case, rounds: int) -> None:
-    """Measure a case and print its table: ratios to the first contender, round by round and of the fastest rounds."""
+    """Measure a case, and print its table, with ratios to the first contender by rounds and for the fastest rounds."""
     rows, times = check(case), measure(case, rounds)
     ratios = [statistics.median(a / b for a, b in zip(seconds, times[0], strict=True)) for seconds in times]
     print(f"\n{case.name}\n\n| library | pipeline | ms/epoch | records/s | time / first | fastest / fastest |")
@@ -268,7 +268,7 @@ def report(case: Case, rounds: int) -> None:
 
 
 def report_training(rounds: int) -> None:
-    """How long the CNN training of the examples waits for input: a share of the time, from the iterator's own figures."""
+    """Print the share of the time for which training a CNN waits for input, from the iterator's own figures."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
     from _datasets import ImageData
     from custom_training import build_steps, create_parts, distribute
@@ -302,13 +302,13 @@ def report_training(rounds: int) -> None:
 
 
 def status_mb(field: str) -> float:
-    """A size that Linux says of this process."""
+    """Return a size of this process from Linux."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def report_memory(folder: Path) -> None:
-    """Peak memory above that before, of an epoch over a distributed, shuffled and parsed file."""
+    """Print by how much an epoch over a distributed, shuffled and parsed file raises the peak memory."""
     path, block = folder / "large.tfrecord", np.random.default_rng(0).bytes(RECORD_BYTES)
     with TFRecordWriter(path) as writer:
         for i in range(FILE_BYTES // RECORD_BYTES):
@@ -321,8 +321,8 @@ def report_memory(folder: Path) -> None:
         return np.stack([np.frombuffer(image, np.uint8) for image in parsed["image"]]), parsed["label"]
 
     dataset = TFRecordDataset(path).shuffle(1_000, seed=1).batch(IMAGE_BATCH).map(decoded)
-    _ = list(strategy.experimental_distribute_dataset(dataset.take(1)))  # what is loaded once
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    _ = list(strategy.experimental_distribute_dataset(dataset.take(1)))  # loads what is loaded once
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     baseline, rows, start = status_mb("VmRSS"), 0, time.perf_counter()
     for images, _ in strategy.experimental_distribute_dataset(dataset):
         rows += sum(len(share) for share in strategy.experimental_local_results(images))
@@ -337,16 +337,16 @@ CASES: dict[str, Callable[[Path], list[Case]]] = {"arrays": arrays_case, "record
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="Replicant's input against tf.data and Grain.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--case", choices=(*CASES, "training", "all"), default="all")
-    parser.add_argument("--memory", action="store_true", help="only: peak memory of an epoch over a file of 2 GB (Linux)")
+    parser.add_argument("--memory", action="store_true", help="measure only the peak memory for a file of 2 GB (Linux)")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measure and print the tables."""
+    """Measure, and print the tables."""
     args = parse()
     replicant.set_virtual_devices(REPLICAS)
     print(f"{Path(__file__).name}: {os.cpu_count()} cores, Python {platform.python_version()}, medians of {args.rounds} rounds")

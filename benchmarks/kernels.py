@@ -1,8 +1,8 @@
-"""What the CPU kernels are worth: training steps of four models and single operations, with them and as JAX comes.
+"""Measures what the CPU kernels are worth: training steps of four models, and single operations, with and without them.
 
-Each way is compiled in this process: "as JAX comes" with all kernels off and XLA's option as jaxlib sets it. Steps
-alternate between the ways and donate nothing; medians and minima are printed, in ms.
-Run: ``python benchmarks/kernels.py [--steps 15] [--models cnn mlp]``.
+All ways are compiled in this process. "as JAX comes" has all kernels off, and XLA's option as jaxlib sets it. Steps alternate
+between the ways and donate nothing. Medians and minima are printed in ms. Run: ``python benchmarks/kernels.py [--steps 15]
+[--models cnn mlp]``.
 """
 
 import argparse
@@ -30,7 +30,7 @@ WARM_UP_STEPS = 2
 OPTION = "xla_cpu_experimental_ynn_fusion_type"
 WITHOUT_CONV = ("INDIVIDUAL_DOT", "REDUCE")
 STOCK = (*WITHOUT_CONV, "INDIVIDUAL_CONVOLUTION")  # jaxlib 0.10.2's own choice
-Way = tuple[tuple[str, ...], tuple[str, ...]]  # kernels that are off, XLA's option
+Way = tuple[tuple[str, ...], tuple[str, ...]]  # the kernels that are off, and the values of XLA's option
 WAYS: dict[str, Way] = {
     "kernels": ((), WITHOUT_CONV),
     "only conv": (("max_pool", "avg_pool"), WITHOUT_CONV),
@@ -40,7 +40,7 @@ WAYS: dict[str, Way] = {
 
 
 def cnn() -> keras.Model:
-    """The network of the Fashion-MNIST guide."""
+    """Make the network of the Fashion-MNIST guide."""
     return keras.Sequential(
         [
             keras.Input((28, 28, 1)),
@@ -56,14 +56,14 @@ def cnn() -> keras.Model:
 
 
 def mlp() -> keras.Model:
-    """784-512-512-10."""
+    """Make an MLP 784-512-512-10."""
     return keras.Sequential(
         [keras.Input((784,)), layers.Dense(512, activation="relu"), layers.Dense(512, activation="relu"), layers.Dense(10)]
     )
 
 
 def resnet() -> keras.Model:
-    """Eight layers for CIFAR's shape."""
+    """Make a ResNet with eight layers for images of CIFAR's shape."""
 
     def conv(x: Any, filters: int, size: int, stride: int = 1) -> Any:
         return layers.Conv2D(filters, size, strides=stride, padding="same", use_bias=False)(x)
@@ -78,7 +78,7 @@ def resnet() -> keras.Model:
 
 
 def transformer() -> keras.Model:
-    """Four blocks, width 128, sequence 128."""
+    """Make a transformer with four blocks of width 128, for sequences of 128 tokens."""
     inputs = keras.Input((128,), dtype="int32")
     x = layers.Embedding(1000, 128)(inputs)
     for _ in range(4):
@@ -93,7 +93,7 @@ MODELS: dict[str, Callable[[], keras.Model]] = {"cnn": cnn, "mlp": mlp, "resnet"
 
 
 def training_step(name: str) -> tuple[Callable[..., Any], Any, tuple[Any, Any]]:
-    """A step written by hand around the Keras layers, its first state and a batch: loss, gradients, Adam, accuracy."""
+    """Return a hand-written step with loss, gradients, Adam and accuracy, its first state, and a batch."""
     keras.utils.set_random_seed(1)
     model, optimizer = MODELS[name](), keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
@@ -120,7 +120,7 @@ def training_step(name: str) -> tuple[Callable[..., Any], Any, tuple[Any, Any]]:
 
 
 def compiled(function: Callable[..., Any], way: Way, *args: Any) -> Any:
-    """`function`, compiled one way."""
+    """Compile `function` in one of the ways."""
     off, option = way
     with kernels.disabled(*off) if off else contextlib.nullcontext():
         lowered = jax.jit(function).lower(*args)
@@ -128,7 +128,7 @@ def compiled(function: Callable[..., Any], way: Way, *args: Any) -> Any:
 
 
 def alternate(programs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each round of each program; the rounds alternate."""
+    """Return the milliseconds of each round of each program. The rounds alternate."""
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(WARM_UP_STEPS + rounds):
         for name, program in programs.items():
@@ -139,13 +139,13 @@ def alternate(programs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[st
 
 
 def report(name: str, times: dict[str, list[float]]) -> None:
-    """One row."""
+    """Print one row."""
     shown = "   ".join(f"{way} {statistics.median(found):8.2f} (min {min(found):.2f})" for way, found in times.items())
     print(f"{name:32} {shown}", flush=True)
 
 
 def models(names: list[str], rounds: int) -> None:
-    """Training steps."""
+    """Measure training steps."""
     for name in names:
         step, state, (x, y) = training_step(name)
         programs = {way: compiled(step, how, state, x, y) for way, how in WAYS.items()}
@@ -164,7 +164,7 @@ POOLS = {
 
 
 def pools(rounds: int) -> None:
-    """Pooling and its gradient, on their own."""
+    """Measure pooling and its gradient."""
     for name, (shape, window, strides, padding) in POOLS.items():
         x = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32)
         for kind, combine, first in (("max", lax.max, -np.inf), ("sum", lax.add, 0.0)):
@@ -183,8 +183,8 @@ def pools(rounds: int) -> None:
 
 
 def main() -> None:
-    """Everything."""
-    parser = argparse.ArgumentParser(description="CPU kernels against JAX's own.")
+    """Measure everything."""
+    parser = argparse.ArgumentParser(description="Compare the CPU kernels with JAX's own.")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS])
     arguments = parser.parse_args()

@@ -1,11 +1,11 @@
-"""Steps per second on parameter servers: Replicant against TensorFlow, by turns on this machine.
+"""Compares the steps per second of Replicant and TensorFlow on parameter servers.
 
-2 servers and 2 workers, or ``--workers N``, all on this machine; two dense layers of 100 KB or 50 MB with batch 32, or two
-embeddings of 500,000 x 32 with 128 lookups each and a dense tower; SGD. Rounds alternate; medians are printed. ``--slow`` makes one
-worker sleep in each of its steps instead, and compares Replicant with itself.
+There are 2 servers and 2 workers, or ``--workers N``, all on this machine. The models are two dense layers of 100 KB or 50 MB with
+batch 32, or two embeddings of 500,000 x 32 with 128 lookups each and a dense tower, all with SGD. Rounds alternate, and medians are
+printed. With ``--slow``, one worker sleeps in each of its steps, and Replicant is compared with itself.
 
 Run: ``python benchmarks/parameter_server.py --tensorflow PYTHON [small large embedding] [--rounds 5]``, where PYTHON is an
-interpreter with TensorFlow; without it only Replicant is measured.
+interpreter with TensorFlow. Without it, only Replicant is measured.
 """
 
 import argparse
@@ -17,24 +17,24 @@ from contenders._ps_cases import CASES, WORKERS
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Parameter servers: Replicant against TensorFlow.")
-    parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help="of: " + ", ".join(CASES))
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Compare Replicant and TensorFlow on parameter servers.")
+    parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help="one of " + ", ".join(CASES))
     parser.add_argument("--tensorflow", help="a Python interpreter with TensorFlow")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=240, help="for each case")
-    parser.add_argument("--workers", type=int, default=WORKERS, help="their number")
-    parser.add_argument("--slow", type=float, default=0.0, help="seconds that one of the workers sleeps in each step")
+    parser.add_argument("--seconds", type=float, default=240, help="the time for each case")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="the number of workers")
+    parser.add_argument("--slow", type=float, default=0.0, help="the seconds that one of the workers sleeps in each step")
     return parser.parse_args()
 
 
 def rate(found: Measured, steps: int) -> float | None:
-    """Median steps per second."""
+    """Return the median steps per second."""
     return steps / statistics.median(found.seconds) if found.seconds else None
 
 
 def main() -> None:
-    """Print a table."""
+    """Measure, and print the table."""
     args = parse()
     print(f"{'case':<10} {'contender':<22} {'steps/s':>9} {'spread':>17}   ratio")
     for name in args.cases:

@@ -1,10 +1,9 @@
-"""What ``replicant plan`` predicts for this machine's CPU, and what a run then does: step time and bytes of all-reduces.
+"""Compares what ``replicant plan`` predicts for this machine's CPU with runs: the time of a step, and the bytes of all-reduces.
 
-A plan is made: its step time (measured on zeros when the plan is made), and the one that follows from rates alone. Then the same
-program trains, and the median of its steps is taken. That in turn, a few times, because a shared machine is now faster, now slower;
-medians are compared, and the ranges are shown. Bytes: what the plan for two GPUs counts by rule, and what stands in the program
-that XLA compiles for two separate devices.
-Run: ``python benchmarks/plan.py [--steps 60] [--rounds 9] [--json]``.
+A plan gives the time of a step, measured on zeros, and the time that follows from rates alone. Then the same program trains, and
+the median of its steps is taken. Both are repeated by turns, because the speed of a shared machine changes. Medians are compared,
+and ranges are shown. The bytes that the plan for two GPUs counts by rule are compared with those in the program that XLA compiles
+for two separate devices. Run: ``python benchmarks/plan.py [--steps 60] [--rounds 9] [--json]``.
 """
 
 import argparse
@@ -22,14 +21,14 @@ import numpy as np
 
 import replicant
 
-BATCH = 128  # of a replica
+BATCH = 128  # per replica
 SHAPES = {"cnn": (28, 28, 1), "mlp": (784,)}
 WARM_UP = 10
-WORST_TIME, WORST_BYTES = 0.25, 0.05  # errors that are still good
+WORST_TIME, WORST_BYTES = 0.25, 0.05  # the largest errors that are good
 
 
 def make_model(kind: str) -> Any:
-    """The networks of the two guides."""
+    """Make the network of one of the two guides."""
     keras.utils.set_random_seed(7)
     if kind == "mlp":
         layers = [keras.layers.Dense(256, activation="relu") for _ in range(2)]
@@ -46,7 +45,7 @@ def make_model(kind: str) -> Any:
 
 
 class Program:
-    """One training program. devices: None: all. times: seconds of its steps, once it has run."""
+    """One training program, on all devices if `devices` is None. After it has run, `times` has the seconds of its steps."""
 
     def __init__(self, kind: str, devices: list[str] | None, steps: int, **options: Any):
         self.kind, self.devices, self.steps, self.options = kind, devices, steps, options
@@ -81,10 +80,10 @@ class Program:
 
 
 def step_times(kind: str, num_replicas: int, steps: int, rounds: int) -> dict[str, Any]:
-    """Predicted and measured seconds of a step, and how far off a single prediction was at worst."""
+    """Return the predicted and measured times of a step, and their ranges."""
     program = Program(kind, [f"cpu:{i}" for i in range(num_replicas)], steps)
     plans, measured = [], []
-    for _ in range(rounds):  # in turn, because the machine is now faster, now slower
+    for _ in range(rounds):  # by turns, because the speed of the machine changes
         plans.append(replicant.plan.make_plan(program, f"cpu:{num_replicas}"))
         program.times = []
         program()
@@ -104,7 +103,7 @@ def step_times(kind: str, num_replicas: int, steps: int, rounds: int) -> dict[st
 
 
 def exchanged_bytes(kind: str, **options: Any) -> dict[str, Any]:
-    """Predicted and counted bytes of exchanges between two devices."""
+    """Return the predicted and counted bytes of exchanges between two devices."""
     import jax
 
     from replicant.plan._chips import parse_target
@@ -127,11 +126,11 @@ def exchanged_bytes(kind: str, **options: Any) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print the table; exit status 1 if an error is too large."""
-    parser = argparse.ArgumentParser(description="Predictions of replicant plan against runs.")
+    """Print the table, and return 1 if an error is too large."""
+    parser = argparse.ArgumentParser(description="Compare the predictions of replicant plan with runs.")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", nargs="+", choices=sorted(SHAPES), default=list(SHAPES), help="networks whose steps are timed")
+    parser.add_argument("--only", nargs="+", choices=sorted(SHAPES), default=list(SHAPES), help="the networks to time")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     replicant.set_virtual_devices(2)

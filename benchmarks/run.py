@@ -1,6 +1,6 @@
-"""All benchmarks, as ``make bench`` runs them: figures into ``results/<date>-<machine>.json``, table and plots into the docs.
+"""Runs all benchmarks for ``make bench``. Figures go to ``results/<date>-<machine>.json``, and tables and plots to the docs.
 
-``training.py``, ``startup.py`` and ``growth.py`` give figures of their own; of the others the printed tables are kept. Each is a
+``training.py``, ``startup.py`` and ``growth.py`` write figures. Of the others, the printed tables are kept. Each benchmark is a
 process with a deadline. Run: ``python benchmarks/run.py [--peers-python /path/to/python] [--minutes 60]``.
 """
 
@@ -29,11 +29,12 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 PAGE, PLOTS = DOCS / "performance.md", DOCS / "performance"
 
-_CHATTER = re.compile(r"[IWE]\d{4} ")  # TensorFlow's log
-_PRINTED_DEADLINE = 900.0  # seconds at least for each of those that print tables
-_FULL_GROWTH = 300  # seconds for `growth.py` from which on it is to measure all points
+_CHATTER = re.compile(r"[IWE]\d{4} ")  # lines of TensorFlow's log
+_PRINTED_DEADLINE = 900.0  # the least seconds for each benchmark that prints tables
+_FULL_GROWTH = 300  # seconds from which `growth.py` measures all points
 
-# What gives figures: its share of the time. Then what prints tables: its arguments, and the option that names the peers' Python.
+# For benchmarks that write figures, their share of the time. For those that print tables, their arguments, and the option that
+# names the peers' Python.
 FIGURES = {"training": 0.4, "startup": 0.1, "growth": 0.1}
 PRINTED: dict[str, tuple[list[str], str | None]] = {
     "step_overhead.py": ([], None),
@@ -48,11 +49,11 @@ PRINTED: dict[str, tuple[list[str], str | None]] = {
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="All benchmarks.")
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Run all benchmarks.")
     parser.add_argument("--peers-python", help="the interpreter of the environment of peers.txt")
-    parser.add_argument("--minutes", type=float, default=60, help="for everything, about (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=15, help="of training and starts, at most (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=60, help="the time for everything, roughly (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="the most rounds of training and starts (default: %(default)s)")
     parser.add_argument("--only", nargs="*", choices=[*FIGURES, *PRINTED], default=[*FIGURES, *PRINTED])
     parser.add_argument("--page", type=Path, help="fill this page instead of docs/performance.md")
     parser.add_argument("--from", type=Path, dest="source", help="fill the page from this file of results, and measure nothing")
@@ -60,18 +61,18 @@ def parse() -> argparse.Namespace:
 
 
 def arguments(name: str, args: argparse.Namespace, seconds: float) -> list[str]:
-    """What a benchmark is called with, to end within about so many seconds."""
+    """Return the arguments with which a benchmark ends within roughly so many seconds."""
     peers = ["--peers-python", args.peers_python] if args.peers_python else []
     if name == "training":
         return ["--minutes", f"{seconds / 60:.2f}", "--rounds", str(args.rounds), *peers]
     if name == "startup":
         return ["--rounds", str(max(3, min(args.rounds, int(seconds / 25))))]
-    full = ["--full"] if seconds >= _FULL_GROWTH else []  # compiling the largest point takes as long
+    full = ["--full"] if seconds >= _FULL_GROWTH else []  # the largest point takes that long to compile
     return ["--rounds", str(max(3, min(args.rounds, int(seconds / 60)))), "--deadline", f"{4 * seconds:.0f}", *full]
 
 
 def printed_command(name: str, peers_python: str | None) -> list[str]:
-    """How a benchmark that prints tables is started."""
+    """Return the command that starts a benchmark that prints tables."""
     options, peers = PRINTED[name]
     if not peers or not peers_python:
         return [sys.executable, str(HERE / name), *options]
@@ -81,7 +82,7 @@ def printed_command(name: str, peers_python: str | None) -> list[str]:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Let it end its contenders, which are in sessions of their own; then kill it."""
+    """Let a benchmark end its contenders, which are in sessions of their own, and then kill it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         try:
@@ -91,7 +92,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def call(command: list[str], deadline: float) -> dict[str, str]:
-    """Run a benchmark and show what it prints, line by line: its text, and why it failed, if it did."""
+    """Run a benchmark, show what it prints line by line, and return its text and the reason if it failed."""
     lines: list[str] = []
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}  # the peers' environment has no replicant
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -111,7 +112,7 @@ def call(command: list[str], deadline: float) -> dict[str, str]:
             process.wait()
         finally:
             timer.cancel()
-            if process.poll() is None:  # Ctrl-C: it is in a session of its own
+            if process.poll() is None:  # after Ctrl-C, which does not reach its session
                 _stop(process)
     verdict = f"stopped after {deadline:.0f} s" if too_late.is_set() else ""
     if process.returncode and not verdict:
@@ -121,7 +122,7 @@ def call(command: list[str], deadline: float) -> dict[str, str]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Run what is asked for."""
+    """Run the benchmarks that were asked for."""
     now = dt.datetime.now(dt.UTC)
     libraries = {name: version(name) for name in ("replicant", "jax", "jaxlib", "keras", "numpy")}
     found: dict[str, Any] = {
@@ -138,7 +139,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "figures.json"
             command = [sys.executable, str(HERE / f"{name}.py"), *arguments(name, args, seconds), "--json", str(path)]
-            called = call(command, 4 * seconds + 300)  # each bounds its own parts; this is for what nobody thought of
+            called = call(command, 4 * seconds + 300)  # each benchmark has its own bounds, and this is the last resort
             if path.exists():
                 found[name] = json.loads(path.read_text())
             else:
@@ -151,7 +152,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The measured part of the docs."""
+    """Write the measured part of the docs."""
     facts, libraries = found["machine"], ", ".join(f"{name} {v}" for name, v in found["libraries"].items())
     peers = {}
     for result in found.get("training", {}).get("results", []):
@@ -176,17 +177,35 @@ def page(found: dict[str, Any]) -> str:
             if "failed" not in r
         ]
     for name, called in found["printed"].items():
-        lines = [line for line in called["text"].strip().splitlines() if not _CHATTER.match(line)] or ["no message"]
+        lines = [line for line in called["text"].strip("\n").rstrip().splitlines() if not _CHATTER.match(line)] or ["no message"]
         last = ([line for line in lines if "Error" in line] or lines)[-1]
         failed = f"{called['failed']}: `{last[:160]}`"
-        text = "\n".join(lines)
-        parts += [f"### `{name}`", failed if called["failed"] else text if "|" in text else f"```text\n{text}\n```"]
+        parts += [f"### `{name}`", failed if called["failed"] else markdown_of(lines)]
     parts += ["### GPU", f"| CNN, ResNet-50, transformer in bfloat16 on one GPU | {found['gpu']} |\n|---|---|"]
     return "\n\n".join(parts)
 
 
+def markdown_of(lines: list[str]) -> str:
+    r"""Write the lines that a benchmark has printed: tables between empty lines, and text without a table as it stands.
+
+    >>> markdown_of(["medians of 3", "| a | b |", "|---|---|", "| 1 | 2 |"])
+    'medians of 3\n\n| a | b |\n|---|---|\n| 1 | 2 |'
+    >>> markdown_of(["a  b", "1  2"])
+    '```text\na  b\n1  2\n```'
+    """
+    is_row = [line.startswith("|") for line in lines]
+    if not any(is_row):
+        return "\n".join(["```text", *lines, "```"])
+    parts = [lines[0]]
+    for i in range(1, len(lines)):
+        if is_row[i] != is_row[i - 1] and lines[i] and lines[i - 1]:
+            parts.append("")
+        parts.append(lines[i])
+    return "\n".join(parts)
+
+
 def fill(path: Path, found: dict[str, Any]) -> None:
-    """Put the figures between the markers of a page."""
+    """Write the figures between the markers of a page."""
     text = path.read_text(encoding="utf-8")
     filled, count = re.subn(
         r"(<!-- measured -->\n).*?(<!-- end of measured -->)",
@@ -200,7 +219,7 @@ def fill(path: Path, found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure, keep, draw."""
+    """Measure, write the results, and fill the page."""
     args = parse()
     results = HERE / "results"
     if args.source:

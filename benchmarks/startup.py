@@ -1,8 +1,8 @@
-"""Seconds from the start of a process to its first finished training step: the CNN of the guides, ``fit``.
+"""Measures the seconds from the start of a process to its first finished training step, with ``fit`` and the CNN of the guides.
 
-Replicant with an empty cache of compiled programs, Replicant again with what the first run left, and stock Keras on JAX; starts
-alternate and nothing else computes. Then the processor's seconds of ``import jax`` and of ``import replicant``.
-Run: ``python benchmarks/startup.py [--rounds 7]``.
+The contenders are Replicant with an empty cache of compiled programs, Replicant with the cache of an earlier run, and stock Keras
+on JAX. Their starts alternate, and nothing else computes. Then the processor seconds of ``import jax`` and ``import replicant`` are
+measured. Run: ``python benchmarks/startup.py [--rounds 7]``.
 """
 
 import argparse
@@ -29,16 +29,16 @@ SCRIPTS = {
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="Time to the first step.")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--deadline", type=float, default=120, help="seconds for one start (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--deadline", type=float, default=120, help="the seconds for one start (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args()
 
 
 def start(name: str, cache: str, deadline: float) -> float:
-    """Seconds to the first step of one process."""
+    """Return the seconds to the first step of one process."""
     script, way = SCRIPTS[name]
     environment = {"REPLICANT_COMPILATION_CACHE": cache}
     contender = Contender(sys.executable, script, ["cnn", "--way", way, "--steps", "1"], environment)
@@ -50,14 +50,14 @@ def start(name: str, cache: str, deadline: float) -> float:
 
 
 def seconds_to_import(module: str, deadline: float) -> float:
-    """The processor's seconds of an import in a fresh process."""
+    """Return the processor seconds of an import in a fresh process."""
     program = f"import time; start = time.process_time(); import {module}; print(time.process_time() - start)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=deadline, check=True)
     return float(done.stdout)
 
 
 def table(result: dict[str, Any]) -> str:
-    """The figures as Markdown."""
+    """Format the figures as Markdown."""
     seconds = result["seconds"]
     lines = ["| start to first step | seconds | least | time / stock Keras-JAX |", "|---|---|---|---|"]
     for name, found in seconds.items():
@@ -68,12 +68,12 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure and print the table."""
+    """Measure, and print the table."""
     args, facts = parse(), machine()
     print(f"{Path(__file__).name}: {facts}", flush=True)
     seconds: dict[str, list[float]] = {name: [] for name in SCRIPTS}
     with tempfile.TemporaryDirectory() as kept:
-        for name in (FIRST, LOOP, STOCK):  # files of all libraries are read once, and the loop's programs compiled
+        for name in (FIRST, LOOP, STOCK):  # reads all libraries' files once, and compiles the loop's programs
             start(name, kept, args.deadline)
         for _ in range(args.rounds):
             for name, found in seconds.items():

@@ -1,8 +1,8 @@
-"""What the strategy costs: a training step through ``strategy.run`` against the same step written by hand in JAX.
+"""Measures what a strategy costs: a training step through ``strategy.run`` against the same step written by hand in JAX.
 
-Both compute the same model, the same Adam update and the same loss on the same replicas; the hand-written step is one
-``jax.jit`` of one ``shard_map`` with donated state and a flat all-reduce. Their losses are compared first, then rounds of steps of
-each alternate and the medians are printed. Run: ``python benchmarks/step_overhead.py [--replicas 2] [--rounds 30]``.
+Both compute the same model, Adam update and loss on the same replicas. The hand-written step is one ``jax.jit`` of one
+``shard_map`` with donated state and a flat all-reduce. The losses are compared first. Then rounds of steps alternate, and the
+medians are printed. Run: ``python benchmarks/step_overhead.py [--replicas 2] [--rounds 30]``.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import replicant
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Cost of strategy.run over a hand-written step.")
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Compare the cost of strategy.run with a hand-written step.")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--model", choices=("cnn", "mlp", "deep", "all"), default="all")
@@ -28,7 +28,7 @@ def parse() -> argparse.Namespace:
 
 
 def make_model(kind: str):
-    """The CNN of the guide, or an MLP so small that only overhead is left, or one of 12 weights, so 38 variables with Adam's."""
+    """Make the CNN of the guide, an MLP so small that only overhead is left, or one with 12 weights (38 variables with Adam's)."""
     import keras
 
     keras.utils.set_random_seed(7)
@@ -52,7 +52,7 @@ def make_model(kind: str):
 
 
 def with_replicant(kind: str, strategy, batch, global_batch: int):
-    """A step as a user of Replicant writes it."""
+    """Make a step as a user of Replicant writes it."""
     import keras
 
     with strategy.scope():
@@ -76,7 +76,7 @@ def with_replicant(kind: str, strategy, batch, global_batch: int):
 
 
 def by_hand(kind: str, strategy, batch, global_batch: int):
-    """The same step in plain JAX: Keras only computes the forward pass and the update, statelessly."""
+    """Make the same step in plain JAX, with Keras only for a stateless forward pass and update."""
     import jax
     import jax.numpy as jnp
     import keras
@@ -123,7 +123,7 @@ def by_hand(kind: str, strategy, batch, global_batch: int):
 
 
 def make_batch(kind: str, strategy, per_replica: int):
-    """One batch on the devices."""
+    """Make one batch on the devices."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -137,7 +137,7 @@ def make_batch(kind: str, strategy, per_replica: int):
 
 
 def measure(kind: str, strategy, rounds: int) -> dict[str, float]:
-    """Median milliseconds per step of both, the Python time of a call, and the ratio of paired rounds."""
+    """Return the median milliseconds per step of both, and the medians of the ratio and difference of paired rounds."""
     import jax
 
     per_replica, steps = (64, 4) if kind == "cnn" else (16, 200)
@@ -147,7 +147,7 @@ def measure(kind: str, strategy, rounds: int) -> dict[str, float]:
     for i in range(5):
         a, b = float(ours()), float(theirs())
         if abs(a - b) > 1e-5:
-            sys.exit(f"{kind}: step {i} gives loss {a} through replicant and {b} by hand; nothing to compare")
+            sys.exit(f"{kind}: step {i} gives loss {a} through replicant and {b} by hand, so they cannot be compared")
     times: dict[str, list[float]] = {"ours": [], "hand": []}
     for _ in range(rounds):
         for name, step in (("ours", ours), ("hand", theirs)):
@@ -165,7 +165,7 @@ def measure(kind: str, strategy, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print the table."""
+    """Measure, and print the table."""
     args = parse()
     replicant.set_virtual_devices(args.replicas)
     strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(args.replicas)], fuse_replicas=False)

@@ -1,7 +1,7 @@
-"""Training, Replicant against its peers: ``fit`` and a custom loop, on one and two virtual CPU devices, at equal global batch.
+"""Compares training with its peers: ``fit`` and a custom loop, on one and two virtual CPU devices, with equal global batches.
 
-Each contender is a process of its own (``contenders/``) that begins with the same weights; rounds alternate, and only one process
-computes at a time. Peers other than JAX and Keras come from a separate environment (``peers.txt``); absent ones are skipped.
+Each contender is a process of its own (``contenders/``) that begins with the same weights. Rounds alternate, and only one process
+computes at a time. Peers other than JAX and Keras need a separate environment (``peers.txt``), and are skipped if they are absent.
 Run: ``python benchmarks/training.py --peers-python /path/to/peers/bin/python [--minutes 12] [--rounds 15] [--cases cnn mlp]``.
 """
 
@@ -24,7 +24,7 @@ FIT, LOOP = "Replicant fit", "Replicant loop"
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """How a contender is run: `needs` is the library that a peers' environment has to have."""
+    """How a contender is run. `needs` is the library that the peers' environment must have."""
 
     name: str
     script: str
@@ -38,27 +38,27 @@ CONTENDERS = (
     Peer(LOOP, "with_replicant.py", "loop"),
     Peer("TensorFlow MirroredStrategy fit", "with_tensorflow.py", "fit", needs="tensorflow"),
     Peer("TensorFlow MirroredStrategy loop", "with_tensorflow.py", "loop", needs="tensorflow"),
-    Peer("PyTorch", "with_torch.py", "loop", needs="torch"),  # more than one replica: DistributedDataParallel
+    Peer("PyTorch", "with_torch.py", "loop", needs="torch"),  # DistributedDataParallel for several replicas
     Peer("stock Keras-JAX fit, one device", "with_keras_jax.py", "fit"),
     Peer("hand-written JAX", "with_jax.py", "loop"),
 )
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="Training against peers.")
     parser.add_argument("--peers-python", help="the interpreter of the environment of peers.txt")
-    parser.add_argument("--minutes", type=float, default=12, help="for everything (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=15, help="at most (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=12, help="the time for everything (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="the most rounds (default: %(default)s)")
     parser.add_argument("--replicas", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--cases", nargs="*", choices=[*CASES], default=[*CASES])
-    parser.add_argument("--deadline", type=float, default=180, help="seconds for one answer (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--deadline", type=float, default=180, help="the seconds for one answer (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args()
 
 
 def interpreters(python: str | None) -> dict[str | None, str]:
-    """Who runs contenders that need nothing, or a library; a printed line for each that is absent."""
+    """Return the interpreter for contenders that need a library, or None. Print a line for each library that is absent."""
     found: dict[str | None, str] = {None: sys.executable}
     for library in ("tensorflow", "torch"):
         reason = "no --peers-python"
@@ -73,7 +73,7 @@ def interpreters(python: str | None) -> dict[str | None, str]:
 
 
 def measure(case: Case, replicas: int, pythons: dict[str | None, str], args: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """All contenders of one case."""
+    """Measure all contenders of one case."""
     commands = {
         peer.name: (pythons[peer.needs], peer.script, [case.name, "--way", peer.way, "--replicas", str(replicas)])
         for peer in CONTENDERS
@@ -85,7 +85,7 @@ def measure(case: Case, replicas: int, pythons: dict[str | None, str], args: arg
 
 
 def table(result: dict[str, Any]) -> str:
-    """One case as Markdown: the ratio is how many times as fast as the contender Replicant is, median of paired rounds."""
+    """Format one case as Markdown. A ratio says how many times as fast as the contender Replicant is (median of paired rounds)."""
     case, contenders = CASES[result["case"]], result["contenders"]
     seconds = {name: found["seconds"] for name, found in contenders.items()}
     rounds = max(map(len, seconds.values()), default=0)
@@ -116,7 +116,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure and print the tables."""
+    """Measure, and print the tables."""
     args = parse()
     facts, start = machine(), time.monotonic()
     print(f"{Path(__file__).name}: {facts}", flush=True)

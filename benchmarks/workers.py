@@ -1,8 +1,9 @@
-"""Two worker processes against two devices of one process, and against PyTorch's DistributedDataParallel over gloo.
+"""Compares two worker processes with two devices of one process, and with PyTorch's DistributedDataParallel over gloo.
 
-Every contestant trains the same MLP (784-256-256-10, SGD, a global batch of 128) and then sums vectors of 1, 10 and 100 MB over two
-replicas. In each round every contestant runs once, in processes of its own; medians over the rounds are printed, with ratios to two
-workers. Run: ``python benchmarks/workers.py [--rounds 3] [--torch PYTHON]``; PYTHON is an interpreter that has torch.
+Every contestant trains the same MLP (784-256-256-10, SGD, a global batch of 128), and then sums vectors of 1, 10 and 100 MB over
+two replicas. In each round, every contestant runs once, in processes of its own. The medians of the rounds are printed, with their
+ratios to two workers. Run: ``python benchmarks/workers.py [--rounds 3] [--torch PYTHON]``, where PYTHON is an interpreter with
+torch.
 """
 
 import argparse
@@ -25,16 +26,16 @@ SECONDS = 600.0  # for one contestant
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description="Two workers against two devices and against torch DDP.")
+    parser = argparse.ArgumentParser(description="Compare two workers with two devices, and with torch DDP.")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", "--torch", metavar="PYTHON", help="an interpreter that has torch; it is left out without one")
+    parser.add_argument("--peers", "--torch", metavar="PYTHON", help="an interpreter with torch, which is left out otherwise")
     parser.add_argument("--max-megabytes", type=int, default=100)
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def with_replicant(kind: str, max_megabytes: int) -> dict[str, float]:
-    """Milliseconds of a step and of sums."""
+    """Return the milliseconds of a step and of sums."""
     import replicant
 
     if kind != "workers":
@@ -65,7 +66,7 @@ def with_replicant(kind: str, max_megabytes: int) -> dict[str, float]:
 
     rows = rng.normal(size=(BATCH, WIDTHS[0])).astype(np.float32), rng.integers(0, 10, BATCH).astype(np.int32)
     (batch,) = strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices(rows).batch(BATCH))
-    wait: Callable[[Any], Any] = lambda result: jax.block_until_ready(jax.tree.leaves(result))  # noqa: E731 - with its type
+    wait: Callable[[Any], Any] = lambda result: jax.block_until_ready(jax.tree.leaves(result))  # noqa: E731 - a def would not have its type
     found = {"step": timed(lambda: strategy.run(train_step, args=batch), wait, STEPS, WARM_UP)}
     for megabytes in [size for size in MEGABYTES if size <= max_megabytes]:
         vector = strategy.experimental_distribute_values_from_function(
@@ -81,7 +82,7 @@ def with_replicant(kind: str, max_megabytes: int) -> dict[str, float]:
 
 
 def with_torch(max_megabytes: int) -> dict[str, float]:
-    """Milliseconds of a step and of sums."""
+    """Return the milliseconds of a step and of sums."""
     torch: Any = importlib.import_module("torch")
 
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
@@ -104,12 +105,12 @@ def with_torch(max_megabytes: int) -> dict[str, float]:
     for megabytes in [size for size in MEGABYTES if size <= max_megabytes]:
         vector = torch.ones(megabytes * 250_000)
         found[f"{megabytes} MB"] = timed(lambda v=vector: torch.distributed.all_reduce(v), lambda _: None, 20, 3)
-    torch.distributed.barrier()  # the first process holds what the others speak over
+    torch.distributed.barrier()  # the others exchange over a store of the first process
     return found
 
 
 def timed(step: Callable[[], Any], wait: Callable[[Any], Any], num_steps: int, warm_up: int) -> float:
-    """Milliseconds per step, of many started one after the other."""
+    """Return the milliseconds per step of many steps that are started one after the other."""
     result = None
     for _ in range(warm_up):
         result = step()
@@ -122,7 +123,7 @@ def timed(step: Callable[[], Any], wait: Callable[[Any], Any], num_steps: int, w
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, float]:
-    """Start a contestant's processes and read what the first one prints."""
+    """Start a contestant's processes, and read what the first one prints."""
     arguments = [__file__, "--contestant", name, "--max-megabytes", str(options.max_megabytes)]
     environ = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
     if name == "torch":
@@ -147,14 +148,14 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a table."""
+    """Measure, and print the table."""
     options = parse()
     if options.contestant:
         kind = options.contestant
         found = with_torch(options.max_megabytes) if kind == "torch" else with_replicant(kind, options.max_megabytes)
         print(json.dumps(found), flush=True)
         if kind == "torch":
-            os._exit(0)  # at times its threads abort an interpreter that ends by itself
+            os._exit(0)  # its threads sometimes abort an interpreter that ends normally
         return
     names = {"workers": "2 workers x 1 device", "apart": "1 process x 2 devices, apart", "fused": "1 process x 2 devices, fused"}
     if options.peers:

@@ -1,4 +1,4 @@
-"""Guards that run around every test: what a test leaves behind fails that test, not a later one."""
+"""Fixtures for all tests, and guards around every test, so that what a test leaves behind fails that test and not a later one."""
 
 import concurrent.futures
 import dataclasses
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
-import keras  # noqa: F401 - here, because it sets environment variables when it is first imported: no test's leak
+import keras  # noqa: F401 - its first import sets environment variables, which would otherwise count as a test's leak
 import pytest
 
 from replicant.replicas import _context
 
 ROOT = Path(__file__).resolve().parent.parent
-EXCHANGE_SECONDS = 20.0  # that a worker waits for the others
-GRACE_SECONDS = 2.0  # for threads that are on their way out
+EXCHANGE_SECONDS = 20.0  # how long a worker waits for the others
+GRACE_SECONDS = 2.0  # for threads that are about to end
 
 FOREIGN_VARIABLES = re.compile(r"PYTEST_|KMP_")  # set by pytest itself, and by scikit-learn when it is first imported
 TOOL_FILES = {".hypothesis", ".pytest_cache", ".ruff_cache", ".import_linter_cache", "__pycache__"}
@@ -31,24 +31,24 @@ hypothesis.settings.load_profile("replicant")
 
 @dataclasses.dataclass(frozen=True)
 class Chaos:
-    """What the tests with random misfortunes ask for: the seed of them all, and how many runs a test may make."""
+    """The seed of the tests that strike at random, and the number of runs that each may make."""
 
     seed: int
     most: int | None
 
     def num_runs(self, wanted: int) -> int:
-        """How many of the runs that a test would make it is to make."""
+        """Return how many of the `wanted` runs a test should make."""
         return wanted if self.most is None else min(wanted, self.most)
 
 
 def pytest_configure() -> None:
-    """Draw a seed for the random misfortunes, before the processes start that share the tests: they all inherit it."""
+    """Draw the seed of the tests that strike at random before the processes start that share the tests and inherit it."""
     if _is_full():
         os.environ.setdefault("REPLICANT_TEST_SEED", str(random.SystemRandom().randrange(1 << 30)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how to repeat the random misfortunes, also where all went well."""
+    """Say how to repeat the tests that strike at random, even if all have passed."""
     if _is_full():
         told = [f"{name}={os.environ[name]}" for name in ("REPLICANT_TEST_SEED", "REPLICANT_TEST_RUNS") if name in os.environ]
         terminalreporter.write_line(f"random misfortunes: {' '.join(told)}")
@@ -56,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def chaos() -> Chaos:
-    """The seed is 0 by default, and a new one with REPLICANT_TEST_FULL=1; REPLICANT_TEST_SEED and REPLICANT_TEST_RUNS set both."""
+    """The seed and number of runs, from REPLICANT_TEST_SEED and REPLICANT_TEST_RUNS. The default seed is 0."""
     most = os.environ.get("REPLICANT_TEST_RUNS")
     return Chaos(int(os.environ.get("REPLICANT_TEST_SEED", "0")), None if most is None else int(most))
 
@@ -92,7 +92,7 @@ def _mark_further_cases(items: list[pytest.Item], *, whole: bool) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what is marked `both_ways` twice."""
+    """Run tests that are marked `both_ways` twice."""
     if metafunc.definition.get_closest_marker("both_ways"):
         metafunc.fixturenames.insert(0, "fuse_replicas")
         metafunc.parametrize("fuse_replicas", ["apart", "fused"], indirect=True, scope="module")
@@ -100,7 +100,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def fuse_replicas(request: pytest.FixtureRequest) -> Iterator[str]:
-    """How the strategies of these tests compute their replicas."""
+    """Let the strategies of these tests compute their replicas apart, or fused."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REPLICANT_FUSE_REPLICAS", "1" if request.param == "fused" else "0")
         yield request.param
@@ -108,7 +108,7 @@ def fuse_replicas(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def run_workers() -> Callable[..., list[Any]]:
-    """run_workers(n, fn): what ``fn(worker, exchange)`` returns on each of n workers, here threads of one process."""
+    """``run_workers(n, fn)`` returns what ``fn(worker, exchange)`` returns on each of n workers, which are threads here."""
 
     def run(num_workers: int, fn: Callable[[int, Callable[[int], tuple[int, ...]]], Any]) -> list[Any]:
         meeting = threading.Barrier(num_workers, timeout=EXCHANGE_SECONDS)
@@ -127,7 +127,7 @@ def run_workers() -> Callable[..., list[Any]]:
         with concurrent.futures.ThreadPoolExecutor(num_workers) as pool:
             futures = [pool.submit(fn, worker, exchange_of(worker)) for worker in range(num_workers)]
             concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
-            meeting.abort()  # whoever waits for one that failed
+            meeting.abort()  # releases workers that wait for one that has failed
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
@@ -185,7 +185,7 @@ def _is_full() -> bool:
 
 
 def _leaked_threads(before: set[threading.Thread]) -> list[str]:
-    """Every new thread that keeps the process alive, or that is one of ours."""
+    """Name the new threads that keep the process alive, or that belong to Replicant."""
     return sorted(
         thread.name for thread in set(threading.enumerate()) - before if not thread.daemon or thread.name.startswith("replicant")
     )

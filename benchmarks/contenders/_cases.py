@@ -1,4 +1,4 @@
-"""What all contenders train: the cases, their data, and initial weights that depend on nothing but a weight's name. NumPy only."""
+"""What all contenders train: the cases, their data, and initial weights that depend only on a weight's name. Uses only NumPy."""
 
 import dataclasses
 import zlib
@@ -10,9 +10,15 @@ VOCABULARY = 256
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One model and how it is trained.
+    """One model, and how it is trained.
 
-    steps: of a round, which is one shuffled epoch. shape: of an example. steps_per_execution: of ``fit``.
+    Args:
+        name: The name of the case.
+        title: The title in tables.
+        shape: The shape of an example.
+        batch: The global batch size.
+        steps: The number of steps of a round, which is one shuffled epoch.
+        steps_per_execution: The argument of the same name in ``compile``.
     """
 
     name: str
@@ -36,7 +42,7 @@ CASES = {
 
 
 def data(case: Case, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """The examples of `steps` steps: float32 images with a class that can be learnt, or int32 tokens and those that follow."""
+    """Make examples for so many steps: float32 images with a class that can be learned, or int32 tokens and the next tokens."""
     rng = np.random.default_rng(0)
     rows = steps * case.batch
     if case.name == "transformer":
@@ -48,6 +54,6 @@ def data(case: Case, steps: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw(layer: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Initial weights of a layer, the same in every library: `shape` has the outputs last."""
+    """Draw the initial weights of a layer, which are the same for every library. `shape` has the outputs last."""
     rng = np.random.default_rng(zlib.crc32(layer.encode()))
     return (0.05 * rng.normal(size=shape)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The models of the cases in Keras, on whichever backend; every layer that has weights is named, see ``draw``."""
+"""The models of the cases in Keras, on any backend. Every layer with weights has a name, on which its weights depend (``draw``)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from keras import layers
 
 
 def cnn(x: Any) -> Any:
-    """The network of the Fashion-MNIST guides."""
+    """Build the network of the Fashion-MNIST guides."""
     x = layers.MaxPooling2D()(layers.Conv2D(32, 3, activation="relu", name="conv0")(x))
     x = layers.MaxPooling2D()(layers.Conv2D(64, 3, activation="relu", name="conv1")(x))
     x = layers.Dense(64, activation="relu", name="dense0")(layers.Flatten()(x))
@@ -18,19 +18,19 @@ def cnn(x: Any) -> Any:
 
 
 def mlp(x: Any, units: tuple[int, ...] = (512, 512)) -> Any:
-    """Dense layers."""
+    """Build an MLP."""
     for i, n in enumerate(units):
         x = layers.Dense(n, activation="relu", name=f"dense{i}")(x)
     return layers.Dense(10, name="logits")(x)
 
 
 def tiny(x: Any) -> Any:
-    """So small that only the cost of a step is left."""
+    """Build a network so small that only the cost of a step is left."""
     return mlp(x, (32,))
 
 
 def resnet(x: Any) -> Any:
-    """A first convolution, three blocks of two, and the logits."""
+    """Build a ResNet: a first convolution, three blocks of two, and the logits."""
 
     def conv(x: Any, name: str, filters: int, size: int = 3, stride: int = 1) -> Any:
         return layers.Conv2D(filters, size, strides=stride, padding="same", use_bias=False, name=name)(x)
@@ -45,7 +45,7 @@ def resnet(x: Any) -> Any:
 
 
 def transformer(x: Any) -> Any:
-    """Predicts a token at each position; four heads of 32."""
+    """Build a transformer that predicts a token at each position, with four heads of 32."""
     x = layers.Embedding(VOCABULARY, 128, name="embedding")(x)
     for i in range(4):
         y = layers.LayerNormalization(name=f"block{i}_norm0")(x)
@@ -60,7 +60,7 @@ NETWORKS: dict[str, Callable[[Any], Any]] = {"cnn": cnn, "mlp": mlp, "tiny": tin
 
 
 def make_model(case: Case) -> Any:
-    """The case's model with its initial weights."""
+    """Make the case's model with its initial weights."""
     x = keras.Input(case.shape, dtype="int32" if case.name == "transformer" else "float32")
     model = keras.Model(x, NETWORKS[case.name](x))
     for weight in model.trainable_variables:
@@ -71,17 +71,17 @@ def make_model(case: Case) -> Any:
 
 
 def make_loss(reduction: Any = "sum_over_batch_size") -> Any:
-    """The loss of all cases; None: one of each example."""
+    """Make the loss of all cases; with reduction None, one loss per example."""
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
 
 
 def per_example(losses: Any) -> Any:
-    """The mean over an example's positions, where it has several."""
+    """Return the mean over an example's positions, if there are several."""
     return losses if len(losses.shape) == 1 else keras.ops.mean(losses, axis=-1)
 
 
 def fit_rounds(case: Case, model: Any, steps: int, **options: Any) -> Callable[[], Round]:
-    """Compile the model, with more options; a round is ``fit`` for one shuffled epoch, with accuracy."""
+    """Compile the model, with more options. A round is a ``fit`` of one shuffled epoch, with accuracy."""
     x, y = data(case, steps)
     options = {"steps_per_execution": min(case.steps_per_execution, steps)} | options
     model.compile("adam", make_loss(), metrics=["accuracy"], **options)

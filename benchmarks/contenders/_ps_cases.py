@@ -1,4 +1,4 @@
-"""The models of benchmarks/parameter_server.py, the same for all: two dense layers, or two embeddings and a tower."""
+"""The models of benchmarks/parameter_server.py for all contenders: two dense layers, or two embeddings and a tower."""
 
 import argparse
 from typing import NamedTuple
@@ -12,7 +12,7 @@ RATE = 0.01
 
 
 class Case(NamedTuple):
-    """Sizes of the layers, and how many steps make a round."""
+    """The sizes of the layers, and the number of steps of a round."""
 
     sizes: tuple[int, int, int]
     steps: int
@@ -27,7 +27,7 @@ CASES = {
 
 
 def parse() -> argparse.Namespace:
-    """The command line of a contender."""
+    """Read the command line of a contender."""
     parser = argparse.ArgumentParser()
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--steps", type=int)
@@ -41,7 +41,7 @@ def parse() -> argparse.Namespace:
 
 
 def batch(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (ids of both tables, or features) and targets."""
+    """Make inputs (ids of both tables, or features) and targets."""
     rng = np.random.default_rng(0)
     if case.embeddings:
         return rng.integers(0, ROWS, (LOOKUPS, 2)).astype("int32"), rng.normal(size=(LOOKUPS, 1)).astype("f4")

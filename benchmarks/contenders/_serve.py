@@ -1,7 +1,7 @@
 """A contender's side of the benchmark: a process that trains one round whenever its parent writes a line.
 
-Answers are lines of JSON on the standard output; the first comes after the first round, which also compiles. What libraries print
-goes to the standard error. A round that takes longer than ``--deadline`` seconds ends the process with a traceback of all threads.
+Its answers are lines of JSON on standard output. The first one follows the first round, which also compiles. What libraries print
+goes to standard error. A round that takes longer than ``--deadline`` seconds ends the process with a traceback of all threads.
 """
 
 import argparse
@@ -20,20 +20,20 @@ LIBRARIES = ("jax", "keras", "replicant", "tensorflow", "tensorflow-cpu", "torch
 
 
 class Round(NamedTuple):
-    """What a round gives: the mean loss of its steps, and processor seconds that other processes of the contender needed."""
+    """The mean loss of a round's steps, and the processor seconds of the contender's other processes."""
 
     loss: float
     seconds_elsewhere: float = 0.0
 
 
 def parse(extra: Callable[[argparse.ArgumentParser], Any] = lambda _: None) -> argparse.Namespace:
-    """The command line of a contender."""
+    """Read the command line of a contender."""
     parser = argparse.ArgumentParser()
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--way", choices=("fit", "loop"), default="loop")
     parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--steps", type=int, help="of a round (default: the case's)")
-    parser.add_argument("--deadline", type=float, default=120, help="seconds of a round (default: %(default)s)")
+    parser.add_argument("--steps", type=int, help="the steps of a round (default: those of the case)")
+    parser.add_argument("--deadline", type=float, default=120, help="the seconds for a round (default: %(default)s)")
     extra(parser)
     args = parser.parse_args()
     args.case = CASES[args.case]
@@ -42,7 +42,7 @@ def parse(extra: Callable[[argparse.ArgumentParser], Any] = lambda _: None) -> a
 
 
 def serve(args: argparse.Namespace, make: Callable[[argparse.Namespace], Callable[[], Round]]) -> None:
-    """Make the contender, then train rounds until the standard input ends."""
+    """Make the contender, and train rounds until standard input ends."""
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         faulthandler.dump_traceback_later(3 * args.deadline, exit=True)  # all contenders start at once
@@ -56,7 +56,7 @@ def serve(args: argparse.Namespace, make: Callable[[argparse.Namespace], Callabl
 
 
 def answer(answers: Any, train: Callable[[], Round], facts: dict[str, Any]) -> None:
-    """Train one round and say how it went."""
+    """Train one round, and write its figures."""
     start, processor = time.perf_counter(), time.process_time()
     loss, elsewhere = train()
     seconds, processor = time.perf_counter() - start, time.process_time() - processor
@@ -64,7 +64,7 @@ def answer(answers: Any, train: Callable[[], Round], facts: dict[str, Any]) -> N
 
 
 def installed(name: str) -> str | None:
-    """The version of a library, where it is imported."""
+    """Return the version of a library that is imported."""
     if name.removesuffix("-cpu") not in sys.modules:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A step written by hand in JAX: Keras computes the forward pass and the update, statelessly; n > 1 replicas under shard_map."""
+"""A step written by hand in JAX, with Keras for a stateless forward pass and update, and ``shard_map`` for several replicas."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ AXIS = "replica"
 
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
-    """A round of training: state donated, one batch on its way, one step in flight."""
+    """Make a round of training, with donated state, one batch on its way, and one step in flight."""
     jax.config.update("jax_num_cpu_devices", args.replicas)
     x, y = data(args.case, args.steps)
     model, optimizer = make_model(args.case), keras.optimizers.Adam()
@@ -45,7 +45,7 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
 
 
 def make_step(args: argparse.Namespace, model: Any, optimizer: Any) -> tuple[Any, Callable[[Any, Any], Any]]:
-    """The compiled step, and what puts values where it wants them."""
+    """Return the compiled step, and a function that puts values on its devices."""
     one, loss_object = args.replicas == 1, make_loss(reduction=None)
 
     def loss_fn(trainable: Any, others: Any, x: Any, y: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Stock Keras on JAX: ``fit``, without anything of Replicant."""
+"""Stock Keras on JAX: ``fit``, without Replicant."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from _serve import Round, parse, serve
 
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
-    """A round of training, on one device."""
+    """Make a round of training on one device."""
     return fit_rounds(args.case, make_model(args.case), args.steps)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 os.environ["KERAS_BACKEND"] = "jax"
 
-import replicant  # before keras: it sets options that JAX reads when it starts
+import replicant  # before keras, because it sets options that JAX reads when it starts
 
 # isort: split
 import keras
@@ -19,7 +19,7 @@ from replicant.data import Dataset
 
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
-    """A round of training."""
+    """Make a round of training."""
     replicant.set_virtual_devices(args.replicas)
     strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(args.replicas)])
     if args.way == "fit":
@@ -30,7 +30,7 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
 
 
 def loop(args: argparse.Namespace, strategy: replicant.Strategy) -> Callable[[], Round]:
-    """A loop over a distributed dataset."""
+    """Make a round that is a loop over a distributed dataset."""
     x, y = data(args.case, args.steps)
     dataset = Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(args.case.batch)
     distributed = strategy.experimental_distribute_dataset(dataset)

@@ -1,9 +1,10 @@
-"""Replicant's ParameterServerStrategy: servers and workers are processes that it starts itself."""
+"""Replicant's ParameterServerStrategy, which starts its servers and workers as processes."""
 
 import argparse
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 os.environ["KERAS_BACKEND"] = "jax"
 
@@ -18,7 +19,7 @@ from replicant.data import Dataset
 
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
-    """The contender."""
+    """Make the contender."""
     cluster = ClusterSpec({"ps": ["127.0.0.1:0"] * SERVERS, "worker": ["127.0.0.1:0"] * args.workers})
     strategy = replicant.ParameterServerStrategy(SimpleClusterResolver(cluster), MinSizePartitioner(1 << 20, SERVERS))
     coordinator = ClusterCoordinator(strategy)
@@ -62,8 +63,8 @@ def _model(case):
     if not case.embeddings:
         layers = [keras.layers.Dense(hidden, "relu"), keras.layers.Dense(last, "relu")]
         return keras.Sequential([keras.Input((case.sizes[0],)), *layers])
-    ids = keras.Input((2,), dtype="int32")
-    rows = [keras.layers.Embedding(ROWS, WIDTH)(ids[..., i]) for i in range(2)]  # type: ignore[index]
+    ids: Any = keras.Input((2,), dtype="int32")
+    rows = [keras.layers.Embedding(ROWS, WIDTH)(ids[..., i]) for i in range(2)]
     x = keras.layers.Dense(hidden, "relu")(keras.layers.Concatenate()(rows))
     return keras.Model(ids, keras.layers.Dense(last)(x))
 

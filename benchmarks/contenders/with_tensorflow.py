@@ -18,7 +18,7 @@ tf: Any = importlib.import_module("tensorflow")
 
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
-    """A round of training."""
+    """Make a round of training."""
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * args.replicas)
     strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(args.replicas)])
@@ -26,13 +26,13 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
         return loop(args, strategy)
     options: dict[str, Any] = {"jit_compile": False}  # XLA's convolutions are slower than TensorFlow's own
     if args.replicas > 1:
-        options["steps_per_execution"] = 1  # several fail: "You must feed a value for placeholder tensor"
+        options["steps_per_execution"] = 1  # more fail with "You must feed a value for placeholder tensor"
     with strategy.scope():
         return fit_rounds(args.case, make_model(args.case), args.steps, **options)
 
 
 def loop(args: argparse.Namespace, strategy: Any) -> Callable[[], Round]:
-    """A loop over a distributed dataset."""
+    """Make a round that is a loop over a distributed dataset."""
     x, y = data(args.case, args.steps)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(args.case.batch, drop_remainder=True)
     distributed = strategy.experimental_distribute_dataset(dataset)

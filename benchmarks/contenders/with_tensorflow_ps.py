@@ -1,4 +1,4 @@
-"""TensorFlow's ParameterServerStrategy on loopback: servers and workers as processes, as its guide has them."""
+"""TensorFlow's ParameterServerStrategy on loopback, with servers and workers as processes, as in its guide."""
 
 import argparse
 import importlib
@@ -30,7 +30,7 @@ def _ports(count):
 
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
-    """The contender."""
+    """Make the contender."""
     cluster = {"ps": _ports(SERVERS), "worker": _ports(args.workers)}
     for job, tasks in cluster.items():
         for index in range(len(tasks)):
@@ -63,7 +63,7 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
             w0, b0, w1, b1 = [tf.convert_to_tensor(w) for w in weights]
             h = tf.nn.relu(h @ w0 + b0) @ w1 + b1
             loss = tf.reduce_mean(((h if tables else tf.nn.relu(h)) - y) ** 2)
-        for variable, gradient in zip(variables, tape.gradient(loss, variables)):  # noqa: B905 - as many of each
+        for variable, gradient in zip(variables, tape.gradient(loss, variables)):  # noqa: B905 - equally many of both
             if isinstance(gradient, tf.IndexedSlices):
                 variable.scatter_sub(tf.IndexedSlices(RATE * gradient.values, gradient.indices, gradient.dense_shape))
             else:

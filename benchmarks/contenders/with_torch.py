@@ -23,7 +23,7 @@ relu: Any = nn.functional.relu
 
 
 class CNN(nn.Module):
-    """As in ``_models.py``, channels first."""
+    """The network of ``_models.py``, with channels first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,14 +31,14 @@ class CNN(nn.Module):
         self.dense0, self.logits = nn.Linear(1600, 64), nn.Linear(64, 10)
 
     def forward(self, x: Any) -> Any:
-        """Logits."""
+        """Return the logits."""
         x = nn.functional.max_pool2d(relu(self.conv0(x)), 2)
         x = nn.functional.max_pool2d(relu(self.conv1(x)), 2)
         return self.logits(relu(self.dense0(x.flatten(1))))
 
 
 class MLP(nn.Module):
-    """As in ``_models.py``."""
+    """The network of ``_models.py``."""
 
     def __init__(self, inputs: int, *units: int) -> None:
         super().__init__()
@@ -48,14 +48,14 @@ class MLP(nn.Module):
         self.logits, self._depth = nn.Linear(inputs, 10), len(units)
 
     def forward(self, x: Any) -> Any:
-        """Logits."""
+        """Return the logits."""
         for i in range(self._depth):
             x = relu(getattr(self, f"dense{i}")(x))
         return self.logits(x)
 
 
 class ResNet(nn.Module):
-    """As in ``_models.py``, but a stride of two pads both sides."""
+    """The network of ``_models.py``, except that a convolution with stride 2 pads both sides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class ResNet(nn.Module):
         self.logits = nn.Linear(channels, 10)
 
     def forward(self, x: Any) -> Any:
-        """Logits."""
+        """Return the logits."""
         x = relu(self.norm(self.conv(x)))
         for i, (_, stride) in enumerate(self._blocks):
             y = relu(getattr(self, f"block{i}_norm0")(getattr(self, f"block{i}_conv0")(x)))
@@ -82,26 +82,26 @@ class ResNet(nn.Module):
 
 
 def norm2d(channels: int) -> Any:
-    """Keras's settings."""
+    """Make a batch normalization with Keras's settings."""
     return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
 
 
 class Attention(nn.Module):
-    """Causal, four heads of 32."""
+    """Causal attention with four heads of 32."""
 
     def __init__(self) -> None:
         super().__init__()
         self.query, self.key, self.value, self.attention_output = (nn.Linear(128, 128) for _ in range(4))
 
     def forward(self, x: Any) -> Any:
-        """The same shape."""
+        """Return the attention's output, in the shape of `x`."""
         q, k, v = (project(x).unflatten(-1, (4, 32)).transpose(1, 2) for project in (self.query, self.key, self.value))
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.attention_output(y.transpose(1, 2).flatten(2))
 
 
 class Transformer(nn.Module):
-    """As in ``_models.py``."""
+    """The network of ``_models.py``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Transformer(nn.Module):
         self.norm, self.logits = nn.LayerNorm(128, eps=1e-3), nn.Linear(128, VOCABULARY)
 
     def forward(self, x: Any) -> Any:
-        """Logits of each position."""
+        """Return the logits of each position."""
         x = self.embedding(x)
         for i in range(4):
             x = x + getattr(self, f"block{i}_attention")(getattr(self, f"block{i}_norm0")(x))
@@ -134,7 +134,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def initialise(model: Any) -> None:
-    """The weights that all contenders begin with, in PyTorch's layouts."""
+    """Set the initial weights of all contenders, in PyTorch's layouts."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             layer, what = name.rsplit(".", 1)
@@ -145,19 +145,19 @@ def initialise(model: Any) -> None:
 
 
 def initial(layer: str, shape: tuple[int, ...]) -> Any:
-    """One layer's; `shape` is PyTorch's."""
+    """Return the initial weights of one layer. `shape` is in PyTorch's layout."""
     if len(shape) == 4:
         return torch.from_numpy(draw(layer, (*shape[2:], shape[1], shape[0]))).permute(3, 2, 0, 1)
     if layer == "embedding":
         return torch.from_numpy(draw(layer, shape))
     drawn = torch.from_numpy(draw(layer, shape[::-1]))
-    if shape[1] == 1600:  # follows a flattened image, whose channels come first here
+    if shape[1] == 1600:  # after a flattened image, in which channels come first here
         drawn = drawn.reshape(5, 5, 64, -1).permute(2, 0, 1, 3).reshape(1600, -1)
     return drawn.T
 
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
-    """A round of training by this process, and by those of the other replicas."""
+    """Make a round of training by this process and those of the other replicas."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.replicas))
     if args.store is None:
         args.store = tempfile.mkstemp(prefix="replicant-bench-")[1]
@@ -168,7 +168,7 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
 
     def train_all() -> Round:
         nonlocal first
-        for process in [] if first else others:  # the first round they begin by themselves
+        for process in [] if first else others:  # they begin the first round without being asked
             assert process.stdin
             print("go", file=process.stdin, flush=True)
         first = False
@@ -181,14 +181,14 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
 
 
 def start(args: argparse.Namespace, rank: int) -> subprocess.Popen[str]:
-    """Another replica; it ends when this process does, since its standard input does."""
+    """Start another replica. It ends with this process, because its standard input ends."""
     command = [sys.executable, __file__, args.case.name, "--replicas", str(args.replicas), "--steps", str(args.steps)]
     command += ["--deadline", str(args.deadline), "--rank", str(rank), "--store", args.store]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def training(args: argparse.Namespace) -> Callable[[], float]:
-    """This replica's share of a round."""
+    """Make this replica's share of a round."""
     x, y = map(torch.from_numpy, data(args.case, args.steps))
     if x.ndim == 4:
         x = x.permute(0, 3, 1, 2).contiguous()
@@ -221,9 +221,9 @@ def training(args: argparse.Namespace) -> Callable[[], float]:
 
 
 def ranks(parser: argparse.ArgumentParser) -> None:
-    """What one replica says to another."""
+    """Add the arguments that one replica gives to another."""
     parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--store", help="file through which the processes find each other")
+    parser.add_argument("--store", help="the file through which the processes find each other")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,11 @@
 """Replicant: the tf.distribute programming model on JAX and Keras 3.
 
-A training program written for one device runs, in lockstep and with the same numbers, on every device you have.
+A training program written for one device runs on every device you have, in lockstep and with the same numbers.
 
-Words
------
-device: one ``jax.Device``. replica: one copy of the model computing on one device. worker: one process. global batch: all
-examples of one step; per-replica batch: one replica's share. cross-replica context: ordinary code under a strategy. replica
-context: inside ``strategy.run``. PerReplica: a value that differs by replica. Mirrored: one that is the same on all.
-
-The data's path
----------------
-``input`` cuts global batches -> ``_values`` PerReplica -> ``_step`` run -> ``_collectives`` all-reduce -> ``_variables`` state.
+A *device* is one ``jax.Device``, a *replica* one copy of the model on one device, and a *worker* one process. The *global batch*
+holds all examples of one step, and a *per-replica batch* is one replica's share of it. Code inside ``strategy.run`` is in *replica
+context*, and other code under a strategy is in *cross-replica context*. A ``PerReplica`` value differs by replica, and a
+``Mirrored`` value is the same on all replicas.
 """
 
 import importlib
@@ -19,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if "keras" not in sys.modules:
-    os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads it when it is imported; without it, it looks for TensorFlow
+    os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads this at import; by default it looks for TensorFlow
 
 from ._function import function
 from ._keep_updates import keep_updates_if
@@ -130,7 +125,7 @@ _SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name == "ParameterServerStrategy":  # few programs need what it needs
+    if name == "ParameterServerStrategy":  # few programs need it, and it imports a lot
         return importlib.import_module(f"{__name__}.coordinator._strategy").ParameterServerStrategy
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

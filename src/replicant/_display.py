@@ -1,14 +1,14 @@
-"""How values look in notebooks: small tables, with everything in them escaped."""
+"""Small HTML tables that show values in notebooks. All text in them is escaped."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-_LONGEST = 200  # characters of a value; arrays print themselves shorter, other objects may not
+_LONGEST = 200  # characters shown of a value: arrays shorten their own text, but other objects may not
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """An HTML table of texts; `head` stands above the columns.
+    """Make an HTML table of texts, with `head` above its columns.
 
     >>> table([("a<b", "1")], head=("name", "value"))
     '<table><tr><th>name</th><th>value</th></tr><tr><td>a&lt;b</td><td>1</td></tr></table>'
@@ -18,7 +18,7 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
 
 
 def titled(title: str, html: str) -> str:
-    """HTML below a line of text.
+    """Put a bold title above a piece of HTML.
 
     >>> titled("PerReplica of 2", "<table></table>")
     '<div><b>PerReplica of 2</b><table></table></div>'
@@ -27,11 +27,11 @@ def titled(title: str, html: str) -> str:
 
 
 def replicas(kind: str, values: Sequence[Any], first_id: int = 0) -> str:
-    """A value that exists once per replica: a row for each of them, with shape, dtype and device of arrays.
+    """Show a value that exists once per replica: one row per replica, with the shape, dtype and device of arrays.
 
     >>> replicas("PerReplica", ["<a>", 2])
     '<div><b>PerReplica of 2 replicas</b><table><tr><th>replica</th><th>value</th></tr><tr><td>0</td><td>&lt;a&gt;</td></tr><tr><td>1</td><td>2</td></tr></table></div>'
-    """  # noqa: E501 - what a doctest expects is one line
+    """  # noqa: E501 - the expected output of a doctest is one line
     arrays = all(hasattr(value, "shape") and hasattr(value, "dtype") for value in values)
     rows = []
     for i, value in enumerate(values, start=first_id):
@@ -42,7 +42,7 @@ def replicas(kind: str, values: Sequence[Any], first_id: int = 0) -> str:
 
 
 def strategy(kind: str, devices: Sequence[str], facts: Sequence[tuple[str, str]]) -> str:
-    """A strategy: what is known of it, and the device of each replica.
+    """Show a strategy: its settings, and the device of each replica.
 
     >>> strategy("MirroredStrategy", ["cpu:0"], [("fused", "no")])
     '<div><b>MirroredStrategy</b><table><tr><td>fused</td><td>no</td></tr><tr><td>replica 0</td><td>cpu:0</td></tr></table></div>'

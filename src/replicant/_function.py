@@ -1,4 +1,4 @@
-"""``replicant.function``: compile a whole step, or run a loop over a dataset whose steps are compiled."""
+"""``replicant.function`` compiles a whole step, or runs a loop over a dataset whose steps are compiled."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
 
 class Function:
-    """A callable made by ``replicant.function``."""
+    """The callable that ``replicant.function`` returns."""
 
     def __init__(self, fn: Callable[..., Any]):
         self._compiled = Compiled(fn)
@@ -30,9 +30,9 @@ class Function:
 
     @property
     def num_compiled(self) -> int:
-        """How many programs exist: one per structure, shapes, dtypes and Python values of the arguments.
+        """The number of compiled programs: one for each structure, shapes, dtypes and Python values of the arguments.
 
-        Python numbers that have changed count once, if they could become inputs.
+        A Python number that has become an input adds no program when it changes.
         """
         return self._compiled.num_programs
 
@@ -43,7 +43,7 @@ class Function:
             return self._fn(*args, **kwargs)
         try:
             return self._compiled(*args, **kwargs)
-        except NotTraceable:  # it reads a dataset that it did not get as an argument
+        except NotTraceable:  # it reads a dataset that is not among its arguments
             self._runs_as_written = True
         return self._fn(*args, **kwargs)
 
@@ -52,7 +52,7 @@ class Function:
 
 
 def _is_stream(leaf: Any) -> bool:
-    """Whether `leaf` is a dataset or iterator: something to loop over in Python."""
+    """Whether `leaf` is a dataset or an iterator, over which Python code loops."""
     return isinstance(leaf, Iterable) and not is_array(leaf) and not isinstance(leaf, str | bytes) and not hasattr(leaf, "dtype")
 
 
@@ -61,24 +61,29 @@ def function(fn: _Fn) -> _Fn: ...
 @overload
 def function(fn: None = None, *, jit_compile: bool | None = None) -> Callable[[_Fn], _Fn]: ...
 def function(fn: Any = None, *, jit_compile: bool | None = None) -> Any:
-    """Compile `fn` as one program: ``strategy.run``, ``reduce`` and everything else in it.
+    """Compile `fn` as one program, with every ``strategy.run`` and ``reduce`` in it.
+
+    The variables that `fn` uses are found automatically, and stay on the devices between calls. The Python code of `fn` runs only
+    while it is traced: at least twice at first, and again when `trainable` of a variable or layer that it uses changes.
+
+    If `fn` reads a dataset or an iterator, it runs as ordinary Python code, and only each ``run`` and ``reduce`` in it is compiled.
+
+    Semantics: tf.function, except that tf.function traces again for every new Python number.
 
     Args:
-        fn: ordinary code in cross-replica context. Arrays, PerReplica values and pytrees of them among its arguments are inputs;
-            strings, booleans and objects are part of the signature, so each new value compiles anew. So is the first value of a
-            Python number; with the second the number becomes an input, a weakly typed scalar as in ``jax.jit``, if the code does
-            the same with it then. If not, each value compiles anew, and a warning names the argument.
-        jit_compile: accepted for the sake of ported code; everything is compiled by XLA.
+        fn: Ordinary code in cross-replica context. Arrays, PerReplica values and pytrees of them among its arguments are inputs.
+            Strings, booleans and other objects are part of the signature: each new value compiles another program. A Python number
+            is a constant at first. When it changes, it becomes an input (a weakly typed scalar, as in ``jax.jit``) if the code
+            does the same with both values. If not, each value compiles another program, and a warning names the argument.
+        jit_compile: Has no effect, because XLA compiles everything. It is accepted for ported code.
 
-    Returns: a callable with the same signature. If it reads a dataset or iterator, it runs the Python code as written and only the
-    ``run``s and ``reduce``s inside are compiled.
+    Returns:
+        A callable with the same signature as `fn`; without `fn`, a decorator.
 
-    Variables that `fn` uses are found by themselves, and stay on the devices between calls. Python code runs while tracing, at
-    least twice, not at every call; and again when `trainable` of a variable or layer that it uses has changed. Semantics:
-    tf.function, but for Python numbers, for which tf.function always traces anew.
-
-    Raises LostStateError if `fn` changes one of its arguments in place, or leaves a traced value in an object outside, such as an
-    attribute or a list, where it would be lost.
+    Raises:
+        ArgumentTypeError: If `fn` is not callable.
+        LostStateError: When it is called, if `fn` changes one of its arguments in place, or leaves a traced value in an object
+            outside, such as an attribute or a list, where it would be lost.
 
     >>> import replicant, jax.numpy as jnp
     >>> total = replicant.Variable(0.0)

@@ -1,4 +1,4 @@
-"""``keep_updates_if``: take back what a compiled function has assigned, all of it, where something went wrong."""
+"""``keep_updates_if`` takes back everything that a compiled function has assigned when something went wrong."""
 
 from typing import Any
 
@@ -11,18 +11,19 @@ from .variables._recorder import CrossRecorder, current_recorder
 
 
 def keep_updates_if(condition: Any) -> None:
-    """Inside a ``replicant.function``: unless `condition` holds, every variable has the value that it had when the function began.
+    """Keep what a ``replicant.function`` has assigned only if `condition` holds.
 
-    What was assigned before this call is meant, to weights, optimizer slots, metrics, batch statistics and random seeds alike; the
-    function's results stay as they are. So a training step whose loss is NaN leaves no trace: training goes on as if the data did
-    not have that batch. It is decided in the compiled program; nothing waits for it.
+    Otherwise every variable that was assigned before this call gets back the value that it had when the function began: weights,
+    optimizer state, metrics, batch statistics and random seeds alike. The results of the function stay as they are. So a training
+    step whose loss is NaN has no effect, and training goes on as if the data did not contain that batch. The compiled program
+    makes this decision, and nothing waits for it.
 
     Args:
-        condition: one boolean, the same on all replicas, such as ``jnp.isfinite(loss)`` of a reduced loss.
+        condition: A scalar boolean that is the same on all replicas, such as ``jnp.isfinite(loss)`` of a reduced loss.
 
     Raises:
-        ContextError: outside of a ``replicant.function``, or inside ``strategy.run``.
-        ArgumentError: for anything but one boolean.
+        ContextError: If it is called outside a ``replicant.function``, or inside ``strategy.run``.
+        ArgumentError: If `condition` is anything but one boolean.
 
     >>> import jax.numpy as jnp, replicant
     >>> total = replicant.Variable(0.0)
@@ -38,8 +39,8 @@ def keep_updates_if(condition: Any) -> None:
     recorder = current_recorder()
     if not isinstance(recorder, CrossRecorder) or active_replica_context() is not None:
         raise ContextError(
-            "keep_updates_if was called outside of a replicant.function, or inside strategy.run. Call it in a function decorated "
-            "with @replicant.function, after the `run` and with a reduced value: replicant.keep_updates_if(jnp.isfinite(loss))."
+            "keep_updates_if was called outside a replicant.function, or inside strategy.run. Call it in a function decorated "
+            "with @replicant.function, after `run`, with a reduced value: replicant.keep_updates_if(jnp.isfinite(loss))."
         )
     if is_distributed(condition) or jnp.shape(condition) != () or jnp.result_type(condition) != jnp.bool_:
         found = (
@@ -51,5 +52,5 @@ def keep_updates_if(condition: Any) -> None:
         )
     for ref in list(recorder.written):
         new = recorder.values[ref]
-        old = recorder.known.get(ref)
-        recorder.write_raw(ref, jnp.where(condition, new, jnp.zeros_like(new) if old is None else old))  # None: only shapes matter
+        old = recorder.known.get(ref)  # None in a rehearsal, where only shapes matter
+        recorder.write_raw(ref, jnp.where(condition, new, jnp.zeros_like(new) if old is None else old))

@@ -1,4 +1,4 @@
-"""Loss helpers: sums over the global batch, so that gradients summed over replicas are those of one device."""
+"""Losses scaled to the global batch, so that the sum of the replicas' gradients is the gradient of one device."""
 
 from typing import Any
 
@@ -14,29 +14,38 @@ from .tracing._graph import calling_line
 
 
 def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None) -> jax.Array:
-    """Sum of the (weighted) per-example losses of this replica, divided by the size of the global batch.
+    """Sum this replica's (weighted) per-example losses, and divide the sum by the size of the global batch.
+
+    Semantics: tf.nn.compute_average_loss.
 
     Args:
-        per_example_loss: array of rank >= 1, one loss per example along axis 0.
-        sample_weight: weights that broadcast to the losses; a trailing axis of size 1 is dropped, as Keras losses do.
-        global_batch_size: examples in the whole step; weights do not change it. Default: replicas times this replica's rows,
-            which is right only while all replicas have equally many.
+        per_example_loss: An array of rank >= 1, with one loss per example along axis 0.
+        sample_weight: Weights that broadcast to the losses. A trailing axis of size 1 is dropped, as in Keras losses.
+        global_batch_size: The number of examples in the whole step, whatever their weights: an int or a scalar integer array. The
+            default is the number of this replica's examples times the number of replicas, which is right only if all replicas have
+            equally many.
 
-    Returns: a scalar; the sum over replicas is the loss of the step. 0.0 for no examples.
+    Returns:
+        A scalar, 0.0 if there are no examples. Its sum over the replicas is the loss of the step.
 
-    Raises ArgumentError for a scalar loss or a negative or non-scalar size, ArgumentTypeError for a float size, ContextError in
-    cross-replica context without global_batch_size. Semantics: tf.nn.compute_average_loss.
+    Raises:
+        ArgumentError: If the loss is a scalar, if the weights do not broadcast to it, or if the size is negative or not a scalar.
+        ArgumentTypeError: If the size is not an integer, or if the loss is a distributed value.
+        ContextError: In cross-replica context, if `global_batch_size` is not given.
 
     >>> import jax.numpy as jnp
     >>> print(compute_average_loss(jnp.asarray([2.0, 3.0]), global_batch_size=4))
     1.25
     """
     if is_distributed(per_example_loss):
-        raise ArgumentTypeError("compute_average_loss takes one replica's losses, got a distributed value: call it inside `run`.")
+        raise ArgumentTypeError(
+            f"compute_average_loss takes the losses of one replica; got a {type(per_example_loss).__name__} value. Call it inside "
+            "`strategy.run`."
+        )
     losses = jnp.asarray(per_example_loss)
     if losses.ndim == 0:
         raise ArgumentError(
-            "compute_average_loss needs one loss per example (rank >= 1), got a scalar. Use a loss with reduction='none', or "
+            "compute_average_loss needs one loss per example (rank >= 1); got a scalar. Use a loss with reduction='none', or "
             "divide the sum by the global batch size yourself."
         )
     if not jnp.issubdtype(losses.dtype, jnp.inexact):
@@ -59,7 +68,7 @@ def _global_batch_size(size: Any, num_rows: int) -> Any:
         context = get_replica_context()
         if context is None:
             raise ContextError(
-                "compute_average_loss was called in cross-replica context, where the number of examples of a replica is not "
+                "compute_average_loss was called in cross-replica context, where the number of examples per replica is not "
                 "known. Call it inside `strategy.run`, or pass global_batch_size."
             )
         return num_rows * context.num_replicas_in_sync
@@ -83,19 +92,25 @@ def _matching_weights(weights: jax.Array, losses: jax.Array) -> jax.Array:
         jnp.broadcast_shapes(weights.shape, losses.shape)
     except ValueError:
         raise ArgumentError(
-            f"sample_weight of shape {weights.shape} does not broadcast to losses of shape {losses.shape}: give one weight per "
+            f"sample_weight of shape {weights.shape} does not broadcast to losses of shape {losses.shape}. Pass one weight per "
             "example."
         ) from None
     return weights
 
 
 def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
-    """A regularization loss divided by the number of replicas, so that the sum over replicas counts it once.
+    """Divide a regularization loss by the number of replicas, so that the sum over the replicas counts it once.
+
+    Semantics: tf.nn.scale_regularization_loss.
 
     Args:
-        regularization_loss: array of any shape; it is summed.
+        regularization_loss: An array of any shape, which is summed.
 
-    Returns: a scalar. Raises ContextError in cross-replica context. Semantics: tf.nn.scale_regularization_loss.
+    Returns:
+        A scalar.
+
+    Raises:
+        ContextError: In cross-replica context.
 
     >>> print(scale_regularization_loss(6.0))
     6.0
@@ -103,7 +118,7 @@ def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
     context = active_replica_context() or get_replica_context()
     if context is None:
         raise ContextError(
-            "scale_regularization_loss was called in cross-replica context; a regularization loss is part of a replica's loss. "
-            "Call it inside `strategy.run`."
+            "scale_regularization_loss was called in cross-replica context, but a regularization loss is part of one replica's "
+            "loss. Call it inside `strategy.run`."
         )
     return jnp.sum(jnp.asarray(regularization_loss)) / context.num_replicas_in_sync

@@ -1,11 +1,11 @@
-"""GradientTape and value_and_grad.
+"""``GradientTape`` and ``value_and_grad``.
 
-The tape does not record values: the traced function *is* the recording. ``with tape`` marks a region of the trace and
-``tape.gradient`` leaves a mark that names target and sources; the interpreter (``tracing/_interpreter.py``) differentiates the
-equations between them. So the Python code runs once, any traced array can be a source, and the compiled program is the one that
-``jax.value_and_grad`` makes.
+The tape records no values: the traced function *is* the recording. ``with tape`` marks a region of the trace, and ``tape.gradient``
+leaves a mark that names the target and the sources. The interpreter (``tracing/_interpreter.py``) differentiates the equations
+between them. So the Python code runs once, any traced array can be a source, and the compiled program is the one that
+``jax.value_and_grad`` gives.
 
-Gradients are local: each replica's own, summed over replicas by the optimizer or by ``all_reduce`` (see ``_collectives.py``).
+Gradients are local to each replica. The optimizer or ``all_reduce`` sums them over the replicas (see ``replicas/_collectives.py``).
 """
 
 import itertools
@@ -29,14 +29,19 @@ _ids = itertools.count()
 
 
 class GradientTape:
-    """Gradients of what is computed inside its ``with`` block, inside ``strategy.run`` or a ``replicant.function``.
+    """Computes gradients of what is computed in its ``with`` block, inside ``strategy.run`` or a ``replicant.function``.
+
+    In ``run``, the gradients belong to one replica, and Keras optimizers sum them over the replicas. Arrays need no ``watch``: any
+    array that the target was computed from can be a source.
+
+    Semantics: tf.GradientTape.
 
     Args:
-        persistent: whether ``gradient`` may be called more than once.
-        watch_accessed_variables: whether trainable variables are watched without ``watch``.
+        persistent: Whether ``gradient`` may be called more than once.
+        watch_accessed_variables: Whether trainable variables are watched automatically.
 
-    Semantics: tf.GradientTape. Gradients in ``run`` are each replica's own; Keras optimizers sum them over replicas. Arrays need
-    no ``watch``: every array that the target was computed from can be a source.
+    Raises:
+        GradientError: When the block is entered, if the tape is already recording, or outside ``run`` and ``function``.
 
     >>> import replicant, jax.numpy as jnp
     >>> @replicant.function
@@ -54,14 +59,16 @@ class GradientTape:
         self._id = next(_ids)
         self._watched: dict[Ref, None] = {}
         self._reads: dict[Ref, list[Any]] = {}
-        self._out_of_sight: set[Ref] = set()  # read inside of a `run` that had assigned them
+        self._out_of_sight: set[Ref] = set()  # read inside a `run` that had assigned them
         self._recorder: Recorder | None = None
         self._recording = False
         self._used = False
 
     def __enter__(self) -> Self:
         if self._recording:
-            raise GradientError("This tape is already recording: a tape cannot be entered twice.")
+            raise GradientError(
+                "This tape is already recording, and a tape cannot be entered twice. Use a second GradientTape for a nested block."
+            )
         self._recorder = _require_trace("GradientTape")
         self._reads, self._out_of_sight, self._used = {}, set(), False
         self._start()
@@ -85,7 +92,7 @@ class GradientTape:
             region_p.bind(tape=self._id, opens=False)
 
     def _note(self, ref: Ref, value: Any, recorder: Recorder | None, assigned: bool) -> None:
-        if recorder is not self._recorder:  # read by a replica inside of a tape around `run`: what counts is what went in
+        if recorder is not self._recorder:  # a replica read it, and the tape is outside `run`: the value that went in counts
             assert self._recorder is not None
             if ref not in self._recorder.values:
                 return
@@ -100,9 +107,14 @@ class GradientTape:
     def watch(self, tensor: Any) -> None:
         """Watch an array or variable, or a nested structure of them.
 
-        Needed only for variables that are not trainable or with ``watch_accessed_variables=False``, and for scalar constants that
-        are made inside the function, before anything is computed from them. Raises ArgumentTypeError for Python numbers and NumPy
-        arrays, which have no gradient.
+        This is needed for variables that are not trainable, for all variables with ``watch_accessed_variables=False``, and for
+        scalar constants that are made inside the function, before anything is computed from them.
+
+        Args:
+            tensor: A JAX array, a variable, or a nested structure of them.
+
+        Raises:
+            ArgumentTypeError: If it contains Python numbers or NumPy arrays, which have no gradient.
         """
         for leaf in jax.tree.leaves(tensor, is_leaf=is_variable):
             if is_variable(leaf):
@@ -113,14 +125,18 @@ class GradientTape:
                 raise ArgumentTypeError(f"watch takes JAX arrays and variables; {_not_differentiable(leaf)}")
 
     def watched_variables(self) -> tuple[str, ...]:
-        """Names of the variables that were read while the tape recorded."""
+        """Return the names of the watched variables that were read while the tape was recording."""
         return tuple(ref.name for ref in self._reads)
 
     @contextmanager
     def stop_recording(self) -> Any:
-        """Pause the tape: what is computed in this block has no gradient."""
+        """Pause the tape, so that what is computed in this ``with`` block has no gradient.
+
+        Raises:
+            GradientError: If the tape is not recording.
+        """
         if not self._recording:
-            raise GradientError("stop_recording needs a tape that is recording: use it inside the tape's `with` block.")
+            raise GradientError("stop_recording was called on a tape that is not recording. Use it inside the tape's `with` block.")
         self._stop()
         try:
             yield
@@ -134,31 +150,40 @@ class GradientTape:
         output_gradients: Any = None,
         unconnected_gradients: str | None = None,
     ) -> Any:
-        """Gradient of `target` with respect to each of `sources`.
+        """Compute the gradient of `target` with respect to each of `sources`.
 
         Args:
-            target: float array of any shape, or a nested structure of them; their sums are added up.
-            sources: variables or float arrays, or a nested structure of them.
-            output_gradients: weights of the targets' elements, of the targets' structure and shapes; ones by default.
-            unconnected_gradients: what a source without a path to the target gets: "none" (default) None, "zero" zeros.
+            target: A float array or variable of any shape, or a nested structure of them. The gradient is that of the sum of all
+                elements.
+            sources: A variable, a float array, or a nested structure of them.
+            output_gradients: Weights of the target's elements, in its structure and shapes. The default is ones.
+            unconnected_gradients: What a source without a path to the target gets: ``"none"`` (the default) gives None, ``"zero"``
+                gives zeros.
 
-        Returns: gradients in the structure of `sources`.
+        Returns:
+            The gradients, in the structure of `sources`.
 
-        Raises GradientError outside of a trace, after the trace ended, or for a second call on a tape that is not persistent.
+        Raises:
+            ArgumentError: If `unconnected_gradients` has another value, or if `output_gradients` has another structure.
+            ArgumentTypeError: If the target is not of a float dtype, or if a source is neither a variable nor a JAX array.
+            GradientError: If it is called outside the function in which the tape recorded, if the tape has recorded nothing, at a
+                second call on a tape that is not persistent, or for a source that the tape cannot tell from others.
         """
         if unconnected_gradients not in (None, "none", "zero"):
             raise ArgumentError(f"unconnected_gradients must be 'none' or 'zero'; got {unconnected_gradients!r}.")
         if self._recorder is None:
-            raise GradientError("This tape recorded nothing: compute the target inside `with replicant.GradientTape() as tape:`.")
+            raise GradientError(
+                "This tape has recorded nothing. Compute the target inside `with replicant.GradientTape() as tape:`."
+            )
         if current_recorder() is not self._recorder:
             raise GradientError(
-                "tape.gradient was called outside of the function in which the tape recorded. Call it in the same `strategy.run` "
-                "or `replicant.function` as the tape's `with` block."
+                "tape.gradient was called outside the function in which the tape recorded. Call it in the same `strategy.run` or "
+                "`replicant.function` as the tape's `with` block."
             )
         if self._used and not self._persistent:
             raise GradientError(
-                "A tape that is not persistent can compute one set of gradients. Use GradientTape(persistent=True), or one tape "
-                "per gradient."
+                "A tape that is not persistent computes gradients only once. Use GradientTape(persistent=True), or one tape for "
+                "each call of `gradient`."
             )
         if self._recording and not self._persistent:
             self._stop()
@@ -170,7 +195,7 @@ class GradientTape:
         return jax.tree.unflatten(tree, [_zeros_like(s) if g is None and zeros else g for s, g in zip(leaves, found, strict=True)])
 
     def _read_target(self, leaf: Any) -> Any:
-        """A variable among the targets is its value."""
+        """Return the value of a variable among the targets, and any other target as it is."""
         if not is_variable(leaf):
             return leaf
         value = _recorder.read(ref_of(leaf))
@@ -178,14 +203,14 @@ class GradientTape:
         return value
 
     def _gradients(self, targets: list[Any], cotangents: list[Any], sources: list[Any]) -> list[Any]:
-        """One gradient, or None, per source. A variable counts through every value that was read from it."""
+        """Return one gradient, or None, per source. That of a variable covers every value that was read from it."""
         recorder = self._recorder
         assert recorder is not None
         call = recorder.num_gradients
         recorder.num_gradients += 1
         cut_off = recorder.facts.unconnected.get(call, frozenset())
         arrays: list[Any] = []
-        owners: list[int] = []  # whose values the arrays are
+        owners: list[int] = []  # for each array, the index of its source
         absent: list[int] = []  # sources that were not read here
         for i, source in enumerate(sources):
             values = self._values_of(source)
@@ -210,7 +235,7 @@ class GradientTape:
         return found
 
     def _values_of(self, source: Any) -> list[Any]:
-        """What was read from a variable; an array itself."""
+        """Return the values that were read from a variable, or the array itself."""
         if not is_variable(source):
             return [_source_array(source)]
         self._check_in_sight(ref_of(source))
@@ -219,9 +244,9 @@ class GradientTape:
     def _check_in_sight(self, ref: Ref) -> None:
         if ref in self._out_of_sight:
             raise GradientError(
-                f"Variable {ref.name!r} was assigned and then read inside `strategy.run`, in a tape that is outside of it: no "
-                "gradient passes an assignment, and the value that was read has no name outside of `run`. Use the tape inside the "
-                "replica function, or read the variable before it is assigned."
+                f"Variable {ref.name!r} was assigned and then read inside `strategy.run`, but the tape is outside `run`. No "
+                "gradient passes through an assignment, and the value that was read is not available outside `run`. Use the tape "
+                "inside the replica function, or read the variable before you assign it."
             )
 
 
@@ -229,7 +254,7 @@ def _require_trace(what: str) -> Recorder:
     recorder = current_recorder()
     if recorder is None:
         raise GradientError(
-            f"{what} works inside `strategy.run` or a function decorated with `@replicant.function`, where the computation can be "
+            f"{what} works only inside `strategy.run` or a function decorated with `@replicant.function`, where the computation is "
             "traced. Move this code into such a function, or use `replicant.value_and_grad(fn, variables)`, which works anywhere."
         )
     return recorder
@@ -242,11 +267,13 @@ def _targets(target: Any, output_gradients: Any) -> tuple[list[Any], list[Any]]:
     else:
         weights, weights_tree = jax.tree.flatten(output_gradients)
         if weights_tree != tree:
-            raise ArgumentError(f"output_gradients has the structure {weights_tree}, the target has {tree}; they must be equal.")
+            raise ArgumentError(
+                f"output_gradients has the structure {weights_tree}, but the target has {tree}. They must be equal."
+            )
     targets, cotangents = [], []
     for leaf, weight in zip(leaves, weights, strict=True):
         if not is_array(leaf):
-            continue  # a constant: it depends on nothing
+            continue  # a constant has no gradient
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise ArgumentTypeError(f"The target of a gradient must be of a float dtype; got {leaf.dtype}.")
         targets.append(jnp.asarray(leaf))
@@ -264,8 +291,8 @@ def _source_array(source: Any) -> Any:
 
 def _not_differentiable(value: Any) -> str:
     got = f"got {value!r} of type {type(value).__name__}."
-    # What NumPy computes nobody records, and JAX makes a new constant of a NumPy array at each use.
-    return f"{got} Make it one before the tape records: x = jnp.asarray(x)." if is_array(value) else got
+    # Nothing records what NumPy computes, and JAX makes a new constant of a NumPy array at each use.
+    return f"{got} Convert it before the tape records: x = jnp.asarray(x)." if is_array(value) else got
 
 
 def _dtype_of(source: Any) -> Any:
@@ -278,15 +305,17 @@ def _zeros_like(source: Any) -> Any:
 
 
 def value_and_grad(fn: Callable[..., Any], variables: Any = None, *, has_aux: bool = False) -> Callable[..., Any]:
-    """`fn` made to return its value and its gradient.
+    """Make a function that returns both the value of `fn` and its gradient.
 
     Args:
-        fn: returns a scalar float loss, or (loss, anything) with ``has_aux``.
-        variables: variables (or a nested structure of them) to differentiate by; by default the function's first argument.
-        has_aux: whether `fn` returns a pair whose first element is the loss.
+        fn: A function that returns a scalar float loss, or a pair ``(loss, anything)`` with ``has_aux=True``.
+        variables: The variable, or nested structure of variables, with respect to which `fn` is differentiated. By default it is
+            the first argument of `fn`.
+        has_aux: Whether `fn` returns a pair whose first element is the loss.
 
-    Returns: a function of the same arguments that returns ``(value, gradients)``. It works anywhere: inside ``strategy.run`` it
-    gives the replica's own gradients, outside it is compiled by itself.
+    Returns:
+        A function of the same arguments that returns ``(value, gradients)``. It works anywhere: inside ``strategy.run`` it gives
+        the replica's own gradients, and elsewhere it is compiled as a program of its own.
 
     >>> import replicant, jax.numpy as jnp
     >>> value, gradient = replicant.value_and_grad(lambda x: x * x)(jnp.asarray(3.0))

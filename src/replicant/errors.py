@@ -1,6 +1,6 @@
-"""Every exception that Replicant itself raises.
+"""The exceptions that Replicant raises.
 
-Each class also inherits the built-in type that tf.distribute programs catch, so ``except ValueError`` keeps working::
+Each class also inherits from the built-in type that tf.distribute programs catch, so ``except ValueError`` keeps working::
 
     ReplicantError
     ├── ConfigurationError (ValueError)      a setting that cannot work here
@@ -8,33 +8,33 @@ Each class also inherits the built-in type that tf.distribute programs catch, so
     │   ├── BackendError                     Keras runs on another backend, or a version is not supported
     │   ├── ClusterError                     the description of the cluster is missing, malformed or contradictory
     │   │   └── UnreachableError (also OSError)  a host whose name does not resolve, or that does not answer in time
-    │   └── AlreadyStartedError (also RuntimeError)  too late: JAX has started
-    ├── WorkerError (RuntimeError)           something that the workers do together failed
+    │   └── AlreadyStartedError (also RuntimeError)  a setting that comes too late, because JAX has started
+    ├── WorkerError (RuntimeError)           something that the workers do together has failed
     │   ├── WorkerLostError                  a worker failed, ended, stopped responding or did not arrive in time
-    │   ├── WorkersChangedError              the set of workers changes; `run_elastic` handles it
-    │   └── WorkerMismatchError              the workers do different things: other programs, shapes or versions
-    ├── ContextError (RuntimeError)          called in the wrong place (inside or outside ``run``, ``scope``)
+    │   ├── WorkersChangedError              the set of workers changes; ``run_elastic`` handles it
+    │   └── WorkerMismatchError              the workers have different programs, shapes or versions
+    ├── ContextError (RuntimeError)          a call in the wrong place, inside or outside ``run`` or ``scope``
     │   └── MixedStrategyError               two strategies in one scope
     ├── LostStateError (RuntimeError)        a traced function changed an object in a way that would be lost
     ├── ArgumentError (ValueError)           a value that breaks a rule: unknown op, axis out of range, bad shape
     ├── ArgumentTypeError (TypeError)        a value of the wrong type
-    ├── VariableError (ValueError)           a variable used against its synchronization or aggregation
-    │   └── DivergenceError                  replicas would stop agreeing
+    ├── VariableError (ValueError)           a use of a variable that its synchronization or aggregation forbids
+    │   └── DivergenceError                  copies of a variable that would stop agreeing
     ├── GradientError (RuntimeError)         a gradient that the tape cannot compute
     ├── LossReductionError (ValueError)      a Keras loss whose reduction is wrong inside ``run``
     ├── ReductionError (ValueError)          with ``strict=True``: what would otherwise be a ReductionWarning
-    ├── RaggedStepError (ValueError)         something that replicas with different numbers of rows cannot do together
+    ├── RaggedStepError (ValueError)         something that replicas with different numbers of rows cannot do
     ├── DatasetError (ValueError)            a dataset that cannot be built or distributed
     │   └── ElementError                     an element that breaks the dataset's structure
     ├── CommandError (ValueError)            a name or file that a command of ``replicant`` cannot use
-    ├── OutOfRangeError (IndexError)         read past the end of an iterator or optional
-    ├── NonFiniteError (RuntimeError)        a loss, or what a step would have written, is NaN or infinite
+    ├── OutOfRangeError (IndexError)         a read past the end of an iterator, or from an empty optional
+    ├── NonFiniteError (RuntimeError)        a loss, or a value that a step would have written, is NaN or infinite
     ├── StepTimeoutError (TimeoutError)      a step took longer than a Watchdog allows
     ├── CheckpointError (ValueError)         a checkpoint that is missing, damaged or does not fit
     │   └── DamagedCheckpointError           bytes are missing or have changed
     ├── ParameterServerError (RuntimeError)  a parameter server, or a worker that trains with it, cannot continue
-    │   ├── LostProcessError                 a process ended, or nobody answered within the deadline
-    │   └── CancelledError                   a closure did not run, because another one had failed before
+    │   ├── LostProcessError                 a process ended, or did not answer within the deadline
+    │   └── CancelledError                   a closure did not run because another one had failed
     └── UnserializableError (TypeError)      a closure uses something that cannot be sent to another process
 
 There is one category of warnings, ``ReductionWarning`` (a UserWarning): the sum over the replicas counts a gradient several times.
@@ -42,7 +42,7 @@ There is one category of warnings, ``ReductionWarning`` (a UserWarning): the sum
 
 
 class ReplicantError(Exception):
-    """Base class of all errors of this package."""
+    """The base class of all errors of this package."""
 
 
 class ConfigurationError(ReplicantError, ValueError):
@@ -50,11 +50,11 @@ class ConfigurationError(ReplicantError, ValueError):
 
 
 class DeviceError(ConfigurationError):
-    """Unknown, missing or repeated devices."""
+    """Devices are unknown, missing or repeated."""
 
 
 class BackendError(ConfigurationError):
-    """Keras runs on a backend, or Keras or JAX in a version, that Replicant cannot drive."""
+    """Replicant does not support the backend of Keras, or the version of Keras or JAX."""
 
 
 class ClusterError(ConfigurationError):
@@ -62,7 +62,7 @@ class ClusterError(ConfigurationError):
 
 
 class UnreachableError(ClusterError, OSError):
-    """A host's name does not resolve, or nobody answers at its address within the deadline."""
+    """A host's name does not resolve, or nothing answers at its address within the deadline."""
 
 
 class AlreadyStartedError(ConfigurationError, RuntimeError):
@@ -70,7 +70,7 @@ class AlreadyStartedError(ConfigurationError, RuntimeError):
 
 
 class WorkerError(ReplicantError, RuntimeError):
-    """Something that the workers do together failed."""
+    """Something that the workers do together has failed."""
 
 
 class WorkerLostError(WorkerError):
@@ -78,15 +78,15 @@ class WorkerLostError(WorkerError):
 
 
 class WorkersChangedError(WorkerError):
-    """The set of workers changes, because others have arrived; `run_elastic` handles it."""
+    """The set of workers changes because others have arrived. ``run_elastic`` handles this error."""
 
 
 class WorkerMismatchError(WorkerError):
-    """The workers do different things: they run other programs, with other shapes, or in other versions."""
+    """The workers run different programs, or use different shapes or versions."""
 
 
 class ContextError(ReplicantError, RuntimeError):
-    """A call in the wrong place: inside or outside ``run``, ``scope`` or ``function``."""
+    """A call came from the wrong place, inside or outside ``run``, ``scope`` or ``function``."""
 
 
 class MixedStrategyError(ContextError):
@@ -106,7 +106,7 @@ class ArgumentTypeError(ReplicantError, TypeError):
 
 
 class VariableError(ReplicantError, ValueError):
-    """A variable was used against its synchronization or aggregation."""
+    """A variable was used in a way that its synchronization or aggregation forbids."""
 
 
 class DivergenceError(VariableError):
@@ -122,15 +122,15 @@ class LossReductionError(ReplicantError, ValueError):
 
 
 class ReductionError(ReplicantError, ValueError):
-    """The sum over the replicas counts a gradient several times, under a strategy with ``strict=True``."""
+    """The sum over the replicas counts a gradient several times, and the strategy has ``strict=True``."""
 
 
 class ReductionWarning(UserWarning):
-    """The sum over the replicas counts a gradient several times; the message names the line and says what to write."""
+    """The sum over the replicas counts a gradient several times. The message names the line and says what to write."""
 
 
 class RaggedStepError(ReplicantError, ValueError):
-    """Replicas with different numbers of rows cannot do this together."""
+    """Replicas with different numbers of rows cannot do this."""
 
 
 class DatasetError(ReplicantError, ValueError):
@@ -146,11 +146,11 @@ class CommandError(ReplicantError, ValueError):
 
 
 class OutOfRangeError(ReplicantError, IndexError):
-    """Read past the end of an iterator, or from an empty optional."""
+    """Something was read past the end of an iterator, or from an empty optional."""
 
 
 class NonFiniteError(ReplicantError, RuntimeError):
-    """A loss, or something that a training step would have written, is NaN or infinite."""
+    """A loss, or a value that a training step would have written, is NaN or infinite."""
 
 
 class StepTimeoutError(ReplicantError, TimeoutError):
@@ -170,11 +170,11 @@ class ParameterServerError(ReplicantError, RuntimeError):
 
 
 class LostProcessError(ParameterServerError):
-    """A worker or server ended and its work could not be given to another, or nobody answered within the deadline."""
+    """A worker or server ended and no other could take over its work, or it did not answer within the deadline."""
 
 
 class CancelledError(ParameterServerError):
-    """A closure did not run, because another one had failed before."""
+    """A closure did not run because another one had failed."""
 
 
 class UnserializableError(ReplicantError, TypeError):

@@ -1,4 +1,4 @@
-"""Reading results the way the figures write them, and comparing the two."""
+"""Turns results into plain values, as the figures have them, and compares the two."""
 
 import functools
 import math
@@ -11,32 +11,32 @@ import replicant
 
 @functools.cache
 def mirrored(n):
-    """One MirroredStrategy per number of replicas for all tests, so that small programs are compiled once."""
+    """Return one MirroredStrategy per number of replicas for all tests, so that small programs are compiled once."""
     return replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)])
 
 
 def per_replica(strategy, values):
-    """A PerReplica of literal values."""
+    """Make a PerReplica value of literal values."""
     return strategy.experimental_distribute_values_from_function(lambda context: values[context.replica_id_in_sync_group])
 
 
 def ids(strategy, dtype=np.float32):
-    """0, 1, 2, ... by replica."""
+    """Make the PerReplica value 0, 1, 2, ..."""
     return per_replica(strategy, [dtype(i) for i in range(strategy.num_replicas_in_sync)])
 
 
 def stairs(strategy):
-    """[0], [1, 1], [2, 2, 2], ... by replica."""
+    """Make the PerReplica value [0], [1, 1], [2, 2, 2], ..."""
     return per_replica(strategy, [np.full(i + 1, i, np.float32) for i in range(strategy.num_replicas_in_sync)])
 
 
 def rows(strategy, value):
-    """What each replica holds; one row for what is not distributed."""
+    """Return what each replica holds; one row for a value that is not distributed."""
     return [plain(x) for x in strategy.experimental_local_results(value)]
 
 
 def plain(value):
-    """Plain Python values."""
+    """Convert a result to plain Python values."""
     if isinstance(value, dict):
         return {key: plain(x) for key, x in value.items()}
     if isinstance(value, list | tuple):
@@ -45,7 +45,7 @@ def plain(value):
 
 
 def same(actual, expected, tolerance=1e-6):
-    """Whether two plain values agree; "nan" in the figures is a NaN."""
+    """Whether two plain values agree. The figures write NaN as "nan"."""
     if isinstance(expected, dict):
         return (
             isinstance(actual, dict)
@@ -66,7 +66,7 @@ def same(actual, expected, tolerance=1e-6):
 
 
 def is_error(recorded):
-    """Whether TensorFlow raised."""
+    """Whether TensorFlow raised an error."""
     return isinstance(recorded, dict) and "error" in recorded
 
 
@@ -81,18 +81,18 @@ class Checks:
         self.passed(name)
 
     def raises(self, name, call, error, match):
-        """An error here, as in TensorFlow."""
+        """Check that Replicant raises an error where TensorFlow did."""
         assert is_error(self.recorded[name]), name
         with pytest.raises(error, match=match):
             call()
         self.passed(name)
 
     def passed(self, name):
-        """To be said after the test has compared in its own way."""
+        """Count a case that the test has compared in its own way."""
         self.count(name, None)
 
     def different(self, name, reason):
-        """To be said after the test has asserted our own answer."""
+        """Count a case for which the test has asserted Replicant's own answer."""
         self.count(name, reason)
 
     def count(self, name, reason):

@@ -1,7 +1,12 @@
-"""A pytest plugin: runs the tests of the installed Keras under a MirroredStrategy, and writes down what became of them.
+"""A pytest plugin that runs the tests of the installed Keras under a MirroredStrategy, and writes their outcomes to a file.
 
-It is told what to do by REPLICANT_KERAS_TESTS, the path of a JSON file with ``replicas`` (0: no strategy), ``every`` (run each so
-manieth test only), ``always`` (names that are run in any case), ``only`` (names; null: all) and ``results`` (where to write).
+REPLICANT_KERAS_TESTS is the path of a JSON file with these settings:
+
+* ``replicas``: The number of replicas; 0 for no strategy.
+* ``every``: Run one of so many tests.
+* ``always``: Names of tests that run in any case.
+* ``only``: Names of the only tests to run; null for all.
+* ``results``: The file to write.
 """
 
 import json
@@ -24,12 +29,12 @@ OUTCOMES: dict[str, tuple[str, str]] = {}
 
 
 def name_of(item: pytest.Item) -> str:
-    owner: Any = item  # a function has a module, and perhaps a class
+    owner: Any = item  # it has a module, and perhaps a class
     return f"{owner.module.__name__}::{owner.cls.__name__ if owner.cls else ''}::{item.name}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in ("requires_trainable_backend", "multi_device"):  # what Keras's own configuration declares
+    for marker in ("requires_trainable_backend", "multi_device"):  # Keras's own configuration declares these
         config.addinivalue_line("markers", f"{marker}: see Keras")
 
 

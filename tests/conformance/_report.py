@@ -1,4 +1,4 @@
-"""Counts the recorded TensorFlow cases: those that come out the same, and those that differ on purpose, by reason."""
+"""Counts the recorded TensorFlow cases that come out the same, and by reason those that differ on purpose."""
 
 from collections import Counter, defaultdict
 from functools import cache
@@ -10,28 +10,28 @@ DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
 
 @cache
 def reasons() -> frozenset[str]:
-    """The first cells of the tables in docs/differences.md."""
+    """Return the first cells of the tables in docs/differences.md."""
     lines = DIFFERENCES.read_text().splitlines()
     return frozenset(line.split("|")[1].strip() for line in lines if line.startswith("| "))
 
 
 class Report:
-    """What became of the cases of one file of figures. A case is counted once, under the last thing said about it."""
+    """The outcomes of the cases of one file of figures. Each case counts once, with its last outcome."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, str] = {}
 
     def passed(self, case: object) -> None:
-        """Replicant gives what TensorFlow gave."""
+        """Count a case in which Replicant gives what TensorFlow gave."""
         self.outcomes[str(case)] = PASSED
 
     def different(self, case: object, reason: str) -> None:
-        """Replicant gives its own documented answer, which the test has asserted; ``reason`` is a row of docs/differences.md."""
+        """Count a case in which Replicant gives its own answer. ``reason`` is the row of docs/differences.md that explains it."""
         assert reason in reasons(), f"{reason!r} is no row of {DIFFERENCES}"
         self.outcomes[str(case)] = reason
 
     def count(self, case: object, reason: str | None) -> None:
-        """Passed, or different if there is a reason."""
+        """Count a case as different if there is a reason, and else as passed."""
         if reason is None:
             self.passed(case)
         else:
@@ -42,7 +42,7 @@ REPORTS: dict[str, Report] = defaultdict(Report)
 
 
 def table() -> list[str]:
-    """One line per file and reason."""
+    """Return one line per file and reason."""
     lines = []
     for file, report in sorted(REPORTS.items()):
         counts = Counter(report.outcomes.values())

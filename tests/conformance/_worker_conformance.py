@@ -1,4 +1,7 @@
-"""One worker: the training that TensorFlow was recorded with, and the shares of datasets. CASES names a file with what to do."""
+"""One worker, which repeats the training that was recorded from TensorFlow, and reads its shares of datasets.
+
+The environment variable CASES names a file that says which cases to run, and ANSWER the file to write.
+"""
 
 import json
 import os

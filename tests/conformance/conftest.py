@@ -1,4 +1,4 @@
-"""Figures recorded from TensorFlow, and the table of what became of them."""
+"""Figures that were recorded from TensorFlow, and the table of how Replicant's results compare."""
 
 import json
 import sys
@@ -15,19 +15,19 @@ import _report  # noqa: E402
 
 @pytest.fixture(scope="module")
 def figures(request: pytest.FixtureRequest) -> Any:
-    """The figures of test_<name>.py: figures/<name>.json."""
+    """The figures for test_<name>.py, from figures/<name>.json."""
     return json.loads((HERE / "figures" / f"{_name(request)}.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def report(request: pytest.FixtureRequest) -> _report.Report:
-    """Where test_<name>.py counts its cases."""
+    """The report in which test_<name>.py counts its cases."""
     return _report.REPORTS[_name(request)]
 
 
 @pytest.fixture
 def counted(request: pytest.FixtureRequest, report: _report.Report) -> set[str]:
-    """The cases that the tests of this file have counted. Skips where some of those tests were not selected."""
+    """The cases that the tests of this file have counted. Skips the test if only some of these tests were selected."""
     if request.config.option.keyword or any("::" in arg for arg in request.config.args):
         pytest.skip("only some tests of this file were selected, so not every case is counted")
     return set(report.outcomes)

@@ -472,7 +472,7 @@ OURS = {
 ERRORS = {
     "numpy scalar watched": (
         ArgumentTypeError,
-        r"watch takes JAX arrays and variables; got .*3\.0.* Make it one .*jnp\.asarray\(x\)",
+        r"watch takes JAX arrays and variables; got .*3\.0.* Convert it .*jnp\.asarray\(x\)",
     ),
     "numpy vector watched": (ArgumentTypeError, "watch takes JAX arrays and variables; got array"),
     "numpy scalar source": (ArgumentTypeError, r"A source of a gradient must be a variable or a JAX array; got .*3\.0"),

@@ -162,7 +162,7 @@ def test_sharded_variable_ops(figures, report, clusters, tmp_path):
     v.scatter_update([0, 3, 6], [1.0, 3.0, 2.0])
     checks.same("scatter_update", v.value())
     before = v.numpy()
-    with pytest.raises(ArgumentError, match=r"the value has shape \(5,\), the variable \(7,\)"):
+    with pytest.raises(ArgumentError, match=r"got a value of shape \(5,\), but the variable has shape \(7,\)"):
         v.assign(np.arange(5, dtype="f4"))
     np.testing.assert_array_equal(v.numpy(), before)
     for name in ("assign_wrong_shape", "embedding_lookup", "embedding_lookup_v", "restore_into_plain", "restore_into_2_shards"):

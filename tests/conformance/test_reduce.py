@@ -556,7 +556,7 @@ def test_two_strategies(figures, checks):
         with two.scope():
             check.same("scope_in_scope_same", "ok")
         check.raises("scope_in_scope_other", three.scope().__enter__, MixedStrategyError, "Mixing different strategies")
-        check.raises("run_of_other_strategy_in_scope", lambda: three.run(lambda: 1), MixedStrategyError, "leave the other's scope")
+        check.raises("run_of_other_strategy_in_scope", lambda: three.run(lambda: 1), MixedStrategyError, "Leave the scope")
     check.same(
         "reduce_value_of_other_strategy", mirrored(2).reduce("SUM", per_replica(three, [np.float32(1)] * 2 + [np.float32(0)]))
     )

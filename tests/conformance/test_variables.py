@@ -207,7 +207,7 @@ def check_cross_replica_writes(everything, part, before, report):
         no_rule = cell.on_read and cell.aggregation == "NONE"
         is_assign = cell.operation.endswith("/assign")
         if is_error(cell.recorded[part]) and not is_assign and cell.n > 1:
-            message = rf"ON_READ and aggregation={cell.aggregation}: assign_\w+ in cross-replica context is ambiguous"
+            message = rf"ON_READ and aggregation={cell.aggregation}, so assign_\w+ in cross-replica context is ambiguous"
             with pytest.raises(VariableError, match=message):
                 cell.write(3.0)
             report.passed(cell.case(part))
@@ -373,7 +373,7 @@ def test_scatters_in_run(misc, n, aggregation):
             misc.different(name, DIVERGENCE)
         elif is_error(misc.recorded[name][0]):
             with pytest.raises(
-                VariableError, match=f"{what}.*aggregation={aggregation}: it is defined only for aggregation NONE or"
+                VariableError, match=f"{what}.*aggregation={aggregation} is not defined.*aggregation NONE or ONLY_FIRST_REPLICA"
             ):
                 alone()
             assert misc.copies(v) == misc.recorded[name][1]

@@ -1,4 +1,4 @@
-"""One small training program, run on any number of replicas: what every exactness test compares."""
+"""One small training program for any number of replicas, which every test of exactness compares."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from replicant.data import Dataset
 
 @dataclasses.dataclass
 class Run:
-    """What a training run leaves."""
+    """The results of a training run."""
 
     losses: np.ndarray
     weights: list[np.ndarray]
@@ -30,7 +30,7 @@ def default_model() -> keras.Model:
 
 @pytest.fixture(scope="session")
 def train() -> Callable[..., Run]:
-    """train(num_replicas, make_optimizer, ...): 0 replicas is plain code without any strategy."""
+    """``train(num_replicas, make_optimizer, ...)`` returns a Run. With 0 replicas, there is no strategy."""
     rng = np.random.default_rng(0)
     images, labels = rng.normal(size=(64, 6)).astype(np.float32), rng.integers(0, 3, 64)
 

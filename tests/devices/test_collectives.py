@@ -172,7 +172,7 @@ def test_an_exchange_inside_a_gradient_needs_equal_sizes(three: replicant.Mirror
 
     even = three.run(fn, args=(per_replica(EVEN),))
     assert [float(v) for v in even.values] == [3.0, 15.0, 27.0]
-    with pytest.raises(RaggedStepError, match="all_reduce lies between a gradient's sources and its target"):
+    with pytest.raises(RaggedStepError, match="all_reduce lies between the sources and the target of a gradient"):
         three.run(fn, args=(per_replica(RAGGED),))
 
 
@@ -186,7 +186,7 @@ def test_variables_in_merge_call(three: replicant.MirroredStrategy) -> None:
 
     three.run(lambda x: replicant.get_replica_context().merge_call(add_total, args=(jnp.sum(x),)), args=(per_replica(EVEN),))
     assert float(v) == 16.0
-    with pytest.raises(ContextError, match=r"'own' with synchronization=ON_READ inside merge_call"):
+    with pytest.raises(ContextError, match=r"'own' with synchronization=ON_READ was called inside merge_call"):
         three.run(lambda: replicant.get_replica_context().merge_call(lambda _: own.assign(1.0)))
 
 
@@ -211,7 +211,7 @@ def test_exchanges_inside_loops_need_equal_sizes(three: replicant.MirroredStrate
         return jax.lax.fori_loop(0, 2, lambda _, total: context.all_reduce("SUM", total), jnp.sum(x))
 
     assert [float(v) for v in three.run(fn, args=(per_replica(EVEN),)).values] == [45.0] * 3
-    with pytest.raises(RaggedStepError, match=r"all_reduce happens inside a loop or branch \(scan\)"):
+    with pytest.raises(RaggedStepError, match=r"all_reduce lies inside a loop or branch \(scan\)"):
         three.run(fn, args=(per_replica(RAGGED),))
 
 
@@ -225,5 +225,5 @@ def test_exchanges_inside_jitted_functions_work_for_all_sizes(three: replicant.M
 
 
 def test_losses_are_those_of_one_replica(three: replicant.MirroredStrategy) -> None:
-    with pytest.raises(ArgumentTypeError, match="takes one replica's losses, got a distributed value"):
+    with pytest.raises(ArgumentTypeError, match="takes the losses of one replica; got a PerReplica value"):
         replicant.compute_average_loss(per_replica(EVEN), global_batch_size=6)

@@ -156,7 +156,7 @@ def test_misuse() -> None:
         v.assign_add(carry)
         return carry, None
 
-    with pytest.raises(ContextError, match=r"'v' was assigned inside a function that JAX traces by itself.*lax.scan"):
+    with pytest.raises(ContextError, match=r"'v' was assigned inside a function that JAX traces separately.*lax.scan"):
         replicant.function(lambda: jax.lax.scan(body, jnp.ones(()), None, length=2)[0])()
     assert float(v) == 0.0
     strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])

@@ -78,7 +78,7 @@ def test_what_is_assigned_later_stays() -> None:
 
 
 def test_only_in_a_compiled_function() -> None:
-    message = r"keep_updates_if was called outside of a replicant\.function, or inside strategy\.run"
+    message = r"keep_updates_if was called outside a replicant\.function, or inside strategy\.run"
     with pytest.raises(ContextError, match=message):
         replicant.keep_updates_if(True)
     with pytest.raises(ContextError, match=message):

@@ -139,7 +139,7 @@ ENDED = "ended.py"  # a program that ends well, without training
         (["nowhere", "--topology", "cpu:2"], "'nowhere' is neither a script (SCRIPT.py) nor MODULE:FUNCTION"),
         (["nowhere:train", "--topology", "cpu:2"], "There is no module 'nowhere' here"),
         (["json:train", "--topology", "cpu:2"], "Module 'json' has no function 'train'"),
-        (["json:loads", "--topology", "abacus:2"], "'abacus:2' is no topology"),
+        (["json:loads", "--topology", "abacus:2"], "'abacus:2' is not a topology"),
         (["replicant_planned:by_fit", "--topology", "cpu:2", "--plot", "x.svg"], "'cpu:2' has no scaling to draw"),
         ([ENDED, "--topology", "cpu:2"], "The program ended without a training step under a strategy"),
     ],
@@ -260,7 +260,7 @@ def test_a_step_that_the_compiler_refuses(said: str, expected: int | None, monke
     assert plan.compiled.temporary_bytes == expected
     assert not plan.fits
     assert [(x.kind, x.num_bytes) for x in plan.compiled.exchanges] == [("all-reduce", WEIGHTS)]
-    assert "of a step that XLA refuses to compile for 8 x TPU v5e: it needs too much memory" in str(plan)
+    assert "of a step that XLA refuses to compile for 8 x TPU v5e, because it needs too much memory" in str(plan)
 
 
 def test_a_strategy_plans_a_step_of_its_own() -> None:

@@ -191,7 +191,7 @@ def test_value_contexts(two: replicant.MirroredStrategy) -> None:
         (
             lambda s: s.run(lambda: replicant.get_replica_context().merge_call(print, args=3)),
             ArgumentTypeError,
-            "merge_call: args must be a tuple or list, got int",
+            "merge_call: args must be a tuple or list; got int",
         ),
     ],
 )
@@ -205,7 +205,7 @@ def test_strategies_do_not_mix(two: replicant.MirroredStrategy) -> None:
     with two.scope():
         with pytest.raises(MixedStrategyError, match=r"scope\(\) of MirroredStrategy.*is active"), other.scope():
             pass
-        with pytest.raises(MixedStrategyError, match="one strategy at a time"):
+        with pytest.raises(MixedStrategyError, match="Leave the scope of the other strategy first"):
             other.run(lambda: 1)
 
     @replicant.function

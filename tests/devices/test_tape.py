@@ -275,7 +275,7 @@ def test_tape_around_a_run_that_assigns() -> None:
 
     assert float(gradient(assign_last)) == 6.0
     with pytest.raises(
-        GradientError, match=r"Variable 'v' was assigned and then read inside `strategy.run`, in a tape that is outside"
+        GradientError, match=r"Variable 'v' was assigned and then read inside `strategy.run`, but the tape is outside"
     ):
         gradient(read_last)
 
@@ -365,9 +365,9 @@ def target_of(target, **options):
 @pytest.mark.parametrize(
     ("fn", "error", "message"),
     [
-        (twice, GradientError, "not persistent can compute one set of gradients"),
+        (twice, GradientError, "not persistent computes gradients only once"),
         (again, GradientError, "already recording"),
-        (stopped, GradientError, "stop_recording needs a tape that is recording"),
+        (stopped, GradientError, "stop_recording was called on a tape that is not recording"),
         (lambda x: GradientTape().gradient(x, x), GradientError, "recorded nothing"),
         (lambda x: GradientTape().watch(1.0), ArgumentTypeError, "watch takes JAX arrays and variables; got 1.0"),
         (target_of(jnp.asarray(1)), ArgumentTypeError, "must be of a float dtype; got int32"),
@@ -391,7 +391,7 @@ def test_a_source_must_be_differentiable() -> None:
 
 
 def test_a_tape_needs_a_function_around_it() -> None:
-    with pytest.raises(GradientError, match=r"works inside `strategy.run`.*value_and_grad"), GradientTape():
+    with pytest.raises(GradientError, match=r"works only inside `strategy.run`.*value_and_grad"), GradientTape():
         pass
 
 
@@ -405,5 +405,5 @@ def test_a_tape_does_not_outlive_its_function() -> None:
         return y
 
     replicant.function(fn)(THREE)
-    with pytest.raises(GradientError, match="outside of the function in which the tape recorded"):
+    with pytest.raises(GradientError, match="outside the function in which the tape recorded"):
         kept[-1]()

@@ -69,7 +69,7 @@ def test_a_cross_replica_assignment_sets_all_copies(two: replicant.MirroredStrat
 
 def test_an_addition_that_cannot_be_read_back_changes_nothing(two: replicant.MirroredStrategy) -> None:
     v = local(two, "NONE")
-    with pytest.raises(VariableError, match="ON_READ and aggregation=NONE: assign_add in cross-replica context is ambiguous"):
+    with pytest.raises(VariableError, match="ON_READ and aggregation=NONE, so assign_add in cross-replica context is ambiguous"):
         v.assign_add(1.0)
     assert floats(v.values) == [0.0, 0.0]
 

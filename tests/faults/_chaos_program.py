@@ -1,7 +1,7 @@
 """A training program that can be killed at any moment: ``python _chaos_program.py LOOP DATA FOLDER RESULT``.
 
-LOOP: fit or custom. DATA: own, grain or tf. It prints "training", then "step" after every step, and writes weights and history to
-RESULT.
+LOOP is fit or custom, and DATA is own, grain or tf. The program prints "training", then "step" after every step, and writes weights
+and history to RESULT.
 """
 
 import json
@@ -20,7 +20,7 @@ replicant.set_virtual_devices(2)
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
-BATCH_SIZE, NUM_EPOCHS, NUM_ROWS = 8, 4, 76  # 10 steps an epoch, the last one of four rows
+BATCH_SIZE, NUM_EPOCHS, NUM_ROWS = 8, 4, 76  # 10 steps per epoch, the last one with four rows
 SECONDS_PER_STEP = 0.02
 ASYNC = replicant.CheckpointOptions(enable_async=True)
 
@@ -57,7 +57,7 @@ def create_model() -> keras.Model:
 
 
 def aim() -> None:
-    """Say that a step is done, and wait a moment."""
+    """Report the end of a step, and wait a moment."""
     print("step", flush=True)
     time.sleep(SECONDS_PER_STEP)
 
@@ -67,7 +67,7 @@ def create_optimizer() -> Any:
 
 
 class Slow(keras.callbacks.Callback):
-    """Gives the killer time to aim."""
+    """Slows the steps down, so that the program can be killed at any of them."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         aim()
@@ -90,7 +90,7 @@ def fit(strategy: replicant.Strategy, data: str, folder: str) -> tuple[list[Any]
 
 
 class Progress:
-    """Epoch and losses; an object with a state."""
+    """The epoch and the losses, as an object whose state is saved."""
 
     def __init__(self) -> None:
         self.epoch, self.losses = 0, [[]]

@@ -1,11 +1,13 @@
-"""Steps of elastic workers that meet one misfortune: ``_elastic_program.py MODE``. Every worker prints what it does, with times.
+"""Runs elastic workers, some of which are struck: ``_elastic_program.py MODE``. Every worker prints what it does, with times.
 
-skew: rank 2 kills itself; when its replacement has come, rank 1 is between two steps, and rank 0 inside of one, which waits for
-rank 1. An array of the old world is kept, which keeps XLA's client.
-early: rank 0 kills itself before it has connected to anybody.
-stuck: rank 2 kills itself, and rank 1 does not leave the step that it is in.
-connect, backends, mesh, sockets, step: rank 1 kills itself once all connect to each other: before it has, before its devices are
-made, before it exchanges anything, before the workers tell each other about their sockets, and before its first step.
+The modes are:
+
+* skew: Rank 2 kills itself. When its replacement has come, rank 1 is between two steps, and rank 0 is in a step that waits for
+  rank 1. An array of the old world is kept, which keeps XLA's client alive.
+* early: Rank 0 kills itself before it has connected to another worker.
+* stuck: Rank 2 kills itself, and rank 1 does not leave its current step.
+* connect, backends, mesh, sockets, step: Rank 1 kills itself before it connects, before its devices are made, before its first
+  exchange, before the workers tell each other about their sockets, or before its first step.
 """
 
 import os
@@ -15,7 +17,7 @@ import time
 from typing import Any
 
 MODE = sys.argv[1]
-RANK, IS_FIRST = os.environ["JAX_PROCESS_ID"], os.environ["REPLICANT_GENERATION"] == "0"  # as it was launched
+RANK, IS_FIRST = os.environ["JAX_PROCESS_ID"], os.environ["REPLICANT_GENERATION"] == "0"  # at the launch
 NUM_STEPS = 40
 ESTABLISHED = "01"
 
@@ -46,7 +48,7 @@ calls: list[None] = []
 if MODE in WHERE and RANK == "1" and IS_FIRST:
     setattr(*WHERE[MODE], die)
 
-kept: list[Any] = []  # ports of the world's exchange, and an array
+kept: list[Any] = []  # the ports of the world's exchange, and an array
 
 
 def say(*words: object) -> None:

@@ -1,8 +1,9 @@
-"""A training program for `replicant launch` whose workers may meet any misfortune: ``_launch_chaos_program.py LOOP FOLDER RESULT``.
+"""A training program for `replicant launch` whose workers are struck at random: ``_launch_chaos_program.py LOOP FOLDER RESULT``.
 
-LOOP: fit, custom or without_dropout (custom, too). Every worker prints "pid NUMBER", "ready SECONDS" before it makes the strategy,
-then "step SECONDS" after each step; SIGUSR1 makes it raise ValueError, and at its end it prints "compiled NUMBER", programs that
-were not on disk. The chief writes weights and history to RESULT. CHAOS_SLOW=GENERATION:RANK:SECONDS makes one worker late.
+LOOP is fit, custom, or without_dropout, which is also a custom loop. Every worker prints "pid NUMBER", "ready SECONDS" before it
+makes the strategy, "step SECONDS" after each step, and at its end "compiled NUMBER", the number of programs that were not on disk.
+SIGUSR1 makes a worker raise ValueError. The chief writes weights and history to RESULT. CHAOS_SLOW=GENERATION:RANK:SECONDS makes
+one worker late.
 """
 
 import collections
@@ -26,7 +27,7 @@ import numpy as np  # noqa: E402
 
 import replicant  # noqa: E402
 
-BATCH_SIZE, NUM_EPOCHS, NUM_ROWS = 8, 3, 76  # 10 steps an epoch, the last one of four rows
+BATCH_SIZE, NUM_EPOCHS, NUM_ROWS = 8, 3, 76  # 10 steps per epoch, the last one with four rows
 SECONDS_PER_STEP = 0.05
 
 
@@ -64,7 +65,7 @@ def fit(strategy: replicant.Strategy, folder: str) -> tuple[list[Any], Any]:
 
 
 class Progress:
-    """Epoch and losses; an object with a state."""
+    """The epoch and the losses, as an object whose state is saved."""
 
     def __init__(self) -> None:
         self.epoch, self.losses = 0, [[]]
@@ -77,7 +78,7 @@ class Progress:
 
 
 def without_dropout(strategy: replicant.Strategy, folder: str) -> tuple[list[Any], Any]:
-    """In `run` each replica draws masks of its own: with another number of replicas they are others."""
+    """Train without dropout, whose masks depend on the number of replicas."""
     return custom(strategy, folder, dropout=0.0)
 
 

@@ -1,4 +1,4 @@
-"""What tests launch: ``_launched.py WHAT``, one function per misfortune. It speaks to the supervisor without importing JAX."""
+"""The workers that tests launch: ``_launched.py WHAT``, with one function per case. Their heartbeat works without JAX."""
 
 import atexit
 import os
@@ -15,7 +15,7 @@ FOR_EVER = 600.0
 
 
 def heartbeat() -> Any:
-    """The module replicant.cluster._heartbeat, without running the package's own __init__."""
+    """Import replicant.cluster._heartbeat without running the package's own __init__."""
     source = Path(__file__).parents[2] / "src" / "replicant"
     for name, path in (("replicant", source), ("replicant.cluster", source / "cluster")):
         sys.modules[name] = types.ModuleType(name)
@@ -73,7 +73,7 @@ def ignores() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     if RANK == 1:
-        time.sleep(0.5)  # until the others ignore it, too
+        time.sleep(0.5)  # until the others ignore the signals, too
         sys.exit(3)
     time.sleep(FOR_EVER)
 
@@ -98,9 +98,9 @@ def frozen() -> None:
 
 
 def frozen_at_its_end() -> None:
-    """Rank 1 stops for ever once its program has come to its end."""
+    """Freeze rank 1 after the end of its program."""
     if RANK == 1:
-        atexit.register(os.kill, os.getpid(), signal.SIGSTOP)  # runs after what the heartbeat registers
+        atexit.register(os.kill, os.getpid(), signal.SIGSTOP)  # runs after the heartbeat's own exit handler
     steps(5)
 
 
@@ -112,7 +112,7 @@ def raises() -> None:
 
 
 def loses() -> None:
-    """Rank 1 leaves, and the others cannot go on."""
+    """Let rank 1 leave, so that the others cannot continue."""
     beats = steps(5)
     if RANK == 1:
         return
@@ -139,7 +139,7 @@ def stalled() -> None:
 
 
 def slow() -> None:
-    """Until somebody has said so."""
+    """Take steps until the file "said" exists, with rank 1 slower than the others."""
     while not Path("said").exists():
         steps(1, 0.02 if RANK == 0 else 0.1)
 
@@ -150,7 +150,7 @@ def preempted() -> None:
 
 
 def saves() -> None:
-    """Asked to end it saves, and says so by its exit code."""
+    """On SIGTERM, end with the exit code that says that everything was saved."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(85))
     asks_parent(signal.SIGTERM)
 
@@ -163,7 +163,7 @@ def asks_parent(number: int) -> None:
 
 
 def interrupted() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background job it is ignored
     asks_parent(signal.SIGINT)
 
 
@@ -187,7 +187,7 @@ def patient() -> None:
 
 
 def elastic() -> None:
-    """What run_elastic does, without JAX: steps until the world has been whole again, or for a while."""
+    """Do what run_elastic does, without JAX: take steps until the world is whole again, or for a while."""
     beats = heartbeat()
     link = beats.start()
     link.is_elastic = True

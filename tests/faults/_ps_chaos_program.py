@@ -1,6 +1,7 @@
-"""Adds many numbers on workers while workers and servers are killed at random moments; prints what came out as one line of JSON.
+"""Adds many numbers on workers while workers and servers are killed at random moments, and prints the results as one line of JSON.
 
-Arguments: seed, how many functions to schedule, roles to disturb ("worker,server"), how many times, and how ("kill,freeze,pause").
+Arguments: the seed, the number of closures to schedule, the roles to disturb ("worker,server"), the number of disturbances, and
+their kinds ("kill,freeze,pause").
 """
 
 import json
@@ -19,13 +20,13 @@ from replicant.coordinator import ClusterCoordinator, FixedShardsPartitioner
 from replicant.coordinator.processes import _cluster
 
 SECONDS = 500
-HEARTBEAT_SECONDS = 10.0  # when some freeze
-MOST_LOSSES = 3  # of one function: after five it would fail, as it should
+HEARTBEAT_SECONDS = 10.0  # for tests in which some freeze
+MOST_LOSSES = 3  # of one closure, which would rightly fail after five
 WAYS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "pause": signal.SIGSTOP}
 
 
 class Disturber(threading.Thread):
-    """Kills workers and servers, stops them for good ("freeze") or for a moment ("pause")."""
+    """Kills workers and servers, or stops them for good ("freeze") or for a moment ("pause")."""
 
     def __init__(self, coordinator: ClusterCoordinator, seed: int, roles: list[str], ways: list[str], num_times: int):
         super().__init__(name="disturber", daemon=True)
@@ -40,7 +41,7 @@ class Disturber(threading.Thread):
         try:
             while len(self.done) < self.num_times and not self.over.wait(self.chance.uniform(0.05, 0.5)):
                 self.disturb()
-        except Exception as error:  # noqa: BLE001 - else nobody would know why it takes so long
+        except Exception as error:  # noqa: BLE001 - reported at the end, because this is a thread
             self.error = error
 
     def disturb(self) -> None:
@@ -93,7 +94,7 @@ def main(seed: int, num_closures: int, roles: list[str], num_times: int, ways: l
     disturber.join()
     coordinator.join(SECONDS)
     while sum(strategy.cluster.num_replaced.values()) < len(disturber.lost) and time.monotonic() < deadline:
-        for member in disturber.lost:  # who froze without anybody noticing; somebody else may have continued it
+        for member in disturber.lost:  # a frozen member that was not noticed may have been continued by a pause
             member.running._process.send_signal(signal.SIGSTOP)
         time.sleep(0.01)
     want = scheduled * (scheduled + 1) // 2

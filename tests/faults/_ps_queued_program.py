@@ -1,6 +1,6 @@
-"""Kills workers that hold many functions at once; prints what came out as one line of JSON.
+"""Kills workers that hold many closures at once, and prints the results as one line of JSON.
 
-Arguments: how many functions to schedule, how many kills.
+Arguments: the number of closures to schedule before each kill, and the number of kills.
 """
 
 import functools
@@ -19,7 +19,7 @@ from replicant.coordinator.scheduling import _dispatch
 from replicant.coordinator.scheduling._queue import ClosureQueue
 
 SECONDS = 300
-_dispatch.ClosureQueue = functools.partial(ClosureQueue, deep_seconds=math.inf)  # type: ignore[misc, assignment]  # however slow the machine
+_dispatch.ClosureQueue = functools.partial(ClosureQueue, deep_seconds=math.inf)  # type: ignore[misc, assignment]  # on slow machines, too
 
 
 def main(num_closures: int, num_kills: int) -> None:
@@ -52,7 +52,7 @@ def main(num_closures: int, num_kills: int) -> None:
 
 
 def kill_one_that_holds_many(cluster, queue) -> int:
-    """Kill a worker; returns how many functions it held just before."""
+    """Kill a worker that holds many closures, and return how many it held just before."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         for worker in cluster.workers:

@@ -1,7 +1,7 @@
-"""Adds numbers on workers, with a checkpoint every ten, and goes on from the last one when started again.
+"""Adds numbers on workers, with a checkpoint after every ten, and continues from the last checkpoint when it is started again.
 
-Arguments: a folder for checkpoints, how many numbers. It prints "training", "saved" after each checkpoint, and what came out as one
-line of JSON.
+Arguments: a folder for checkpoints, and the number of numbers. The program prints "training", then "saved" after each checkpoint,
+and the results as one line of JSON.
 """
 
 import json
@@ -18,7 +18,7 @@ CHUNK = 10
 
 
 class Progress:
-    """How many numbers have been added; an object with a state."""
+    """The count of numbers that have been added, as an object whose state is saved."""
 
     def __init__(self) -> None:
         self.count, self.starts = 0, 0

@@ -1,6 +1,6 @@
-"""Workers and servers that do not die but stand still, that start and never come, or whose end is hidden.
+"""Cases in which workers and servers freeze instead of dying, start but never arrive, or end without being noticed.
 
-Argument: a folder. It prints a line of JSON: by case, what came out.
+Argument: a folder. The program prints the result of each case, as one line of JSON.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ class Cases:
         return [self.coordinator.schedule(add, args=(value,)) for _ in range(count)]
 
     def state(self, victim: Any, results: list[Any]) -> list[Any]:
-        """Whether it was replaced, what the functions returned, and what became of the variables."""
+        """Return whether the victim was replaced, the sum of the closures' results, and the variables."""
         self.coordinator.join(SECONDS)
         return [self.is_replaced(victim), sum(r.fetch() for r in results), *(int(total.numpy()) for total in self.totals)]
 
@@ -65,11 +65,11 @@ class Cases:
         return all(member is not other for other in (*self.cluster.workers, *self.cluster.servers))
 
     def frozen_worker(self) -> Any:
-        """It stands still, and what it is sent is more than sockets hold: nobody else waits for it."""
+        """Freeze a worker that is sent more than sockets hold. Nobody else waits for it."""
         frozen = self.cluster.workers[0]
         send(frozen, signal.SIGSTOP)
         results = self.schedule(8, BIG)
-        until(lambda: sum(r._has_ended for r in results) >= 6 and frozen.control.outgoing_bytes)  # two at most are held
+        until(lambda: sum(r._has_ended for r in results) >= 6 and frozen.control.outgoing_bytes)  # it holds at most two
         try:
             self.coordinator.join(0.01)
         except ParameterServerError as error:
@@ -78,7 +78,7 @@ class Cases:
         return [*self.state(frozen, results), said]
 
     def frozen_server(self) -> Any:
-        """Whoever waits for it waits for its successor."""
+        """Freeze a server. Whoever waits for it waits for its replacement."""
         frozen = self.cluster.servers[0]
         send(frozen, signal.SIGSTOP)
         state = self.state(frozen, self.schedule(20, SMALL))
@@ -86,7 +86,7 @@ class Cases:
         return state
 
     def never_comes(self) -> Any:
-        """A worker's successor stands still while it starts."""
+        """Freeze a worker's replacement while it starts."""
         first = self.cluster.workers[1]
         until(lambda: first.ready)
         send(first, signal.SIGKILL)
@@ -100,7 +100,7 @@ class Cases:
         return second.why
 
     def lost_message(self) -> Any:
-        """By a fault of our own: found out, and mended."""
+        """Lose a message, as by a bug of Replicant. The dispatcher notices and repairs it."""
         until(lambda: self.cluster.workers[0].ready)
         _dispatch._DISAGREE_SECONDS = 1.0
         victim, lost = self.cluster.workers[0], []
@@ -121,11 +121,11 @@ class Cases:
         ]
 
     def hidden_end(self) -> Any:
-        """A worker ends, and a process that it has forked holds its channel open."""
+        """End a worker whose channel a forked process holds open."""
         note = str(Path(self.folder, "pid"))
 
         def leave_a_child():
-            file = Path(note).open("x")  # noqa: SIM115 - the second time it fails
+            file = Path(note).open("x")  # noqa: SIM115 - it fails the second time
             if child := os.fork():
                 file.write(str(child))
                 file.close()
@@ -139,7 +139,7 @@ class Cases:
             os.kill(int(Path(note).read_text()), signal.SIGKILL)
 
     def unknown_class(self) -> Any:
-        """A worker's answer is of a class that nobody else has."""
+        """Let a worker answer with an object of a class that only it has."""
 
         def only_here():
             import collections
@@ -154,7 +154,7 @@ class Cases:
     def error_of(self, fn: Any) -> str:
         try:
             self.coordinator.schedule(fn).fetch(SECONDS)
-        except Exception as error:  # noqa: BLE001 - told
+        except Exception as error:  # noqa: BLE001 - it is the result
             text = f"{type(error).__name__}: {error}"
         with contextlib.suppress(FileExistsError, ParameterServerError):
             self.coordinator.join(SECONDS)

@@ -1,4 +1,4 @@
-"""Synchronous updates while workers and servers are killed. Arguments: seed, number of functions, number of kills."""
+"""Makes synchronous updates while workers and servers are killed. Arguments: seed, number of closures, number of kills."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from replicant.coordinator import ClusterCoordinator, FixedShardsPartitioner, em
 
 
 def main(seed: int, num_functions: int, num_kills: int) -> dict:
-    """What the variables are, less what they must be."""
+    """Return the differences between the variables and the values that they must have."""
     rng = random.Random(seed)
     strategy = replicant.ParameterServerStrategy(variable_partitioner=FixedShardsPartitioner(2))
     coordinator = ClusterCoordinator(strategy, synchronous=True)

@@ -1,4 +1,4 @@
-"""Programs that are killed and started again keep what they compiled, as users' programs do, and compile quickly."""
+"""Lets programs that are killed and started again keep what they compiled, as users' programs do, and compile quickly."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Starts the processes of one job, each running the same script, and takes back what they wrote. Nothing outlives it."""
+"""Starts the processes of one job, which run the same script, and reads what they wrote. No process outlives its group."""
 
 import dataclasses
 import json
@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-SECONDS = 480.0  # for a whole group; far more than it takes
+SECONDS = 480.0  # for a whole group, which takes far less
 _FOREIGN = ("JAX_", "REPLICANT_", "TF_CONFIG", "XLA_FLAGS", "NPROC", "SLURM_", "OMPI_", "RANK", "WORLD_SIZE", "MASTER_")
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody has now."""
+    """Return a port of 127.0.0.1 that is free now."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return server.getsockname()[1]
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without proxies, and without what describes clusters and devices."""
+    """Return this process's environment without proxies, and without variables that describe clusters and devices."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -34,7 +34,7 @@ def clean_environment() -> dict[str, str]:
 
 @dataclasses.dataclass
 class Ended:
-    """How a worker ended: its exit status (negative: the signal), what it printed, and what it wrote as JSON, if it did."""
+    """How a worker ended: its exit status (negative for a signal), what it printed, and the JSON that it wrote, if any."""
 
     status: int
     out: str
@@ -46,11 +46,11 @@ class Group:
     """Worker processes.
 
     Args:
-        script: run by all, with the arguments; it writes JSON to the file that ANSWER names.
-        num_workers: how many.
-        folder: for what they write.
-        arguments: of the script.
-        environ: more variables, or a function of the rank that gives them; None removes one.
+        script: The script that all run. It writes JSON to the file that ANSWER names.
+        num_workers: The number of processes.
+        folder: The folder for what they write.
+        arguments: The arguments of the script.
+        environ: More environment variables, or a function of the rank that returns them. None removes a variable.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Group:
         num_workers: int,
         folder: Path,
         arguments: Sequence[str] = (),
-        environ: Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] = {},  # noqa: B006 - not changed
+        environ: Mapping[str, str | None] | Callable[[int], Mapping[str, str | None]] = {},  # noqa: B006 - it is never changed
     ):
         self.folder = folder
         self.started = time.monotonic()
@@ -71,7 +71,7 @@ class Group:
                 "JAX_NUM_PROCESSES": str(num_workers),
                 "JAX_COORDINATOR_ADDRESS": address,
                 "KERAS_BACKEND": "jax",
-                "REPLICANT_COMPILATION_CACHE": os.environ.get("REPLICANT_COMPILATION_CACHE", "0"),  # of all processes of a run
+                "REPLICANT_COMPILATION_CACHE": os.environ.get("REPLICANT_COMPILATION_CACHE", "0"),  # shared by a run
                 "REPLICANT_EXCHANGE_TIMEOUT": "200",
                 "PYTHONUNBUFFERED": "1",
                 "ANSWER": str(folder / f"{rank}.json"),
@@ -85,7 +85,7 @@ class Group:
             self.workers.append(process)
 
     def wait(self, seconds: float = SECONDS) -> list[Ended]:
-        """Until all have ended; those that have not in time are killed, and fail the test."""
+        """Wait until all have ended. Those that are late are killed, and fail the test."""
         deadline = time.monotonic() + seconds
         late = []
         try:
@@ -101,14 +101,14 @@ class Group:
         return ended
 
     def ended_well(self, seconds: float = SECONDS) -> list[Any]:
-        """What the workers wrote, after all have ended without an error."""
+        """Wait until all have ended, without an error, and return what they wrote."""
         ended = self.wait(seconds)
         problems = {rank: (each.status, each.err[-3000:]) for rank, each in enumerate(ended) if each.status != 0}
         assert not problems, problems
         return [each.answer for each in ended]
 
     def wait_for_line(self, rank: int, text: str, seconds: float = SECONDS) -> None:
-        """Until a worker has printed something."""
+        """Wait until a worker has printed `text`."""
         deadline = time.monotonic() + seconds
         while text not in (self.folder / f"{rank}.out").read_text():
             assert time.monotonic() < deadline, f"worker {rank} never printed {text!r}: {self._ended(rank)}"
@@ -116,10 +116,10 @@ class Group:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """End those that still run."""
+        """Kill the workers that still run."""
         for worker in self.workers:
             if worker.poll() is None:
-                worker.send_signal(signal.SIGKILL)  # also those that are stopped
+                worker.send_signal(signal.SIGKILL)  # this ends stopped processes, too
                 worker.wait(10)
 
     def _ended(self, rank: int) -> Ended:

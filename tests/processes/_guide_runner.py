@@ -1,6 +1,6 @@
-"""Run a translated guide on two virtual devices, with little data: python _guide_runner.py PROGRAM [DATA_FOLDER].
+"""Runs a translated guide on two virtual devices with little data: ``python _guide_runner.py PROGRAM [DATA_FOLDER]``.
 
-What the guides download is not there: small parts of the real files, or stripes if there are none, take its place.
+Instead of what the guides download, they get small parts of the real files, or pictures of stripes if there are no such files.
 """
 
 import gzip
@@ -44,7 +44,7 @@ def images(kind, folder):
 
 
 def load(name, with_info, as_supervised):
-    """What tensorflow_datasets.load gives, as Replicant's datasets."""
+    """Return what tensorflow_datasets.load returns, with datasets of Replicant."""
     assert (name, with_info, as_supervised) == ("mnist", True, True)
     (train_x, train_y), (test_x, test_y) = images("mnist", FOLDER)
     datasets = {

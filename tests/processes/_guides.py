@@ -1,7 +1,6 @@
-"""The code cells of TensorFlow's guides, out of pages that were saved as text: no code of theirs is kept here.
+"""Extracts the code cells of TensorFlow's guides from pages that were saved as text. No code of the guides is kept here.
 
-The pages lost things when they were saved; what is put back here is layout, not code: levels of indentation, and in one page
-the quotes, equals signs and line ends.
+Saving the pages lost the levels of indentation, which are restored here.
 """
 
 import ast
@@ -19,7 +18,7 @@ ENDS = re.compile(r"^\s*(break|continue|return\b|raise\b|\w+\.extend\()")
 
 
 def code_of(path: Path) -> str:
-    """The program of a page."""
+    """Return the program of a page."""
     text = path.read_text(encoding="utf-8")
     if "```python" in text:
         cells = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -31,21 +30,21 @@ def code_of(path: Path) -> str:
 
 
 def _between_sentences(text: str) -> str:
-    """Lines that are neither sentences nor output."""
+    """Return the lines that are neither sentences nor output."""
     kept: list[str] = []
-    depth = 0  # of the braces in what TensorFlow logs about graphs
+    depth = 0  # of the braces in TensorFlow's logs of graphs
     for line in text.splitlines():
         if depth or re.match(r"^(attr|\s*(list|shape|dim)) \{", line):
             depth += line.count("{") - line.count("}")
         elif not kept and not re.match(r"(import|#) ?\w", line):
-            continue  # the page's head
+            continue  # the head of the page
         elif not CJK.search(line.partition("#")[0]) and not OUTPUT.match(line) and not re.match(r"^\s*[•]", line):
             kept.append(line)
     return "\n".join(kept)
 
 
 def _indented(cell: str) -> str:
-    """Every level of indentation was saved as one space: a colon opens a level, a statement that ends a block closes it."""
+    """Restore the indentation, of which one space was saved: a colon opens a level, and a statement that ends a block closes it."""
     lines: list[str] = []
     level, brackets, opened, closed = 0, 0, False, False
     for line in cell.splitlines():

@@ -1,4 +1,4 @@
-"""Pipelines as JSON describes them, and one worker's part of a run over several epochs, with looks at the dataset in between."""
+"""Pipelines that JSON describes. One worker reads them for several epochs, and looks at the dataset in between."""
 
 import itertools
 import json
@@ -20,14 +20,14 @@ OFF.experimental_distribute.auto_shard_policy = AutoShardPolicy.OFF
 
 @st.composite
 def pipelines(draw):
-    """A pipeline and what is done with it. Elements are numbers from 0 on, each of them once in a pass."""
+    """Draw a pipeline, and what is done with it. Its elements are numbers from 0, each once in a pass."""
     source = draw(st.sampled_from(["arrays", "files", "listed files", "interleaved files", "generator"]))
     shuffle = st.tuples(st.just("shuffle"), st.integers(1, 20), SEEDS, st.sampled_from([True, True, False]))
     cache = st.tuples(st.just("cache"), st.sampled_from(["memory", "own disks", "one disk"]))
     nested = st.tuples(st.just("nested"), st.sampled_from(["new", "captured", "flat"]), SEEDS)
     plain = st.sampled_from([("prefetch",), ("map",), ("threads",), ("repeat",)])
     ops = draw(st.lists(st.one_of(shuffle, shuffle, cache, nested, plain), min_size=1, max_size=4))
-    # Several caches would need names of their own, and elements are counted by how often passes are repeated.
+    # There is at most one cache, which needs its own name, and one repeat, which the expected counts depend on.
     kept = [op for i, op in enumerate(ops) if op[0] not in ("cache", "repeat") or op[0] not in [before[0] for before in ops[:i]]]
     return {
         "source": source,
@@ -38,14 +38,14 @@ def pipelines(draw):
         "file": draw(st.booleans()) and "files" in source,
         "before": draw(LOOK),
         "between": draw(LOOK),
-        "broken": draw(st.integers(0, 3)),  # steps of an epoch that is left early
-        "cut": draw(st.none() | st.integers(0, 3)),  # where the last epoch's position is saved and restored
-        "restart": draw(st.booleans()),  # a new dataset, and one worker's disk is empty
+        "broken": draw(st.integers(0, 3)),  # the steps of an epoch that is left early
+        "cut": draw(st.none() | st.integers(0, 3)),  # the step at which the position of the last epoch is saved and restored
+        "restart": draw(st.booleans()),  # whether the last epoch has a new dataset, and one worker an empty disk
     }
 
 
 def write_files(folder: Path, size: int) -> list[str]:
-    """Files that hold the numbers below a size, one per line."""
+    """Write files with the numbers below `size`, one per line, and return their paths."""
     paths = [folder / f"{size}-{number}.txt" for number in range(NUM_FILES)]
     for number, path in enumerate(paths):
         path.write_text("".join(f"{i}\n" for i in range(number, size, NUM_FILES)))
@@ -53,7 +53,7 @@ def write_files(folder: Path, size: int) -> list[str]:
 
 
 def source_of(plan, folder: Path) -> Dataset:
-    """The numbers below the size."""
+    """Make a dataset of the numbers below the plan's size."""
     size, seed = plan["size"], plan["seed"]
     pattern = str(folder / f"{size}-*.txt")
     if plan["source"] == "arrays":
@@ -69,7 +69,7 @@ def source_of(plan, folder: Path) -> Dataset:
 
 
 def nested(dataset: Dataset, kind: str, seed: int | None) -> Dataset:
-    """Three numbers for each, in an order that a shuffle in the function draws."""
+    """Replace each element by three numbers, in an order that a shuffle inside the function draws."""
     if kind == "new":
         return dataset.interleave(lambda x: Dataset.range(3 * int(x), 3 * int(x) + 3).shuffle(3, seed), 2)
     inner = Dataset.range(3).shuffle(3, seed)
@@ -79,7 +79,7 @@ def nested(dataset: Dataset, kind: str, seed: int | None) -> Dataset:
 
 
 def build(plan, folder: Path, disk: Path, number: int) -> Dataset:
-    """The dataset of batches that one worker makes."""
+    """Make one worker's dataset of batches."""
     dataset = source_of(plan, folder)
     for name, *settings in plan["ops"]:
         if name == "shuffle":
@@ -101,7 +101,7 @@ def build(plan, folder: Path, disk: Path, number: int) -> Dataset:
 
 
 def expected(plan) -> list[int]:
-    """What one epoch of all workers together has to be."""
+    """Return what one epoch must give all workers together."""
     size = plan["size"] * 3 ** sum(op[0] == "nested" for op in plan["ops"])
     return sorted(list(range(size)) * (1 + sum(op[0] == "repeat" for op in plan["ops"])))
 
@@ -114,12 +114,12 @@ def look(dataset: Dataset, how: str) -> None:
 
 
 def rows(strategy, batches) -> list[int]:
-    """Numbers in the batches that this worker's replicas got."""
+    """Return the numbers in the batches that this worker's replicas got."""
     return [int(x) for batch in batches for part in strategy.experimental_local_results(batch) for x in np.asarray(part).ravel()]
 
 
 def epochs(strategy, worker: int, plan, folder: Path, number: int) -> dict:
-    """What this worker saw in each epoch, or the error that ended it."""
+    """Return what this worker saw in each epoch, and the error that ended it, if any."""
     disk = folder / f"disk-{worker}"
     disk.mkdir(exist_ok=True)
     seen: list[list[int]] = []
@@ -153,7 +153,7 @@ def epochs(strategy, worker: int, plan, folder: Path, number: int) -> dict:
 
 
 def differing(worker: int, folder: Path) -> dict[str, Callable[[], Dataset]]:
-    """Datasets that are not the same on both workers."""
+    """Return functions that make datasets which differ between the workers."""
     names = write_files(folder, 12)
     copies = folder / f"copies-{worker}"
     copies.mkdir(exist_ok=True)
@@ -184,7 +184,7 @@ def differing(worker: int, folder: Path) -> dict[str, Callable[[], Dataset]]:
 
 
 def errors(strategy, worker: int, folder: Path) -> dict[str, str]:
-    """What each of these datasets says."""
+    """Return the error of each of these datasets."""
     said = {}
     for name, make in differing(worker, folder).items():
         try:
@@ -195,7 +195,7 @@ def errors(strategy, worker: int, folder: Path) -> dict[str, str]:
 
 
 def fitted(strategy, worker: int) -> list[float]:
-    """The weight after each epoch of SGD(1) on the loss w * x, which falls by the sum of the batches' means of x."""
+    """Return the weight after each epoch of SGD(1) on the loss w * x, which falls by the sum of the batches' means of x."""
     import keras
 
     dataset = Dataset.range(16).map(lambda x: (np.float32([x]), np.float32([0]))).shuffle(16).batch(4)

@@ -1,6 +1,6 @@
-"""Train asynchronously and synchronously, on as many examples, and say what both reached.
+"""Trains asynchronously and synchronously, on equally many examples, and prints the accuracies of both.
 
-The argument is JSON: {"workers": [2, 4], "max_staleness": 3}, and what to train: "wide": {"rows": ..., "steps": ...}, or
+The argument is JSON: {"workers": [2, 4], "max_staleness": 3}, with what to train: "wide": {"rows": ..., "steps": ...}, or
 "cnn": {"name": ..., "epochs": ..., "batch": ...}, or both.
 """
 
@@ -23,7 +23,7 @@ from replicant.coordinator import ClusterCoordinator, MinSizePartitioner
 
 
 def cnn() -> keras.Model:
-    """The small CNN of the guides."""
+    """Make the small CNN of the guides."""
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -42,13 +42,13 @@ def cnn() -> keras.Model:
 
 
 def fitted(model: keras.Model, data, epochs: int, batch: int) -> float:
-    """Test accuracy in percent."""
+    """Train a model, and return its test accuracy in percent."""
     model.fit(data.train_images, data.train_labels, batch_size=batch, epochs=epochs, verbose=0)
     return 100 * model.evaluate(data.test_images, data.test_labels, verbose=0, return_dict=True)["accuracy"]
 
 
 def main(task: dict) -> dict:
-    """Everything that the task asks for."""
+    """Train everything that the task asks for."""
     answers: dict = {"wide": {}, "cnn": {}}
     data = load(task["cnn"]["name"], task["cnn"].get("folder") and Path(task["cnn"]["folder"])) if "cnn" in task else None
     options = argparse.Namespace(width=32, batch=512, max_staleness=None, **task["wide"]) if "wide" in task else None

@@ -1,6 +1,6 @@
-"""Trains with servers and workers that Ray holds, kills some of them, and prints what came of it as one line of JSON.
+"""Trains with servers and workers in Ray, kills some of them, and prints the results as one line of JSON.
 
-One start of Ray serves all strategies. Argument: a folder for a checkpoint.
+Ray is started once for all strategies. Argument: a folder for a checkpoint.
 """
 
 import json
@@ -36,8 +36,8 @@ def wait_for(condition: Any, what: str) -> None:
 
 
 def loops(answers: dict[str, Any], folder: str) -> None:
-    """Custom loops on two servers and two workers."""
-    transport = RayTransport(snapshot_seconds=3600)  # snapshots are taken when the coordinator changes something
+    """Run custom loops on two servers and two workers."""
+    transport = RayTransport(snapshot_seconds=3600)  # only changes by the coordinator cause snapshots
     strategy = replicant.ParameterServerStrategy(resolver(2, 2), FixedShardsPartitioner(2), transport=transport)
     coordinator = ClusterCoordinator(strategy)
     with strategy.scope():

@@ -1,4 +1,4 @@
-"""Starts a Ray cluster of two nodes, both of them on 127.0.0.1, and launches jobs on it. Prints what became of them as JSON.
+"""Starts a Ray cluster of two nodes on 127.0.0.1, launches jobs on it, and prints their outcomes as JSON.
 
 Argument: a folder for logs and backups.
 """
@@ -25,7 +25,7 @@ def launch(count: int, what: str, folder: Path, *options: str) -> dict[str, Any]
 
 
 def launcher_killed(folder: Path) -> bool:
-    """Whether its workers end, too."""
+    """Kill a launcher, and check that its workers end, too."""
     files = [folder / f"pid-{rank}" for rank in range(2)]
     with (folder / "launcher").open("w") as output:
         launcher = subprocess.Popen([*COMMAND, "2", str(TRAINING), "waits", str(folder)], stdout=output, stderr=output)

@@ -1,4 +1,4 @@
-"""What `replicant launch --engine ray` runs in tests: ``_ray_training.py WHAT FOLDER``."""
+"""The program that tests run with `replicant launch --engine ray`: ``_ray_training.py WHAT FOLDER``."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ RANK, GENERATION = int(os.environ["JAX_PROCESS_ID"]), int(os.environ["REPLICANT_
 
 
 def fails(folder: Path) -> None:
-    """Rank 1 ends with a code of its own; the other is ended."""
+    """End rank 1 with an exit code of its own. The launcher ends the other rank."""
     print(f"rank {RANK} of {os.environ['JAX_NUM_PROCESSES']} runs")
     if RANK == 1:
         sys.exit(7)
@@ -19,13 +19,13 @@ def fails(folder: Path) -> None:
 
 
 def waits(folder: Path) -> None:
-    """Somebody kills the launcher."""
+    """Wait until the test kills the launcher."""
     (folder / f"pid-{RANK}").write_text(str(os.getpid()))
     time.sleep(600)
 
 
 class Progress:
-    """How many steps were made; an object with a state."""
+    """The number of steps, as an object whose state is saved."""
 
     done = 0
 
@@ -37,7 +37,7 @@ class Progress:
 
 
 def trains(folder: Path) -> None:
-    """Adds up 0 ... 47; rank 1 is killed once, after a backup."""
+    """Add up 0 ... 47. Rank 1 is killed once, after a backup."""
     import replicant
     from replicant.data import Dataset
 

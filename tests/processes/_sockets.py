@@ -1,4 +1,4 @@
-"""Who listens where, from /proc alone."""
+"""Finds the sockets at which processes listen, from /proc alone."""
 
 import re
 import socket
@@ -9,7 +9,7 @@ _LISTENS = "0A"
 
 
 def listeners(pids: list[int]) -> dict[int, list[tuple[str, int]]]:
-    """Addresses and ports at which processes listen."""
+    """Return, for each process, the addresses and ports at which it listens."""
     tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table]
     places = {row[9]: _place(row[1]) for row in rows if row[3] == _LISTENS}
@@ -17,7 +17,7 @@ def listeners(pids: list[int]) -> dict[int, list[tuple[str, int]]]:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that come from it."""
+    """Return a process and all its descendants."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

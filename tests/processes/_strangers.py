@@ -1,4 +1,4 @@
-"""What strangers send to a port: thousands of random and hostile messages, all of them harmless to a program that takes care."""
+"""Sends thousands of random and hostile messages to a port, as strangers may. A careful program is not harmed by them."""
 
 import contextlib
 import json
@@ -8,8 +8,8 @@ import struct
 import time
 
 _SECONDS = 5.0
-_HELD = 100  # connections that say nothing, or too little, and stay
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: no connection rests after its end, so ten thousand leave nothing behind
+_HELD = 100  # the most connections that stay open without a whole message
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closed connections leave nothing behind, even if there are ten thousand
 _WORDS = ["kind", "hello", "beat", "rank", "generation", "pid", "nonce", "proof", "host", "step", "at", "waited", "phase", "magic"]
 _WORDS += [
     "replicant-roll-call-2",
@@ -51,7 +51,7 @@ _WHOLE = [
 
 
 def message(draw: random.Random) -> bytes:
-    """One of them."""
+    """Draw one message."""
     kind = draw.randrange(5)
     if kind == 0:
         return draw.choice(_WHOLE)
@@ -70,11 +70,11 @@ def message(draw: random.Random) -> bytes:
 
 
 def harass(port: int, count: int, seed: int) -> None:
-    """Send so many messages, each over a connection of its own; some of these are never closed before all have been sent."""
+    """Send `count` messages, each over its own connection. Some connections stay open until all messages have been sent."""
     draw, held = random.Random(seed), []
     for number in range(count):
         connection = _connected(port)
-        with contextlib.suppress(OSError):  # shown out already
+        with contextlib.suppress(OSError):  # the other side may have closed it already
             connection.sendall(message(draw))
             if number % 7 == 0:
                 connection.shutdown(socket.SHUT_WR)
@@ -86,7 +86,7 @@ def harass(port: int, count: int, seed: int) -> None:
             with contextlib.suppress(OSError):
                 connection.recv(4096)
         connection.close()
-    for connection in held:  # a letter now and then
+    for connection in held:
         with contextlib.suppress(OSError):
             connection.sendall(b"{")
         connection.close()

@@ -1,4 +1,4 @@
-"""The programs that tests run in several processes, and in one for comparison: a custom loop, fit, and what strategies do."""
+"""The programs that tests run in several processes, and in one for comparison: custom loops, fit, and the methods of strategies."""
 
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ NUM_ROWS, BATCH = 22, 8  # the last batch has 6 rows: 3 and 3, 2 2 2, or 2 2 2 0
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:
-    """Features and labels."""
+    """Return features and labels."""
     rng = np.random.default_rng(0)
     return rng.normal(size=(NUM_ROWS, 6)).astype(np.float32), rng.integers(0, 3, NUM_ROWS).astype(np.int32)
 
 
 def custom_loop(strategy: Any, *, dropout: float = 0.0, seed: int | None = 1) -> dict[str, Any]:
-    """Two epochs of a model with a metric and Adam."""
+    """Train a model with a metric and Adam for two epochs."""
     if seed is not None:
         keras.utils.set_random_seed(seed)
     with strategy.scope():
@@ -52,7 +52,7 @@ def custom_loop(strategy: Any, *, dropout: float = 0.0, seed: int | None = 1) ->
 
 
 def fit(strategy: Any) -> dict[str, Any]:
-    """Two epochs of fit with batch statistics, then evaluate and predict; all with remainders."""
+    """Train a model with batch statistics in fit for two epochs, then evaluate and predict. All have a smaller last batch."""
     keras.utils.set_random_seed(2)
     x, y = rows()
     with strategy.scope():
@@ -69,7 +69,7 @@ def fit(strategy: Any) -> dict[str, Any]:
 
 
 def values(strategy: Any) -> dict[str, Any]:
-    """What run, reduce, gather, variables and values from functions give."""
+    """Return what run, reduce, gather, variables and values from functions give."""
     n = strategy.num_replicas_in_sync
     ids = strategy.experimental_distribute_values_from_function(lambda context: np.float32(context.replica_id_in_sync_group))
     stairs = strategy.experimental_distribute_values_from_function(
@@ -100,13 +100,13 @@ def values(strategy: Any) -> dict[str, Any]:
         "local": [float(x) for x in strategy.experimental_local_results(added)],
         "local stairs": [np.shape(x)[0] for x in strategy.experimental_local_results(stairs)],
     }
-    total.assign(7.0)  # on the host; the next step begins with it
+    total.assign(7.0)  # on the host, before the next step
     strategy.run(lambda x: total.assign_add(x - x + 1), args=(ids,))
     return result | {"assigned": float(total.value())}
 
 
 def own_data(strategy: Any) -> dict[str, Any]:
-    """Steps in which workers read parts of their own, of unequal lengths."""
+    """Read datasets of which the workers have their own parts, of unequal lengths."""
     options = Options()
     options.experimental_distribute.auto_shard_policy = AutoShardPolicy.OFF
     off = strategy.experimental_distribute_dataset(Dataset.range(7).batch(4).with_options(options))
@@ -138,7 +138,7 @@ def own_data(strategy: Any) -> dict[str, Any]:
 
 
 def checkpoints(strategy: Any, folder: str) -> dict[str, Any]:
-    """Saved together, restored together; backups of fit."""
+    """Save and restore checkpoints together."""
 
     def name(path: str) -> str:
         return Path(path).name
@@ -155,7 +155,7 @@ def checkpoints(strategy: Any, folder: str) -> dict[str, Any]:
     counter.assign(0.0)
     own.assign(0.0)
     restored = name(manager.restore_or_initialize() or "")
-    strategy.run(lambda: own.assign_add(0.0 * own.value()))  # each replica has its copy back
+    strategy.run(lambda: own.assign_add(0.0 * own.value()))  # each replica gets its copy back
     strategy.run(lambda: counter.assign(counter.value() + 1))
     names = sorted(each.name for each in Path(folder).iterdir() if not each.name.startswith("."))
     return {
@@ -169,7 +169,7 @@ def checkpoints(strategy: Any, folder: str) -> dict[str, Any]:
 
 
 def callbacks(strategy: Any, folder: str) -> dict[str, Any]:
-    """A fit that is interrupted and goes on, with callbacks that write."""
+    """Interrupt and resume a fit with callbacks that write files."""
     x, y = rows()
 
     class Interrupt(keras.callbacks.Callback):
@@ -198,7 +198,7 @@ def callbacks(strategy: Any, folder: str) -> dict[str, Any]:
 
 
 def cases(names: str, strategy: Any, folder: str) -> dict[str, Any]:
-    """What the named cases give."""
+    """Return the results of the named cases."""
     made = {
         "values": lambda: values(strategy),
         "loop": lambda: custom_loop(strategy),

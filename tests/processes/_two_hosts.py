@@ -1,4 +1,4 @@
-"""One of two workers on two hosts: an exchange over Gloo."""
+"""One of two workers on two hosts, which exchange values over Gloo."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One of two workers on two hosts that train step after step, for ever. PROGRESS tells how far it came."""
+"""One of two workers on two hosts that train for ever. It writes the number of its steps to the file PROGRESS."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Trains with parameter servers, and waits in the middle until somebody has looked: ``_waiting_servers.py FOLDER TRANSPORT``."""
+"""Trains with parameter servers, and waits in between for a file of the test: ``_waiting_servers.py FOLDER TRANSPORT``."""
 
 import os
 import sys

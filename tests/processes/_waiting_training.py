@@ -1,4 +1,4 @@
-"""Adds up 0 ... 47 on all workers, and waits in the middle until somebody has looked at it: ``_waiting_training.py FOLDER``."""
+"""Adds up 0 ... 47 on all workers, and waits in the middle for a file that the test makes: ``_waiting_training.py FOLDER``."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ def train() -> None:
     for count, batch in enumerate(strategy.experimental_distribute_dataset(Dataset.range(48).batch(8))):
         step(batch)
         if count == 2:
-            assert float(total.numpy()) == 276.0  # all workers have computed together: every listener is there
+            assert float(total.numpy()) == 276.0  # all workers have exchanged values, so all sockets listen
             (FOLDER / f"waits-{os.getpid()}").touch()
             wait_for("go")
     (FOLDER / f"total-{os.getpid()}").write_text(str(float(total.numpy())))

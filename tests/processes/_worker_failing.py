@@ -1,4 +1,4 @@
-"""One worker of a job in which something goes wrong: MODE says what, and the last worker does it."""
+"""One worker of a job in which the last worker, or worker WRONG, does what MODE says."""
 
 import os
 import signal

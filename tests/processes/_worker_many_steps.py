@@ -1,4 +1,4 @@
-"""One worker with two devices: STEPS steps started one after the other, with evaluations between them."""
+"""One worker with two devices, which starts STEPS steps one after the other, with evaluations between them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Two workers that do not do the same in fit: each error is written down, and the next case begins."""
+"""One of two workers that call fit with different models or data. The error of each case is written to a file."""
 
 import json
 import os

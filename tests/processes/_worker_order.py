@@ -1,4 +1,4 @@
-"""One worker: reads every pipeline of PLANS in turn, and writes what it saw."""
+"""One worker, which reads every pipeline of PLANS in turn, and writes what it saw."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One of two workers: worker KILLED will be killed while the other one is in the middle of what WHERE says."""
+"""One of two workers. Worker KILLED is killed while the other one is in the middle of what WHERE names."""
 
 import os
 import time
@@ -12,7 +12,7 @@ rank, killed = int(os.environ["JAX_PROCESS_ID"]), int(os.environ["KILLED"])
 
 def wait_to_be_killed(*_args, **_kwargs):
     if WHERE in ("connect", "devices"):
-        time.sleep(2.0)  # the other one is there, too
+        time.sleep(2.0)  # until the other one is there, too
         print("now", flush=True)
     time.sleep(600)
 

@@ -1,4 +1,4 @@
-"""One worker of a job that is asked to leave: counts steps until then."""
+"""One worker of a job that is preempted. It counts its steps until then."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Workers that trace programs: the same ones of every kind, and others that differ in one number.
+"""Programs that workers trace: equal ones of every kind, and others that differ in one number.
 
-Run by a worker, the script writes down what each led to. Imported, it gives the programs, to run them on one device.
+A worker runs this script, which writes the result of each program to a file. A test imports it, to run the programs on one device.
 """
 
 import json
@@ -58,7 +58,7 @@ class Apply(keras.layers.Layer):
 
 
 def own_name(fn):
-    """Another name on each worker."""
+    """Give a function another name on each worker."""
     fn.__name__ = f"worker_{RANK}_{os.getpid()}"
     return fn
 

@@ -1,4 +1,4 @@
-"""One worker: runs the CASES of `_training.py`. DEVICES says on how many devices, FOLDER where files go."""
+"""One worker, which runs the CASES of `_training.py` on so many DEVICES, and writes files to FOLDER."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A key-value store in memory that counts requests by kind, and fails where it is told to."""
+"""A key-value store in memory that counts requests by kind, and fails on demand."""
 
 import collections
 import threading
@@ -6,12 +6,12 @@ import time
 
 
 class CountingStore:
-    """What all workers share; `of(rank)` is one worker's connection to it."""
+    """The store that all workers share. `of(rank)` is one worker's connection to it."""
 
     def __init__(self):
         self.texts, self.changed = {}, threading.Condition()
         self.requests = collections.Counter()  # by rank and kind
-        self.fail = lambda rank, kind, key: None  # gives "before" or "after": the request is lost, or its answer is
+        self.fail = lambda rank, kind, key: None  # may return "before" to lose the request, or "after" to lose its answer
 
     def of(self, rank):
         return Connection(self, rank)
@@ -65,4 +65,4 @@ class Connection:
             return self.store.texts[key]
 
     def close(self):
-        """Nothing to leave."""
+        """Do nothing."""

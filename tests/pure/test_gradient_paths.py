@@ -104,6 +104,6 @@ def test_connected_sources(fn, expected) -> None:
 
 def test_a_scalar_constant_has_no_name() -> None:
     jaxpr = jax.make_jaxpr(lambda x: gradient(0, x * 3.0, jnp.float32(3.0)))(1.0).jaxpr
-    message = r"the scalar constant 3\.0, .* the tape does not watch\. Call `tape\.watch\(x\)` before anything is computed from it"
+    message = r"the scalar constant 3\.0, .* the tape does not watch\. Call `tape\.watch\(x\)` before you compute anything from it"
     with pytest.raises(GradientError, match=message):
         find_paths(jaxpr)

@@ -48,7 +48,7 @@ def test_workers_and_their_devices(text: str, expected: tuple[int, int]) -> None
     "text", ["", "cpu", "cpu:0", "gpu:8", "gpu:8xh900", "v5e", "v5e:16", "v5e:0x4", "v5e:4x4*0", "h100:8", "tpu:8"]
 )
 def test_what_is_no_topology(text: str) -> None:
-    with pytest.raises(ArgumentError, match=r"is no topology. Write 'cpu:8', 'gpu:8xh100', 'v5e:16x16'"):
+    with pytest.raises(ArgumentError, match=r"is not a topology. Write 'cpu:8', 'gpu:8xh100', 'v5e:16x16'"):
         parse_target(text)
 
 

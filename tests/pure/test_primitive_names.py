@@ -36,15 +36,15 @@ def test_a_primitive_of_another_name_ends_the_first_trace(monkeypatch, name):
     with pytest.raises(BackendError) as raised:
         strategy.run(lambda: jnp.zeros(()))
     assert str(raised.value) == (
-        f"JAX {jax.__version__} has other names for what Replicant looks for in programs: no {name}. Use a JAX version that this "
-        "release of Replicant was tested with (0.10 to 0.12), or a newer Replicant."
+        f"JAX {jax.__version__} has no operations with these names, which Replicant looks for in programs: {name}. Use a JAX "
+        "version that this release of Replicant was tested with (0.10 to 0.12), or a newer Replicant."
     )
 
 
 def test_an_old_name_that_lives_on_for_something_else_is_not_taken_for_it(monkeypatch):
     monkeypatch.setattr(PUBLIC["pmax"], "name", "pmax_2")
     monkeypatch.setattr(PUBLIC["erf_inv"], "name", "pmax")
-    with pytest.raises(BackendError, match="no pmax"):
+    with pytest.raises(BackendError, match="looks for in programs: pmax"):
         _primitive_names.check()
 
 

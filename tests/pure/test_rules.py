@@ -112,7 +112,11 @@ def test_values_pass_through_jax_transformations() -> None:
         (lambda: replicant.Variable(1, aggregation="MEAN"), VariableError, "aggregation=MEAN needs a float dtype.*int32"),
         (lambda: replicant.Variable(replicant.PerReplica([1.0])), ArgumentTypeError, "same on all replicas; got a PerReplica"),
         (lambda: replicant.get_strategy().run(lambda: replicant.Variable(1.0, name="v")), ContextError, "'v' was created inside"),
-        (lambda: replicant.Variable(1.0).assign([1.0, 2.0]), ArgumentError, r"value has shape \(2,\), the variable \(\)"),
+        (
+            lambda: replicant.Variable(1.0).assign([1.0, 2.0]),
+            ArgumentError,
+            r"shape \(2,\), but the variable has shape \(\)",
+        ),
         (lambda: replicant.Variable(1.0).assign(replicant.PerReplica([1.0])), DivergenceError, "PerReplica value in cross-replica"),
     ],
 )

@@ -1,7 +1,7 @@
-"""Plans: what a training step will do on devices that are not there.
+"""Plans say what a training step will do on devices that this machine does not have.
 
-``make_plan(program, topology)`` runs a program up to its first training step with as many replicas as the topology has devices,
-compiles that step (for TPUs ahead of time, by libtpu on any CPU), and reads off memory, operations, exchanges and time.
+``make_plan(program, topology)`` runs a program up to its first training step, with as many replicas as the topology has devices. It
+compiles that step (for TPUs ahead of time, with libtpu on any CPU), and reports memory, operations, exchanges and time.
 """
 
 from ._exchanges import Exchange

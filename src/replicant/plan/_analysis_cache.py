@@ -1,6 +1,6 @@
-"""What a compiler said about a step, kept beside the compiled programs, so that the same plan need not wait for it again.
+"""Keeps what a compiler said about a step beside the compiled programs, so that the same plan need not wait for it again.
 
-A file is compressed JSON under the hash of the program; it counts as one of the cache's entries, of which the oldest are dropped.
+Each file is compressed JSON, named by the hash of the program. It counts as an entry of the cache, which drops its oldest entries.
 """
 
 import dataclasses
@@ -14,29 +14,29 @@ from typing import Any
 from ..runtime._compile_cache import compile_cache
 from ._exchanges import Exchange
 
-_READING = 2  # to be raised when something else is read from a program
+_READING = 2  # increase this when something else is read from a program
 
 
 def key_of(program: str, *about: Any) -> str:
-    """The name under which an analysis of the text of a program is kept: other versions and other wishes give another one."""
+    """Return the key of a program's analysis, a hash of the program's text, the libraries' versions and what `about` adds."""
     versions = [_READING, *((name, _version(name)) for name in ("replicant", "jax", "jaxlib", "libtpu"))]
     return hashlib.sha256(f"{versions} {about}\n{program}".encode()).hexdigest()
 
 
 def find(key: str) -> dict[str, Any] | None:
-    """What was kept; None if nothing was, or if it cannot be read."""
+    """Return the analysis that was kept; None if there is none, or if it cannot be read."""
     folder = compile_cache().folder
     if folder is None:
         return None
     try:
-        told = json.loads(zlib.decompress((folder / _name(key)).read_bytes()))
-        return told | {"exchanges": tuple(Exchange(**x) for x in told["exchanges"])}
+        kept = json.loads(zlib.decompress((folder / _name(key)).read_bytes()))
+        return kept | {"exchanges": tuple(Exchange(**x) for x in kept["exchanges"])}
     except (OSError, ValueError, KeyError, TypeError, zlib.error):
         return None
 
 
 def keep(key: str, analysis: Any) -> None:
-    """Keep an analysis, a dataclass. Where there is no room or no right to write, it is not kept."""
+    """Keep an analysis, which is a dataclass, unless the folder is full or cannot be written to."""
     folder = compile_cache().folder
     if folder is None:
         return

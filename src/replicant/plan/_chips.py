@@ -1,8 +1,8 @@
 """What accelerators can do, from their makers' data sheets, and the topologies that are named after them.
 
-TPUs: cloud.google.com/tpu/docs, where 4,800 Gbit/s between chips of a v5p are 1,200 GB/s in both directions together, so they are
-counted in one direction here. Google gives no network rate for v4: that of v5p is taken. For GPUs one network card each is taken:
-200 Gbit/s for an A100, 400 for the others.
+The figures of TPUs are from cloud.google.com/tpu/docs. There, the 4,800 Gbit/s between chips of a v5p are 1,200 GB/s in both
+directions together, so they count in one direction here. Google gives no network rate for v4, which gets that of v5p. Each GPU is
+assumed to have one network card, with 200 Gbit/s for an A100 and 400 for the others.
 """
 
 import dataclasses
@@ -17,11 +17,17 @@ _GBIT = 1e9 / 8  # bytes per second
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One device.
+    """The figures of one device.
 
-    flops: operations per second of its matrix units, in bfloat16. memory: bytes. memory_rate, link_rate: bytes per second, to its
-    memory, and to its neighbours in one direction over all links together. group: devices joined by those links; beyond,
-    `network_rate` bytes per second per device. per_host: devices that one process drives.
+    Args:
+        name: The name of the device.
+        flops: Operations per second of its matrix units, in bfloat16.
+        memory: The size of its memory in bytes.
+        memory_rate: Bytes per second to and from its memory.
+        link_rate: Bytes per second to its neighbours, in one direction, over all links together.
+        group: The number of devices that these links join.
+        network_rate: Bytes per second and device beyond such a group.
+        per_host: The number of devices that one process drives.
     """
 
     name: str
@@ -35,7 +41,7 @@ class Chip:
 
 
 CHIPS = {
-    # name: bf16 FLOP/s, memory, memory bytes/s, link bytes/s, devices that links join, network bytes/s, devices of a host
+    # name: bf16 FLOP/s, memory, memory bytes/s, link bytes/s, devices that links join, network bytes/s, devices per host
     "v4": Chip("TPU v4", 275e12, 32 * GIB, 1200e9, 2400 * _GBIT, 4096, 50 * _GBIT, 4),
     "v5e": Chip("TPU v5e", 197e12, 16 * GIB, 800e9, 1600 * _GBIT, 256, 25 * _GBIT, 4),
     "v5p": Chip("TPU v5p", 459e12, 95 * GIB, 2765e9, 4800 * _GBIT, 8960, 50 * _GBIT, 4),
@@ -50,7 +56,13 @@ CHIPS = {
 class Target:
     """The devices that a plan is for.
 
-    kind: "tpu", "gpu" or "cpu". shape: of a slice, such as "16x16"; None where there is none.
+    Args:
+        text: The name of the topology.
+        kind: "tpu", "gpu" or "cpu".
+        num_devices: The number of devices.
+        chip: The figures of one device; None for this machine's CPU.
+        shape: The shape of a TPU slice, such as "16x16".
+        num_slices: The number of TPU slices.
     """
 
     text: str
@@ -62,8 +74,8 @@ class Target:
 
     @property
     def workers(self) -> tuple[int, int]:
-        """How many processes drive the devices, and how many devices each of them has."""
-        # TPU hosts that are a slice by themselves have up to eight chips of the small kinds.
+        """The number of processes that drive the devices, and the number of devices of each."""
+        # A slice of up to eight of the small chips is one host.
         small = self.kind == "tpu" and self.chip in (CHIPS["v5e"], CHIPS["v6e"]) and self.num_devices <= 8
         per_host = self.chip.per_host if self.chip is not None and not small else self.num_devices
         return (self.num_devices // per_host, per_host) if self.num_devices % per_host == 0 else (1, self.num_devices)
@@ -73,7 +85,10 @@ _EXAMPLES = "'cpu:8', 'gpu:8xh100', 'v5e:16x16', or 'v5e:16x16*2' for two slices
 
 
 def parse_target(text: str) -> Target:
-    """The devices that a topology's name means. Raises ArgumentError for other names.
+    """Return the devices that the name of a topology means.
+
+    Raises:
+        ArgumentError: If it is no such name.
 
     >>> parse_target("v5e:16x16").num_devices, parse_target("v6e:16x16*4").num_devices, parse_target("gpu:8xh100").chip.name
     (256, 1024, 'NVIDIA H100 SXM')
@@ -87,4 +102,4 @@ def parse_target(text: str) -> Target:
         slices = int(match[2] or 1)
         per_slice = math.prod(map(int, match[1].split("x")))
         return Target(text, "tpu", per_slice * slices, CHIPS[kind], match[1], slices)
-    raise ArgumentError(f"{text!r} is no topology. Write {_EXAMPLES}. Accelerators: {', '.join(sorted(CHIPS))}.")
+    raise ArgumentError(f"{text!r} is not a topology. Write {_EXAMPLES}. Accelerators: {', '.join(sorted(CHIPS))}.")

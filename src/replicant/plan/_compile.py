@@ -1,4 +1,4 @@
-"""Compiling a training step for devices that are not there, and reading what the compiler says about it."""
+"""Compiles a training step for devices that this machine does not have, and reads what the compiler says about it."""
 
 import dataclasses
 import os
@@ -21,14 +21,22 @@ from ._cpu import step_seconds
 from ._exchanges import Exchange, exchanges_in
 from ._stages import stage
 
-_QUICK = {"exec_time_optimization_effort": -1.0}  # of XLA's efforts, -1 to 1, the least
+_QUICK = {"exec_time_optimization_effort": -1.0}  # the least effort of XLA, whose scale is from -1 to 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
     """What the compiler says about one step, for each device.
 
-    source: where the figures come from. seconds: that compiling took. measured: seconds of the step, where the devices are there.
+    Args:
+        source: Where the figures come from.
+        flops: The number of operations.
+        memory_bytes: The bytes that are read and written.
+        temporary_bytes: The bytes of temporary arrays.
+        code_bytes: The bytes of the program itself.
+        exchanges: The exchanges with other devices.
+        seconds: The seconds that compiling took.
+        measured: The measured seconds of the step, for the CPU of this machine.
     """
 
     source: str
@@ -43,14 +51,14 @@ class Analysis:
 
 @dataclasses.dataclass(frozen=True)
 class FoundStep:
-    """A program's first training step, and the strategies that the program made."""
+    """A program's first training step, with the strategies and datasets of the program."""
 
     found: StepFound
     strategies: tuple[Any, ...]
     inputs: tuple[Callable[[int, int], Any], ...]
 
     def held(self, target: Target, *, slices_slots: bool = False) -> tuple[Held, ...]:
-        """What each device of the target holds; on request with optimizer state in slices, whatever the program says."""
+        """Return the arrays of the step. `slices_slots` cuts optimizer state into slices even if the program does not."""
         placement = self._placed(_stand_ins(target, fused=target.kind == "cpu"))
         return tuple(self.found.held(dataclasses.replace(placement, slices_slots=slices_slots or placement.slices_slots)))
 
@@ -58,7 +66,7 @@ class FoundStep:
         return dataclasses.replace(placement, slices_slots=self.found.slices_slots)
 
     def lower(self, placement: Placement) -> Any:
-        """The step for the devices of `placement`."""
+        """Lower the step for the devices of `placement`."""
         placement = self._placed(placement)
         with ExitStack() as stack:
             for strategy in self.strategies:
@@ -70,11 +78,12 @@ def find_step(program: Callable[[], Any], target: Target, strategy: Any = None) 
     """Run `program` up to its first training step, with as many replicas as the target has devices.
 
     Args:
-        program: makes its strategy, or uses `strategy`.
-        target: the devices.
-        strategy: that exists already and gets the target's devices for as long as the program runs.
+        program: A function that makes its strategy, or uses `strategy`.
+        target: The devices to plan for.
+        strategy: A strategy that exists already. It gets the target's devices while the program runs.
 
-    Raises ContextError if it ends without one.
+    Raises:
+        ContextError: If the program ends without a training step.
     """
     stage("running the program up to its first training step")
     plan, default = Planning(_stand_ins(target, fused=True).devices), default_strategy()
@@ -88,36 +97,41 @@ def find_step(program: Callable[[], Any], target: Target, strategy: Any = None) 
         except StepFound as found:
             return FoundStep(found, tuple(plan.strategies), tuple(plan.inputs))
     raise ContextError(
-        "The program ended without a training step under a strategy: nothing was trained by model.fit, nor by strategy.run "
-        "of a function that assigns trainable variables."
+        "The program ended without a training step under a strategy. Train with model.fit, or with strategy.run of a function that "
+        "assigns trainable variables."
     )
 
 
 def _stand_ins(target: Target, *, fused: bool) -> Placement:
-    """One device of this machine for all of the target's: only shapes matter."""
+    """Let one device of this machine stand for all devices of the target, because only shapes matter."""
     here = jax.local_devices(backend="cpu")[0]
     return Placement((here,) * target.num_devices, fused=fused and target.num_devices > 1)
 
 
 def compile_step(step: FoundStep, target: Target, *, quick: bool = False) -> Analysis:
-    """Compile the step for its target: for TPUs by libtpu, ahead of time; else for the CPU of this machine, whose counts serve.
+    """Compile the step and count what it does.
 
-    quick: with little effort, for TPUs.
+    For TPUs, libtpu compiles it ahead of time. Otherwise it is compiled for the CPU of this machine, whose counts are used.
+
+    Args:
+        step: The step.
+        target: The devices to plan for.
+        quick: Whether to compile for TPUs with little effort.
     """
     began = time.perf_counter()
     if target.kind == "tpu":
         return _for_tpu(step, target, began, quick=quick)
     stage("compiling the step for this machine's CPU")
     if target.kind == "gpu":
-        with kernels.disabled():  # XLA cannot count what is in them
+        with kernels.disabled():  # XLA cannot count what the kernels do
             compiled = step.lower(_stand_ins(target, fused=True)).compile()
         source, n = "counted in the program for this machine's CPU", target.num_devices
         counted = _counted(compiled, n, source, _exchanges_by_rule(step, target), began)
-        # That program holds the gradients once; each device holds all of them. The rest it shares with the others.
+        # The program holds the gradients once, and so does each device. The other temporaries are divided among the devices.
         whole = compiled.memory_analysis().temp_size_in_bytes
         gradients = min(whole, sum(x.num_bytes for x in step.held(target) if x.kind == "weights"))
         return dataclasses.replace(counted, temporary_bytes=gradients + (whole - gradients) // n)
-    compiled = step.lower(_stand_ins(target, fused=True)).compile()  # whose cores all replicas share
+    compiled = step.lower(_stand_ins(target, fused=True)).compile()  # for the CPU, whose cores all replicas share
     counted = _counted(compiled, 1, "compiled for this machine's CPU", (), began)
     with kernels.disabled():
         cost = step.lower(_stand_ins(target, fused=True)).cost_analysis() or {}
@@ -151,8 +165,8 @@ def _for_tpu(step: FoundStep, target: Target, began: float, *, quick: bool) -> A
 
 @contextmanager
 def _not_kept_by_jax() -> Iterator[None]:
-    """JAX would keep a program for devices that are not there, 25 MB and more, and could not read it again."""
-    config: Any = jax.config  # its options are not known to type checkers
+    """Keep JAX from caching a program of 25 MB and more for absent devices, which it could not read again."""
+    config: Any = jax.config  # type checkers do not know its options
     name = "jax_persistent_cache_min_compile_time_secs"
     before = getattr(config, name)
     config.update(name, float("inf"))
@@ -162,20 +176,20 @@ def _not_kept_by_jax() -> Iterator[None]:
         config.update(name, before)
 
 
-# What XLA says of a program whose temporaries alone are larger than the device's memory.
+# The error of XLA for a program whose temporaries alone are larger than the device's memory.
 _TOO_LARGE = re.compile(r"RESOURCE_EXHAUSTED.*required for HLO temporaries \(([\d.]+)([KMGT]?)\)", re.DOTALL)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def _too_large(step: FoundStep, target: Target, temporary_bytes: int, began: float) -> Analysis:
-    """What is known of a step that the compiler has refused."""
+    """Return what is known of a step that the compiler has refused."""
     n = target.num_devices
     with kernels.disabled():
         cost = step.lower(_stand_ins(target, fused=True)).cost_analysis() or {}
     held = sum(x.num_bytes for x in step.held(target) if x.kind != "batch")
     return Analysis(
-        f"of a step that XLA refuses to compile for {n} x {_name(target.chip)}: it needs too much memory. Operations are counted "
-        "before XLA's optimisations, exchanges by rule, and traffic as everything held, read and written once",
+        f"of a step that XLA refuses to compile for {n} x {_name(target.chip)}, because it needs too much memory. Operations are "
+        "counted before XLA's optimizations, exchanges by rule, and memory traffic as one read and one write of everything held",
         cost.get("flops", 0.0) / n,
         2.0 * (held + temporary_bytes),
         temporary_bytes,
@@ -186,7 +200,7 @@ def _too_large(step: FoundStep, target: Target, temporary_bytes: int, began: flo
 
 
 def _counted(compiled: Any, share: int, source: str, exchanges: Sequence[Exchange], began: float) -> Analysis:
-    """What the compiler counted, of one of `share` devices."""
+    """Return what the compiler counted, divided by `share` devices."""
     cost, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
     return Analysis(
         source,
@@ -204,7 +218,7 @@ def _name(chip: Chip | None) -> str:
 
 
 def _exchanges_by_rule(step: FoundStep, target: Target) -> list[Exchange]:
-    """One all-reduce of all gradients; with sliced optimizer state, one all-gather of the weights that were updated in slices."""
+    """Return one all-reduce of all gradients and, with sliced optimizer state, one all-gather of the weights updated in slices."""
     if target.num_devices == 1:
         return []
     held = step.held(target)
@@ -226,16 +240,16 @@ def _tpu_devices(target: Target) -> list[Any]:
             description = topologies.get_topology_desc(platform="tpu", topology_name=f"{generation}:{target.shape}", **extra)
     except Exception as error:
         raise ConfigurationError(
-            f"{target.text!r} needs libtpu, which compiles for TPUs on any machine: pip install 'replicant[tpu-plan]'. If it "
-            f"is installed, it does not know this topology. It says: {(str(error) or type(error).__name__).splitlines()[0]}"
+            f"{target.text!r} needs libtpu, which compiles for TPUs on any machine: pip install 'replicant[tpu-plan]'. If it is "
+            f"installed, it does not know this topology. Its error is: {(str(error) or type(error).__name__).splitlines()[0]}"
         ) from error
     return list(description.devices)
 
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Libtpu would ask a cloud's server about this machine, unless it is told."""
-    added = {name: value for name, value in _TOLD.items() if name not in os.environ}
+    """Keep libtpu from asking the cloud's metadata server about this machine."""
+    added = {name: value for name, value in _LIBTPU_ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield
@@ -244,9 +258,9 @@ def _offline() -> Iterator[None]:
             del os.environ[name]
 
 
-_TOLD = {
+_LIBTPU_ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # of this host, which has none: libtpu warns without; what is compiled for is said apart
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # compiling needs no TPU, so several processes may do it at a time
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # of this host, which has no TPU, but libtpu warns if this is not set
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # compiling needs no TPU, so several processes may compile at a time
 }

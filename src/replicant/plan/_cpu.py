@@ -1,4 +1,4 @@
-"""This machine's CPU: what it can do, and how long a compiled step takes on it. Unlike other devices it is there to be asked."""
+"""Measures what this machine's CPU can do, and how long a compiled step takes on it."""
 
 import os
 import time
@@ -11,13 +11,13 @@ import numpy as np
 
 from ._chips import Chip
 
-_LONGEST = 2.0  # seconds that timing a step may take, once it has run once
+_LONGEST = 2.0  # seconds for timing a step, after its first run
 _FEWEST, _MOST = 3, 100  # steps that are timed
-_SHARE_OF_MEMORY = 0.5  # that the arrays of a step may take
+_SHARE_OF_MEMORY = 0.5  # the share of the machine's memory that the arrays of a step may take
 
 
 def measured_cpu() -> Chip:
-    """What this machine's CPU can do, from half a second of matrix products and copies."""
+    """Measure what this machine's CPU can do, with half a second of matrix products and copies."""
     size, words = 1024, 1 << 24
     a = jnp.ones((size, size), jnp.float32)
     flops = 2 * size**3 / _best(lambda: jax.block_until_ready(product(a)), 8)
@@ -28,29 +28,32 @@ def measured_cpu() -> Chip:
 
 @jax.jit
 def product(a: jax.Array) -> jax.Array:
-    """One matrix product."""
+    """Compute one matrix product."""
     return a @ a
 
 
 @jax.jit
 def plus_one(row: jax.Array) -> jax.Array:
-    """One read and one write of memory."""
+    """Read and write memory once."""
     return row + 1
 
 
 def memory() -> float:
-    """Bytes of memory of this machine."""
+    """Return the bytes of memory of this machine."""
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def step_seconds(compiled: Any) -> float | None:
-    """Seconds of a compiled step on this machine, run on zeros again and again; None if it would take too much of its memory.
+    """Measure how long a compiled step takes on this machine.
 
-    As in training, each step gets the state that the one before it gave, and the same batch. How long a step takes does not depend
-    on the numbers in it.
+    The step runs repeatedly, beginning with zeros, because its time does not depend on the numbers. As in training, each step gets
+    the state that the step before it returned, and the same batch.
 
     Args:
-        compiled: what JAX compiled, for this machine's CPU.
+        compiled: The step that JAX has compiled for this machine's CPU.
+
+    Returns:
+        The median in seconds; None if the step would take too much of the machine's memory.
     """
     sizes = compiled.memory_analysis()
     held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
@@ -66,7 +69,7 @@ def step_seconds(compiled: Any) -> float | None:
 
 
 class _Loop:
-    """A step that is run on zeros. What it gives away it gets back, where a result is of that kind; else new zeros."""
+    """Runs a step repeatedly. For each array that it donates, it gets a result of the same shape, or else new zeros."""
 
     def __init__(self, compiled: Any):
         (inputs, _), shardings = compiled.args_info, compiled.input_shardings[0]
@@ -76,11 +79,11 @@ class _Loop:
         self._arrays = [self._zeros(i) for i in range(len(self._leaves))]
 
     def _zeros(self, i: int) -> jax.Array:
-        # Real memory: pages that were never touched would cost time.
+        # In memory that has been written to: the first access to a page would cost time.
         return jax.device_put(np.full(self._leaves[i].shape, 0, self._leaves[i].dtype), self._homes[i])
 
     def step(self) -> float:
-        """Run it once; returns the seconds that it took."""
+        """Run the step once, and return the seconds that it took."""
         jax.block_until_ready(self._arrays)
         began = time.perf_counter()
         results = self._compiled(*self._tree.unflatten(self._arrays))

@@ -1,4 +1,4 @@
-"""From counts to seconds: a roofline for the device, a ring for the exchanges. Pure arithmetic."""
+"""Estimates seconds from counts, with a roofline for the device and a ring for the exchanges. Pure arithmetic."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ _MATRIX_SHARE, _MEMORY_SHARE, _LINK_SHARE = 0.5, 0.8, 0.8
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Seconds of one step."""
+    """The seconds of the parts of one step."""
 
     compute: float
     memory: float
@@ -24,25 +24,25 @@ class Times:
 
     @property
     def step(self) -> float:
-        """All of it."""
+        """The seconds of the whole step."""
         return max(self.compute, self.memory) + self.network
 
     @property
     def bound(self) -> str:
-        """What takes longest: "compute", "memory" or "network"."""
+        """The part that takes longest: "compute", "memory" or "network"."""
         parts = {"compute": self.compute, "memory": self.memory, "network": self.network}
         return max(parts, key=lambda name: parts[name])
 
 
 def times_of(chip: Chip, *, flops: float, memory_bytes: float, exchanged_bytes: float, num_devices: int) -> Times:
-    """The times of a step on one of `num_devices` chips.
+    """Estimate the times of a step.
 
     Args:
-        chip: the device.
-        flops: operations of one device.
-        memory_bytes: bytes that one device reads and writes.
-        exchanged_bytes: bytes of each device that are all-reduced.
-        num_devices: that take part.
+        chip: The figures of one device.
+        flops: The operations of one device.
+        memory_bytes: The bytes that one device reads and writes.
+        exchanged_bytes: The bytes of each device that are all-reduced.
+        num_devices: The number of devices.
     """
     return Times(
         flops / (chip.flops * _MATRIX_SHARE),
@@ -52,16 +52,16 @@ def times_of(chip: Chip, *, flops: float, memory_bytes: float, exchanged_bytes: 
 
 
 def all_reduce_seconds(chip: Chip, num_bytes: float, num_devices: int) -> float:
-    """Seconds of all-reducing `num_bytes` of each device: over the links within groups, then over the network between them."""
+    """Estimate the seconds to all-reduce `num_bytes` of each device, over the links within groups and then over the network."""
     within = min(num_devices, chip.group)
     between = -(-num_devices // chip.group)
     seconds = 2 * (within - 1) / within * num_bytes / (chip.link_rate * _LINK_SHARE)
-    # Each device of a group sends its share of the group's sum to those of the other groups.
+    # Each device sends its share of its group's sum to the devices of the other groups.
     return seconds + 2 * (between - 1) / between * (num_bytes / within) / (chip.network_rate * _LINK_SHARE)
 
 
 def scaling(chip: Chip, *, flops: float, memory_bytes: float, exchanged_bytes: float, most: int) -> list[tuple[int, Times, float]]:
-    """(devices, times, efficiency) for 1, 2, 4 ... devices with the same work each; efficiency is that against one device."""
+    """Return (devices, times, efficiency) for 1, 2, 4, ... devices with the same work each. One device has efficiency 1."""
     rows = []
     num_devices = 1
     while num_devices <= most:

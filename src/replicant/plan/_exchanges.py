@@ -1,15 +1,15 @@
-"""The exchanges between devices in a compiled program, read from XLA's text of it."""
+"""Reads the exchanges between devices from XLA's text of a compiled program."""
 
 import dataclasses
 import math
 import re
 from collections.abc import Iterable
 
-_SENT = {"all-reduce": 1.0}  # of an all-reduce's traffic, per byte; 0.5 of the others
+_SENT = {"all-reduce": 1.0}  # traffic per byte, relative to an all-reduce; 0.5 for the other kinds
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 _LINE = re.compile(rf"= (?P<shapes>.*?) (?P<kind>{'|'.join(_KINDS)})(?:-start)?\(")
-# The head of a computation, and its parameters. On TPUs an exchange beside computations stands in each of them; those that go
-# on with what another one has begun are told so by a parameter, s32[2].
+# The head of a computation, with its parameters. On TPUs, an exchange that runs beside several computations stands in each of them.
+# Those that continue what another one has begun have a parameter s32[2].
 _HEAD = re.compile(r"(?:ENTRY )?%\S+ \((.*)\) -> ")
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
 _LISTS = re.compile(r"replica_groups=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
@@ -19,7 +19,13 @@ _BITS = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One exchange. num_bytes: of its result on each device. group_size: devices that exchange with each other; 0: all."""
+    """One exchange.
+
+    Args:
+        kind: The name of the operation, such as "all-reduce".
+        num_bytes: The bytes of its result on each device.
+        group_size: The number of devices that exchange with each other; 0 for all.
+    """
 
     kind: str
     num_bytes: int
@@ -27,10 +33,10 @@ class Exchange:
 
 
 def ring_bytes(exchanges: Iterable[Exchange]) -> float:
-    """Bytes of an all-reduce that would send as much: the other exchanges send half as much for each byte.
+    """Return the bytes of an all-reduce that sends as much as these exchanges.
 
-    A ring of n devices sends (n - 1) / n of the bytes for an all-gather's result or an all-to-all, twice that for an all-reduce; a
-    reduce-scatter's result is a share of what it sends.
+    For an all-gather's result or an all-to-all, a ring of n devices sends (n - 1) / n of the bytes. For an all-reduce it sends
+    twice as much. The result of a reduce-scatter is only one device's share of what is reduced.
 
     >>> ring_bytes([Exchange("all-reduce", 8, 4), Exchange("all-gather", 8, 4), Exchange("reduce-scatter", 2, 4)])
     16.0
@@ -39,7 +45,7 @@ def ring_bytes(exchanges: Iterable[Exchange]) -> float:
 
 
 def exchanges_in(text: str) -> list[Exchange]:
-    """The exchanges in the text of a compiled program, in its order.
+    """Return the exchanges in the text of a compiled program, in its order.
 
     >>> exchanges_in("%r = f32[4,2]{1,0} all-reduce(f32[4,2]{1,0} %x), replica_groups={{0,1}}, to_apply=%add")
     [Exchange(kind='all-reduce', num_bytes=32, group_size=2)]

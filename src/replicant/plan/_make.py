@@ -1,4 +1,4 @@
-"""Making a plan: the program's first training step is found, compiled for the topology and counted."""
+"""Makes a plan: finds the program's first training step, compiles it for the topology, and counts what it does."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,18 +18,26 @@ from ._waiting import waiting
 
 
 def make_plan(program: Callable[[], Any], topology: str, *, quick: bool = False) -> Plan:
-    """What the first training step of a program will do on a topology.
+    """Plan what the first training step of a program will do on a topology.
+
+    The program gets as many replicas as the topology has devices. It is ended at its first training step, which is compiled but not
+    computed.
 
     Args:
-        program: called without arguments; makes a strategy, a model and data, and trains: by ``model.fit``, or by
-            ``strategy.run`` of a function that assigns trainable variables. It gets as many replicas as the topology has devices,
-            and is left at its first training step, which is compiled and not computed.
-        topology: "cpu:8", "gpu:8xh100", "v5e:16x16", "v6e:16x16*4" (four slices).
-        quick: for TPUs, let XLA optimise little. A large model is planned in a tenth of the time; its memory traffic is then only
-            roughly that of the program that will run.
+        program: A function without arguments that makes a strategy, a model and data, and trains with ``model.fit``, or with
+            ``strategy.run`` of a function that assigns trainable variables.
+        topology: The name of the devices, such as ``"cpu:8"``, ``"gpu:8xh100"``, ``"v5e:16x16"``, or ``"v6e:16x16*4"`` for four
+            slices.
+        quick: Whether XLA optimizes little for TPUs. A large model is then planned in a tenth of the time, but its memory traffic
+            is only roughly that of the program that will run.
 
-    Raises ArgumentError for an unknown topology or a first batch that the replicas do not divide, ConfigurationError if libtpu is
-    missing, ContextError if nothing is trained.
+    Returns:
+        The plan, which prints as a table.
+
+    Raises:
+        ArgumentError: If the topology is unknown, or if the first batch cannot be divided evenly among the replicas.
+        ConfigurationError: If libtpu is needed but not installed, or does not know the topology.
+        ContextError: If the program ends without a training step.
 
     >>> import keras, numpy as np, replicant
     >>> def program():
@@ -47,7 +55,7 @@ def make_plan(program: Callable[[], Any], topology: str, *, quick: bool = False)
 
 
 def plan_run(strategy: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], topology: str) -> Plan:
-    """What ``strategy.plan`` returns: the plan of ``strategy.run(fn, args, kwargs)``, or of a compiled function called so."""
+    """Plan ``strategy.run(fn, args, kwargs)``, or the call of a compiled function with these arguments, for ``strategy.plan``."""
     target = parse_target(topology)
     args, kwargs = _for_replicas((tuple(args), kwargs), strategy.num_replicas_in_sync, target.num_devices)
 
@@ -63,7 +71,7 @@ def plan_run(strategy: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs:
 
 
 def _for_replicas(values: Any, before: int, num_replicas: int) -> Any:
-    """`values` with a row for each of `num_replicas` in what had one for each of `before`, all of the first one's shape."""
+    """Replace values with one row for each of `before` replicas by zeros for `num_replicas`, in the shape of the first row."""
 
     def spread(leaf: Any) -> Any:
         if isinstance(leaf, PerReplica):
@@ -71,7 +79,7 @@ def _for_replicas(values: Any, before: int, num_replicas: int) -> Any:
             shape, dtype = np.shape(first), getattr(first, "dtype", None) or np.asarray(first).dtype
             rows = zeros((num_replicas, *shape), dtype)
             return rows[0] if num_replicas == 1 else PerReplica.from_stacked(rows)
-        if before == 1 and num_replicas > 1 and is_array(leaf) and leaf.ndim > 0:  # one replica has its batch bare
+        if before == 1 and num_replicas > 1 and is_array(leaf) and leaf.ndim > 0:  # the batch of a single replica is no PerReplica
             return PerReplica.from_stacked(zeros((num_replicas, *leaf.shape), leaf.dtype))
         return leaf
 
@@ -79,7 +87,7 @@ def _for_replicas(values: Any, before: int, num_replicas: int) -> Any:
 
 
 def plan_of(step: FoundStep, target: Target, *, quick: bool = False) -> Plan:
-    """The plan of a step that was found."""
+    """Plan a step that was found."""
     n = target.num_devices
     held, sliced = step.held(target), step.held(target, slices_slots=True)
     compiled = compile_step(step, target, quick=quick)
@@ -105,7 +113,7 @@ def _shared(explain: Callable[[int, int], InputPlan], target: Target) -> InputPl
 
 
 def _share(held: Held, num_replicas: int) -> tuple[int, ...]:
-    """The shape of one replica's part."""
+    """Return the shape of one replica's part of an array."""
     if held.layout == "stacked":
         return held.shape[1:]
     if held.layout == "cut" and held.shape and held.shape[0] % num_replicas == 0:

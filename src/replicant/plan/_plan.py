@@ -1,4 +1,4 @@
-"""A plan: what a training step will do on devices that nobody has paid for yet; as numbers, and as people read it."""
+"""``Plan``: what a training step will do on devices that nobody has paid for yet, as numbers and as text."""
 
 import dataclasses
 import json
@@ -12,10 +12,10 @@ from ._compile import Analysis
 from ._estimate import ASSUMPTIONS, Times, scaling, times_of
 from ._exchanges import ring_bytes
 
-MOST_DEVICES = 1024  # at least, in the table of scaling
+MOST_DEVICES = 1024  # the table of scaling goes at least this far
 _MIB, _GIB = 1 << 20, 1 << 30
-_WORKERS_SHOWN = 2  # at the beginning; and the last one
-# More than four equal shares, and more than four numbers of replicas.
+_WORKERS_SHOWN = 2  # the first workers that are shown, besides the last one
+# Five or more equal shares, and five or more numbers of replicas.
 _SHARES = re.compile(r"\b(\d+)((?: \+ \1){4,})\b")
 _REPLICAS = re.compile(r"replicas (\d+)(?:, \d+){3,}, (\d+);")
 
@@ -25,13 +25,16 @@ class Plan:
     """What a training step will do.
 
     Attributes:
-        target: the topology.
-        batch: shapes of the batch's components, of one replica.
-        weights, optimizer_state, other_state, batch_bytes: bytes on each device.
-        sliced_state: what `optimizer_state` would be with ``shard_optimizer_state=True``.
-        compiled: what the compiler counted.
-        chip: what one device can do.
-        inputs: who reads what of each dataset that is trained on; a text where that cannot be shared so.
+        target: The topology.
+        batch: The shapes of the arrays in one replica's batch.
+        weights: The bytes of the weights on each device.
+        optimizer_state: The bytes of the optimizer's state on each device.
+        other_state: The bytes of metrics and other state on each device.
+        batch_bytes: The bytes of the batch on each device; on a CPU, of the global batch.
+        sliced_state: What `optimizer_state` would be with ``shard_optimizer_state=True``.
+        compiled: What the compiler counted.
+        chip: The figures of one device.
+        inputs: For each dataset that is trained on, who reads what, or the reason why the workers cannot share it.
     """
 
     target: Target
@@ -47,42 +50,45 @@ class Plan:
 
     @property
     def bytes_per_device(self) -> int:
-        """Bytes that each device must hold at once."""
+        """The bytes that each device must hold at once."""
         held = self.weights + self.optimizer_state + self.other_state + self.batch_bytes
         return held + self.compiled.temporary_bytes + self.compiled.code_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether a device's memory holds it."""
+        """Whether this fits into the memory of a device."""
         return self.bytes_per_device <= self.chip.memory
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes by which a device's memory is too small; 0 if it is not."""
+        """The bytes by which the memory of a device is too small; 0 if it is large enough."""
         return max(0, math.ceil(self.bytes_per_device - self.chip.memory))
 
     @property
     def exchanged_bytes(self) -> int:
-        """Bytes of the results of all exchanges of a step, on each device."""
+        """The bytes of the results of all exchanges of a step, on each device."""
         return sum(x.num_bytes for x in self.compiled.exchanges)
 
     @property
     def times(self) -> Times:
-        """Estimated seconds of the parts of a step."""
+        """The estimated seconds of the parts of a step."""
         return times_of(self.chip, **self._work(), num_devices=self.target.num_devices)
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step: measured where the devices are there (a CPU topology), else estimated."""
+        """The seconds of a step: measured on a CPU, otherwise estimated."""
         return self.times.step if self.compiled.measured is None else self.compiled.measured
 
     @property
     def examples_per_step(self) -> int:
-        """The global batch."""
+        """The size of the global batch."""
         return (self.batch[0][0] if self.batch and self.batch[0] else 1) * self.target.num_devices
 
     def scaling(self) -> list[tuple[int, Times, float]]:
-        """(devices, times, efficiency) for 1, 2, 4 ... devices with the same batch each; none on a CPU, whose cores they share."""
+        """Return (devices, times, efficiency) for 1, 2, 4, ... devices with the same batch each.
+
+        The list is empty on a CPU, where all replicas share the cores.
+        """
         if self.target.kind == "cpu":
             return []
         return scaling(self.chip, **self._work(), most=max(MOST_DEVICES, self.target.num_devices))
@@ -95,7 +101,7 @@ class Plan:
         }
 
     def to_json(self) -> str:
-        """The plan as JSON: counts in bytes, operations and seconds."""
+        """Return the plan as JSON, with counts in bytes, operations and seconds."""
         times = self.times
         return json.dumps(
             {
@@ -139,7 +145,7 @@ class Plan:
 
 
 def _as_text(plan: Plan) -> str:
-    """The plan, its table of scaling, and what was assumed."""
+    """Show the plan, its table of scaling, and what was assumed."""
     rows = _rows_of(plan)
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:{width}}  {value}".rstrip() for name, value in rows]
@@ -147,19 +153,19 @@ def _as_text(plan: Plan) -> str:
 
 
 def _in_short(plan: Plan) -> str:
-    """The plan in one line."""
+    """Show the plan in one line."""
     fits = "fits" if plan.fits else f"does not fit, by {size(plan.missing_bytes)}"
     return f"<Plan for {plan.target.text}: {size(plan.bytes_per_device)} per device, {fits}; {time(plan.seconds)} per step>"
 
 
 def _as_html(plan: Plan) -> str:
-    """Two tables: the plan, and its scaling."""
+    """Show the plan and its scaling as two tables."""
     curve = [(str(n), time(t.step), f"{e:.1%}") for n, t, e in plan.scaling()]
     return table(_rows_of(plan)) + (table(curve, head=("devices", "step", "efficiency")) if curve else "")
 
 
 def _rows_of(plan: Plan) -> list[tuple[str, str]]:
-    """Names and values."""
+    """Return the rows of the plan's table, each with a name and a value."""
     return [*_subject(plan), *_memory(plan), *_work(plan), *_times(plan)]
 
 
@@ -177,7 +183,7 @@ def _subject(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _input_lines(plan: InputPlan) -> list[str]:
-    """An input plan in a few lines: of many workers the first ones and the last."""
+    """Show an input plan in a few lines; of many workers only the first ones and the last."""
     _, policy, *rest = (_short(line.strip()) for line in str(plan).splitlines())
     workers = rest[1:]
     if len(workers) > _WORKERS_SHOWN + 2:
@@ -186,7 +192,7 @@ def _input_lines(plan: InputPlan) -> list[str]:
 
 
 def _short(line: str) -> str:
-    """A line about a worker, without what says the same of one replica after the other.
+    """Shorten a line about a worker that says the same about many replicas.
 
     >>> _short("worker 0: replicas 0, 1, 2, 3, 4, 5; reads everything; rows per batch: 8 + 8 + 8 + 8 + 8 + 8; of the last: 3 + 2")
     'worker 0: replicas 0 to 5; reads everything; rows per batch: 6 times 8; of the last: 3 + 2'
@@ -209,7 +215,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     saved = plan.optimizer_state - plan.sliced_state
     if not plan.fits and saved > 0:
         less = plan.bytes_per_device - saved
-        # The temporaries may be fewer, too: the update is then computed in slices.
+        # There may be fewer temporaries, too, because the update is then computed in slices.
         rows.append(("with shard_optimizer_state=True", f"at most {size(less)}, optimizer state {size(plan.sliced_state)}"))
         rows.append(("does it fit then", "yes" if less <= plan.chip.memory else "not certain: plan with it"))
     return rows
@@ -259,7 +265,7 @@ def _scaling(plan: Plan) -> list[str]:
 
 
 def operations(number: float) -> str:
-    """Floating-point operations, for people.
+    """Format a number of floating-point operations.
 
     >>> operations(1.5e6), operations(2.25e9), operations(1.4416e12)
     ('1.50 MFLOP', '2.25 GFLOP', '1,441.60 GFLOP')
@@ -268,7 +274,7 @@ def operations(number: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes, for people.
+    """Format a number of bytes.
 
     >>> size(20), size(1536), size(3 << 20), size(20 << 30)
     ('20 bytes', '1.5 KiB', '3.0 MiB', '20.0 GiB')
@@ -281,7 +287,7 @@ def size(num_bytes: float) -> str:
 
 
 def time(seconds: float) -> str:
-    """Seconds, for people.
+    """Format seconds.
 
     >>> time(0.0000015), time(0.25), time(3)
     ('1.5 us', '250.00 ms', '3.00 s')

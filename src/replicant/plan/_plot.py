@@ -1,4 +1,4 @@
-"""The scaling curve of a plan, as a picture."""
+"""Draws the scaling curve of a plan."""
 
 import math
 
@@ -9,12 +9,16 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 560, 320, 56, 40, 16, 44
 
 
 def scaling_plot(plan: Plan) -> str:
-    """An SVG of the efficiency against the number of devices, with the plan's own marked. Raises ArgumentError if there is none."""
+    """Draw the efficiency against the number of devices as SVG, with the plan's own number marked.
+
+    Raises:
+        ArgumentError: If the plan is for a CPU, which has no scaling.
+    """
     rows = plan.scaling()
     if not rows:
         raise ArgumentError(
-            f"{plan.target.text!r} has no scaling to draw: all replicas share this machine's cores. Plan for 'gpu:8xh100' or "
-            "'v5e:16x16', or leave out --plot."
+            f"{plan.target.text!r} has no scaling to draw, because all replicas share this machine's cores. Plan for 'gpu:8xh100' "
+            "or 'v5e:16x16', or leave out --plot."
         )
     span = max(1.0, math.log2(rows[-1][0]))
 

@@ -1,4 +1,4 @@
-"""What a plan is waiting for just now: told to those who listen, because a compiler can take minutes."""
+"""Tells listeners what a plan is waiting for, because a compiler can take minutes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,19 +7,19 @@ _listeners: list[Callable[[str], None]] = []
 
 
 def stage(text: str) -> None:
-    """What begins now, in a few words."""
+    """Tell all listeners, in a few words, what begins now."""
     for listener in _listeners:
         listener(text)
 
 
 def heard() -> bool:
-    """Whether anybody listens."""
+    """Whether there are listeners."""
     return bool(_listeners)
 
 
 @contextmanager
 def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """Within the ``with`` block, `listener` is called with each stage's words, at its beginning.
+    """Call `listener` with the text of each stage that begins in the ``with`` block.
 
     >>> with listening(print):
     ...     stage("compiling")

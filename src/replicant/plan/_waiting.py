@@ -1,4 +1,4 @@
-"""Says on stderr what a plan is waiting for: a line that is redrawn on a terminal and in a notebook; in a log now and then."""
+"""Shows on stderr what a plan is waiting for, in a line that is redrawn on a terminal or in a notebook and repeated in a log."""
 
 import sys
 import threading
@@ -13,12 +13,12 @@ _REDRAWN, _LOGGED = 1.0, 30.0  # seconds between two lines
 
 
 class Waiting:
-    """A line about what takes long. ``begin`` names what begins; the time goes on by itself until the ``with`` block ends.
+    """A line that names a long wait and its seconds, and is updated by a thread until the ``with`` block ends.
 
     Args:
-        name: of the command.
-        stream: where to write; stderr by default.
-        seconds: between two lines.
+        name: The name of the command.
+        stream: The stream to write to. The default is stderr.
+        seconds: The seconds between two updates. The default is 1, or 30 in a log.
     """
 
     def __init__(self, name: str, stream: TextIO | None = None, seconds: float | None = None):
@@ -41,7 +41,7 @@ class Waiting:
         self._clear()
 
     def begin(self, text: str) -> None:
-        """Something else takes long now."""
+        """Show what is waited for from now on."""
         with self._lock:
             self._text, self._began = text, time.monotonic()
             self._write()
@@ -66,17 +66,17 @@ class Waiting:
 
 
 def redraws(stream: TextIO) -> bool:
-    """Whether a line on `stream` can be written over: on a terminal, and in a notebook."""
+    """Whether a line on `stream` can be redrawn, as on a terminal and in a notebook."""
     return stream.isatty() or type(stream).__module__.startswith("ipykernel.")
 
 
 @contextmanager
 def waiting(name: str, *, in_logs: bool = False) -> Iterator[None]:
-    """Within the ``with`` block the stages of a plan are shown, unless somebody is told of them already.
+    """Show the stages of a plan in the ``with`` block, unless there is a listener already.
 
     Args:
-        name: of what is being waited for.
-        in_logs: also where lines cannot be redrawn.
+        name: The name of what is waited for.
+        in_logs: Whether to show them where lines cannot be redrawn, too.
     """
     if _stages.heard() or not (in_logs or redraws(sys.stderr)):
         yield

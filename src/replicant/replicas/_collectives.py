@@ -1,14 +1,14 @@
-"""What replicas do together: all-reduce and all-gather inside a replica function. The only file that names ``lax.psum`` & co.
+"""All-reduce and all-gather inside a replica function. Only this file names ``lax.psum`` and the other collectives.
 
-A replica context talks to one of four groups. They differ in how the replicas run, never in what they compute:
+A replica context uses one of four groups. They differ in how the replicas run, never in what they compute:
 
-* ``SingleReplica``: one replica; nothing to exchange.
-* ``Rehearsal``: the abstract run that finds out which variables a function uses; right shapes, no values.
+* ``SingleReplica``: one replica, which has nothing to exchange.
+* ``Rehearsal``: the abstract run that finds out which variables a function uses. Its shapes are right, its values are not.
 * ``MeshAxis``: one SPMD program for equal replicas, under ``jax.shard_map``.
-* ``RaggedGroup``: replicas of different sizes, traced one by one (see ``_ragged.py``).
+* ``RaggedGroup``: replicas of different sizes, traced one by one (see ``programs/_ragged.py``).
 
-Convention for gradients: ``shard_map`` runs with ``check_vma=False``, so a gradient taken inside a replica is that replica's
-own; the gradient of an all-reduce is the all-reduce of the incoming gradients, as in TensorFlow.
+``shard_map`` runs with ``check_vma=False``, so a gradient that is taken inside a replica belongs to that replica. The gradient of
+an all-reduce is the all-reduce of the incoming gradients, as in TensorFlow.
 """
 
 import enum
@@ -23,11 +23,11 @@ from jax import lax
 from ..errors import ArgumentError, ArgumentTypeError
 from ._copies import VariableAggregation
 
-AXIS = "replica"  # the mesh axis of all replicas
+AXIS = "replica"  # the name of the mesh axis of all replicas
 
 
 class ReduceOp(enum.Enum):
-    """How values of several replicas are combined. The strings "SUM" and "MEAN", in any case, are accepted everywhere.
+    """How the values of several replicas are combined. The strings "SUM" and "MEAN", in any case, are accepted everywhere.
 
     >>> ReduceOp.parse("sum")
     <ReduceOp.SUM: 'SUM'>
@@ -38,7 +38,11 @@ class ReduceOp(enum.Enum):
 
     @classmethod
     def parse(cls, op: "ReduceOp | str") -> "ReduceOp":
-        """The op named by `op`; raises ArgumentError for any other value."""
+        """Return the ReduceOp that `op` is or names.
+
+        Raises:
+            ArgumentError: If there is no such op.
+        """
         if isinstance(op, cls):
             return op
         if isinstance(op, str) and op.upper() in cls.__members__:
@@ -58,23 +62,32 @@ class Group(Protocol):
 
 
 def as_leaf(value: Any, what: str) -> jax.Array:
-    """`value` as an array to exchange; Python numbers are refused because they are the same on all replicas."""
+    """Return `value` as an array to exchange.
+
+    Raises:
+        ArgumentTypeError: For Python numbers and other objects, because they are the same on all replicas.
+    """
     if isinstance(value, bool | int | float | complex) or not hasattr(value, "dtype"):
         raise ArgumentTypeError(
             f"{what} takes arrays; got {value!r} of type {type(value).__name__}, which is the same on every replica. "
-            "Wrap it, for example jnp.asarray(x), if you mean to combine one copy per replica."
+            "If you want to combine one copy per replica, convert it: jnp.asarray(x)."
         )
     return jnp.asarray(value)
 
 
 def check_reducible(leaf: Any, what: str) -> None:
-    """Refuse booleans and strings, which cannot be added."""
+    """Raise ArgumentTypeError for booleans and strings, which cannot be added."""
     if leaf.dtype == bool or leaf.dtype.kind in "OSU":
         raise ArgumentTypeError(f"{what} cannot add values of dtype {leaf.dtype}: convert them to a numeric dtype first.")
 
 
 def normalized_axis(axis: Any, rank: int, what: str) -> int:
-    """`axis` of a value of rank `rank`, counted from the front."""
+    """Return `axis` of a value of rank `rank`, counted from the front.
+
+    Raises:
+        ArgumentError: If it is out of range.
+        ArgumentTypeError: If it is no int.
+    """
     if not isinstance(axis, int) or isinstance(axis, bool):
         raise ArgumentTypeError(f"{what}: axis must be an int; got {axis!r}.")
     if rank == 0:
@@ -85,7 +98,7 @@ def normalized_axis(axis: Any, rank: int, what: str) -> int:
 
 
 def mean_of(total: jax.Array, count: Any) -> jax.Array:
-    """Total / count; integers become the default float type."""
+    """Return `total` / `count`; integers become the default float dtype."""
     return total / jnp.asarray(count, total.dtype) if jnp.issubdtype(total.dtype, jnp.inexact) else total / count
 
 
@@ -108,11 +121,11 @@ class SingleReplica:
 
 
 class MayDiffer(Exception):
-    """A rehearsal of one replica met Python objects of which the others may have other ones. Never reaches the user."""
+    """A rehearsal of one replica met Python objects that may differ on the other replicas. This never reaches the user."""
 
 
 class Rehearsal:
-    """Stands in for a group of `num_replicas` when only shapes and state matter. `alike`: whether these are equal on all."""
+    """Stands in for a group of replicas when only shapes and state matter. `alike` says whether all replicas have equal shapes."""
 
     def __init__(self, num_replicas: int, *, alike: bool = True):
         self.num_replicas = num_replicas
@@ -139,8 +152,10 @@ class Rehearsal:
 class MeshAxis:
     """Equal replicas along the mesh axis of a ``shard_map``.
 
-    `bucket`: send all leaves of a dtype as one flat vector, for backends that do not combine all-reduces (XLA on CPU), in pieces
-    of at most `bytes_per_pack` bytes unless that is 0.
+    Args:
+        num_replicas: The number of replicas.
+        bucket: Whether to send all leaves of a dtype as one flat vector, for backends that do not combine all-reduces (XLA on CPU).
+        bytes_per_pack: The largest piece of such a vector, in bytes; 0 sends it in one piece.
     """
 
     def __init__(self, num_replicas: int, bucket: bool, bytes_per_pack: int = 0):
@@ -193,7 +208,7 @@ class MeshAxis:
 
 
 def _joined(vectors: Sequence[jax.Array]) -> jax.Array:
-    """As ``jnp.concatenate``, for which XLA on CPU finds out for each number from which vector it comes: seven times slower."""
+    """Join vectors, seven times faster than ``jnp.concatenate``, for which XLA on CPU looks up the vector of each number."""
     joined, start = jnp.zeros(sum(vector.size for vector in vectors), vectors[0].dtype), 0
     for vector in vectors:
         joined = lax.dynamic_update_slice(joined, vector, (start,))
@@ -211,7 +226,7 @@ def _all_gather_forward(leaf: jax.Array, axis: int) -> tuple[jax.Array, int]:
 
 
 def _all_gather_backward(axis: int, size: int, upstream: jax.Array) -> tuple[jax.Array]:
-    # JAX's own rule is a reduce-scatter, after which every later sum over gloo is up to 50 times slower: sum, then slice.
+    # JAX's own rule is a reduce-scatter, after which every later sum over gloo is up to 50 times slower. So sum, then slice.
     total = lax.psum(upstream, AXIS)
     return (lax.dynamic_slice_in_dim(total, lax.axis_index(AXIS) * size, size, axis),)
 

@@ -1,7 +1,7 @@
-"""Which context the code runs in: under which strategy, and inside or outside a replica function.
+"""The context that code runs in: under which strategy, and inside or outside a replica function.
 
-cross-replica context: ordinary code under a strategy's ``scope``. replica context: inside ``strategy.run``. Without any strategy
-the default strategy's single replica is the context, as in tf.distribute. One stack per thread.
+Ordinary code under a strategy's ``scope`` is in cross-replica context, and code inside ``strategy.run`` is in replica context.
+Without a strategy, the single replica of the default strategy is the context, as in tf.distribute. Each thread has its own stack.
 """
 
 import threading
@@ -20,7 +20,7 @@ from ._values import Mirrored, PerReplica, is_array, is_distributed
 
 
 class ActiveStrategy(Protocol):
-    """What the rooms below the strategies need of the strategy that is active."""
+    """What the rooms below the strategies need from the active strategy."""
 
     @property
     def placement(self) -> Placement:
@@ -28,36 +28,47 @@ class ActiveStrategy(Protocol):
         ...
 
     def on(self, placement: Placement) -> AbstractContextManager[None]:
-        """Within the ``with`` block its replicas are somewhere else."""
+        """Let its replicas compute on another placement in the ``with`` block."""
         ...
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas compute in lockstep."""
+        """The number of replicas that compute in lockstep."""
         ...
 
     @property
     def strict(self) -> bool:
-        """Whether sums that count gradients several times are errors."""
+        """Whether a sum that counts a gradient several times is an error."""
         ...
 
     @property
     def told(self) -> set[str]:
-        """Which such sums have been told already."""
+        """The warnings about such sums that have already been given."""
         ...
 
 
 class ReplicaContext:
-    """What a replica function knows of itself and how it talks to the other replicas.
+    """Tells a replica function which replica it is, and lets it exchange values with the other replicas.
 
-    Get it with ``replicant.get_replica_context()`` inside ``strategy.run``. Semantics: tf.distribute.ReplicaContext.
+    Call ``replicant.get_replica_context()`` inside ``strategy.run`` to get it.
+
+    Semantics: tf.distribute.ReplicaContext.
+
+    >>> import jax.numpy as jnp, replicant
+    >>> strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+    >>> def step():
+    ...     context = replicant.get_replica_context()
+    ...     return context.all_reduce("SUM", jnp.float32(context.replica_id_in_sync_group))
+    >>> print(strategy.run(step).value)
+    1.0
     """
 
     def __init__(self, strategy: ActiveStrategy, group: Group, *, has_rows: bool = True):
         self._strategy = strategy
         self._group = group
         self._has_rows = has_rows
-        self.counts: list[tuple[int, int, Any]] = []  # noted by compute_average_loss: rows, the count it was given, and the line
+        # What compute_average_loss notes: the number of rows, the batch size that it was given, and the line of the call.
+        self.counts: list[tuple[int, int, Any]] = []
 
     @property
     def strategy(self) -> Any:
@@ -66,23 +77,30 @@ class ReplicaContext:
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas compute in lockstep."""
+        """The number of replicas that compute in lockstep."""
         return self._group.num_replicas
 
     @property
     def replica_id_in_sync_group(self) -> jax.Array:
-        """This replica's number, 0 to num_replicas_in_sync - 1: an int32 scalar array, not a Python int."""
+        """This replica's number, from 0 to ``num_replicas_in_sync - 1``, as an int32 scalar array and not a Python int."""
         return self._group.replica_id()
 
     def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
-        """Combine `value` over all replicas; every replica gets the result.
+        """Combine `value` over all replicas, and give every replica the result.
+
+        The gradient of an all-reduce is the all-reduce of the incoming gradients.
 
         Args:
-            op: "SUM" or "MEAN". MEAN of integers gives floats.
-            value: array, or nested structure of arrays, of the same shapes and numeric dtypes on all replicas.
+            op: ``"SUM"`` or ``"MEAN"``, or a ReduceOp. MEAN of integers gives floats.
+            value: An array of a numeric dtype, or a nested structure of such arrays, with the same shapes on all replicas.
 
-        Raises ArgumentError for another op, ArgumentTypeError for Python numbers, RaggedStepError for unequal shapes.
-        The gradient of an all-reduce is the all-reduce of the incoming gradients.
+        Returns:
+            The combined value, in the structure and shapes of `value`.
+
+        Raises:
+            ArgumentError: If `op` is neither SUM nor MEAN.
+            ArgumentTypeError: For Python numbers, and for dtypes that cannot be added.
+            RaggedStepError: If the shapes differ between replicas.
         """
         parsed = ReduceOp.parse(op)
         leaves, tree = jax.tree.flatten(value)
@@ -92,13 +110,19 @@ class ReplicaContext:
         return jax.tree.unflatten(tree, self._group.all_reduce(parsed, leaves))
 
     def all_gather(self, value: Any, axis: int) -> Any:
-        """Concatenate `value` over all replicas along `axis`, in replica order; every replica gets the result.
+        """Concatenate `value` over all replicas along `axis`, in replica order, and give every replica the result.
 
         Args:
-            value: array, or nested structure of arrays, of rank >= 1; sizes along `axis` may differ between replicas.
-            axis: int in [-rank, rank).
+            value: An array of rank >= 1, or a nested structure of such arrays. Sizes along `axis` may differ between replicas.
+            axis: An int in [-rank, rank).
 
-        Raises ArgumentError for an axis out of range or scalars, RaggedStepError if other dimensions differ.
+        Returns:
+            The concatenated value, in the structure of `value`.
+
+        Raises:
+            ArgumentError: If `axis` is out of range, and for scalars.
+            ArgumentTypeError: For Python numbers, and if `axis` is not an int.
+            RaggedStepError: If other dimensions differ between replicas.
         """
         leaves, tree = jax.tree.flatten(value)
         leaves = [as_leaf(leaf, "all_gather") for leaf in leaves]
@@ -109,15 +133,21 @@ class ReplicaContext:
         """Call ``merge_fn(strategy, *args, **kwargs)`` once, in cross-replica context, with the arguments of all replicas.
 
         Args:
-            merge_fn: called with PerReplica values for arrays, and Python objects as they are; a PerReplica of those that differ,
-                where replicas have different numbers of rows.
-            args: this replica's positional arguments.
-            kwargs: this replica's keyword arguments.
+            merge_fn: A function that gets a PerReplica value for each array, and Python objects as they are. If replicas have
+                different numbers of rows, it gets a PerReplica value of the objects that differ.
+            args: This replica's positional arguments.
+            kwargs: This replica's keyword arguments.
 
-        Returns: this replica's part of a PerReplica result; any other result as it is.
+        Returns:
+            This replica's part of a PerReplica result, and any other result as it is.
+
+        Raises:
+            ArgumentTypeError: If `args` is neither a tuple nor a list.
         """
         if not isinstance(args, tuple | list):
-            raise ArgumentTypeError(f"merge_call: args must be a tuple or list, got {type(args).__name__}.")
+            raise ArgumentTypeError(
+                f"merge_call: args must be a tuple or list; got {type(args).__name__}. Write args=(value,) for one argument."
+            )
         leaves, tree = jax.tree.flatten((tuple(args), kwargs or {}))
         positions = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
         objects = [None if is_array(leaf) else leaf for leaf in leaves]
@@ -154,12 +184,12 @@ _default: dict[str, Any] = {}
 
 
 def set_default_strategy(make: Callable[[], ActiveStrategy]) -> None:
-    """Say how the default strategy is made, on first use (called once, by the module that defines it)."""
+    """Set the function that makes the default strategy at its first use. The module that defines that strategy calls this once."""
     _default["make"] = make
 
 
 def default_strategy() -> ActiveStrategy:
-    """The strategy that is active outside every scope: one replica on JAX's default device."""
+    """Return the strategy that is active outside all scopes: one replica on JAX's default device."""
     if "strategy" not in _default:
         _default["strategy"] = _default["make"]()
         _default["context"] = ReplicaContext(_default["strategy"], SingleReplica())
@@ -167,12 +197,12 @@ def default_strategy() -> ActiveStrategy:
 
 
 def active_strategy() -> ActiveStrategy:
-    """The strategy in whose scope or ``run`` this is called; the default strategy (one replica) outside of all."""
+    """Return the strategy in whose scope or ``run`` this is called; outside all scopes, the default strategy."""
     return _stack.frames[-1][0] if _stack.frames else default_strategy()
 
 
 def planning() -> Planning | None:
-    """The plan in the making, if the active strategy is part of one."""
+    """Return the plan that is being made, if the active strategy is part of one."""
     return active_strategy().placement.planning
 
 
@@ -182,7 +212,10 @@ def has_strategy() -> bool:
 
 
 def get_replica_context() -> ReplicaContext | None:
-    """The current ReplicaContext; None in cross-replica context. Outside of all strategies, the default strategy's only one."""
+    """Return the current ReplicaContext, or None in cross-replica context.
+
+    Outside all strategies, this is the context of the default strategy's only replica.
+    """
     if _stack.frames and _stack.frames[-1][0] is not default_strategy():
         return _stack.frames[-1][1]
     default_strategy()
@@ -190,18 +223,18 @@ def get_replica_context() -> ReplicaContext | None:
 
 
 def in_cross_replica_context() -> bool:
-    """Whether this is cross-replica context: under a strategy, and not inside ``run``."""
+    """Whether this is called in cross-replica context, which is under a strategy but not inside ``run``."""
     return get_replica_context() is None
 
 
 def active_replica_context() -> ReplicaContext | None:
-    """The replica context of a ``run`` in progress, the default strategy's included; None everywhere else."""
+    """Return the replica context of the current ``run``, that of the default strategy included; None outside ``run``."""
     return _stack.frames[-1][1] if _stack.frames else None
 
 
 @contextmanager
 def entered(strategy: ActiveStrategy, replica: ReplicaContext | None) -> Iterator[None]:
-    """Make `strategy` current: in cross-replica context, or in the given replica context."""
+    """Make `strategy` active in the ``with`` block, in the given replica context, or in cross-replica context if it is None."""
     _stack.frames.append((strategy, replica))
     try:
         yield
@@ -210,20 +243,25 @@ def entered(strategy: ActiveStrategy, replica: ReplicaContext | None) -> Iterato
 
 
 def require_cross_replica(strategy: ActiveStrategy, what: str, instead: str = "") -> None:
-    """Raise unless `what` of `strategy` may be called here: not inside ``run``, not under another strategy."""
+    """Check that `what` of `strategy` may be called here. `instead` says what to write inside ``run``.
+
+    Raises:
+        ContextError: Inside ``run``.
+        MixedStrategyError: Under another strategy.
+    """
     if not _stack.frames:
         return
     current, replica = _stack.frames[-1]
     if replica is not None and current is not default_strategy():
-        hint = instead or "call it outside of `run`, or from `get_replica_context().merge_call(...)`"
+        hint = instead or "call it outside `run`, or from `get_replica_context().merge_call(...)`"
         raise ContextError(f"{what} needs cross-replica context, but was called inside `strategy.run`: {hint}.")
     if current is not strategy and current is not default_strategy():
         raise MixedStrategyError(
             f"Mixing different strategies: {what} of {strategy!r} was called while {current!r} is active. "
-            "Use one strategy at a time: leave the other's scope first."
+            "Leave the scope of the other strategy first."
         )
 
 
 def as_mirrored(value: Any, num_replicas: int) -> Any:
-    """`value` as run returns it when it is the same on all replicas."""
+    """Return a value that is the same on all replicas in the form in which ``run`` returns it."""
     return value if num_replicas == 1 else Mirrored(value, num_replicas)

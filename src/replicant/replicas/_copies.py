@@ -1,7 +1,7 @@
-"""How a variable's copies agree: synchronization says when, aggregation says how.
+"""How a variable's copies are combined: synchronization says when, aggregation says how.
 
-Pure functions of arrays; ``replicant.Variable`` and Keras variables go through the same ones. Semantics: tf.Variable under
-tf.distribute (docs/differences.md lists where Replicant is stricter).
+``replicant.Variable`` and Keras variables both use these pure functions of arrays. Semantics: tf.Variable under tf.distribute
+(docs/differences.md lists where Replicant is stricter).
 """
 
 import enum
@@ -14,10 +14,11 @@ from ..errors import ArgumentError, VariableError
 
 
 class VariableSynchronization(enum.Enum):
-    """When the copies of a variable are brought together.
+    """When the copies of a variable are combined.
 
-    ``AUTO`` and ``ON_WRITE``: at every assignment, so all copies are always equal. ``ON_READ``: each replica keeps its own
-    copy, which are aggregated when the value is read in cross-replica context (metrics). ``NONE`` is not supported.
+    With ``AUTO`` and ``ON_WRITE``, they are combined at every assignment, so all copies are always equal. With ``ON_READ``, as in
+    metrics, each replica keeps its own copy, and the copies are aggregated when the value is read in cross-replica context.
+    ``NONE`` is not supported.
     """
 
     AUTO = "auto"
@@ -27,7 +28,7 @@ class VariableSynchronization(enum.Enum):
 
 
 class VariableAggregation(enum.Enum):
-    """How the replicas' values become one: not at all, their sum, their mean, or replica 0's."""
+    """How the replicas' values become one: not at all, as their sum, as their mean, or as replica 0's value."""
 
     NONE = "none"
     SUM = "sum"
@@ -39,7 +40,11 @@ _Rule = TypeVar("_Rule", bound=enum.Enum)
 
 
 def parse_rule(kind: type[_Rule], value: "_Rule | str | None") -> _Rule:
-    """The member of `kind` named by `value`: a member, its name in any case, or None for NONE."""
+    """Return the member of `kind` for a member, its name in any case, or None, which means NONE.
+
+    Raises:
+        ArgumentError: If there is no such member.
+    """
     if isinstance(value, kind):
         return value
     try:
@@ -50,7 +55,11 @@ def parse_rule(kind: type[_Rule], value: "_Rule | str | None") -> _Rule:
 
 
 def aggregate_copies(copies: jax.Array, aggregation: VariableAggregation, name: str) -> jax.Array:
-    """The cross-replica value of an ``ON_READ`` variable whose copies are stacked along axis 0."""
+    """Return the cross-replica value of an ``ON_READ`` variable whose copies are stacked along axis 0.
+
+    Raises:
+        VariableError: If the aggregation is NONE. `name` names the variable in the message.
+    """
     match aggregation:
         case VariableAggregation.SUM:
             return jnp.sum(copies, axis=0, dtype=copies.dtype)
@@ -67,9 +76,9 @@ def aggregate_copies(copies: jax.Array, aggregation: VariableAggregation, name: 
 
 
 def split_value(value: jax.Array, aggregation: VariableAggregation, num_replicas: int) -> jax.Array:
-    """Copies, stacked along axis 0, whose aggregate is `value`: value/n each for SUM, the value itself otherwise."""
+    """Return copies, stacked along axis 0, whose aggregate is `value`: value / n each for SUM, otherwise the value itself."""
     if aggregation is VariableAggregation.SUM:
-        if jnp.issubdtype(value.dtype, jnp.integer):  # an exact split: the first copy takes the remainder
+        if jnp.issubdtype(value.dtype, jnp.integer):  # for an exact split, the first copy takes the remainder
             share = value // num_replicas
             first = value - share * (num_replicas - 1)
             return jnp.concatenate([first[None], jnp.broadcast_to(share, (num_replicas - 1, *value.shape))])

@@ -1,4 +1,4 @@
-"""Where the replicas compute: their devices, and how mirrored and per-replica arrays lie on them."""
+"""The devices on which the replicas compute, and how mirrored and per-replica arrays lie on them."""
 
 import dataclasses
 import functools
@@ -16,19 +16,22 @@ from ._collectives import AXIS
 from ._planning import Planning
 
 _MOST_LISTED = 8
-Device: TypeAlias = Any  # a jax.Device; JAX defines the name at run time, which type checkers refuse
+Device: TypeAlias = Any  # a jax.Device, a name that JAX defines at run time and type checkers refuse
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The devices of a strategy's replicas, one each. No devices: one replica wherever JAX puts it (the default strategy).
+    """The devices of a strategy's replicas.
 
-    fused: all replicas compute on the first device, as one vectorised program (``_fused.py``).
-    slices_slots: optimizer state is cut into one slice per replica where its shape allows (ZeRO stage 1).
-    world: the workers, where devices of several processes take part; worker after worker, as many from each.
-    bytes_per_pack: the largest piece in which gradients are sent where they are sent as one flat vector; 0: in one piece.
-    factored: the mesh has an axis for each prime factor of the number of replicas, so that one mesh has every cut of a batch.
-    planning: the plan that is in the making, if any: then nothing is computed.
+    Args:
+        devices: One device per replica. Without devices, there is one replica wherever JAX puts it (the default strategy).
+        fused: Whether all replicas compute on the first device, as one vectorized program (``tracing/_fused.py``).
+        slices_slots: Whether optimizer state is cut into one slice per replica where its shape allows it (ZeRO stage 1).
+        world: The workers, if devices of several processes take part. The devices are then in the order of the workers, with
+            equally many from each.
+        bytes_per_pack: The largest piece, in bytes, of gradients that are sent as one flat vector; 0 sends it in one piece.
+        factored: Whether the mesh has an axis for each prime factor of the number of replicas, so that it has every cut of a batch.
+        planning: The plan that is being made, if any. Then nothing is computed.
     """
 
     devices: tuple[Device, ...] = ()
@@ -41,19 +44,19 @@ class Placement:
 
     @cached_property
     def num_replicas(self) -> int:
-        """How many replicas compute in lockstep."""
+        """The number of replicas that compute in lockstep."""
         return max(1, len(self.devices))
 
     @cached_property
     def listing(self) -> str:
-        """The devices, for messages; of many, the first few."""
+        """The devices, or the first few of many, as messages show them."""
         shown = [str(device) for device in self.devices[:_MOST_LISTED]]
         more = len(self.devices) - len(shown)
         return f"[{', '.join(shown)}{f', and {more} more' if more else ''}]"
 
     @cached_property
     def local_ids(self) -> tuple[int, ...]:
-        """The replicas that compute in this process."""
+        """The numbers of the replicas that compute in this process."""
         if self.world is None:
             return tuple(range(self.num_replicas))
         return tuple(i for i, device in enumerate(self.devices) if device.process_index == self.world.process_id)
@@ -71,19 +74,19 @@ class Placement:
 
     @cached_property
     def deadlocks(self) -> bool:
-        """Whether programs wait for each other on threads of one pool: too many at once, and none can go on."""
+        """Whether programs wait for each other on threads of one pool, where too many at once block each other."""
         return self.on_cpu and not self.on_one_device
 
     @cached_property
     def mesh(self) -> Mesh:
-        """The mesh of all replicas: of one axis unless it is factored."""
+        """The mesh of all replicas, which has one axis unless it is factored."""
         sizes = prime_factors(self.num_replicas) if self.factored else (self.num_replicas,)
         names = [AXIS] if len(sizes) < 2 else [f"{AXIS}_{i}" for i in range(len(sizes))]
-        return Mesh(np.array(self.devices).reshape(sizes or (1,)), names)  # Mesh, not make_mesh: its axes would be Explicit
+        return Mesh(np.array(self.devices).reshape(sizes or (1,)), names)  # make_mesh would make Explicit axes
 
     @cached_property
     def mirrored(self) -> Sharding | None:
-        """How an array that is the same on all replicas lies; None leaves it where it is."""
+        """The sharding of an array that is the same on all replicas; None leaves it where it is."""
         if not self.devices:
             return None
         if self.on_one_device:
@@ -92,30 +95,30 @@ class Placement:
 
     @cached_property
     def stacked(self) -> Sharding | None:
-        """How an array of shape (replicas, ...) lies: row i on replica i's device."""
+        """The sharding of an array of shape (replicas, ...), with row i on the device of replica i."""
         if self.on_one_device:
             return self.mirrored
         return self.sliced(0)
 
     def planned(self, planning: Planning) -> "Placement":
-        """What a strategy with this placement gets while a plan is made: the plan's devices, and the same options."""
+        """Return the placement that replaces this one while a plan is made, with the plan's devices and the same options."""
         return Placement(planning.devices, fused=len(planning.devices) > 1, slices_slots=self.slices_slots, planning=planning)
 
     def slice_axis(self, shape: tuple[int, ...]) -> int | None:
-        """The axis along which optimizer state of that shape is cut, a slice for each replica; None: it is mirrored."""
+        """Return the axis along which optimizer state of this shape is cut into slices; None if it is mirrored."""
         if not self.slices_slots or self.on_one_device:
             return None
         return next((axis for axis, size in enumerate(shape) if size > 0 and size % self.num_replicas == 0), None)
 
     def sliced(self, axis: int) -> Sharding:
-        """How an array lies of which each replica holds a slice along `axis`."""
+        """Return the sharding of an array of which each replica holds a slice along `axis`."""
         return NamedSharding(self.mesh, _along(self.mesh.axis_names, axis))
 
     def cut(self, ways: int, axis: int) -> Sharding | None:
-        """How an array lies that is cut into `ways` parts along `axis` and repeated on the devices that are left.
+        """Return the sharding of an array that is cut into `ways` parts along `axis`, and repeated on the other devices.
 
-        `ways` divides the number of replicas. The placement is factored: a program that meets other shardings of another mesh
-        could not call back to the host, nor partition in its own way (``jax.pure_callback``, ``custom_partitioning``).
+        `ways` must divide the number of replicas, and the placement must be factored. With shardings of another mesh, a program
+        could not use ``jax.pure_callback`` or ``custom_partitioning``.
         """
         if self.on_one_device or ways == 1:
             return self.mirrored
@@ -128,19 +131,19 @@ class Placement:
         return NamedSharding(self.mesh, _along(names, axis))
 
     def own(self, array: Any, sharding: Sharding | None) -> jax.Array:
-        """A fresh copy of `array` that lies as `sharding` says and shares memory with nothing, so that it may be donated."""
+        """Return a copy of `array` with this sharding that shares memory with nothing, so that it may be donated."""
         if sharding is None:
             return jax.numpy.array(array, copy=True)
         if self.world is not None:
             if not is_local(array):
                 return jax.numpy.array(array if array.sharding == sharding else jax.device_put(array, sharding), copy=True)
             return self.put(np.array(array, copy=True), sharding)
-        # device_put may alias its source, NumPy memory as well, whatever may_alias says: copy first.
+        # device_put may alias its source, even NumPy memory, whatever may_alias says. So copy first.
         fresh = jax.numpy.array(array, copy=True) if isinstance(array, jax.Array) else np.array(array, copy=True)
         return jax.device_put(fresh, sharding)
 
     def put(self, array: Any, sharding: Sharding | None) -> jax.Array:
-        """Host memory that nobody writes to any more, on the devices. Over several workers each gives its part of it, unasked."""
+        """Put host memory that nobody writes to any more on the devices. Each worker puts its part, without an exchange."""
         if self.world is None or not is_local(array):
             return jax.device_put(array, sharding)
         assert sharding is not None, "several workers have several devices"
@@ -148,7 +151,7 @@ class Placement:
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
     def stack_local(self, rows: Sequence[np.ndarray]) -> jax.Array:
-        """The stack of all replicas' rows, of which this worker has its own, in order; all have one shape and dtype."""
+        """Return the stack of all replicas' rows. `rows` are those of this worker, in order, and all have one shape and dtype."""
         home, shape, first = self.stacked, (self.num_replicas, *rows[0].shape), self.local_ids[0]
         assert home is not None, "several workers have several devices"
 
@@ -158,11 +161,11 @@ class Placement:
         return jax.make_array_from_callback(shape, home, row)
 
     def home(self, *, stacked: bool = False, slice_axis: int | None = None) -> Sharding | None:
-        """How an array lies that is stacked, or sliced along an axis, or else mirrored."""
+        """Return the sharding of an array that is stacked, or sliced along an axis, or else mirrored."""
         return self.stacked if stacked else self.mirrored if slice_axis is None else self.sliced(slice_axis)
 
     def constrain(self, array: jax.Array, *, stacked: bool = False, slice_axis: int | None = None) -> jax.Array:
-        """`array` inside a traced program, made to lie as mirrored, stacked or sliced."""
+        """Make an array in a traced program lie stacked, or sliced along an axis, or else mirrored."""
         if self.on_one_device:
             return array
         return jax.lax.with_sharding_constraint(array, self.home(stacked=stacked, slice_axis=slice_axis))
@@ -173,7 +176,7 @@ def _along(names: Sequence[str], axis: int) -> PartitionSpec:
 
 
 def prime_factors(number: int) -> tuple[int, ...]:
-    """The prime factors of a number from 1 on, the smallest first.
+    """Return the prime factors of a positive number, in ascending order.
 
     >>> prime_factors(12)
     (2, 2, 3)
@@ -188,12 +191,12 @@ def prime_factors(number: int) -> tuple[int, ...]:
 
 
 def is_local(array: Any) -> bool:
-    """Whether this process has all of an array, so that the other workers may have another."""
+    """Whether this process has all of an array. Other workers may then have other values."""
     return not isinstance(array, jax.Array) or array.is_fully_addressable
 
 
 def on_all(program: Callable[..., Any], arrays: Any, *static: Any) -> Any:
-    """``program(arrays, *static)``; on arrays that span workers all of them compute it together, and all get the result."""
+    """Return ``program(arrays, *static)``. If the arrays span workers, all workers must call this, and all get the result."""
     wide = next((x for x in jax.tree.leaves(arrays) if not is_local(x)), None)
     if wide is None:
         return program(arrays, *static)
@@ -206,7 +209,7 @@ def _everywhere(program: Callable[..., Any], mesh: Mesh, static: tuple[Any, ...]
 
 
 def host_copy(array: Any) -> np.ndarray:
-    """The whole of an array as NumPy has it. Of one that spans workers all of them ask at once."""
+    """Return the whole array as a NumPy array. If it spans workers, all of them must call this together."""
     return np.asarray(on_all(_itself, array))
 
 

@@ -1,4 +1,4 @@
-"""What a plan asks of a program: strategies with as many replicas as are planned for, and its first training step."""
+"""What a plan needs from a program: strategies with the planned number of replicas, and its first training step."""
 
 import dataclasses
 import math
@@ -8,19 +8,24 @@ from typing import Any
 
 import numpy as np
 
-# Pages that nobody can write to need no memory, however many they are.
+# Pages that nobody can write to take no memory, however many there are.
 _UNWRITTEN: dict[str, int] = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, "prot": mmap.PROT_READ} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
-BIG = 1 << 20  # bytes from which on only the shapes of what a planned program makes are worth having
+BIG = 1 << 20  # bytes from which a planned program's arrays are made as shapes only
 
 
 @dataclasses.dataclass(frozen=True)
 class Held:
     """An array of a training step.
 
-    kind: "weights", "optimizer state", "other state" or "batch". layout: "mirrored", "stacked" (a row for each replica) or "sliced"
-    (cut along an axis).
+    Args:
+        name: The name of the array.
+        kind: "weights", "optimizer state", "other state" or "batch".
+        shape: The shape of the whole array.
+        dtype: The dtype of the array.
+        layout: "mirrored", "stacked" (one row per replica), "sliced" (cut along an axis), or "cut" (a batch that is cut along its
+            rows).
     """
 
     name: str
@@ -31,17 +36,17 @@ class Held:
 
     @property
     def num_bytes(self) -> int:
-        """Of the whole array."""
+        """The bytes of the whole array."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class StepFound(BaseException):
-    """Ends a program at its first training step. Not an Exception: programs catch those.
+    """Ends a program at its first training step. It is no Exception, because programs catch those.
 
     Args:
-        lower: gives the step, lowered by JAX, for the devices of a placement.
-        held: what it reads, and how that lies on the devices of a placement.
-        slices_slots: whether its strategy cuts the optimizer's state into slices.
+        lower: A function that returns the step, lowered by JAX, for the devices of a placement.
+        held: A function that returns what the step reads, and how that lies on the devices of a placement.
+        slices_slots: Whether the strategy cuts optimizer state into slices.
     """
 
     def __init__(self, lower: Callable[[Any], Any], held: Callable[[Any], Sequence[Held]], *, slices_slots: bool):
@@ -52,10 +57,12 @@ class StepFound(BaseException):
 
 
 class Planning:
-    """A plan in the making, a field of the placement of every strategy that its program uses.
+    """A plan that is being made. The placement of every strategy that the program uses refers to it.
 
-    devices: what the program's strategies get, whatever devices it asks for. strategies: that the program made. inputs: for each
-    dataset that it trains on, ``explain(num_workers, replicas_per_worker)``.
+    Attributes:
+        devices: The devices that the program's strategies get, whatever devices it asks for.
+        strategies: The strategies that the program has made.
+        inputs: For each dataset that it trains on, ``explain(num_workers, replicas_per_worker)``.
     """
 
     def __init__(self, devices: tuple[Any, ...]):
@@ -65,9 +72,9 @@ class Planning:
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Zeros, not to be written to, that take no memory, so that a planned program may be larger than this machine.
+    """Return read-only zeros that take no memory, so that a planned program may need more memory than this machine has.
 
-    JAX makes CPU arrays of them without a copy: their memory begins where a page begins.
+    JAX makes CPU arrays of them without a copy, because they begin at the start of a page.
     """
     kind = np.dtype(dtype)
     num_bytes = math.prod(shape) * kind.itemsize

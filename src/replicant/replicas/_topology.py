@@ -1,4 +1,4 @@
-"""Facts about who takes part: workers, and the replicas each one holds. Every size in the package derives from them."""
+"""The number of workers, and of the replicas of each. Every size in the package derives from these numbers."""
 
 import dataclasses
 
@@ -9,15 +9,15 @@ from ..errors import ArgumentError
 class Topology:
     """How many workers there are, which one this process is, and how many replicas each one holds.
 
-    Replica ids are worker-major: worker ``w`` holds replicas ``w * replicas_per_worker`` up to the next worker's first.
+    Replicas are numbered worker by worker: the first replica of worker ``w`` is number ``w * replicas_per_worker``.
 
     Args:
-        num_workers: processes that take part.
-        worker_index: this process, from 0.
-        replicas_per_worker: replicas on each worker, the same on all.
+        num_workers: The number of processes that take part.
+        worker_index: The index of this process, from 0.
+        replicas_per_worker: The number of replicas on each worker.
 
     Raises:
-        ArgumentError: a count below 1, or an index outside ``range(num_workers)``.
+        ArgumentError: If a number is below 1, or if the index is not in ``range(num_workers)``.
 
     >>> topology = Topology(num_workers=2, worker_index=1, replicas_per_worker=4)
     >>> topology.num_replicas, topology.local_replica_ids
@@ -40,11 +40,11 @@ class Topology:
 
     @property
     def num_replicas(self) -> int:
-        """Replicas on all workers together."""
+        """The number of replicas on all workers together."""
         return self.num_workers * self.replicas_per_worker
 
     @property
     def local_replica_ids(self) -> tuple[int, ...]:
-        """Global ids of this worker's replicas, in order."""
+        """The global numbers of this worker's replicas, in order."""
         first = self.worker_index * self.replicas_per_worker
         return tuple(range(first, first + self.replicas_per_worker))

@@ -1,10 +1,11 @@
 """Values that exist once per replica.
 
-``PerReplica`` differs by replica, ``Mirrored`` is the same on all. Both are pytrees, so they pass through ``jax.jit``; they have
-no arithmetic on purpose: compute on them inside ``strategy.run``, or bring them together with ``strategy.reduce``.
+A ``PerReplica`` value differs by replica, and a ``Mirrored`` value is the same on all replicas. Both are pytrees, so they pass
+through ``jax.jit``. They have no arithmetic on purpose: compute with them inside ``strategy.run``, or combine them with
+``strategy.reduce``.
 
-A PerReplica value is *even* when all replicas hold the same shape: one array of shape (replicas, ...), sharded over its first
-axis. Otherwise it is *ragged*: a tuple of one value per replica.
+A PerReplica value is *even* if it is one array of shape (replicas, ...), sharded over its first axis. Otherwise it is *ragged*: a
+tuple of one value per replica.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 
 
 class DistributedValues:
-    """Base of PerReplica and Mirrored."""
+    """The base class of PerReplica and Mirrored."""
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -28,12 +29,12 @@ class DistributedValues:
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas the value has."""
+        """The number of replicas that have the value."""
         return len(self.values)
 
     @property
     def _first_id(self) -> int:
-        """The replica that the first of ``values`` belongs to."""
+        """The number of the replica to which the first of ``values`` belongs."""
         return 0
 
     def __repr__(self) -> str:
@@ -48,10 +49,13 @@ class DistributedValues:
 class PerReplica(DistributedValues):
     """A value that differs by replica.
 
-    Args:
-        values: one value per replica: arrays of any shape and dtype, or any Python objects.
+    Semantics: tf.distribute.DistributedValues, as ``strategy.run`` returns it.
 
-    Semantics: tf.distribute.DistributedValues as returned by ``strategy.run``.
+    Args:
+        values: One value per replica: arrays of any shape and dtype, or any Python objects.
+
+    Raises:
+        ArgumentError: If `values` is empty.
 
     >>> PerReplica([1, 2])
     PerReplica:{
@@ -64,27 +68,27 @@ class PerReplica(DistributedValues):
 
     def __init__(self, values: Sequence[Any]):
         if len(values) == 0:
-            raise ArgumentError("PerReplica needs at least one value, got an empty sequence.")
+            raise ArgumentError("PerReplica needs at least one value; got an empty sequence. Pass one value per replica.")
         self._values: tuple[Any, ...] | None = tuple(values)
         self._stacked: Any = None
 
     @classmethod
     def from_stacked(cls, stacked: Any) -> "PerReplica":
-        """The even PerReplica whose replica i holds ``stacked[i]``."""
+        """Make the even PerReplica value in which replica i has ``stacked[i]``."""
         new = object.__new__(cls)
         new._values, new._stacked = None, stacked
         return new
 
     @property
     def stacked(self) -> Any:
-        """The array of shape (replicas, ...) of an even value, None for a ragged one."""
+        """The array of shape (replicas, ...) of an even value; None for a ragged one."""
         return self._stacked
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """One value per replica, in replica order. Values of an even PerReplica lie on their replica's device.
+        """One value per replica, in replica order. The values of an even PerReplica lie on the devices of their replicas.
 
-        Over several workers: those of this worker's replicas, where the values are even or lie on the host.
+        With several workers, an even value and one that lies on the host have only the values of this worker's replicas.
         """
         if self._values is not None:
             return self._values
@@ -95,20 +99,20 @@ class PerReplica(DistributedValues):
         stacked = self._stacked
         if not isinstance(stacked, jax.Array) or isinstance(stacked, Tracer) or stacked.is_fully_addressable:
             return 0
-        return min(shard.index[0].start or 0 for shard in stacked.addressable_shards)  # over several workers: this one's first
+        return min(shard.index[0].start or 0 for shard in stacked.addressable_shards)  # this worker's first replica
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas the value has."""
+        """The number of replicas that have the value."""
         return len(self._values) if self._values is not None else self._stacked.shape[0]
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], bool]:
-        """Children and whether the value is even (for JAX)."""
+        """Return the children, and whether the value is even (for JAX)."""
         return ((self._stacked,), True) if self._values is None else (self._values, False)
 
     @classmethod
     def tree_unflatten(cls, even: bool, children: Sequence[Any]) -> "PerReplica":
-        """Inverse of tree_flatten (for JAX)."""
+        """Make the value again from what ``tree_flatten`` returned (for JAX)."""
         new = object.__new__(cls)
         new._values, new._stacked = (None, children[0]) if even else (tuple(children), None)
         return new
@@ -118,11 +122,11 @@ class PerReplica(DistributedValues):
 class Mirrored(DistributedValues):
     """A value that is the same on all replicas.
 
-    Args:
-        value: the common value: an array, usually replicated over the replicas' devices.
-        num_replicas: how many replicas share it.
-
     ``np.asarray(mirrored)`` and ``mirrored.value`` give the common value.
+
+    Args:
+        value: The common value: an array, usually replicated over the replicas' devices.
+        num_replicas: The number of replicas that share it.
 
     >>> Mirrored(3.0, num_replicas=2)
     Mirrored:{
@@ -151,22 +155,22 @@ class Mirrored(DistributedValues):
         return np.array(self._value, dtype=dtype, copy=copy)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], int]:
-        """Child and number of replicas (for JAX)."""
+        """Return the child, and the number of replicas (for JAX)."""
         return (self._value,), self._num_replicas
 
     @classmethod
     def tree_unflatten(cls, num_replicas: int, children: Sequence[Any]) -> "Mirrored":
-        """Inverse of tree_flatten (for JAX)."""
+        """Make the value again from what ``tree_flatten`` returned (for JAX)."""
         return cls(children[0], num_replicas)
 
 
 class HostArray:
-    """Stands, in a trace, for an array that stays on the host (strings, dates): to be handed on, not to be computed with.
+    """Stands in a trace for an array that stays on the host (strings, dates). It can be passed on, but not computed with.
 
     Args:
-        position: which of the host's arrays among the arguments.
-        shape: of the array.
-        dtype: of the array.
+        position: The index of the array among the arguments that stay on the host.
+        shape: The shape of the array.
+        dtype: The dtype of the array.
     """
 
     __slots__ = ("dtype", "position", "shape")
@@ -176,7 +180,7 @@ class HostArray:
 
     @property
     def key(self) -> tuple[int, tuple[int, ...], np.dtype]:
-        """What two of them have in common where one can stand for the other."""
+        """What must be equal for one of them to stand for another."""
         return self.position, self.shape, self.dtype
 
     def __repr__(self) -> str:
@@ -187,8 +191,8 @@ class HostArray:
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise ArgumentTypeError(
-            f"{self!r} passes through `run` and `function` untouched, but nothing can be computed with it there. Turn it into "
-            "numbers before: `dataset.map(lookup_layer)`; or use it outside, on what `run` returns."
+            f"{self!r} passes through `run` and `function` unchanged, but nothing can be computed with it there. Convert it to "
+            "numbers first, as with `dataset.map(lookup_layer)`, or use it outside, on what `run` returns."
         )
 
     __array__ = __getitem__ = __iter__ = __bool__ = __eq__ = __ne__ = __lt__ = __gt__ = __add__ = _refuse
@@ -196,7 +200,7 @@ class HostArray:
 
 
 def unstack(stacked: Any) -> tuple[Any, ...]:
-    """The rows of `stacked`; those of a sharded array stay on their devices. Over several workers: the rows of this one."""
+    """Return the rows of `stacked`, which stay on their devices. With several workers, return the rows of this one."""
     if isinstance(stacked, jax.Array) and not isinstance(stacked, Tracer):
         rows: dict[int, Any] = {}
         for shard in stacked.addressable_shards:
@@ -209,19 +213,19 @@ def unstack(stacked: Any) -> tuple[Any, ...]:
 
 
 def is_same_object(a: Any, b: Any) -> bool:
-    """Whether two replicas have the same Python object, or equal ones of one type."""
+    """Whether the Python objects of two replicas are the same object, or equal objects of one type."""
     if a is b:
         return True
     return type(a) is type(b) and not is_array(a) and not isinstance(a, HostArray | jax.Array) and bool(a == b)
 
 
 def is_distributed(value: Any) -> bool:
-    """Whether `value` is a PerReplica or Mirrored (for tree functions' ``is_leaf``)."""
+    """Whether `value` is PerReplica or Mirrored (as ``is_leaf`` of tree functions)."""
     return isinstance(value, DistributedValues)
 
 
 def is_array(value: Any) -> bool:
-    """Whether JAX can compute on `value`: a numeric array, tracer or NumPy scalar; not a Python number, not strings."""
+    """Whether JAX can compute with `value`: a numeric array, tracer or NumPy scalar, but no Python number and no strings."""
     return isinstance(value, jax.Array) or (isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUMm")
 
 
@@ -231,5 +235,5 @@ def is_host_array(value: Any) -> bool:
 
 
 def map_replicas(fn: Callable[..., Any], value: Any) -> Any:
-    """`value` with `fn` applied to every leaf, where PerReplica and Mirrored values count as leaves."""
+    """Apply `fn` to every leaf of `value`, with PerReplica and Mirrored values as leaves."""
     return jax.tree.map(fn, value, is_leaf=is_distributed)

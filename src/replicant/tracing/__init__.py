@@ -1,4 +1,4 @@
-"""Pure functions over jaxprs: marks, the paths of gradients, what varies between replicas, the interpreter, fused replicas.
+"""Pure functions of jaxprs: marks, paths of gradients, what varies between replicas, the interpreter, and fused replicas.
 
-Nothing here starts a program or holds state.
+Nothing in this room starts a program or keeps state.
 """

@@ -1,8 +1,9 @@
-"""What a traced program does, as text that is the same in every process that traced the same program.
+"""Describes a traced program as text that is the same in every process that has traced the same program.
 
-Each equation becomes a line: the operation, what it is applied to, its parameters. Values are numbered in the order in which they
-are made; constants are named by their bytes. What differs between processes that do the same is left out: names, functions,
-addresses, devices, what is printed. A program inside another one (the body of a loop, a branch) counts as a digest of its lines.
+Each equation becomes a line with the operation, its operands and its parameters. Values are numbered in the order in which they are
+made, and constants are named by their bytes. Whatever differs between processes that compute the same is left out: names,
+functions, addresses, devices, and what is printed. A program inside another one (the body of a loop, a branch) is represented by a
+digest of its lines.
 """
 
 import contextlib
@@ -24,11 +25,11 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ._primitive_names import PRINTING
 
-_DIGITS = 12  # of a digest
+_DIGITS = 12  # hexadecimal digits of a digest
 _BLOCK = 256  # lines that are compared at once
-_MAX_SHOWN = 240  # characters of a line, in messages
-_VALUES_SHOWN = 3  # of a constant
-# Parameters that compute nothing. Some differ between hosts where source files lie elsewhere or other things were made before.
+_MAX_SHOWN = 240  # characters of a line that messages show
+_VALUES_SHOWN = 3  # values of a constant that messages show
+# Parameters without influence on what is computed. Some differ between hosts, such as the paths of source files.
 _SILENT = frozenset(
     {"name", "name_and_src_info", "src_info", "debug_info", "ctx_mesh", "context_mesh", "metadata"}
     | {"compiler_options_kvs", "donated_invars", "in_layouts", "inline", "keep_unused", "out_layouts"}
@@ -37,9 +38,12 @@ _SILENT = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A constant, an equation, or the inputs or results of a program.
+    """A line of a fingerprint: a constant, an equation, or the inputs or results of a program.
 
-    text: what it does. inner: the programs inside of it. eqn: the equation, if it is one.
+    Args:
+        text: What the line does.
+        inner: The programs inside the equation.
+        eqn: The equation, if the line is one.
     """
 
     text: str
@@ -48,17 +52,17 @@ class Line:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A number for it, with all that is inside."""
+        """The digest of the line, with everything inside it."""
         return _digest_of([self.text, *[each.digest for each in self.inner]])
 
     def __str__(self) -> str:
-        """For messages."""
+        """Format the line for messages."""
         return f"{self.text[:_MAX_SHOWN]}{'...' if len(self.text) > _MAX_SHOWN else ''}{_place(self.eqn)}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
-    """A program as lines. num_operations: with those of the programs inside it."""
+    """A program as lines. `num_operations` includes those of the programs inside it."""
 
     lines: tuple[Line, ...]
     digest: str
@@ -70,7 +74,7 @@ def _digest_of(texts: Sequence[str]) -> str:
 
 
 def fingerprint(closed: jex.ClosedJaxpr) -> Fingerprint:
-    """The fingerprint of a traced program.
+    """Compute the fingerprint of a traced program.
 
     >>> import jax, jax.numpy as jnp
     >>> def traced(rate):
@@ -82,11 +86,14 @@ def fingerprint(closed: jex.ClosedJaxpr) -> Fingerprint:
 
 
 def first_difference(mine: Fingerprint, exchange: Callable[[str], list[str]]) -> list[str]:
-    """Each worker's line at the first place where their programs differ; nothing if they do not. All workers call it.
+    """Find the first place where the workers' programs differ. All workers must call this together.
 
     Args:
-        mine: this worker's program.
-        exchange: gives a text to all workers, and returns those of all.
+        mine: This worker's program.
+        exchange: A function that sends a text to all workers, and returns the texts of all.
+
+    Returns:
+        Each worker's line at that place; an empty list if the programs are the same.
     """
     if len(set(exchange(mine.digest))) == 1:
         return []
@@ -111,14 +118,15 @@ def _first_unlike(exchange: Callable[[str], list[str]], mine: list[str]) -> int:
 
 
 class Reader:
-    """Reads a program. What it holds several times (a jitted function that is called often) is read once."""
+    """Reads programs into fingerprints. A part that occurs several times, such as a jitted function, is read once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Fingerprint]] = {}  # by id; the program is kept, so that its id stays its own
-        self._arrays: dict[int, tuple[Any, str]] = {}  # as well
+        # By id. The programs and arrays are kept, so that no other object gets the same id.
+        self._known: dict[int, tuple[Any, Fingerprint]] = {}
+        self._arrays: dict[int, tuple[Any, str]] = {}
 
     def program(self, program: jex.ClosedJaxpr | jex.Jaxpr) -> Fingerprint:
-        """Its fingerprint."""
+        """Return the fingerprint of a program."""
         known = self._known.get(id(program))
         if known is None:
             known = self._known[id(program)] = (program, self._read(program))
@@ -147,14 +155,14 @@ class Reader:
         return Line(f"{made} = {name}({given}){params}", tuple(inner), eqn)
 
     def operation(self, eqn: jex.JaxprEqn) -> str:
-        """What an equation does, without what it is applied to; a digest stands for each program inside of it."""
+        """Describe what an equation does, without its operands. A digest stands for each program inside it."""
         params, inner = self._params(eqn)
         return " ".join([f"{eqn.primitive.name}{params}", *[each.digest for each in inner]])
 
     def _params(self, eqn: jex.JaxprEqn) -> tuple[str, list[Fingerprint]]:
-        """An equation's parameters, and the programs in them."""
+        """Return an equation's parameters as text, and the programs in them."""
         inner: list[Fingerprint] = []
-        silent = eqn.primitive.name in PRINTING  # each worker may print what it likes
+        silent = eqn.primitive.name in PRINTING  # workers may print different things
         keys = [] if silent else sorted(key for key in eqn.params.keys() - _SILENT if eqn.params[key] is not None)
         return "".join(f" {key}={self._value(eqn.params[key], inner)}" for key in keys), inner
 
@@ -162,7 +170,7 @@ class Reader:
         return f"{self.array(v.val)}" if isinstance(v, jex.Literal) else numbers[v]
 
     def _value(self, value: Any, inner: list[Fingerprint]) -> str:
-        """A parameter; the programs in it are added to `inner`."""
+        """Return a parameter as text, and add the programs in it to `inner`."""
         if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr):
             inner.append(self.program(value))
             return "<program>"
@@ -174,12 +182,12 @@ class Reader:
             return _sharding(value)
         if isinstance(value, tuple | list):
             return f"({', '.join([self._value(item, inner) for item in value])})"
-        if isinstance(value, set | frozenset):  # strings have another order in each process
+        if isinstance(value, set | frozenset):  # the order of strings differs between processes
             return f"{{{', '.join(sorted(self._value(item, inner) for item in value))}}}"
         if isinstance(value, dict):
             named = sorted(((str(key), item) for key, item in value.items()), key=lambda pair: pair[0])
             return f"{{{', '.join([f'{key}: {self._value(item, inner)}' for key, item in named])}}}"
-        if callable(value):  # what a function computes has been traced, but for callbacks to the host
+        if callable(value):  # what a function computes has been traced, except for callbacks to the host
             return value.__name__ if isinstance(value, type) else "<function>"
         if dataclasses.is_dataclass(value) and type(value).__module__.startswith("jax."):
             fields = [field.name for field in dataclasses.fields(value) if field.name not in _SILENT]
@@ -187,7 +195,7 @@ class Reader:
         return f"<{type(value).__name__}>"
 
     def array(self, value: Any) -> str:
-        """A constant: its kind, and its value or a digest of its bytes."""
+        """Describe a constant by its shape and dtype, and its value or a digest of its bytes."""
         known = self._arrays.get(id(value))
         if known is None:
             known = self._arrays[id(value)] = (value, _described(value))
@@ -195,7 +203,7 @@ class Reader:
 
 
 def _sharding(value: Mesh | AbstractMesh | PartitionSpec | NamedSharding) -> str:
-    """Without devices."""
+    """Describe a sharding without its devices."""
     if isinstance(value, NamedSharding):
         return f"{_sharding(value.mesh)} {value.spec}"
     return str(value) if isinstance(value, PartitionSpec) else f"mesh {dict(value.shape)}"
@@ -206,14 +214,14 @@ def _described(value: Any) -> str:
     if array is None:
         return f"{value.dtype}{list(value.shape)} of which each worker has a part"
     if array.ndim == 0:
-        return f"{array[()]!s} ({array.dtype})"  # as short as can be, and exact
+        return f"{array[()]!s} ({array.dtype})"  # short, and exact
     first = ", ".join(map(str, array.reshape(-1)[:_VALUES_SHOWN]))
     data: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return f"{array.dtype}{list(array.shape)} [{first}, ...] {hashlib.sha256(data).hexdigest()[:_DIGITS]}"
 
 
 def _on_host(value: Any) -> np.ndarray | None:
-    """The numbers of a constant; None if no worker has all of them."""
+    """Return the numbers of a constant; None if no worker has all of them."""
     if not isinstance(value, jax.Array):
         return np.asarray(value)
     if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -222,7 +230,7 @@ def _on_host(value: Any) -> np.ndarray | None:
 
 
 def _place(eqn: Any) -> str:
-    """Where in the user's program an equation comes from, if JAX knows that."""
+    """Say which line of the user's program an equation comes from, if JAX knows it."""
     libraries = _libraries()
     for frame in getattr(getattr(getattr(eqn, "source_info", None), "traceback", None), "frames", ()):
         if not frame.file_name.startswith(libraries):
@@ -231,7 +239,7 @@ def _place(eqn: Any) -> str:
 
 
 def _libraries() -> tuple[str, ...]:
-    """How the names of source files begin that are not the user's."""
+    """Return the beginnings of the paths of source files that are not the user's."""
     packages = [sys.modules.get(name) for name in ("jax", "jaxlib", "keras", "replicant")]
     files = [package.__file__ for package in packages if package is not None and package.__file__ is not None]
     folders = [os.path.join(os.path.dirname(file), "") for file in files]  # noqa: PTH118, PTH120 - as Python spells them in frames

@@ -1,10 +1,11 @@
-"""Equal replicas on one device, as one vectorised program: values that differ by replica carry a leading axis of replicas.
+"""Fuses equal replicas into one vectorized program for one device. Values that differ by replica have a leading axis of replicas.
 
-Virtual CPU devices share the same cores, so computing them apart gains nothing and costs exchanges between threads, which can even
-deadlock. Here a traced replica function is evaluated equation by equation under ``jax.vmap``, whose named axis answers the
-collectives: nothing waits for anything. One thing is done by hand. A sum over replicas of a product (the gradient of a weight) is
-computed as one product over all replicas' rows, never as one product per replica and their sum; so a step is as fast as on one
-device, and adds up in the same order.
+Virtual CPU devices share the same cores. Computing replicas apart gains nothing there, and costs exchanges between threads, which
+can even deadlock. Instead, a traced replica function is evaluated equation by equation under ``jax.vmap``, whose named axis answers
+the collectives, and nothing waits for anything.
+
+One case is treated specially. A sum over replicas of a product (the gradient of a weight) is computed as one product over the rows
+of all replicas, and not as the sum of one product per replica. So a step is as fast as on one device, and adds in the same order.
 """
 
 import dataclasses
@@ -29,38 +30,38 @@ class Same:
     value: Any
 
     def stack(self, num_replicas: int) -> Any:
-        """One row per replica."""
+        """Return one row per replica."""
         return jnp.broadcast_to(jnp.asarray(self.value), (num_replicas, *jnp.shape(self.value)))
 
 
 class Stack:
-    """A value of each replica."""
+    """One value for each replica."""
 
     def __init__(self, rows: Any):
         self._rows = rows
 
     @property
     def rows(self) -> Any:
-        """All of them: shape (replicas, ...)."""
+        """The values as one array of shape (replicas, ...)."""
         return self._rows
 
     @property
     def value(self) -> Any:
-        """That of any replica, where they are known to agree."""
+        """The value of one replica, for values that are known to be equal."""
         return self.rows[0]
 
     def stack(self, num_replicas: int) -> Any:
-        """One row per replica."""
+        """Return one row per replica."""
         assert self.rows.shape[0] == num_replicas
         return self.rows
 
     def total(self) -> Any:
-        """The sum over replicas."""
+        """Return the sum over the replicas."""
         return jnp.sum(self.rows, 0, dtype=self.rows.dtype)
 
 
 class Summand(Stack):
-    """Values that are not computed where only their sum is asked for."""
+    """One value for each replica, not computed if only their sum is needed."""
 
     def __init__(self, rows: Callable[[], Any], total: Callable[[], Any]):
         super().__init__(None)
@@ -68,13 +69,13 @@ class Summand(Stack):
 
     @property
     def rows(self) -> Any:
-        """All of them: shape (replicas, ...)."""
+        """The values as one array of shape (replicas, ...)."""
         if self._rows is None:
             self._rows = self._make_rows()
         return self._rows
 
     def total(self) -> Any:
-        """The sum over replicas, computed at once."""
+        """Return the sum over the replicas, computed directly."""
         return self._make_total()
 
 
@@ -82,7 +83,7 @@ Value = Same | Stack
 
 
 def fuse(closed: jex.ClosedJaxpr, args: Sequence[Any], stacked: Sequence[bool], num_replicas: int) -> list[Value]:
-    """Evaluate a replica's jaxpr, free of marks, for all replicas; `args` that are `stacked` have a row for each."""
+    """Evaluate a replica's jaxpr, which has no marks, for all replicas. `stacked` says which `args` have a row per replica."""
     values = [Stack(x) if s else Same(x) for x, s in zip(args, stacked, strict=True)]
     return _Fused(num_replicas).evaluate(closed.jaxpr, closed.consts, values)
 
@@ -120,7 +121,7 @@ class _Fused:
         return [Stack(x) if v else Same(x) for x, v in zip(self._each(eqn, values, varies), varies, strict=True)]
 
     def _each(self, eqn: jex.JaxprEqn, values: list[Value], varies: list[bool]) -> list[Any]:
-        """The equation for every replica; a row for each where the result varies."""
+        """Evaluate the equation for every replica. Results that vary get one row per replica."""
         merged = _rows_together(eqn, values)
         if merged is not None:
             return merged
@@ -132,11 +133,7 @@ class _Fused:
         )
         try:
             return each(*arrays)
-        except (
-            NotImplementedError,
-            TypeError,
-            ValueError,
-        ):  # JAX has no rule for many at once: a callback, somebody's own primitive
+        except (NotImplementedError, TypeError, ValueError):  # without a rule in JAX: a callback, or a user's primitive
             if _names_axis(eqn):
                 raise
             return self._one_by_one(eqn, values)
@@ -157,7 +154,7 @@ def _is_sum_over_all(eqn: jex.JaxprEqn) -> bool:
 
 
 def _names_axis(eqn: jex.JaxprEqn) -> bool:
-    """Whether the equation, or one inside it, is about the axis of replicas."""
+    """Whether the equation, or one inside it, names the axis of replicas."""
     named = [x for param in eqn.params.values() for x in (param if isinstance(param, tuple | list) else (param,))]
     return any(isinstance(x, str) and x == AXIS for x in named) or any(
         _names_axis(inner) for body in inner_jaxprs(eqn) for inner in body.eqns
@@ -165,20 +162,20 @@ def _names_axis(eqn: jex.JaxprEqn) -> bool:
 
 
 def _body(eqn: jex.JaxprEqn, num_values: int) -> jex.ClosedJaxpr | None:
-    """What the equation calls, where a call means no more than its body."""
+    """Return the body that the equation calls, if the call means no more than its body."""
     if eqn.primitive.name not in INLINED:
         return None
     bodies = [x for x in eqn.params.values() if isinstance(x, jex.ClosedJaxpr)]
     return bodies[0] if len(bodies) == 1 and len(bodies[0].jaxpr.invars) == num_values else None
 
 
-# Sums over replicas that are computed as one.
+# Sums over replicas that are computed as one operation.
 
 Total = Callable[[], Any]
 
 
 def _dot_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
-    """A sum of products is a product that contracts the replicas too."""
+    """Compute a sum of products as one product that also contracts the axis of replicas."""
     left, right = values
     if isinstance(left, Same) or isinstance(right, Same):
         return None
@@ -188,7 +185,7 @@ def _dot_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
 
 
 def _conv_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
-    """A convolution adds up over its input features: all replicas' features are features of one."""
+    """Join the replicas along the input features, over which a convolution sums."""
     left, right = values
     if isinstance(left, Same) or isinstance(right, Same) or eqn.params["feature_group_count"] != 1:
         return None
@@ -201,7 +198,7 @@ def _conv_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
 
 
 def _scatter_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
-    """Adding up what each replica adds to the same array (the gradient of an embedding): all of it is added to one."""
+    """Add the updates of all replicas to one array, as for the gradient of an embedding."""
     operand, indices, updates = values
     if not isinstance(operand, Same) or isinstance(indices, Same) or isinstance(updates, Same):
         return None
@@ -225,7 +222,7 @@ def _scatter_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
 
 
 def _linear_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
-    """The sum of what is done to each is what is done to the sum."""
+    """Apply a linear operation to the sum instead of each value."""
     (value,) = values
     return (lambda: _bind(eqn, [value.total()])[0]) if isinstance(value, Summand) else None
 
@@ -262,7 +259,7 @@ _TOTALS: dict[str, Callable[[jex.JaxprEqn, list[Value]], Total | None]] = {
 }
 
 
-# Equations about windows leave rows alone: all replicas' rows are rows of one.
+# Operations on windows treat rows separately, so that the rows of all replicas can be joined.
 
 
 def _rows_together(eqn: jex.JaxprEqn, values: list[Value]) -> list[Any] | None:
@@ -286,7 +283,7 @@ def _rows_together(eqn: jex.JaxprEqn, values: list[Value]) -> list[Any] | None:
 
 
 def _join(rows: Any, axis: int) -> Any:
-    """The replicas' values joined along one of their axes, in replica order."""
+    """Join the replicas' values along one of their axes, in replica order."""
     moved = jnp.moveaxis(rows, 0, axis)
     return moved.reshape(*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :])
 

@@ -1,8 +1,8 @@
-"""Where the gradients of a traced function live: the equations between a tape's sources and its target.
+"""Finds the paths of gradients: the equations between a tape's sources and its target.
 
-``tape.gradient`` leaves one mark in the jaxpr. Its *path* is every recorded equation through which a source reaches a
-target. Where paths do not overlap, each is evaluated once and as a whole, under ``jax.vjp``; its inner values serve the rest of the
-function too. An overlapping path is evaluated again for its gradient alone (XLA merges the copies).
+``tape.gradient`` leaves one mark in the jaxpr. Its *path* consists of the recorded equations through which a source reaches a
+target. If paths do not overlap, each is evaluated once, as a whole, under ``jax.vjp``, and the rest of the function uses its inner
+values. A path that overlaps with another one is evaluated again for its gradient alone, and XLA merges the copies.
 """
 
 import dataclasses
@@ -18,28 +18,28 @@ from ._marks import gradient_p, own_p, region_p
 
 @dataclasses.dataclass(frozen=True)
 class GradientPath:
-    """One gradient mark and the equations that its answer depends on."""
+    """One gradient mark, and the equations that its answer depends on."""
 
     mark: jex.JaxprEqn
     eqns: tuple[jex.JaxprEqn, ...]
     targets: tuple[jex.Var | jex.Literal, ...]
     cotangents: tuple[jex.Var | jex.Literal, ...]
     sources: tuple[jex.Var, ...]
-    connected: tuple[bool, ...]  # per source: is there a path to a target
+    connected: tuple[bool, ...]  # for each source, whether there is a path to a target
 
     @property
     def call(self) -> int:
-        """The number of the ``gradient`` call in its trace."""
+        """The index of the ``gradient`` call in its trace."""
         return self.mark.params["call"]
 
 
 def find_paths(jaxpr: jex.Jaxpr) -> dict[int, GradientPath]:
-    """The path of every gradient mark among the equations of `jaxpr`, by position of the mark."""
+    """Find the path of every gradient mark among the equations of `jaxpr`, by the position of the mark."""
     return {i: _path(jaxpr, i) for i, eqn in enumerate(jaxpr.eqns) if eqn.primitive is gradient_p}
 
 
 def _recorded(jaxpr: jex.Jaxpr, tape: int, end: int) -> list[int]:
-    """Positions before `end` at which `tape` was recording. A tape opened outside of this jaxpr records from its start."""
+    """Return the positions before `end` at which `tape` was recording. A tape opened outside this jaxpr records from the start."""
     marks = [(i, e.params["opens"]) for i, e in enumerate(jaxpr.eqns[:end]) if e.primitive is region_p and e.params["tape"] == tape]
     recording = not marks or not marks[0][1]
     positions, changes = [], dict(marks)
@@ -74,12 +74,16 @@ def _path(jaxpr: jex.Jaxpr, position: int) -> GradientPath:
 
 
 def _named(sources: Sequence[jex.Var | jex.Literal]) -> list[jex.Var]:
-    """The sources, or an error: JAX writes scalar constants into the equations that use them, and none can be told from others."""
+    """Return the sources.
+
+    Raises:
+        GradientError: For a scalar constant. JAX writes it into the equations that use it, where it cannot be told from others.
+    """
     for source in sources:
         if isinstance(source, jex.Literal):
             raise GradientError(
                 f"A source of tape.gradient is the scalar constant {np.asarray(source.val)}, which was made inside the function "
-                "and which the tape does not watch. Call `tape.watch(x)` before anything is computed from it, or make it an "
+                "and which the tape does not watch. Call `tape.watch(x)` before you compute anything from it, or make it an "
                 "argument of the function or a Variable."
             )
     return [source for source in sources if isinstance(source, jex.Var)]
@@ -89,18 +93,18 @@ Entry = jex.JaxprEqn | GradientPath
 
 
 def in_order(jaxpr: jex.Jaxpr, paths: dict[int, GradientPath]) -> list[Entry]:
-    """The equations of `jaxpr` in an order in which every path that can be is one entry."""
+    """Order the equations of `jaxpr` so that as many paths as possible are one entry each."""
     fused = _disjoint(paths)
     while fused:
         entries = _ordered(jaxpr, fused)
         if entries is not None:
             return entries
-        fused.pop()  # paths that feed each other: evaluate one of them twice instead
+        fused.pop()  # the paths depend on each other, so one of them is evaluated twice instead
     return [eqn for eqn in jaxpr.eqns if eqn.primitive is not region_p]
 
 
 def _disjoint(paths: dict[int, GradientPath]) -> list[GradientPath]:
-    """Paths without a common equation; outer ones (later marks) first, since they contain the inner ones."""
+    """Choose paths without common equations. Outer paths (later marks) come first, because they contain the inner ones."""
     taken: set[int] = set()
     chosen = []
     for _, candidate in sorted(paths.items(), reverse=True):
@@ -112,7 +116,7 @@ def _disjoint(paths: dict[int, GradientPath]) -> list[GradientPath]:
 
 
 def _ordered(jaxpr: jex.Jaxpr, fused: Sequence[GradientPath]) -> list[Entry] | None:
-    """A topological order close to the original one, None if the paths feed each other in a circle."""
+    """Return a topological order close to the original one; None if the paths depend on each other in a circle."""
     home = {id(eqn): path for path in fused for eqn in path.eqns}
     entries: list[Entry] = []
     seen: set[int] = set()
@@ -151,7 +155,7 @@ def _eqns(entry: Entry) -> Sequence[jex.JaxprEqn]:
 
 
 def connected_sources(jaxpr: jex.Jaxpr) -> dict[int, dict[int, bool]]:
-    """For every gradient call: which of the sources that it asks for have a path to its target."""
+    """Say for every gradient call which of its sources have a path to its target."""
     found = {}
     for path in find_paths(jaxpr).values():
         found[path.call] = linked = dict.fromkeys(path.mark.params["absent"], False)

@@ -1,7 +1,7 @@
-"""A traced replica function as one flat graph: the bodies of its calls, loops and branches written out, each once.
+"""A traced replica function as one flat graph, in which each body of a call, loop or branch is written out once.
 
-For questions about where a value comes from and where it goes. Loops are walked through once and all branches of a condition are
-taken, which is enough to follow dependence; the graph is never evaluated.
+It answers where a value comes from and where it goes. Loops are written out once, and so are all branches of a condition, which is
+enough to follow dependence. The graph is never evaluated.
 """
 
 import dataclasses
@@ -28,19 +28,19 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape, () for what has none."""
+        """The shape of the value; () if it has none."""
         return tuple(getattr(self.aval, "shape", ()))
 
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """A number written into the program; None for one that is not a plain scalar."""
+    """A constant that is written into the program. `number` is None unless it is a plain scalar."""
 
     number: float | None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Constants that matter are scalars."""
+        """The shape of a scalar, because only scalar constants matter."""
         return ()
 
 
@@ -49,7 +49,15 @@ Operand = Value | Constant
 
 @dataclasses.dataclass(eq=False)
 class Node:
-    """One equation: what it does to which values, whether ``jax.grad`` made it for a backward pass, and what it is inside of."""
+    """One equation.
+
+    Args:
+        eqn: The equation.
+        inputs: Its operands.
+        outputs: Its results.
+        backward: Whether ``jax.grad`` made it for a backward pass.
+        around: The equations in whose bodies it lies, the innermost first.
+    """
 
     eqn: Any
     inputs: list[Operand]
@@ -59,7 +67,7 @@ class Node:
 
     @property
     def line(self) -> "Line | None":
-        """Where the user's code made it: the innermost line that is neither ours nor JAX's nor Keras's."""
+        """The line of the user's code that made it: the innermost one outside Replicant, JAX, Keras and Optax."""
         return next((line for eqn in (self.eqn, *self.around) if (line := _users_line(eqn)) is not None), None)
 
     @property
@@ -68,7 +76,7 @@ class Node:
         return self.eqn.primitive.name
 
     def factor(self) -> "tuple[Operand, float] | None":
-        """The operand and the divisor, if it divides by, or multiplies with, a number that the program has written down."""
+        """Return the operand and the divisor if it divides or multiplies by a constant of the program; otherwise None."""
         if self.name not in ("div", "mul"):
             return None
         a, b = self.inputs
@@ -80,11 +88,11 @@ class Node:
 
 
 class Graph:
-    """The equations of `jaxpr` and everything inside them, in order."""
+    """The equations of a jaxpr and everything inside them, in order."""
 
     def __init__(self, jaxpr: jex.Jaxpr):
         self.nodes: list[Node] = []
-        self._around: tuple[Any, ...] = ()  # the equations in whose bodies we are
+        self._around: tuple[Any, ...] = ()  # the equations whose bodies are being written out
         self.constants = [Value(v.aval) for v in jaxpr.constvars]
         self.inputs = [Value(v.aval) for v in jaxpr.invars]
         self.outputs = self._inline(jaxpr, self.constants, self.inputs, backward=False)
@@ -113,7 +121,7 @@ class Graph:
         return outputs
 
     def _through(self, eqn: Any, operands: list[Operand], *, backward: bool) -> Sequence[Operand] | None:
-        """The results of an equation with bodies, walked through; None for any other."""
+        """Write out the bodies of an equation and return its results; None for an equation without bodies."""
         name, params = eqn.primitive.name, eqn.params
         bodies = inner_jaxprs(eqn)
         inline = functools.partial(self._body, eqn, backward=backward)
@@ -153,7 +161,7 @@ def _number(value: Any) -> float | None:
 
 
 def ancestors(values: Sequence[Operand]) -> Iterator[Value]:
-    """`values` and everything that they were computed from, each once."""
+    """Iterate over `values` and everything that they were computed from, each once."""
     seen: set[int] = set()
     todo = [v for v in values if isinstance(v, Value)]
     while todo:
@@ -181,7 +189,7 @@ def _users_line(eqn: Any) -> Line | None:
 
 
 def calling_line() -> Line | None:
-    """The innermost line of the user's code in the calls in progress."""
+    """Return the innermost line of the user's code in the current stack."""
     frame = sys._getframe(1)  # noqa: SLF001 - Python has no other name for it
     while frame is not None:
         if _is_users(frame.f_code.co_filename):

@@ -1,7 +1,7 @@
-"""Evaluates a traced replica function, answering its marks: gradients by ``jax.vjp`` of their paths, exchanges by the caller.
+"""Evaluates a traced replica function and answers its marks: gradients with ``jax.vjp`` of their paths, exchanges with the caller.
 
-``evaluate`` is a generator: it yields a ``Question`` wherever replicas must agree on something and is sent the answer. So one
-interpreter serves all ways to run: alone, as one SPMD program, and several replicas of different sizes side by side.
+``evaluate`` is a generator. It yields a ``Question`` wherever a replica needs the others, and is sent the answer. So it serves all
+ways to run: one replica, one SPMD program, and several replicas of different sizes side by side.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ def run_alone(closed: jex.ClosedJaxpr, args: Sequence[Any], varying: Sequence[bo
 def evaluate(
     jaxpr: jex.Jaxpr, consts: Sequence[Any], args: Sequence[Any], varying: Sequence[bool], answer: Answer | None
 ) -> Generator[Question, list[Any], list[Any]]:
-    """Evaluate step by step. `answer` serves exchanges that cannot be yielded because they lie inside the path of a gradient."""
+    """Evaluate step by step. `answer` answers the exchanges inside the path of a gradient, which cannot be yielded."""
     env: Env = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
     machine = _Machine(jaxpr, env, Varying(jaxpr, varying), answer)
@@ -79,7 +79,7 @@ class _Machine:
             values = [self.read(env, v) for v in step.invars]
             if step.primitive is gradient_p:
                 results = self._gradient(step, env)
-            elif step.primitive is own_p:  # no path goes through it, but a tape around `run` differentiates all of this
+            elif step.primitive is own_p:  # no path goes through it, but a tape outside `run` differentiates everything here
                 results = [jax.lax.stop_gradient(values[0])]
             elif step.primitive in (sync_p, exchange_p):
                 results = yield self._exchange(step, values)
@@ -92,7 +92,7 @@ class _Machine:
             env.update(zip(step.outvars, results, strict=True))
 
     def _run_path(self, path: GradientPath, used: set[jex.Var]) -> None:
-        """Evaluate a path once, for its values and for its gradient."""
+        """Evaluate a path once, for both its values and its gradient."""
         made = [v for eqn in path.eqns for v in eqn.outvars if v in used]
         pullback, values = self._differentiate(path, self._env, made)
         self._pullbacks[id(path.mark)] = pullback
@@ -134,7 +134,7 @@ class _Machine:
         return Question(eqn, arrays, [self._varying(v) for v in eqn.invars])
 
     def _bind_inside(self, eqn: jex.JaxprEqn, local: Env) -> list[Any]:
-        """One equation inside of a path, where nothing can be yielded."""
+        """Evaluate one equation inside a path, where nothing can be yielded."""
         if eqn.primitive is gradient_p:
             return self._gradient(eqn, local)
         values = [self.read(local, v) for v in eqn.invars]
@@ -142,9 +142,9 @@ class _Machine:
             if self._answer is None:
                 what = eqn.params.get("label", "an assignment to a variable with an aggregation")
                 raise RaggedStepError(
-                    f"In this step the replicas have different sizes, and {what} lies between a gradient's sources and its "
-                    "target; exchanges inside a gradient need equal sizes. Move it behind `tape.gradient`, or use a global "
-                    "batch size that the number of replicas divides (drop_remainder=True for the last batch)."
+                    f"The replicas have different numbers of rows in this step, and {what} lies between the sources and the target "
+                    "of a gradient, where exchanges need equal numbers. Move it after `tape.gradient`, or use a global batch size "
+                    "that is a multiple of the number of replicas (with drop_remainder=True for the last batch)."
                 )
             return self._answer(self._exchange(eqn, values))
         return _bind(eqn, values, self._answer)
@@ -173,7 +173,7 @@ def _bind(eqn: jex.JaxprEqn, values: list[Any], answer: Answer | None) -> list[A
 
 
 def _without_marks(param: Any, eqn: jex.JaxprEqn, answer: Answer | None) -> Any:
-    """The bodies of a scan, cond or while loop with the gradients inside of them worked out."""
+    """Replace the marks in the bodies of a scan, cond or while loop by what they stand for."""
     if isinstance(param, tuple):
         return tuple(_without_marks(item, eqn, answer) for item in param)
     if isinstance(param, jex.Jaxpr) and not hasattr(param, "consts"):  # the body of jax.checkpoint, before JAX 0.11
@@ -183,7 +183,7 @@ def _without_marks(param: Any, eqn: jex.JaxprEqn, answer: Answer | None) -> Any:
         if closed.consts:
             raise GradientError(
                 f"`tape.gradient` was called inside a function that JAX transforms ({eqn.primitive.name}) and that captures "
-                "constants. Call it outside of that function, or use jax.grad inside it."
+                "constants. Call it outside that function, or use jax.grad inside it."
             )
         return closed.jaxpr
     if not isinstance(param, jex.ClosedJaxpr) or not has_markers(param.jaxpr):
@@ -195,8 +195,9 @@ def _without_marks(param: Any, eqn: jex.JaxprEqn, answer: Answer | None) -> Any:
 def _refuse(eqn: jex.JaxprEqn) -> Answer:
     def answer(exchange: Question) -> list[Any]:
         raise RaggedStepError(
-            f"In this step the replicas have different sizes, and {exchange.eqn.params.get('label', 'an assignment')} happens "
-            f"inside a loop or branch ({eqn.primitive.name}). Exchange outside of it, or use equal sizes."
+            f"The replicas have different numbers of rows in this step, and {exchange.eqn.params.get('label', 'an assignment')} "
+            f"lies inside a loop or branch ({eqn.primitive.name}), where exchanges need equal numbers. Move it outside, or use a "
+            "global batch size that is a multiple of the number of replicas."
         )
 
     return answer

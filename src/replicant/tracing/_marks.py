@@ -1,7 +1,7 @@
-"""Primitives that mark a traced replica function: places where the interpreter (``_interpreter.py``) has something to do.
+"""Primitives that mark the places in a traced replica function where the interpreter (``_interpreter.py``) has something to do.
 
 A replica function is traced once, into a jaxpr. ``GradientTape``, variables with an aggregation and the exchanges of ragged steps
-leave these marks in it; none of them survives into the program that XLA compiles.
+leave these marks in it. The program that XLA compiles contains none of them.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,22 @@ import numpy as np
 from jax.core import ShapedArray, Tracer
 from jax.interpreters import mlir
 
-# gradient_p: targets, then their cotangents, then sources -> one gradient per source.
-#   tape: id of the tape; call: number of the `gradient` call in this trace; num_targets; owners: whose value each source is, as a
-#   number among what `gradient` was asked for; absent: those of which there is no value.
+# gradient_p maps targets, their cotangents, and sources to one gradient per source.
+#   tape: the id of the tape. call: the index of the `gradient` call in this trace. num_targets: the number of targets. owners: for
+#   each source, its index among what `gradient` was asked for. absent: the indices of those without a value.
 gradient_p = jex.Primitive("replicant_gradient")
-# region_p: nothing -> nothing. tape starts (opens=True) or stops recording here.
+# region_p has no operands and no results. Here a tape starts (opens=True) or stops recording.
 region_p = jex.Primitive("replicant_region")
-# sync_p: a value written to a variable -> the value that all replicas store. aggregation, rows_only; index: which of this trace.
+# sync_p maps a value that is written to a variable to the value that all replicas store.
+#   aggregation, rows_only: those of the variable. index: the index of the mark in this trace.
 sync_p = jex.Primitive("replicant_sync")
-# exchange_p: one ragged replica's part of an exchange -> its part of the answer.
-#   joint: all parts -> all answers; label; rule: of a reduction; index: which of this trace; agrees: whether all replicas get the
-#   same answer; out_shapes.
+# exchange_p maps one ragged replica's part of an exchange to its part of the answer.
+#   joint: a function from all parts to all answers. label: the name in messages. rule: that of a reduction. index: the index of the
+#   mark in this trace. agrees: whether all replicas get the same answer. out_shapes: the shapes of the answer.
 exchange_p = jex.Primitive("replicant_exchange")
 
-# own_p: what a variable is assigned -> what is read from it from then on. No gradient passes. Alone among the marks it may stay in
-# a program that nobody differentiates, where it means nothing.
+# own_p maps what a variable is assigned to what is read from it from then on. No gradient passes. Unlike the other marks, it may
+# stay in a program that is not differentiated, where it has no effect.
 own_p = jex.Primitive("replicant_own")
 
 MARKERS = (gradient_p, region_p, sync_p, exchange_p)
@@ -68,10 +69,10 @@ mlir.register_lowering(own_p, lambda _, value: [value])
 
 
 def name_constant(value: Any) -> None:
-    """Make a scalar constant of a trace a constant with a variable of its own in the jaxpr, as larger arrays have.
+    """Give a scalar constant of a trace a variable of its own in the jaxpr, as larger arrays have.
 
-    JAX writes scalar constants into the equations that use them, and converts them on the way, so that nothing tells where they
-    came from. There is no public way to change that: if a JAX keeps its tracers in another way, nothing happens here, and
+    JAX writes scalar constants into the equations that use them, and converts them on the way, so their origin is lost. There is no
+    public way to change that. If a version of JAX keeps its tracers in another way, nothing happens here, and
     ``_gradient_paths.py`` refuses the constant as a source.
     """
     if not isinstance(value, Tracer) or not isinstance(getattr(value, "val", None), jex.Literal):
@@ -80,23 +81,23 @@ def name_constant(value: Any) -> None:
     number = np.asarray(constant.val.val)
     with jax.ensure_compile_time_eval():
         array = jnp.asarray(number.item() if constant.aval.weak_type else number)
-    user: Any = own_p.bind(array)  # its equation holds what a trace makes of an array that is not written into equations
+    user: Any = own_p.bind(array)  # its equation has the variable that a trace makes for an array
     equation = getattr(user, "parent", None)
     inputs = getattr(equation, "in_tracers", ())
-    # A constant of an outer trace has a variable in this one already.
+    # A constant of an outer trace already has a variable in this one.
     if user._trace is constant._trace and len(inputs) == 1:  # noqa: SLF001 - JAX has no public name for it
         constant.val, constant.parent = inputs[0].val, equation
 
 
 def has_markers(jaxpr: jex.Jaxpr) -> bool:
-    """Whether any of our marks is in `jaxpr` or a jaxpr inside it."""
+    """Whether `jaxpr`, or a jaxpr inside it, contains a mark that the interpreter must answer."""
     if any(eqn.primitive in MARKERS for eqn in jaxpr.eqns):
         return True
     return any(has_markers(inner) for eqn in jaxpr.eqns for inner in inner_jaxprs(eqn))
 
 
 def scan_counts(eqn: jex.JaxprEqn) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many values it carries; the rest are what it walks along."""
+    """Return the number of a scan's operands that are constants, and of those that it carries. It iterates over the others."""
     trees = eqn.params.get("ft_in")  # JAX 0.11 and later
     if trees is None:
         return eqn.params["num_consts"], eqn.params["num_carry"]
@@ -105,7 +106,7 @@ def scan_counts(eqn: jex.JaxprEqn) -> tuple[int, int]:
 
 
 def inner_jaxprs(eqn: jex.JaxprEqn) -> list[jex.Jaxpr]:
-    """The jaxprs among an equation's parameters (bodies of jit, scan, cond, ...)."""
+    """Return the jaxprs among an equation's parameters (the bodies of jit, scan, cond and others)."""
     found = []
     for param in eqn.params.values():
         for item in param if isinstance(param, tuple | list) else (param,):

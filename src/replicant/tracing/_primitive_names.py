@@ -1,8 +1,8 @@
-"""The one table of names of JAX's primitives by which equations are told apart.
+"""The names of all JAX primitives by which Replicant tells equations apart.
 
-Most primitives have no public object, only a name, and a name that JAX has changed would switch off in silence what looks for it:
-the check that replicas agree, the search for gradients that are counted twice. So before the first program is traced, all names
-are looked for in the JAX that is installed.
+Most primitives have no public object, only a name. If JAX changed a name, whatever looks for it would be switched off silently,
+such as the check that replicas agree, or the search for gradients that are counted several times. So all names are checked against
+the installed JAX before the first program is traced.
 """
 
 import functools
@@ -19,27 +19,27 @@ from ..errors import BackendError
 from ..replicas._collectives import AXIS
 from ._marks import inner_jaxprs
 
-# Only some of the supported versions of JAX make these.
+# Primitives that only some of the supported versions of JAX make.
 SOMETIMES: Mapping[str, str] = {
     "psum_invariant": "in a shard_map with check_vma=True",
     "all_gather_invariant": "in a shard_map with check_vma=True",
     "closed_call": "JAX 0.10 and 0.11",
-    "eval_jaxpr": "JAX 0.12, in the place of closed_call",
+    "eval_jaxpr": "JAX 0.12, instead of closed_call",
 }
 
-# What gives all replicas the same.
+# Operations that give all replicas the same result.
 SUMS = frozenset({"psum", "psum_invariant"})
 AGREEING = SUMS | {"pmax", "pmin", "all_gather", "all_gather_invariant"}
 INDEX = "axis_index"
 
-# What calls a body with its operands. The first of them mean no more than their body.
+# Operations that call a body with their operands. Those in INLINED mean no more than their body.
 JIT = "jit"
 INLINED = frozenset({JIT, "closed_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"})
 CALLS = INLINED | {"remat2"}
 LOOPS = frozenset({"cond", "scan", "while"})
 PRINTING = frozenset({"debug_callback", "debug_print"})
 
-# Through these a factor of what goes in is a factor of what comes out.
+# Operations through which a factor of the operand becomes a factor of the result.
 LINEAR = frozenset(
     {"neg", "convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "reduce_sum", "copy", "reduce_precision"}
     | {"transpose", "optimization_barrier"}
@@ -52,16 +52,21 @@ NAMES = AGREEING | CALLS | LOOPS | PRINTING | LINEAR | ADDITIVE | PRODUCTS | RES
 
 @functools.cache
 def check() -> None:
-    """Raise BackendError unless the installed JAX makes primitives of all names; it is asked once."""
+    """Check, once per process, that the installed JAX makes primitives of all these names.
+
+    Raises:
+        BackendError: If it does not.
+    """
     known = {each.name for each in vars(primitives).values() if isinstance(each, jex.Primitive)}
     made = set(_names(jax.make_jaxpr(_everything, axis_env=[(AXIS, 2)])(jnp.float32(1)).jaxpr))
-    # An old name may live on for something else: of what decides, it counts only what JAX's functions make of a program.
+    # An old name may be kept for something else. So the names that decide must occur in a program that JAX has traced.
     deciding = AGREEING | CALLS | LOOPS | PRINTING | {INDEX}
     missing = ((deciding - made) | (NAMES - made - known)) - SOMETIMES.keys()
     if missing:
         raise BackendError(
-            f"JAX {jax.__version__} has other names for what Replicant looks for in programs: no {', '.join(sorted(missing))}. Use "
-            "a JAX version that this release of Replicant was tested with (0.10 to 0.12), or a newer Replicant."
+            f"JAX {jax.__version__} has no operations with these names, which Replicant looks for in programs: "
+            f"{', '.join(sorted(missing))}. Use a JAX version that this release of Replicant was tested with (0.10 to 0.12), or a "
+            "newer Replicant."
         )
 
 
@@ -73,7 +78,7 @@ def _names(jaxpr: jex.Jaxpr) -> Iterator[str]:
 
 
 def _everything(x: Any) -> Any:
-    """A program with all that decides."""
+    """A program with all operations whose names decide."""
     jax.debug.callback(lambda _: None, x)
     jax.debug.print("{}", x)
     same = lax.psum(x, AXIS) + lax.pmax(x, AXIS) + lax.pmin(x, AXIS) + lax.all_gather(x, AXIS)[0] + lax.axis_index(AXIS)

@@ -1,8 +1,8 @@
-"""Which values of a traced replica function may differ between replicas.
+"""Finds which values of a traced replica function may differ between replicas.
 
-A value varies if anything it was computed from varies, except through an exchange: the result of an all-reduce or all-gather is the
-same everywhere. The answer decides what may be stored in a mirrored variable and which results of ``run`` come back Mirrored.
-Anything unknown is taken to vary.
+A value varies if anything that it was computed from varies. The result of an all-reduce or all-gather is the same on all replicas.
+This decides what may be stored in a mirrored variable, and which results of ``run`` come back Mirrored. Unknown operations are
+assumed to vary with their operands.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from ._primitive_names import AGREEING, CALLS, INDEX
 
 
 def body_of_call(eqn: jex.JaxprEqn) -> jex.ClosedJaxpr | jex.Jaxpr | None:
-    """What an equation calls with its operands, if it does just that."""
+    """Return the body that an equation calls with its operands; None if the equation is no such call."""
     if eqn.primitive.name not in CALLS:
         return None
     bodies = [param for param in eqn.params.values() if isinstance(param, jex.ClosedJaxpr | jex.Jaxpr)]
@@ -24,7 +24,7 @@ def body_of_call(eqn: jex.JaxprEqn) -> jex.ClosedJaxpr | jex.Jaxpr | None:
 
 
 class Varying:
-    """The varying variables of one jaxpr, given which of its inputs vary."""
+    """The variables of a jaxpr that vary, given which of its inputs vary."""
 
     def __init__(self, jaxpr: jex.Jaxpr, inputs: Sequence[bool]):
         self._vars: set[jex.Var] = {v for v, varies in zip(jaxpr.invars, inputs, strict=True) if varies}
@@ -57,8 +57,8 @@ class Varying:
             return self._loop(bodies[0], inputs, *scan_counts(eqn))
         if name == "while":
             return self._while(eqn, inputs)
-        # The gradient mark belongs here too: a path that holds anything varying has varying targets or an all-reduce in it, and
-        # the backward pass of an all-reduce multiplies by local values.
+        # This includes the gradient mark. A path with anything that varies has varying targets, or contains an all-reduce, whose
+        # backward pass multiplies by local values.
         return [any(inputs) or (eqn.primitive is gradient_p and bool(self._vars))] * len(eqn.outvars)
 
     @staticmethod
@@ -81,11 +81,16 @@ class Varying:
 
 
 def _check_branch(eqn: jex.JaxprEqn, *, differs: bool) -> None:
-    """Raise if some replicas would wait for others that never come."""
+    """Refuse an exchange for which some replicas would wait for ever.
+
+    Raises:
+        ContextError: If there is one in a branch or loop whose condition differs between replicas.
+    """
     if differs and any(map(_exchanges, inner_jaxprs(eqn))):
         raise ContextError(
             f"An all_reduce or all_gather is inside a branch or loop ({eqn.primitive.name}) whose condition differs between "
-            "replicas: those that enter would wait for the others for ever. Exchange outside of it, or reduce the condition first."
+            "replicas. Those that enter it would wait for the others for ever. Move the exchange outside, or reduce the condition "
+            "first."
         )
 
 

@@ -1,4 +1,4 @@
-"""State, as programs see it: references to variables, the recorder that notes reads and writes, and `replicant.Variable`.
+"""State as programs see it: references to variables, the recorder that notes reads and writes, and ``replicant.Variable``.
 
-A library brings its own variables by registering a type (`_known`) or a provider (`_libraries`).
+Another library's variables come in through a registered type (`_known`) or a provider (`_libraries`).
 """

@@ -1,7 +1,7 @@
-"""Variables over several workers: where a value is known to one process only, all take the chief's.
+"""Gives all workers the chief's values of variables that lie in each worker's own memory.
 
-A variable's first value, and one that was assigned on the host, lies in each worker's own memory. Before a program uses it, the
-workers compare what they are about to use, and the chief's values go to all. So copies never differ, whatever seeds were drawn.
+These are the initial values, and the values that were assigned on the host. Before a program uses them, the workers compare which
+variables they are about to use, and the chief sends its values to all. So copies never differ, whatever seeds were drawn.
 """
 
 import base64
@@ -21,13 +21,13 @@ from ..replicas._placement import Placement, is_local, on_all
 from ..tracing._fingerprint import fingerprint, first_difference
 from ._ref import Ref
 
-_SMALL = 1 << 16  # bytes that go with the message
-_MIN_WORDS, _MAX_WORDS = 1 << 14, 1 << 22  # of one broadcast: few sizes, so that few programs are compiled
-_MAX_NAMED = 3  # variables in a row of a message
+_SMALL = 1 << 16  # at most so many bytes go with the text message
+_MIN_WORDS, _MAX_WORDS = 1 << 14, 1 << 22  # in one broadcast; there are few sizes, so that few programs are compiled
+_MAX_NAMED = 3  # variables named in one row of an error message
 
 
 def adopt(refs: Sequence[Ref], placement: Placement) -> None:
-    """Bring those of the variables to the devices that lie in this process's memory."""
+    """Move the variables that lie in this process's memory to the devices, with the chief's values."""
     if placement.world is None:
         return
     fresh = [ref for ref in refs if (raw := ref.get_raw()[0]) is not ref.owned and is_local(raw)]
@@ -41,9 +41,10 @@ def adopt(refs: Sequence[Ref], placement: Placement) -> None:
 
 
 def chiefs_values(named: Sequence[tuple[str, np.ndarray]], placement: Placement) -> list[np.ndarray]:
-    """The chief's values of what all workers have under these names. All workers call it.
+    """Return the chief's values of these arrays. All workers must call it together.
 
-    Raises WorkerMismatchError if the workers have others, or of other shapes and dtypes.
+    Raises:
+        WorkerMismatchError: If the workers do not have equally many arrays, with the same shapes and dtypes.
     """
     world = placement.world
     assert world is not None, "only called where there are several workers"
@@ -63,7 +64,11 @@ def chiefs_values(named: Sequence[tuple[str, np.ndarray]], placement: Placement)
 
 
 def check_same_program(name: str, closed: Any, world: World) -> None:
-    """Raise WorkerMismatchError unless all workers have traced the same program, constants included. All workers call it."""
+    """Check that all workers have traced the same program, with the same constants. All workers must call it together.
+
+    Raises:
+        WorkerMismatchError: If they have not.
+    """
     mine = fingerprint(closed)
     inputs = ", ".join(v.aval.str_short() for v in closed.jaxpr.invars[-_MAX_NAMED:])
     kind = f"{name}: {mine.num_operations} operations ({mine.digest}) on {len(closed.jaxpr.invars)} inputs"
@@ -100,15 +105,15 @@ def _check_alike(specs_of_workers: list[Any], world: World) -> None:
         rows[world.name_of(rank)] = f"{len(specs)} variable(s) to place{listing}"
     raise WorkerMismatchError(
         table_of(
-            "The workers are about to use different variables. They must build the same model, and what assigns variables outside "
-            "of steps must do so on all workers.",
+            "The workers are about to use different variables. Build the same model on all workers, and if you assign variables "
+            "outside of steps, do so on all workers.",
             rows,
         )
     )
 
 
 def _broadcast(data: np.ndarray, placement: Placement) -> np.ndarray:
-    """The chief's bytes; all workers bring as many."""
+    """Return the chief's bytes. `data` has the same size on all workers."""
     padded = np.concatenate([data, np.zeros(-len(data) % 4, np.uint8)]).view(np.uint32)
     parts, start = [], 0
     while start < len(padded):
@@ -122,7 +127,7 @@ def _broadcast(data: np.ndarray, placement: Placement) -> np.ndarray:
 
 
 def _first_row(part: np.ndarray, placement: Placement) -> np.ndarray:
-    """Replica 0's numbers on all workers: the others add zeros."""
+    """Return replica 0's numbers on all workers, as a sum to which the other replicas add zeros."""
     rows = [part if replica == 0 else np.zeros_like(part) for replica in placement.local_ids]
     stacked = placement.stack_local(rows)
     return np.asarray(on_all(_sum_rows, stacked))

@@ -1,4 +1,4 @@
-"""Which values are variables: ours, and those of the types that a library has registered."""
+"""Which values are variables: those of Replicant, and those of types that another library has registered."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,29 +8,29 @@ from . import _recorder
 from ._ref import Ref
 from ._variable import Variable
 
-# How to find the Ref of other libraries' variables: type -> function. Filled by their providers.
+# For each type of another library's variables, the function that finds a variable's Ref. The providers fill it.
 _foreign: dict[type, Callable[[Any], Ref]] = {}
 
 
 def register_variable_type(kind: type, find: Callable[[Any], Ref]) -> None:
-    """Make variables of another library known to tapes."""
+    """Register a type of variables of another library, and the function that finds the Ref of one."""
     _foreign[kind] = find
 
 
 def is_variable(value: Any) -> bool:
-    """Whether `value` is a variable of ours or of a connected library."""
+    """Whether `value` is a variable of Replicant or of a connected library."""
     return isinstance(value, (Variable, *_foreign))
 
 
 def ref_of(variable: Any) -> Ref:
-    """The Ref of a variable."""
+    """Return the Ref of a variable."""
     if isinstance(variable, Variable):
-        return variable._ref  # noqa: SLF001 - no name for users
+        return variable._ref  # noqa: SLF001 - users need no name for it
     return next(find(variable) for kind, find in _foreign.items() if isinstance(variable, kind))
 
 
 def value_of(value: Any) -> Any:
-    """What a variable holds: PerReplica if each replica has its own copy. Anything else as it is."""
+    """Return what a variable holds, as PerReplica if each replica has its own copy. Other values are returned as they are."""
     if not is_variable(value):
         return value
     raw, stacked = _recorder.read_copies(ref_of(value))

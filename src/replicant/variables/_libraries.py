@@ -1,4 +1,4 @@
-"""Libraries with variables of their own: a provider of each comes in once the library is in use."""
+"""Connects libraries that have variables of their own. The provider of a library is imported once the library is in use."""
 
 import importlib
 import sys
@@ -8,18 +8,18 @@ from typing import Any
 
 from ..tracing._primitive_names import check
 
-# Libraries whose variables we know, and the module that connects them. Imported once the library itself is in use.
+# For each library, the module that connects its variables.
 _PROVIDERS = {"keras": "replicant.keras._provider"}
 
 
 def connect_libraries() -> list[Any]:
-    """The providers of the libraries in use; each has ``tracing() -> context manager``, entered around every trace."""
+    """Return the providers of the libraries in use. Each has a ``tracing()`` context manager, which surrounds every trace."""
     return [importlib.import_module(module) for library, module in _PROVIDERS.items() if library in sys.modules]
 
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Route every library's variables to the current recorder, around the outermost trace of a program."""
+    """Route the variables of all libraries to the current recorder. This surrounds the outermost trace of a program."""
     check()
     with ExitStack() as stack:
         for provider in connect_libraries():

@@ -1,8 +1,7 @@
-"""Which variables a function reads and writes, while it is being traced.
+"""Records which variables a function reads and writes while it is traced.
 
-A ``Ref`` is one variable as the steps see it, whichever library it belongs to. While a function is traced, a ``Recorder`` stands
-between the variables and their users: reads get tracers, writes are noted and handed out as outputs of the program. Variables of
-other libraries come in through providers, which are loaded only when their library is.
+While a function is traced, a ``Recorder`` stands between the variables and the code that uses them: reads get tracers, and writes
+are noted and become outputs of the program. A ``Ref`` is one variable, of whichever library, as a step sees it.
 """
 
 import itertools
@@ -23,7 +22,7 @@ from ._ref import Ref
 
 
 class UnknownState(Exception):
-    """A trace met variables that it was not given; the program is traced again with them. Never reaches the user."""
+    """A trace met variables that it was not given, and is repeated with them. This never reaches the user."""
 
     def __init__(self, refs: Sequence[Ref]):
         super().__init__([ref.name for ref in refs])
@@ -31,18 +30,21 @@ class UnknownState(Exception):
 
 
 class NotTraceable(ContextError):
-    """Raised by code that must run as written, such as reading a dataset, when it finds itself in a trace.
+    """Code that must run as ordinary Python, such as reading a dataset, was called in a trace.
 
-    A ``replicant.function`` that meets it runs as Python from then on, with its ``run``s and ``reduce``s compiled.
+    A ``replicant.function`` that meets this error runs as ordinary Python from then on. Each ``run`` and ``reduce`` in it is still
+    compiled.
     """
 
 
 class Facts:
-    """What tracing a function once has taught about it, for the next trace.
+    """What one trace of a function has found out for the next trace.
 
-    unconnected: for the gradient calls, the numbers of the sources to which no path leads. answers: the shapes in the exchanges of
-    a ragged step. objects: the Python objects that all replicas together bring to these. several: whether this is about several
-    traces, of replicas of different sizes.
+    Attributes:
+        unconnected: For each gradient call, the indices of the sources without a path to the target.
+        answers: The shapes in the exchanges of a ragged step.
+        objects: The Python objects that all replicas together bring to these exchanges.
+        several: Whether there are several traces, of replicas of different sizes.
     """
 
     def __init__(self) -> None:
@@ -53,9 +55,9 @@ class Facts:
 
 
 class Recorder:
-    """Reads and writes of one level of tracing.
+    """Records the reads and writes of one level of tracing.
 
-    Values are what that level sees: a stack of copies in cross-replica context, one copy inside a replica.
+    Its values are what that level sees: a stack of copies in cross-replica context, one copy inside a replica.
     """
 
     def __init__(self, known: "dict[Ref, Any]", *, rehearsing: bool, facts: Facts):
@@ -69,47 +71,47 @@ class Recorder:
         self.trace: Any = None  # the trace that this recorder belongs to
 
     def read(self, ref: Ref) -> Any:
-        """The current value, as user code sees it."""
+        """Return the current value, as user code sees it."""
         raise NotImplementedError
 
     def write(self, ref: Ref, value: Any) -> None:
-        """Note a new value, as user code gives it."""
+        """Note a new value, as user code assigns it."""
         raise NotImplementedError
 
     def replace(self, ref: Ref, new: Any) -> None:
-        """Let the code that follows read `new`, which is no output of the program: the servers make the change itself."""
+        """Let the code that follows read `new`. It is no output of the program, because the servers make the change."""
         self.values[ref] = new
 
     def without_output(self, ref: Ref) -> None:
-        """Forget that a variable was written: its value is no output of the program."""
+        """Forget that a variable was written, so that its value is no output of the program."""
         del self.written[ref]
 
     def combine(self, ref: Ref, value: Any) -> Any:
-        """`value` combined over the replicas as the variable's aggregation says."""
+        """Combine `value` over the replicas, as the variable's aggregation says."""
         del ref
         return value
 
     def write_combined(self, ref: Ref, value: Any) -> None:
-        """Note a new value that needs no combining any more."""
+        """Note a new value that is already combined over the replicas."""
         self.write(ref, value)
 
     def _check_trace(self, ref: Ref) -> None:
-        """Raise if a variable is about to get a value that exists only inside a loop, branch or transformed function."""
+        """Raise ContextError if the value assigned exists only inside a loop, branch or transformed function."""
         if jex.get_opaque_trace_state(convention="flax") != self.trace:
             raise ContextError(
-                f"Variable {ref.name!r} was assigned inside a function that JAX traces by itself (the body of lax.scan, cond or "
+                f"Variable {ref.name!r} was assigned inside a function that JAX traces separately (the body of lax.scan, cond or "
                 "while_loop, or a function under jax.jit, grad or vmap). Return the new value from that function, and assign it "
                 "outside."
             )
 
     def _stand_in(self, ref: Ref, shape: tuple[int, ...]) -> Any:
         self.missing[ref] = None
-        # Not remembered: this may be an inner trace (a scan, a cond), whose tracers must not leave it.
+        # It is not kept: this may be an inner trace (a scan, a cond), whose tracers must not leave it.
         return jnp.zeros(shape, ref.dtype)
 
 
 class CrossRecorder(Recorder):
-    """The outer level: ordinary code that is compiled as a whole."""
+    """The recorder of the outer level: ordinary code that is compiled as a whole."""
 
     def __init__(self, known: "dict[Ref, Any]", placement: Placement | None, *, rehearsing: bool, facts: Facts):
         super().__init__(known, rehearsing=rehearsing, facts=facts)
@@ -119,7 +121,11 @@ class CrossRecorder(Recorder):
         self.uses_tape = False
 
     def use(self, placement: Placement) -> None:
-        """Note on which devices the program computes: there can be only one such set."""
+        """Note the devices on which the program computes.
+
+        Raises:
+            MixedStrategyError: If it already computes on others.
+        """
         if self.placement is not None and self.placement.devices and self.placement != placement:
             raise MixedStrategyError(
                 f"One compiled function uses two strategies, on {self.placement.listing} and on {placement.listing}. "
@@ -132,14 +138,14 @@ class CrossRecorder(Recorder):
         return self.placement.num_replicas if self.placement else 1
 
     def read_raw(self, ref: Ref) -> Any:
-        """The value as the program holds it: stacked if the variable keeps copies."""
+        """Return the value as the program holds it: a stack if the variable keeps one copy per replica."""
         if ref in self.values:
             return self.values[ref]
         copies = ref.copies(self.num_replicas)
         return self._stand_in(ref, (self.num_replicas, *ref.shape) if copies else ref.shape)
 
     def write_raw(self, ref: Ref, raw: Any) -> None:
-        """Note a new raw value."""
+        """Note a new value in the form in which the program holds it."""
         self._check_trace(ref)
         if ref not in self.values:
             self.missing[ref] = None
@@ -155,7 +161,7 @@ class CrossRecorder(Recorder):
 
 
 class Combiner(Protocol):
-    """What a replica's recorder needs of the other replicas."""
+    """What a replica's recorder needs from the other replicas."""
 
     num_replicas: int
 
@@ -165,10 +171,16 @@ class Combiner(Protocol):
 
 
 class ReplicaRecorder(Recorder):
-    """The inner level: one replica inside ``run``. `has_rows` is False for a replica that got no data in this step.
+    """The recorder of the inner level: one replica inside ``run``.
 
-    `slices` names the variables of which this replica holds a slice along an axis. Who reads one gets the whole, and what it
-    assigns is the whole, but for an optimizer's update, which works on slices (``working_on_slices``).
+    Args:
+        known: The values at the beginning.
+        group: The replicas to which this one belongs.
+        rehearsing: Whether only shapes and state matter.
+        facts: What an earlier trace has found out.
+        has_rows: Whether this replica got data in this step.
+        slices: The variables of which this replica holds a slice, each with its axis. Code reads and assigns the whole variable,
+            except in an optimizer's update, which works on slices (``working_on_slices``).
     """
 
     def __init__(
@@ -196,17 +208,17 @@ class ReplicaRecorder(Recorder):
         return self.values[ref]
 
     def writes_slice(self, ref: Ref) -> bool:
-        """Whether what is assigned to a variable now is this replica's slice of it."""
+        """Whether an assignment to a variable now takes this replica's slice of it."""
         return ref in self._working
 
     def slice_of(self, value: jax.Array, axis: int) -> jax.Array:
-        """This replica's slice of a value that all replicas have."""
+        """Return this replica's slice of a value that all replicas have."""
         size = value.shape[axis] // self.num_replicas
         return jax.lax.dynamic_slice_in_dim(value, self._group.replica_id() * size, size, axis)
 
     @contextmanager
     def working_on_slices(self, refs: "dict[Ref, int]") -> Iterator[None]:
-        """In it, `refs` and all sliced variables are read and assigned as slices; after it, `refs` are whole again."""
+        """Read and assign `refs` and all sliced variables as slices in the ``with`` block; after it, `refs` are whole again."""
         whole = {ref: self.read(ref) for ref in refs}
         slices = {ref: self.slice_of(whole[ref], axis) for ref, axis in refs.items()}
         self.values |= slices
@@ -220,7 +232,7 @@ class ReplicaRecorder(Recorder):
             self.values[ref] = self._group.all_gather(self.values[ref], axis) if changed else whole[ref]
 
     def combine(self, ref: Ref, value: Any) -> Any:
-        """`value` combined over the replicas as the variable's aggregation says; as it is where that says nothing."""
+        """Combine `value` over the replicas, as the variable's aggregation says; without one, return it as it is."""
         if ref.on_read or ref.aggregation is VariableAggregation.NONE:
             return value
         return self._group.sync(ref.aggregation, value, ref.rows_only)
@@ -229,12 +241,12 @@ class ReplicaRecorder(Recorder):
         self.write_combined(ref, self.combine(ref, value))
 
     def write_combined(self, ref: Ref, value: Any) -> None:
-        """Note a value that is already the same on all replicas, or is meant to differ."""
+        """Note a value that is already the same on all replicas, or that may differ."""
         self._check_trace(ref)
         if ref not in self.values:
             self.missing[ref] = None
         if ref.on_read and ref.rows_only and not self._has_rows:
-            return  # no data, no contribution: the metric stays as it is, whatever its mean of nothing says
+            return  # a replica without data leaves a metric as it is, whatever it has computed from no rows
         if ref in self.slices and not self._working:
             value = self.slice_of(jnp.asarray(value), self.slices[ref])
         self.values[ref] = own_value(value)
@@ -242,12 +254,12 @@ class ReplicaRecorder(Recorder):
 
 
 def own_value(value: Any) -> Any:
-    """`value` as the variable's own: a tape can tell it from what it was made of, and no gradient passes."""
+    """Mark `value` as the variable's own, so that a tape can tell it from what it was made of, and no gradient passes."""
     return own_p.bind(jnp.asarray(value))
 
 
-# Told of every read: the variable, the value, the recorder of the trace in which it happened, and whether it is what an assignment
-# returned.
+# Called at every read, with the variable, the value, the recorder of the trace in which it happened, and whether the value is what
+# an assignment returned.
 Listener = Callable[[Ref, Any, Recorder | None, bool], None]
 
 
@@ -255,12 +267,16 @@ _EAGER = jex.get_opaque_trace_state(convention="flax")
 
 
 def in_a_trace() -> bool:
-    """Whether JAX is tracing something here and now."""
+    """Whether JAX is tracing something now, on this thread."""
     return jex.get_opaque_trace_state(convention="flax") != _EAGER
 
 
 def require_eager(what: str) -> None:
-    """Raise inside a function that JAX traces by itself: variables must not take values that exist only in its trace."""
+    """Refuse to run inside a function that JAX traces, because variables must not keep values that exist only in its trace.
+
+    Raises:
+        ContextError: Inside such a function. `what` names in the message what was called.
+    """
     if in_a_trace():
         raise ContextError(
             f"{what!r} was called inside a function under jax.jit or another JAX transformation, from which its variables could "
@@ -278,27 +294,31 @@ _active = _Active()
 
 
 def current_recorder() -> Recorder | None:
-    """The recorder of the innermost trace in progress, None in eager code."""
+    """Return the recorder of the innermost trace in progress; None in eager code."""
     return _active.recorders[-1] if _active.recorders else None
 
 
 def cross_recorder() -> CrossRecorder:
-    """The recorder of the program being traced, called where there must be one."""
+    """Return the recorder of the program that is traced in cross-replica context.
+
+    Raises:
+        ContextError: If there is none.
+    """
     recorder = current_recorder()
     if not isinstance(recorder, CrossRecorder):
-        raise ContextError("This needs a program being traced in cross-replica context, and none is.")
+        raise ContextError("This needs a program that is being traced in cross-replica context, but there is none.")
     return recorder
 
 
-# JAX keeps the traces of inner jitted functions. One that reads variables must be traced anew with every trace around it.
+# JAX keeps the traces of inner jitted functions. One that reads variables must be traced again in every outer trace.
 _trace_id = jax.make_user_context(default_value=None)
 _trace_ids = itertools.count()
 
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[Recorder]:
-    """Make `recorder` the current one, for one trace."""
-    recorder.trace = jex.get_opaque_trace_state(convention="flax")  # `convention` has no meaning any more, but a place
+    """Make `recorder` the current one for one trace."""
+    recorder.trace = jex.get_opaque_trace_state(convention="flax")  # `convention` is required, but no longer has a meaning
     _active.recorders.append(recorder)
     try:
         with _trace_id(next(_trace_ids)):
@@ -307,19 +327,19 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
         _active.recorders.pop()
 
 
-# Called before variables are read or written, with whether a step is about to use them: restores that go on when more variables
-# come into being. Nearly always empty.
+# Restores of checkpoints that continue when more variables have been created. They are called before variables are read or written,
+# with whether a step is about to use them. The list is nearly always empty.
 before_use: list[Callable[[bool], None]] = []
 
 
 def settle(*, in_step: bool = False) -> None:
-    """Do what must be done before variables are read or written."""
+    """Call everything in ``before_use``."""
     for go_on in tuple(before_use):
         go_on(in_step)
 
 
 def read(ref: Ref, *, assigned: bool = False) -> Any:
-    """The variable's value here and now: in a trace, or eagerly. `assigned`: only to return what has just been assigned."""
+    """Return the variable's current value, in a trace or eagerly. `assigned` says that an assignment returns it."""
     if before_use:
         settle()
     recorder = current_recorder()
@@ -329,13 +349,13 @@ def read(ref: Ref, *, assigned: bool = False) -> Any:
 
 
 def tell_listeners(ref: Ref, value: Any, recorder: Recorder | None, *, assigned: bool = False) -> None:
-    """Tell tapes that `value` was read from a variable."""
+    """Tell the listeners (tapes) that `value` was read from a variable."""
     for listener in _active.listeners:
         listener(ref, value, recorder, assigned)
 
 
 def read_copies(ref: Ref) -> tuple[Any, bool]:
-    """What is held here and now: the stack of the replicas' copies, or one value; and whether it is a stack."""
+    """Return what a variable holds now, a stack of the replicas' copies or one value, and whether it is a stack."""
     if before_use:
         settle()
     recorder = current_recorder()
@@ -348,10 +368,10 @@ def read_copies(ref: Ref) -> tuple[Any, bool]:
 
 
 def add_listener(listener: Listener) -> None:
-    """Begin to tell `listener` about every read on this thread."""
+    """Call `listener` at every read on this thread from now on."""
     _active.listeners.append(listener)
 
 
 def remove_listener(listener: Listener) -> None:
-    """Stop telling `listener`."""
+    """Stop calling `listener`."""
     _active.listeners.remove(listener)

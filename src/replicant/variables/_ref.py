@@ -1,4 +1,4 @@
-"""A variable as a step sees it, whichever library it belongs to, and the variables of one program together."""
+"""``Ref``, a variable of any library as a step sees it, and ``Refs``, the variables of one program together."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -11,20 +11,32 @@ from ..replicas._placement import Placement, on_all
 
 
 class Holder(Protocol):
-    """What has a variable's stored array: the variable itself, one of Keras's, or a reference that stores for itself."""
+    """The object that holds a variable's stored array: the variable itself, a Keras variable, or the reference."""
 
     _value: Any
 
 
 class Ref:
-    """One variable as a step sees it. Storage is its library's; the rules are ours.
+    """One variable as a step sees it. Its library stores the value, and the rules for its copies are the same for all libraries.
 
-    name: for messages. shape, dtype: of one copy. on_read: whether each replica keeps its own copy. aggregation: how copies are
-    combined. rows_only: replicas without data have no say in its value (batch statistics, metrics). trainable: tapes watch it.
-    slot: optimizer state, which a placement may cut into one slice per replica. strategy: that under which it was made, if any.
+    Attributes:
+        name: The name in messages.
+        shape: The shape of one copy.
+        dtype: The dtype of one copy.
+        on_read: Whether each replica keeps its own copy.
+        aggregation: How the copies are combined.
+        rows_only: Whether replicas without data have no say in its value, as with batch statistics and metrics.
+        trainable: Whether tapes watch it.
+        slot: Whether it is optimizer state, which a placement may cut into one slice per replica.
+        strategy: The strategy under which it was made, if that has devices of its own.
+        elsewhere: Whether it lies on a server. Then storing it notes a change, which is pushed later.
+        holder: The object that holds the stored array.
+        owned: An array that a program made and that nobody else has seen, so that it may be donated.
+        owned_on: The placement on which `owned` lies.
+        stand_in: Another library's variable with the same storage, for a library that tracks only its own variables.
+        moved: The last array that had to be moved, with the placement and the array on it.
 
-    holder: what has the stored array. owned: the array that a program made and nobody else has seen, so it may be donated;
-    owned_on: where it lies. moved: the last array that had to be moved, and its new place. `Refs` reads and writes these four.
+    ``Refs`` reads and writes `holder`, `owned`, `owned_on` and `moved`.
     """
 
     name: str
@@ -35,31 +47,31 @@ class Ref:
     rows_only: bool
     trainable: bool
     slot: bool = False
-    strategy: Any = None  # under which it was made, if that has devices of its own
-    elsewhere: bool = False  # it lies on a server: storing notes a change, which is pushed later
-    _value: Any  # of a reference that is its own holder
+    strategy: Any = None
+    elsewhere: bool = False
+    _value: Any  # only in a reference that is its own holder
 
     def __init__(self, holder: Any = None) -> None:
         self.holder: Holder = self if holder is None else holder
         self.owned: Any = None
         self.owned_on: Placement | None = None
-        self.stand_in: Any = None  # another library's variable that shares the storage, where that library tracks its own only
+        self.stand_in: Any = None
         self.moved: tuple[Any, Placement, jax.Array] | None = None
 
     def switch(self) -> tuple[Any, str]:
-        """An object and the name of its attribute that says whether the variable is trainable."""
+        """Return the object, and the name of its attribute, that says whether the variable is trainable."""
         return self, "trainable"
 
     def get_raw(self) -> tuple[Any, bool]:
-        """The stored array, and whether it is the stack of the replicas' copies."""
+        """Return the stored array, and whether it is the stack of the replicas' copies."""
         raise NotImplementedError
 
     def set_raw(self, raw: Any, *, stacked: bool) -> None:
-        """Store an array, or a stack of copies."""
+        """Store an array, or the stack of the replicas' copies."""
         raise NotImplementedError
 
     def expose(self) -> None:
-        """Note that the stored array was given to somebody: the next step must not donate it."""
+        """Note that somebody else has the stored array, so that the next step does not donate it."""
         self.owned = None
 
     def copies(self, num_replicas: int) -> bool:
@@ -67,11 +79,11 @@ class Ref:
         return self.on_read and num_replicas > 1
 
     def slice_axis(self, placement: Placement) -> int | None:
-        """The axis along which each replica has its slice of the variable; None: each has all of it."""
+        """Return the axis along which each replica has its slice of the variable; None if each has the whole of it."""
         return placement.slice_axis(self.shape) if self.slot and not self.on_read else None
 
     def load(self, placement: Placement, *, donated: bool) -> jax.Array:
-        """The stored array as the input of a program, which may overwrite it if `donated`."""
+        """Return the stored array as the input of a program, which may overwrite it if `donated`."""
         raw, _ = self.get_raw()
         if raw is self.owned and self.owned_on is placement:
             return raw
@@ -83,7 +95,7 @@ class Ref:
         return placed
 
     def fitting(self, placement: Placement) -> tuple[Any, Any]:
-        """The stored array as programs on `placement` want it, wherever it is, and how it is to lie there."""
+        """Return the stored array in the form that programs on `placement` need, not yet moved, and the sharding that it needs."""
         raw, stacked = self.get_raw()
         copies = self.copies(placement.num_replicas)
         value = raw
@@ -93,26 +105,26 @@ class Ref:
         return value, self.home(placement)
 
     def home(self, placement: Placement) -> Sharding | None:
-        """How the variable lies in the programs of a placement."""
+        """Return the sharding of the variable in the programs of a placement."""
         return placement.home(stacked=self.copies(placement.num_replicas), slice_axis=self.slice_axis(placement))
 
     def store(self, raw: jax.Array, placement: Placement) -> None:
-        """Keep what a program wrote."""
+        """Store what a program wrote."""
         self.set_raw(raw, stacked=self.copies(placement.num_replicas))
         self.owned, self.owned_on, self.moved = raw, placement, None
 
     def take_back(self) -> None:
-        """Forget what `store` has noted, to be done elsewhere later. What is stored here is simply stored again."""
+        """Forget the changes that `store` has noted for a server. An array that is stored here is simply stored again."""
 
     def gradient(self, parts: Sequence[tuple[Any, Any]]) -> Any:
-        """The variable's gradient from (what was read, the gradient with respect to that) of every read."""
+        """Return the variable's gradient, given a pair for every read: the value, and the gradient with respect to it."""
         total = parts[0][1]
         for _, part in parts[1:]:
             total = total + part
         return total
 
     def read_eagerly(self) -> jax.Array:
-        """The value in cross-replica context outside of any program."""
+        """Return the value in cross-replica context, outside any program."""
         raw, stacked = self.get_raw()
         if stacked:
             return on_all(aggregate_copies, raw, self.aggregation, self.name)
@@ -121,14 +133,14 @@ class Ref:
 
 
 class Refs:
-    """The variables that a program overwrites. Every step loads and stores all of them, so the usual case is written out here."""
+    """The variables that a program overwrites. Every step loads and stores all of them, so the usual case is inlined here."""
 
     def __init__(self, refs: Sequence[Ref], placement: Placement):
         self._slots = [(ref, ref.holder) for ref in refs]
         self._placement = placement
 
     def load(self) -> list[jax.Array]:
-        """What ``Ref.load`` gives for each, to be donated."""
+        """Call ``Ref.load`` for each variable, to be donated."""
         placement = self._placement
         return [
             ref.owned
@@ -138,7 +150,7 @@ class Refs:
         ]
 
     def store(self, raws: Sequence[jax.Array]) -> None:
-        """``Ref.store`` for each. If that is interrupted, no change that servers are to make is left noted."""
+        """Call ``Ref.store`` for each variable. If this is interrupted, no changes for servers stay noted."""
         placement = self._placement
         try:
             for (ref, holder), raw in zip(self._slots, raws, strict=True):
@@ -152,6 +164,6 @@ class Refs:
             raise
 
     def take_back(self) -> None:
-        """``Ref.take_back`` for each."""
+        """Call ``Ref.take_back`` for each variable."""
         for ref, _ in self._slots:
             ref.take_back()

@@ -1,4 +1,4 @@
-"""``replicant.Variable``: state that every replica has a copy of."""
+"""``replicant.Variable``, state of which every replica has a copy."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -22,24 +22,31 @@ from ._ref import Ref
 class Variable:
     """State with one copy per replica.
 
-    Args:
-        initial_value: array, number, or a callable without arguments that returns one (called once).
-        trainable: whether gradient tapes watch it; by default True, except with synchronization ON_READ.
-        name: for messages and checkpoints.
-        dtype: of the value; by default that of `initial_value`.
-        synchronization: AUTO or ON_WRITE keep all copies equal; ON_READ gives each replica its own copy.
-        aggregation: how the replicas' values become one: at assignment (ON_WRITE) or when read in cross-replica context (ON_READ).
+    Semantics: tf.Variable under tf.distribute, except that assigning a value that differs by replica, without an aggregation, is an
+    error.
 
-    Raises ContextError inside ``strategy.run``, VariableError for synchronization NONE or for MEAN of a non-float dtype.
-    Semantics: tf.Variable under tf.distribute; assigning a replica-varying value without aggregation is an error here.
+    Args:
+        initial_value: An array, a number, or a callable without arguments that returns one and is called once.
+        trainable: Whether gradient tapes watch the variable. The default is True, except with synchronization ON_READ.
+        name: The name in messages and checkpoints.
+        dtype: The dtype of the value. The default is that of `initial_value`.
+        synchronization: AUTO and ON_WRITE keep all copies equal. ON_READ gives each replica its own copy.
+        aggregation: How the replicas' values become one: at each assignment (ON_WRITE), or when the variable is read in
+            cross-replica context (ON_READ).
+
+    Raises:
+        ArgumentError: If `synchronization` or `aggregation` is not a valid name.
+        ArgumentTypeError: If the initial value is a PerReplica or Mirrored value.
+        ContextError: Inside ``strategy.run`` or a compiled function, or if the initial value was computed in a trace.
+        VariableError: For synchronization NONE, and for aggregation MEAN of a dtype that is not a float.
 
     >>> v = Variable(1.0, name="v")
     >>> print(v.assign_add(2.0))
     3.0
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "Variable":  # noqa: ARG004, PYI034 - of the class that the strategy says
-        """A variable of the kind that the current strategy keeps."""
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Variable":  # noqa: ARG004, PYI034 - the strategy decides the class
+        """Make a variable of the class that the current strategy uses."""
         return object.__new__(getattr(active_strategy(), "variable_class", cls) if cls is Variable else cls)
 
     def __init__(
@@ -56,16 +63,17 @@ class Variable:
         rule = parse_rule(VariableAggregation, aggregation)
         if current_recorder() is not None or active_replica_context() is not None:
             raise ContextError(
-                f"A Variable{f' {name!r}' if name else ''} was created inside `strategy.run` or a compiled function, where it "
-                "would be made anew at every trace. Create it once, outside, for example under `strategy.scope()`."
+                f"A Variable{f' {name!r}' if name else ''} was created inside `strategy.run` or a compiled function, where every "
+                "trace would create it again. Create it once, outside, for example under `strategy.scope()`."
             )
         if sync is VariableSynchronization.NONE:
             raise VariableError("synchronization=NONE is not supported: use ON_WRITE (equal copies) or ON_READ (one per replica).")
-        connect_libraries()  # a Keras that is in use is to know our variables as weights of its layers
+        connect_libraries()  # so that Keras, if it is in use, tracks this variable as a weight of its layers
         array = _initial_array(initial_value, name, dtype)
         if rule is VariableAggregation.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
             raise VariableError(
-                f"aggregation=MEAN needs a float dtype, since a mean of {array.dtype} is none: use SUM, or a float dtype."
+                f"aggregation=MEAN needs a float dtype, because a mean of {array.dtype} values is not {array.dtype}. Use SUM, or a "
+                "float dtype."
             )
         self._ref = OwnRef(array, name or "Variable", sync, rule, trainable)
         self._ref.strategy = active_strategy() if active_strategy().placement.devices else None
@@ -76,27 +84,27 @@ class Variable:
 
     @property
     def name(self) -> str:
-        """The name given at creation, "Variable" by default."""
+        """The name given at creation; "Variable" by default."""
         return self._ref.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one copy."""
+        """The shape of one copy."""
         return self._ref.shape
 
     @property
     def dtype(self) -> Any:
-        """Dtype of one copy."""
+        """The dtype of one copy."""
         return self._ref.dtype
 
     @property
     def trainable(self) -> bool:
-        """Whether gradient tapes watch it by themselves."""
+        """Whether gradient tapes watch it automatically."""
         return self._ref.trainable
 
     @property
     def synchronization(self) -> VariableSynchronization:
-        """When the copies are brought together (AUTO is ON_WRITE)."""
+        """When the copies are combined. AUTO is reported as ON_WRITE."""
         return VariableSynchronization.ON_READ if self._ref.on_read else VariableSynchronization.ON_WRITE
 
     @property
@@ -105,32 +113,71 @@ class Variable:
         return self._ref.aggregation
 
     def value(self) -> jax.Array:
-        """The replica's copy inside ``run``; the (aggregated) value in cross-replica context."""
+        """Return this replica's copy inside ``run``, and the (aggregated) value in cross-replica context.
+
+        Raises:
+            VariableError: In cross-replica context, if each replica has its own copy and the aggregation is NONE.
+        """
         stand_in = self._ref.stand_in
         return _recorder.read(self._ref) if stand_in is None else stand_in.value
 
     read_value = value
 
     def numpy(self) -> Any:
-        """The value as a NumPy array."""
+        """Return the value as a NumPy array."""
         return jax.device_get(self.value())
 
     @property
     def values(self) -> tuple[jax.Array, ...]:
-        """The copies, in replica order; one, where they are all equal and no strategy holds more, and inside ``run``."""
+        """The copies in replica order. There is only one inside ``run``, and where all replicas share one value."""
         raw, stacked = _recorder.read_copies(self._ref)
         return unstack(raw) if stacked else (raw,)
 
     def assign(self, value: Any) -> jax.Array:
-        """Set the value, combined over replicas as the aggregation says. Returns the new value."""
+        """Set the value.
+
+        In replica context, the values of the replicas are combined as the aggregation says.
+
+        Args:
+            value: An array or number of the variable's shape, which is converted to its dtype.
+
+        Returns:
+            The new value.
+
+        Raises:
+            ArgumentError: If the shape is wrong, or for a Python number in replica context with aggregation SUM.
+            ContextError: Inside ``merge_call`` with synchronization ON_READ, or inside a function that JAX traces separately.
+            DivergenceError: For a PerReplica value in cross-replica context. If the aggregation is NONE and the replicas' values
+                can differ, ``run`` raises it.
+        """
         return self._assign("assign", value, lambda _, new: new)
 
     def assign_add(self, delta: Any) -> jax.Array:
-        """Add `delta`, combined over replicas as the aggregation says. Returns the new value."""
+        """Add `delta`, which is combined over the replicas like the value of ``assign``.
+
+        Args:
+            delta: An array or number of the variable's shape, which is converted to its dtype.
+
+        Returns:
+            The new value.
+
+        Raises:
+            VariableError: In cross-replica context with synchronization ON_READ, if the aggregation is SUM or NONE.
+        """
         return self._assign("assign_add", delta, lambda old, d: old + d)
 
     def assign_sub(self, delta: Any) -> jax.Array:
-        """Subtract `delta`, combined over replicas as the aggregation says. Returns the new value."""
+        """Subtract `delta`, which is combined over the replicas like the value of ``assign``.
+
+        Args:
+            delta: An array or number of the variable's shape, which is converted to its dtype.
+
+        Returns:
+            The new value.
+
+        Raises:
+            VariableError: In cross-replica context with synchronization ON_READ, if the aggregation is SUM or NONE.
+        """
         return self._assign("assign_sub", delta, lambda old, d: old - d)
 
     def _assign(self, what: str, value: Any, update: Callable[[Any, Any], Any]) -> jax.Array:
@@ -143,12 +190,12 @@ class Variable:
         if ref.aggregation is VariableAggregation.SUM and not ref.on_read and not is_array(value) and self._num_replicas() > 1:
             raise ArgumentError(
                 f"{what} of variable {ref.name!r} with aggregation=SUM got the Python number {value!r}, which is the same on all "
-                f"{self._num_replicas()} replicas: its sum is probably not what you mean. Pass jnp.asarray({value!r}) to add one "
+                f"{self._num_replicas()} replicas, so you probably do not want its sum. Pass jnp.asarray({value!r}) to add one "
                 "per replica, or use aggregation=ONLY_FIRST_REPLICA."
             )
         combined = recorder.combine(ref, operand)
         recorder.write_combined(ref, update(recorder.read(ref), combined).astype(ref.dtype))
-        return _recorder.read(ref, assigned=True)  # for a tape this is the variable, and not what the new value was made of
+        return _recorder.read(ref, assigned=True)  # for a tape, this is the variable and not what the new value was made of
 
     def _assign_cross_replica(self, what: str, value: Any, update: Callable[[Any, Any], Any]) -> jax.Array:
         ref, recorder = self._ref, current_recorder()
@@ -159,15 +206,15 @@ class Variable:
             )
         if ref.on_read and isinstance(recorder, _recorder.ReplicaRecorder):
             raise ContextError(
-                f"{what} of variable {self.name!r} with synchronization=ON_READ inside merge_call: each replica has its own copy, "
-                "and merge_call speaks for all. Do it in the replica function, or outside of `run`."
+                f"{what} of variable {self.name!r} with synchronization=ON_READ was called inside merge_call, which acts for all "
+                "replicas, but each replica has its own copy. Do it in the replica function, or outside `run`."
             )
         operand = self._checked(what, value.value if isinstance(value, Mirrored) else value)
         raw, stacked = _recorder.read_copies(ref)
         if ref.on_read and what != "assign":
             if ref.aggregation is VariableAggregation.SUM or (stacked and ref.aggregation is VariableAggregation.NONE):
                 raise VariableError(
-                    f"Variable {ref.name!r} has synchronization=ON_READ and aggregation={ref.aggregation.name}: {what} in "
+                    f"Variable {ref.name!r} has synchronization=ON_READ and aggregation={ref.aggregation.name}, so {what} in "
                     "cross-replica context is ambiguous (once, or once per copy?). Do it inside `strategy.run`, or use assign with "
                     "the new value."
                 )
@@ -185,15 +232,16 @@ class Variable:
         if isinstance(recorder, _recorder.CrossRecorder):
             recorder.write(ref, new)
         else:
-            recorder.write_combined(ref, new)  # inside merge_call: one value for all replicas, nothing to combine
-        return _recorder.own_value(new) if stacked else _recorder.read(ref, assigned=True)  # copies may add up to another last bit
+            recorder.write_combined(ref, new)  # inside merge_call, there is one value for all replicas
+        # The sum of the copies may differ from `new` in the last bit.
+        return _recorder.own_value(new) if stacked else _recorder.read(ref, assigned=True)
 
     def _checked(self, what: str, value: Any) -> jax.Array:
         array = jnp.asarray(value)
         if array.shape != self.shape:
             raise ArgumentError(
-                f"{what} of variable {self.name!r}: the value has shape {array.shape}, the variable {self.shape}; "
-                "they must be equal."
+                f"{what} of variable {self.name!r} got a value of shape {array.shape}, but the variable has shape {self.shape}. "
+                "They must be equal."
             )
         return array.astype(self.dtype)
 
@@ -201,34 +249,57 @@ class Variable:
         context = get_replica_context()
         return context.num_replicas_in_sync if context else 1
 
-    # Rows of a variable (embeddings): `indices` select along axis 0, `updates` has one row per index.
+    # Updates of rows, as of an embedding: `indices` select rows along axis 0, and `updates` has one row per index.
 
     def scatter_add(self, indices: Any, updates: Any) -> jax.Array:
-        """Add `updates` to the rows `indices`. Rows of all replicas are applied, those of MEAN divided by their number."""
+        """Add `updates` to the rows `indices`.
+
+        In replica context, aggregation SUM adds the rows of all replicas, MEAN divides them by the number of replicas first, and
+        ONLY_FIRST_REPLICA adds those of replica 0.
+
+        Args:
+            indices: An integer array of row numbers along axis 0.
+            updates: An array with one row per index.
+
+        Returns:
+            The new value of the whole variable.
+        """
         return self._scatter("scatter_add", indices, updates)
 
     def scatter_sub(self, indices: Any, updates: Any) -> jax.Array:
-        """Subtract `updates` from the rows `indices`."""
+        """Subtract `updates` from the rows `indices`, with the arguments and rules of ``scatter_add``."""
         return self._scatter("scatter_sub", indices, updates)
 
     def scatter_mul(self, indices: Any, updates: Any) -> jax.Array:
-        """Multiply the rows `indices` by `updates`."""
+        """Multiply the rows `indices` by `updates`, with the arguments and rules of ``scatter_add``."""
         return self._scatter("scatter_mul", indices, updates)
 
     def scatter_div(self, indices: Any, updates: Any) -> jax.Array:
-        """Divide the rows `indices` by `updates`."""
+        """Divide the rows `indices` by `updates`, with the arguments and rules of ``scatter_add``."""
         return self._scatter("scatter_div", indices, updates)
 
     def scatter_max(self, indices: Any, updates: Any) -> jax.Array:
-        """Raise the rows `indices` to at least `updates`. Not for aggregation SUM or MEAN."""
+        """Replace the rows `indices` by their maximum with `updates`. See ``scatter_add``.
+
+        Raises:
+            VariableError: In replica context, if the aggregation is SUM or MEAN.
+        """
         return self._scatter("scatter_max", indices, updates)
 
     def scatter_min(self, indices: Any, updates: Any) -> jax.Array:
-        """Lower the rows `indices` to at most `updates`. Not for aggregation SUM or MEAN."""
+        """Replace the rows `indices` by their minimum with `updates`. See ``scatter_add``.
+
+        Raises:
+            VariableError: In replica context, if the aggregation is SUM or MEAN.
+        """
         return self._scatter("scatter_min", indices, updates)
 
     def scatter_update(self, indices: Any, updates: Any) -> jax.Array:
-        """Replace the rows `indices` by `updates`. Not for aggregation SUM or MEAN."""
+        """Replace the rows `indices` by `updates`. See ``scatter_add``.
+
+        Raises:
+            VariableError: In replica context, if the aggregation is SUM or MEAN.
+        """
         return self._scatter("scatter_update", indices, updates)
 
     def _scatter(self, what: str, indices: Any, updates: Any) -> jax.Array:
@@ -246,7 +317,7 @@ class Variable:
         return _recorder.read(ref, assigned=True)
 
     def _all_rows(self, what: str, rows: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The rows of all replicas, as the aggregation says."""
+        """Return the rows of the replicas that count, as the aggregation says."""
         rule, context = self._ref.aggregation, get_replica_context()
         assert context is not None
         if rule is VariableAggregation.NONE:
@@ -256,8 +327,8 @@ class Variable:
             return tuple(context.all_reduce(ReduceOp.SUM, [jnp.where(first, x, jnp.zeros_like(x)) for x in (rows, values)]))
         if what in ("scatter_max", "scatter_min", "scatter_update"):
             raise VariableError(
-                f"{what} of variable {self.name!r} with aggregation={rule.name}: it is defined only for aggregation NONE or "
-                "ONLY_FIRST_REPLICA, since several replicas may name the same row."
+                f"{what} of variable {self.name!r} with aggregation={rule.name} is not defined, because several replicas may name "
+                "the same row. Create the variable with aggregation NONE or ONLY_FIRST_REPLICA."
             )
         if rule is VariableAggregation.MEAN:
             values = values / context.num_replicas_in_sync
@@ -291,7 +362,7 @@ class Variable:
 
 
 def _no_trace() -> AbstractContextManager[Any]:
-    """Keras traces `build` of a layer to learn shapes: a variable that is made there is no part of the trace."""
+    """Leave the trace in which Keras calls ``build`` of a layer for its shapes: a variable made there is no part of it."""
     return jax.ensure_compile_time_eval() if _recorder.in_a_trace() else nullcontext()
 
 
@@ -301,14 +372,14 @@ def _initial_array(initial_value: Any, name: str | None, dtype: Any) -> jax.Arra
         if isinstance(value, DistributedValues):
             raise ArgumentTypeError(
                 f"The initial value of a variable must be the same on all replicas; got a {type(value).__name__}. Start from one "
-                "value, and assign the replicas' values inside `strategy.run` to a variable with synchronization=ON_READ."
+                "value with synchronization=ON_READ, and assign the replicas' values inside `strategy.run`."
             )
         array = jnp.array(value, dtype=dtype, copy=True)
     if isinstance(array, Tracer):
         raise ContextError(
             f"The initial value of Variable {name or 'Variable'!r} (shape {array.shape}) was computed inside a function that JAX "
-            "traces, so it has no value yet. Pass a function that computes it, Variable(lambda: ...), or a NumPy array; in `build` "
-            "of a Keras layer, self.add_weight(...) does the same."
+            "traces, so it has no value yet. Pass a function that computes it, Variable(lambda: ...), or a NumPy array. In `build` "
+            "of a Keras layer, you can also use self.add_weight(...)."
         )
     return array
 
@@ -337,7 +408,7 @@ _SCATTER: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 class OwnRef(Ref):
-    """Storage of a ``replicant.Variable``."""
+    """The storage of a ``replicant.Variable``."""
 
     def __init__(
         self, array: jax.Array, name: str, sync: VariableSynchronization, aggregation: VariableAggregation, trainable: bool | None
