@@ -188,6 +188,7 @@ def test_only_one_of_model_and_compile_in_the_scope(figures, report, name, model
     report.count(name, None if model_inside else MOVED_INSIDE)
 
 
+@pytest.mark.slow
 def test_every_case_was_counted(figures, counted):
     expected = set()
     for name in figures["fit"]:

@@ -247,6 +247,7 @@ def test_batch_statistics(n, chunks):
     assert same(rows(strategy, out)[0], [[float(v)] for v in first], TOLERANCE)
 
 
+@pytest.mark.slow
 def test_every_case_was_counted(figures, counted):
     parts = ("per_replica_sizes", "loss_per_step", "accuracy_per_epoch", "final_weights", "iterations")
     expected = {f"{name} {part}" for name in figures["custom"] for part in parts}

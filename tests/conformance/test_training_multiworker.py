@@ -15,6 +15,7 @@ sys.path.insert(0, str(HERE.parent / "processes"))  # test folders are no packag
 
 import _group  # noqa: E402
 
+pytestmark = pytest.mark.again  # all of it in `make test-all`, which counts the cases
 FIT_WORKS = "fit, evaluate and predict equal one device for every batch"
 TOLERANCE = 1e-5
 SAMPLE = 1 if os.environ.get("REPLICANT_TEST_FULL") == "1" else 6  # every sixth case of the grid, which threads run completely
@@ -86,5 +87,6 @@ def test_shares_of_datasets(run, run_workers, folder):
         assert [answer["shares"][name] for answer in answers] == expected, name
 
 
+@pytest.mark.slow
 def test_every_case_was_counted(figures, counted):
     assert counted == set(figures)
