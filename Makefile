@@ -47,17 +47,18 @@ test-again: setup
 	@mkdir -p build
 	$(PYTEST) -m again $(ARGS)
 
-# What `make test` leaves out: the slow tests, more cases of some others, and the tests of numbers with programs that are compiled as
-# users compile them, not quickly. Misfortunes strike at random moments, with a new seed each time; the end of the output names it, and
-# REPLICANT_TEST_SEED repeats it. Each such test strikes RUNS times. These tests come last and alone: they look at how long others wait.
+# What `make test` leaves out: the slow tests, and the tests of numbers with programs that are compiled as users compile them.
+# Misfortunes strike at random moments, with a new seed each time; the end of the output names it, and REPLICANT_TEST_SEED repeats
+# it. Each such test strikes RUNS times. Those that look at how long others wait come last and alone.
 RUNS ?= 3
 ALONE := tests/faults tests/processes/test_two_hosts.py
-test-all: export REPLICANT_TEST_FULL := 1
+test-all: export REPLICANT_TEST_SLOW := 1
 test-all: export REPLICANT_TEST_RUNS := $(RUNS)
 test-all: setup
 	@mkdir -p build
-	$(PYTEST) -m 'slow or again' $(foreach path,$(ALONE),--ignore $(path)) $(ARGS)
-	$(BIN)/python -m pytest -m 'slow or again' $(ALONE) $(ARGS)
+	REPLICANT_TEST_AGAIN=1 $(PYTEST) -m again $(ARGS)
+	$(PYTEST) -m 'slow and not again' $(foreach path,$(ALONE),--ignore $(path)) $(ARGS)
+	$(BIN)/python -m pytest -m 'slow and not again' $(ALONE) $(ARGS)
 
 # The oldest Keras that is supported, and the newest there is, beside the other packages of constraints.txt.
 KERAS_VERSIONS := keras==3.12.0 keras
@@ -81,7 +82,7 @@ docs: $(VENV)/.docs
 
 # Every Python block of every page, the transcripts, the site.
 docs-test: $(VENV)/.docs
-	REPLICANT_TEST_FULL=1 $(BIN)/python -m pytest tests/processes/test_docs.py tests/pure/test_docs_transcripts.py $(ARGS)
+	REPLICANT_TEST_SLOW=1 $(BIN)/python -m pytest tests/processes/test_docs.py tests/pure/test_docs_transcripts.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .hypothesis .import_linter_cache .pytest_cache .ruff_cache

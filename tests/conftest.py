@@ -43,13 +43,13 @@ class Chaos:
 
 def pytest_configure() -> None:
     """Draw the seed of the tests that strike at random before the processes start that share the tests and inherit it."""
-    if _is_full():
+    if _runs_all():
         os.environ.setdefault("REPLICANT_TEST_SEED", str(random.SystemRandom().randrange(1 << 30)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how to repeat the tests that strike at random, even if all have passed."""
-    if _is_full():
+    if _runs_all():
         told = [f"{name}={os.environ[name]}" for name in ("REPLICANT_TEST_SEED", "REPLICANT_TEST_RUNS") if name in os.environ]
         terminalreporter.write_line(f"random misfortunes: {' '.join(told)}")
 
@@ -65,9 +65,9 @@ def chaos() -> Chaos:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the long runs out, and the further cases of tests that name a few, unless all are asked for."""
     _mark_further_cases(items, whole="::" not in " ".join(config.args))
-    if _is_full():
+    if _runs_all():
         return
-    skip = pytest.mark.skip(reason="takes minutes: `make test-all` runs it, and REPLICANT_TEST_FULL=1")
+    skip = pytest.mark.skip(reason="takes minutes: `make test-all` runs it")
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
@@ -180,8 +180,8 @@ def no_open_scope() -> Iterator[None]:
     assert not still_open, f"scopes still open after the test: {still_open}"
 
 
-def _is_full() -> bool:
-    return os.environ.get("REPLICANT_TEST_FULL") == "1"
+def _runs_all() -> bool:
+    return "1" in (os.environ.get("REPLICANT_TEST_SLOW"), os.environ.get("REPLICANT_TEST_FULL"))
 
 
 def _leaked_threads(before: set[threading.Thread]) -> list[str]:

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-CHEAP = {"concepts"}  # runs by default, as a sample; the others with REPLICANT_TEST_FULL=1
+CHEAP = {"concepts"}  # runs in `make test`, as a sample; the others in `make test-all`
 
 COMMON = """\
 import replicant
