@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-again test-all test-keras-versions bench docs docs-test clean
+.PHONY: setup demo check test test-all test-again test-slow test-chaos test-keras-versions bench docs docs-test clean
 SHELL := /bin/sh
 
 # Python 3.11 is what constraints.txt was written with; any newer one will do.
@@ -35,30 +35,34 @@ check: setup
 # In two processes, which share the work by files, in the order of their folders: the short ones, of pure, come last and even out
 # the end. One process, for a debugger or a single test: .venv/bin/python -m pytest PATH
 # Programs that these processes, and those that tests start, compile are kept in a folder of the clone, so that each is compiled once.
-test test-again test-all: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
+test test-again test-slow test-chaos: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 test: setup
 	@mkdir -p build
 	$(PYTEST) $(ARGS)
 
+# What `make test` leaves out, in three parts; `make --keep-going test-all` does not stop at the first that fails.
+test-all: test-again test-slow test-chaos
+
 # The tests of numbers once more, with programs that are compiled as users compile them, not quickly.
 test-again: export REPLICANT_TEST_AGAIN := 1
+test-again test-slow test-chaos: export REPLICANT_TEST_SLOW := 1
 test-again: setup
 	@mkdir -p build
 	$(PYTEST) -m again $(ARGS)
 
-# What `make test` leaves out: the slow tests, and the tests of numbers with programs that are compiled as users compile them.
-# Misfortunes strike at random moments, with a new seed each time; the end of the output names it, and REPLICANT_TEST_SEED repeats
-# it. Each such test strikes RUNS times. Those that look at how long others wait come last and alone.
-RUNS ?= 3
-ALONE := tests/faults tests/processes/test_two_hosts.py
-test-all: export REPLICANT_TEST_SLOW := 1
-test-all: export REPLICANT_TEST_RUNS := $(RUNS)
-test-all: setup
+# Long tests, and further cases of others.
+CHAOS := tests/faults tests/processes/test_two_hosts.py
+test-slow: setup
 	@mkdir -p build
-	REPLICANT_TEST_AGAIN=1 $(PYTEST) -m again $(ARGS)
-	$(PYTEST) -m 'slow and not again' $(foreach path,$(ALONE),--ignore $(path)) $(ARGS)
-	$(BIN)/python -m pytest -m 'slow and not again' $(ALONE) $(ARGS)
+	$(PYTEST) -m 'slow and not again' $(foreach path,$(CHAOS),--ignore $(path)) $(ARGS)
+
+# Processes are killed and links cut at random moments, RUNS times in each test, with a new seed each time. The end of the output
+# names it, and REPLICANT_TEST_SEED repeats it. One process at a time, because these tests look at how long others wait.
+RUNS ?= 3
+test-chaos: export REPLICANT_TEST_RUNS := $(RUNS)
+test-chaos: setup
+	$(BIN)/python -m pytest -m 'slow and not again' $(CHAOS) $(ARGS)
 
 # The oldest Keras that is supported, and the newest there is, beside the other packages of constraints.txt.
 KERAS_VERSIONS := keras==3.12.0 keras

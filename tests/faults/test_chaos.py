@@ -20,7 +20,8 @@ SECONDS = 300.0  # for one run, on a machine that does much else
 MOST_STEPS = 11  # before a kill: of the 40 steps, some are left after three kills
 LIBRARIES = {"own": "replicant", "grain": "grain", "tf": "tensorflow"}
 
-# loop, data, number of runs that are killed 1 to 3 times each; with REPLICANT_TEST_FULL=1: 40 runs, less those whose library is not installed
+# loop, data, number of runs that are killed 1 to 3 times each. With REPLICANT_TEST_FULL=1: 40 runs, less those whose library is not
+# installed.
 RUNS = [
     (loop, data, (7 if data == "own" or loop == "fit" else 6) if FULL else 1 if data == "own" else 0)
     for loop in ("fit", "custom")
