@@ -198,7 +198,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
 def test_other_data_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(tmp_path / "run", 3)
     monkeypatch.setitem(INPUTS, "longer", lambda: {"x": slices().shuffle(10).repeat(2).batch(BATCH_SIZE)})
-    with pytest.raises(CheckpointError, match=r"This fit has 7 batches per epoch, the one that was saved had 4"):
+    with pytest.raises(CheckpointError, match=r"This fit has 7 batches per epoch, but the saved one had 4"):
         train(tmp_path / "run", "longer")
     monkeypatch.setitem(INPUTS, "other", lambda: {"x": slices().shuffle(11).batch(BATCH_SIZE)})
     with pytest.raises(DatasetError, match=r"This position belongs to another pipeline"):
@@ -210,7 +210,7 @@ def test_a_checkpoint_that_is_no_backup_is_refused(tmp_path: Path) -> None:
     model.compile("sgd", "mse")
     model.fit(ROWS, np.ones((NUM_ROWS, 3)), verbose=0)
     replicant.Checkpoint(model=model, optimizer=model.optimizer, metrics=list(model.metrics)).save(tmp_path / "backup")
-    with pytest.raises(CheckpointError, match=r"backup-1 is a checkpoint, but no backup of a fit"):
+    with pytest.raises(CheckpointError, match=r"backup-1 is a checkpoint, but not a backup of a fit"):
         model.fit(ROWS, np.ones((NUM_ROWS, 3)), verbose=0, callbacks=[BackupAndRestore(tmp_path)])
 
 
@@ -224,13 +224,15 @@ def test_other_callbacks_are_told(tmp_path: Path) -> None:
 
     with pytest.raises(Interrupted):
         fit(Noticing(), Power(2))
-    with pytest.warns(UserWarning, match=r"new are \['CSVLogger 1'\], which begin anew; gone are \['Noticing 1', 'Power 1'\]"):
+    with pytest.warns(UserWarning, match=r"New \(they start again\): \['CSVLogger 1'\]\. Gone: \['Noticing 1', 'Power 1'\]"):
         fit(keras.callbacks.CSVLogger(tmp_path / "log.csv"))
 
 
 @pytest.mark.parametrize("save_freq", [0, -1, True, "epochs", "30", "1d", 2.5, None])
 def test_when_must_be_clear(save_freq: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"is neither 'epoch', nor a positive number of batches, nor a time such as '30s'"):
+    with pytest.raises(
+        ArgumentError, match=r"save_freq must be 'epoch', a positive number of batches, a time such as '30s'.*; got "
+    ):
         BackupAndRestore("somewhere", save_freq)
 
 
@@ -243,7 +245,7 @@ def test_outside_of_fit_it_says_so(tmp_path: Path) -> None:
     model = keras.Sequential([keras.layers.Dense(3)])
     callback = BackupAndRestore(tmp_path)
     callback.set_model(model)
-    with pytest.raises(CheckpointError, match=r"this is no fit that it knows\. If it is one, make the callback before"):
+    with pytest.raises(CheckpointError, match=r"it does not know this fit\. Use it only in model\.fit, and make it before"):
         callback.on_train_begin()
 
 

@@ -75,14 +75,14 @@ def of_callback(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("filepath", "/tmp/evil.keras", "it holds text that may name a file, and only the program says which files are used"),
+        ("filepath", "/tmp/evil.keras", "it holds text that may name a file, and only the program may choose its files"),
         ("filepath", "evil", "it holds text that may name a file"),
         ("monitor", "../evil", "it holds text that may name a file"),
         ("on_epoch_end", 3, "the callback does not have it when training begins"),
-        ("_batches_seen_since_last_saving", "three", "it is a number when training begins, and this is a str"),
-        ("_batches_seen_since_last_saving", [3], "it is a number when training begins, and this is a list"),
+        ("_batches_seen_since_last_saving", "three", "it is a number when training begins, but a str here"),
+        ("_batches_seen_since_last_saving", [3], "it is a number when training begins, but a list here"),
         ("_current_epoch", "three", "the callback does not have it when training begins"),
-        ("save_weights_only", 1, "it is a bool when training begins, and this is a number"),
+        ("save_weights_only", 1, "it is a bool when training begins, but a number here"),
     ],
 )
 def test_a_forged_backup_does_not_redirect_a_callback(
@@ -91,7 +91,8 @@ def test_a_forged_backup_does_not_redirect_a_callback(
     folder = forged(of_callback(name, value))
     (tmp_path / "mine.keras").unlink()
     message = (
-        rf"The backup says that the attribute '{name}' of the callback 'ModelCheckpoint 1' is .*, but that is not .*: {problem}"
+        rf"The backup says that the attribute '{name}' of the callback 'ModelCheckpoint 1' is .*, "
+        rf"but this cannot be restored: {problem}"
     )
     callback = keras.callbacks.ModelCheckpoint(tmp_path / "mine.keras")
     with pytest.raises(CheckpointError, match=message):
@@ -101,25 +102,25 @@ def test_a_forged_backup_does_not_redirect_a_callback(
 
 
 POSITIONS = {
-    "no position": (lambda saved: saved.update(position={}), r"The saved position in the data is none: KeyError"),
-    "a negative epoch": (lambda saved: saved["position"].update(epoch=-1), r"position in the data is none: found\.epoch=-1"),
+    "no position": (lambda saved: saved.update(position={}), r"The saved position in the data is not valid: KeyError"),
+    "a negative epoch": (lambda saved: saved["position"].update(epoch=-1), r"position in the data is not valid: found\.epoch=-1"),
     "an endless step": (lambda saved: saved["position"].update(num_steps=float("inf")), r"found\.num_steps=inf"),
-    "passes": (lambda saved: saved["position"].update(passes=[1]), r"The saved position in the data is none"),
+    "passes": (lambda saved: saved["position"].update(passes=[1]), r"The saved position in the data is not valid"),
     "batches": (lambda saved: saved["position"].update(num_batches=10**15), r"had read 1000000000000000 batches in \d epochs of 4"),
-    "another field": (lambda saved: saved["position"].update(evil=1), r"The saved position in the data is none: TypeError"),
+    "another field": (lambda saved: saved["position"].update(evil=1), r"The saved position in the data is not valid: TypeError"),
     "random numbers": (
         lambda saved: saved["now"].update(rest=["MT19937", 10**6, 0, "0.0", 3, None]),
-        r"1000000 is no position in 624",
+        r"1000000 is not a position in 624",
     ),
     "a generator": (
         lambda saved: saved["now"].update(rest=[1]),
-        r"random generators of NumPy and Python are none: not enough values",
+        r"states of NumPy's and Python's random generators are not valid: not enough values",
     ),
-    "no generators": (lambda saved: saved.update(now=3), r"is no backup of a fit \(TypeError"),
-    "metrics": (lambda saved: saved.update(metrics=[np.ones(99)]), r"is no backup of this fit"),
-    "logs": (lambda saved: saved.update(logs=[1]), r"is no backup of this fit"),
-    "callbacks": (lambda saved: saved.update(callbacks=7), r"is no backup of a fit \(TypeError"),
-    "nothing": (lambda saved: saved.clear(), r"is no backup of a fit \(KeyError: 'metrics'\)"),
+    "no generators": (lambda saved: saved.update(now=3), r"is not a backup of a fit \(TypeError"),
+    "metrics": (lambda saved: saved.update(metrics=[np.ones(99)]), r"is not a backup of this fit"),
+    "logs": (lambda saved: saved.update(logs=[1]), r"is not a backup of this fit"),
+    "callbacks": (lambda saved: saved.update(callbacks=7), r"is not a backup of a fit \(TypeError"),
+    "nothing": (lambda saved: saved.clear(), r"is not a backup of a fit \(KeyError: 'metrics'\)"),
 }
 
 
@@ -133,7 +134,9 @@ def test_a_forged_position_is_refused(
 
 def test_data_that_end_before_the_position_are_told() -> None:
     ahead = _Pass(iter(range(3)), lambda: None)
-    with pytest.raises(CheckpointError, match=r"had read 1000000000000 batches of a pass over its data, but this one has only 3\."):
+    with pytest.raises(
+        CheckpointError, match=r"had read 1000000000000 batches of a pass over its data, but this pass has only 3\."
+    ):
         ahead.go_to(10**12, None, None)
 
 

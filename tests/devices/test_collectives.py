@@ -122,7 +122,7 @@ def test_gather_even_ragged_and_empty(three: replicant.MirroredStrategy) -> None
         (lambda s: s.reduce("SUM", per_replica(RAGGED)), ArgumentError, r"equal shapes.*replica 0: \[2\].*Give an axis"),
         (lambda s: s.reduce("SUM", per_replica(EVEN), axis=1), ArgumentError, r"axis=1 is out of range.*rank 1.*\[-1, 1\)"),
         (lambda s: s.reduce("SUM", per_replica(EVEN), axis="0"), ArgumentTypeError, "axis must be an int"),
-        (lambda s: s.reduce("SUM", 3.0), ArgumentError, "3.0, which is not a distributed value"),
+        (lambda s: s.reduce("SUM", 3.0), ArgumentError, "3.0 is ambiguous, because it is not a distributed value"),
         (
             lambda s: s.reduce("SUM", replicant.PerReplica([np.asarray([True])] * 3)),
             ArgumentTypeError,
@@ -152,9 +152,13 @@ def test_misuse_of_reduce_and_gather(three: replicant.MirroredStrategy, call, er
         (lambda c, _: c.all_reduce("SUM", jnp.asarray(True)), ArgumentTypeError, "cannot add values of dtype bool"),
         (lambda c, _: c.all_gather(jnp.asarray(1.0), 0), ArgumentError, r"scalar \(rank 0\)"),
         (lambda c, x: c.all_reduce("SUM", x), RaggedStepError, r"all_reduce needs equal shapes.*replica 0: float32\[2\]"),
-        (lambda c, x: c.all_gather(jnp.ones((1, *x.shape)), 0), RaggedStepError, "equal shapes but for axis 0"),
+        (
+            lambda c, x: c.all_gather(jnp.ones((1, *x.shape)), 0),
+            RaggedStepError,
+            r"equal dtypes and \(except along axis 0\) shapes",
+        ),
         (lambda c, x: c.all_reduce("SUM", jnp.ones(2)) if len(x) == 2 else x, RaggedStepError, "1 of 3 replicas wait"),
-        (lambda _, x: {f"rows{len(x)}": x}, RaggedStepError, "results of different structure: replica 0"),
+        (lambda _, x: {f"rows{len(x)}": x}, RaggedStepError, "results of different structures: replica 0"),
     ],
 )
 def test_misuse_inside_run(three: replicant.MirroredStrategy, fn, error: type[Exception], message: str) -> None:

@@ -35,11 +35,11 @@ def test_a_model_belongs_to_one_strategy() -> None:
     model.fit(X, Y, verbose=0)
     with (
         three.scope(),
-        pytest.raises(MixedStrategyError, match=r"The model 'net' belongs to .*cpu:1'\]\) and was compiled under .*cpu:2"),
+        pytest.raises(MixedStrategyError, match=r"The model 'net' belongs to .*cpu:1'\]\) but was compiled under .*cpu:2"),
     ):
         model.compile("sgd", XENTROPY)
     for call in (lambda: model.fit(X, Y, verbose=0), lambda: model.evaluate(X, Y, verbose=0), lambda: model.predict(X, verbose=0)):
-        with three.scope(), pytest.raises(MixedStrategyError, match=r"belongs to .* and is used under .*clone_model"):
+        with three.scope(), pytest.raises(MixedStrategyError, match=r"belongs to .* but is used under .*clone_model"):
             call()
     model.fit(X, Y, verbose=0)  # nothing was broken
 
@@ -67,7 +67,7 @@ def test_to_another_strategy_as_the_error_says() -> None:
 
 def test_a_model_from_outside_is_not_trained_on_one_device_in_silence() -> None:
     model = make_model(mirrored(0))
-    with mirrored(2).scope(), pytest.raises(MixedStrategyError, match=r"'net' was made and compiled outside of .*model\.compile"):
+    with mirrored(2).scope(), pytest.raises(MixedStrategyError, match=r"'net' was made and compiled outside .*model\.compile"):
         model.fit(X, Y, verbose=0)
     model.fit(X, Y, verbose=0)  # outside: on one device
 
@@ -92,7 +92,7 @@ def empty() -> Dataset:
 @pytest.mark.parametrize("make", [nothing, empty])
 def test_an_empty_dataset(make: Any) -> None:
     model = make_model(mirrored(2))
-    message = r"<Dataset: .*> yields no batch: .*drop_remainder=True"
+    message = r"<Dataset: .*> yields no batch, .*drop_remainder=True"
     with pytest.raises(DatasetError, match=message):
         model.fit(make(), verbose=0)
     with pytest.raises(DatasetError, match=message):
@@ -126,7 +126,7 @@ class NoBatches(keras.utils.PyDataset):
 def test_data_of_keras_without_a_batch(data: Any, what: str, n: int) -> None:
     """Keras by itself trips over it later. Under a strategy the model stays as it is, whether it was trained before or not."""
     model = make_model(mirrored(n))
-    with pytest.raises(DatasetError, match=f"^{what} yields no batch: nothing to train on"):
+    with pytest.raises(DatasetError, match=f"^{what} yields no batch, so there is nothing to train on"):
         model.fit(*data, verbose=0)
     if not n:
         return  # by itself Keras leaves a model that is built without values when its first step fails
@@ -177,7 +177,7 @@ def test_a_step_that_cannot_be_compiled_does_not_take_the_model_with_it() -> Non
 
 @pytest.mark.parametrize(("name", "arguments"), [("y", {"y": Y}), ("sample_weight", {"sample_weight": np.ones(8)})])
 def test_a_dataset_brings_its_own_labels_and_weights(name: str, arguments: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match=f"`{name}` was given beside a dataset"):
+    with pytest.raises(ArgumentError, match=f"`{name}` was given together with a dataset"):
         make_model(mirrored(2)).fit(Dataset.from_tensor_slices((X, Y)).batch(4), verbose=0, **arguments)
 
 

@@ -168,8 +168,9 @@ def test_other_layers_run_eagerly_and_say_so(layer: Any, named: str) -> None:
         model = images(layer(0.1, name="own"))
         model.compile("sgd", "mse")
     message = (
-        rf"runs eagerly, because its layers {named} cannot be compiled. So each of the 2 devices computes every batch whole, and "
-        r"they do not share the work. Apply those layers to the dataset instead: dataset.map\(lambda x, y: \(layer\(x\), y\)\)"
+        rf"runs eagerly, because its layers {named} cannot be compiled\. Each of the 2 devices therefore computes every whole "
+        r"batch, and they do not share the work\. Apply those layers to the dataset instead: "
+        r"dataset.map\(lambda x, y: \(layer\(x\), y\)\)"
     )
     with pytest.warns(UserWarning, match=message):
         model.predict_on_batch(X[:3])

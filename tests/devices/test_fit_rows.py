@@ -25,7 +25,7 @@ def pulled(batches: Any, num: int) -> list[Any]:
     found = []
     while some := several(batches, num):
         for each in some:
-            found += each.apart() if isinstance(each, Several) else [each]
+            found += each.unstacked() if isinstance(each, Several) else [each]
     return [*found, np.random.rand()]  # noqa: NPY002
 
 

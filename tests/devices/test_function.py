@@ -172,7 +172,7 @@ def test_a_function_that_never_settles_is_refused() -> None:
     def restless():
         return pool.pop().value()
 
-    with pytest.raises(ReplicantError, match="used other variables each of the 16 times it was traced"):
+    with pytest.raises(ReplicantError, match="used different variables in each of its 16 traces"):
         restless()
 
 

@@ -26,7 +26,7 @@ def test_a_model_of_another_strategy_is_refused_in_run(num_replicas: int, built:
     if built:
         model.build((None, 3))
     with pytest.raises(
-        MixedStrategyError, match=r"'m' belongs to MirroredStrategy.*cpu:2.*is called in `run` under Mirrored.*make the"
+        MixedStrategyError, match=r"'m' belongs to MirroredStrategy.*cpu:2.*is called in `run` under Mirrored.*create the model"
     ):
         other.run(model, args=(X,))
     with pytest.raises(MixedStrategyError, match="'m' belongs to"):
@@ -42,7 +42,7 @@ def test_variables_layers_and_optimizers_of_another_strategy_are_refused_in_run(
         layer.build((None, 3))
     for use in (lambda: variable + 1, lambda: variable.assign(2.0), lambda: layer(X)):
         with pytest.raises(
-            MixedStrategyError, match=r"Variable '(v|d/kernel)' belongs to Mirrored.* is used in `run` of .*anew in its scope"
+            MixedStrategyError, match=r"Variable '(v|d/kernel)' belongs to Mirrored.* is used in `run` of .*again in its scope"
         ):
             other.run(use)
     assert float(variable) == 1.0

@@ -72,7 +72,7 @@ def test_code_that_needs_the_number_gets_it(fn) -> None:
 
 
 def test_numbers_that_do_not_fit_stay_constants() -> None:
-    with pytest.warns(UserWarning, match=r"argument `k` \(now 1099511627779\).*does not fit in 32 bits"):
+    with pytest.warns(UserWarning, match=r"argument `k` \(now 1099511627779\).*does not fit into 32 bits"):
         count, results = compiled(lambda x, k: x * (k % 7), [2**40 + i for i in range(4)])
     assert (count, results) == (4, [[float((2**40 + i) % 7)] * 3 for i in range(4)])
     with pytest.warns(UserWarning, match=r"argument `k`"):
@@ -165,6 +165,6 @@ def test_an_error_of_the_code_itself_comes_out() -> None:
 
 def test_programs_are_bounded() -> None:
     step = replicant.function(lambda x, k: jnp.zeros(k % 2 + 1))
-    with pytest.warns(UserWarning, match="The programs of the last 64 values are kept"):
+    with pytest.warns(UserWarning, match="Replicant keeps the programs of the last 64 values"):
         _ = [step(ONES, k) for k in range(70)]
     assert step.num_compiled == 64

@@ -413,6 +413,6 @@ def test_the_advice_for_a_variable_that_would_diverge_is_right_for_accumulation(
     with pytest.raises(DivergenceError) as caught:
         two.run(add, args=halves(two, X, Y))
     advice = str(caught.value)
-    assert 0 < advice.index("Create it with synchronization=ON_READ") < advice.index("Create it with aggregation=SUM")
+    assert 0 < advice.index("create it with synchronization=ON_READ") < advice.index("create it with aggregation=SUM")
     assert "gradients that it accumulates" in advice
-    assert "must not be given to apply_gradients inside `run`, which would sum it again" in advice
+    assert "do not give a combined gradient to apply_gradients inside `run`, which would sum it again" in advice

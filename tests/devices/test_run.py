@@ -186,7 +186,7 @@ def test_value_contexts(two: replicant.MirroredStrategy) -> None:
         (
             lambda s: s.experimental_distribute_values_from_function(lambda c: (1,) * (1 + c.replica_id_in_sync_group)),
             ArgumentError,
-            "different structures: replica 0",
+            "must return the same structure for every replica; got replica 0",
         ),
         (
             lambda s: s.run(lambda: replicant.get_replica_context().merge_call(print, args=3)),
@@ -228,7 +228,7 @@ def test_an_exception_of_the_replica_function_comes_out_as_it_is(two: replicant.
     [
         (["cpu:9"], r"no device 'cpu:9'.*8 cpu device\(s\), numbered 0 to 7.*set_virtual_devices\(10\)"),
         (["cpu:0", "CPU:0"], "'CPU:0' is given twice"),
-        (["gpu:0"], "no gpu devices; it has: cpu"),
+        (["gpu:0"], "no gpu devices. Its devices are: cpu"),
         (["disk:0"], "'disk:0' is not a device"),
     ],
 )

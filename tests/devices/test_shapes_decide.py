@@ -231,7 +231,7 @@ def test_a_merge_call_sees_every_replicas_objects(two) -> None:
         ),
         (
             lambda c, x: c.all_reduce("SUM", [jnp.ones(())] * len(x))[0],
-            "as many arrays on each replica; got replica 0: 4, replica 1: 3",
+            "the same number of arrays on each replica; got replica 0: 4, replica 1: 3",
         ),
         (
             lambda c, x: c.all_reduce("SUM" if len(x) > 3 else "MEAN", jnp.ones(())),

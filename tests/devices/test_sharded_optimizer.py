@@ -199,7 +199,9 @@ def test_fit_sums_gradients_itself() -> None:
     with replicant.MirroredStrategy(["cpu:0", "cpu:1"], gradient_dtype="bfloat16").scope():
         model = make_model()
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with pytest.raises(ArgumentError, match=r"gradient_dtype='bfloat16', which acts where replicas sum their gradients themselves"):
+    with pytest.raises(
+        ArgumentError, match=r"gradient_dtype='bfloat16', which only applies where the replicas sum their gradients"
+    ):
         model.fit(*data(), verbose=0)
 
 

@@ -229,7 +229,9 @@ def test_what_keeps_changing_is_named_and_its_programs_are_bounded(strategy) -> 
         schedule.rate = rate
         return value(strategy.run(step))
 
-    with pytest.warns(UserWarning, match=r"compiled 4 times for the same arguments, because `schedule\.rate` has changed"):
+    with pytest.warns(
+        UserWarning, match=r"compiled 4 times for the same arguments, because its code reads `schedule\.rate`, which has changed"
+    ):
         assert [call(float(i)) for i in range(4)] == [0.0, 1.0, 2.0, 3.0]
     assert [call(float(i)) for i in range(20)] == [float(i) for i in range(20)]  # one warning is enough
     assert [c.num_programs for c in strategy._eager.values()] == [16]

@@ -244,7 +244,9 @@ def test_png_is_read_by_others():
 def test_weights_that_are_not_finite_are_told(tmp_path):
     model = make_model()
     model.get_layer("first").kernel.assign(np.full((3, 4), np.nan))
-    with pytest.warns(UserWarning, match=r"Epoch 0: weights that are not finite are left out of .*net/first/kernel \(12 of 12\)"):
+    with pytest.warns(
+        UserWarning, match=r"Epoch 0: the histograms leave out values that are not finite: .*net/first/kernel \(12 of 12\)"
+    ):
         fit(model, TensorBoard(tmp_path, histogram_freq=1), epochs=1)
     assert Run(tmp_path / "train").values("net/first/kernel/histogram")[0].sum() == 0
 
@@ -426,7 +428,7 @@ def test_profiles(tmp_path, profile_batch, num_profiles):
 def test_a_profiler_that_is_busy_stops_no_training(tmp_path):
     first = TensorBoard(tmp_path / "first", profile_batch=(1, 1000))
     second = TensorBoard(tmp_path / "second", profile_batch=2)
-    with pytest.warns(UserWarning, match="No profile of batch 2: JAX's profiler does not start"):
+    with pytest.warns(UserWarning, match="No profile of batch 2: JAX's profiler did not start"):
         make_model().fit(X, Y, batch_size=8, verbose=0, callbacks=[second, first])
     assert (len(profiles(tmp_path / "first")), len(profiles(tmp_path / "second"))) == (1, 0)
 
@@ -434,16 +436,19 @@ def test_a_profiler_that_is_busy_stops_no_training(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"histogram_freq": -1}, "histogram_freq is -1; it must be a number of epochs, 1 or more, or 0"),
-        ({"histogram_freq": 0.5}, "histogram_freq is 0.5; it must be"),
-        ({"histogram_freq": True}, "histogram_freq is True; it must be"),
-        ({"write_images": True}, "but histogram_freq is 0, which is never. Say histogram_freq=1"),
-        ({"update_freq": "step"}, 'update_freq is \'step\'; it must be "epoch", "batch", or a number of batches'),
-        ({"update_freq": 0}, "update_freq is 0; it must be"),
-        ({"profile_batch": -1}, r"profile_batch is -1; it must be 0 \(no profile\), the number of a batch"),
-        ({"profile_batch": (4, 2)}, r"profile_batch is \(4, 2\); .* with 1 <= first <= last"),
-        ({"profile_batch": "10,20"}, r"profile_batch is '10,20'; .* as in profile_batch=\(10, 20\)"),
-        ({"embeddings_freq": 1}, "embeddings_freq is 1; it must be 0: TensorBoard's projector reads .* of TensorFlow"),
+        ({"histogram_freq": -1}, "histogram_freq must be a number of epochs, 1 or more, or 0 for no histograms; got -1"),
+        ({"histogram_freq": 0.5}, "histogram_freq must be .*; got 0.5"),
+        ({"histogram_freq": True}, "histogram_freq must be .*; got True"),
+        ({"write_images": True}, "but histogram_freq=0 writes none. Set histogram_freq=1"),
+        ({"update_freq": "step"}, 'update_freq must be "epoch", "batch" or a number of batches, 1 or more; got \'step\''),
+        ({"update_freq": 0}, "update_freq must be .*; got 0"),
+        ({"profile_batch": -1}, r"profile_batch must be 0 \(no profile\), the number of a batch .*; got -1"),
+        ({"profile_batch": (4, 2)}, r"profile_batch must be .* with 1 <= first <= last, .*; got \(4, 2\)"),
+        ({"profile_batch": "10,20"}, r"profile_batch must be .* as in profile_batch=\(10, 20\); got '10,20'"),
+        (
+            {"embeddings_freq": 1},
+            "embeddings_freq must be 0, because TensorBoard's projector reads .* TensorFlow checkpoints; got 1",
+        ),
     ],
 )
 def test_arguments_that_cannot_be(options, message):
@@ -454,7 +459,7 @@ def test_arguments_that_cannot_be(options, message):
 def test_without_the_writer(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.delitem(sys.modules, "tensorboardX.event_file_writer", raising=False)
-    with pytest.raises(ConfigurationError, match=r"written with tensorboardX, .*pip install replicant\[tensorboard\]"):
+    with pytest.raises(ConfigurationError, match=r"event files need tensorboardX, .*pip install replicant\[tensorboard\]"):
         TensorBoard()
 
 

@@ -305,7 +305,7 @@ def test_on_parameter_servers_it_is_refused() -> None:
     cluster = ClusterSpec({"ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:0"]})
     strategy = replicant.ParameterServerStrategy(SimpleClusterResolver(cluster), transport="threads")
     try:
-        message = r"Variable 'w' was set as an attribute of a Keras object, but lies on parameter servers.*self\.add_weight"
+        message = r"Variable 'w' was set as an attribute of a Keras object, but it lies on parameter servers.*self\.add_weight"
         with strategy.scope(), pytest.raises(VariableError, match=message):
             Linear()
     finally:

@@ -29,7 +29,8 @@ def sum_of_ids(strategy):
 def test_a_half_of_a_description_is_told(monkeypatch, variables, message):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.warns(UserWarning, match=f"^MultiWorkerMirroredStrategy: this process trains alone.* several: {message}") as told:
+    warned = f"^MultiWorkerMirroredStrategy: this process trains alone.* several workers: {message}"
+    with pytest.warns(UserWarning, match=warned) as told:
         assert replicant.MultiWorkerMirroredStrategy().topology.num_workers == 1
     assert told[0].filename == __file__
 
@@ -94,7 +95,7 @@ def test_options_that_make_no_sense(options, error, message):
 
 def test_an_implementation_that_the_devices_do_not_have():
     options = CommunicationOptions(implementation=CommunicationImplementation.NCCL)
-    with pytest.raises(ArgumentError, match=r"NCCL was asked for, but cpu devices use RING\. Leave it at AUTO"):
+    with pytest.raises(ArgumentError, match=r"implementation is NCCL, but cpu devices use RING\. Leave it at AUTO"):
         replicant.MultiWorkerMirroredStrategy(ALONE, options)
     replicant.MultiWorkerMirroredStrategy(ALONE, CommunicationOptions(implementation=CommunicationImplementation.RING))
 
@@ -108,7 +109,9 @@ def test_tpu_strategy_on_cpu_devices():
 
 
 def test_tpu_strategy_without_tpus():
-    with pytest.raises(DeviceError, match=r"no tpu devices; it has: cpu\. TPUStrategy needs TPUs\. .*TPUStrategy\(devices="):
+    with pytest.raises(
+        DeviceError, match=r"no tpu devices\. Its devices are: cpu\. TPUStrategy needs TPUs\. .*TPUStrategy\(devices="
+    ):
         replicant.TPUStrategy()
 
 

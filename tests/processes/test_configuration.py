@@ -38,13 +38,13 @@ def test_more_threads_that_the_user_asked_for_are_kept() -> None:
 def test_too_late() -> None:
     done = run("import jax.numpy as jnp; jnp.ones(1)\nimport replicant; replicant.set_virtual_devices(2)")
     assert done.returncode == 1
-    assert "AlreadyStartedError: set_virtual_devices(2) came too late: JAX has already started, with 1 CPU device(s)" in done.stderr
+    assert "AlreadyStartedError: set_virtual_devices(2) is too late: JAX has already started with 1 CPU device(s)" in done.stderr
 
 
 def test_two_places_that_set_the_number() -> None:
     flags = "--xla_force_host_platform_device_count=2"
     done = run("import replicant; replicant.set_virtual_devices(2)", XLA_FLAGS=flags)
-    assert f"ConfigurationError: set_virtual_devices(2): XLA_FLAGS has {flags}, which sets the number" in done.stderr
+    assert f"ConfigurationError: set_virtual_devices(2): XLA_FLAGS contains {flags}, which also sets the number" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_a_keras_that_cannot_be_driven(change: str, message: str) -> None:
 
 def test_a_keras_that_comes_too_late_for_the_scope() -> None:
     done = run("import replicant\nwith replicant.MirroredStrategy().scope():\n    import keras", KERAS_BACKEND="jax")
-    assert "UserWarning: Keras was imported inside of strategy.scope()" in done.stderr
-    assert "Import keras before entering the scope" in done.stderr
+    assert "UserWarning: Keras was imported inside strategy.scope()" in done.stderr
+    assert "Import keras before you enter the scope" in done.stderr
 
 
 def test_programs_without_keras_do_not_load_it() -> None:

@@ -43,25 +43,25 @@ def run(changes: str, *, warnings: str = "error") -> subprocess.CompletedProcess
         ),
         (
             "JAXTrainer.make_train_function = lambda self, steps, force=False: None",
-            "JAXTrainer.make_train_function takes (self, steps, force) and no longer (self, force). Use",
+            "JAXTrainer.make_train_function takes (self, steps, force) instead of (self, force). Use",
         ),
         (
             "keras.layers.BatchNormalization.call = lambda self, inputs, mask=None: inputs",
-            "BatchNormalization.call takes (self, inputs, mask) and no longer (self, inputs, training, mask). Use",
+            "BatchNormalization.call takes (self, inputs, mask) instead of (self, inputs, training, mask). Use",
         ),
         (
             "from keras.src.backend.common import KerasVariable; KerasVariable.value = 1",
-            "Variable.value is no property but 1. Use",
+            "Variable.value is not a property but 1. Use",
         ),
         (
             "keras.layers.Embedding.call = lambda self, tokens: tokens",
-            "Embedding.call takes (self, tokens) and no longer (self, inputs). Use",
+            "Embedding.call takes (self, tokens) instead of (self, inputs). Use",
         ),
         ("del JAXTrainer._get_jax_state", f"has changed what Replicant extends: JAXTrainer._get_jax_state is gone. {TESTED}"),
         (RENAMED, f"has changed what Replicant extends: EpochIterator._steps_seen is gone. {TESTED}"),
         (
             "from keras.src.trainers import data_adapters; data_adapters.get_data_adapter = lambda x, y: None",
-            "data_adapters.get_data_adapter takes (x, y) and no longer (x, y, sample_weight, batch_size,",
+            "data_adapters.get_data_adapter takes (x, y) instead of (x, y, sample_weight, batch_size,",
         ),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_keras_that_is_newer_than_those_tested() -> None:
     done = run("keras.__version__ = '3.16.0'", warnings="always")
     assert done.stdout == "fine\n", done.stderr
     assert (
-        "UserWarning: This Replicant was tested with Keras 3.12 to 3.15; this is 3.16.0. All that Replicant extends" in done.stderr
+        "UserWarning: This Replicant was tested with Keras 3.12 to 3.15, but this is 3.16.0. It has everything that" in done.stderr
     )
     assert "pip install 'keras==3.15.*'" in done.stderr
 

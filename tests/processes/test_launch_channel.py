@@ -103,16 +103,16 @@ class _Unanswered:
 
 
 def test_a_worker_whom_nobody_tells_what_to_do() -> None:
-    for is_connected, reason in ((True, "the others did not come in time"), (False, "the supervisor is gone")):
-        with pytest.raises(WorkerLostError, match=f"This worker was to join others, but {reason}"):
+    for is_connected, reason in ((True, "the other workers did not come in time"), (False, "the supervisor is gone")):
+        with pytest.raises(WorkerLostError, match=f"This worker was to join a new generation, but {reason}"):
             _obey(_Unanswered(is_connected), None)  # type: ignore[arg-type]
-        with pytest.raises(WorkerLostError, match=f"This worker was to join others, but {reason}") as raised:
+        with pytest.raises(WorkerLostError, match=f"This worker was to join a new generation, but {reason}") as raised:
             _obey(_Unanswered(is_connected), ValueError("old"))  # type: ignore[arg-type]
         assert str(raised.value.__cause__) == "old"
 
 
 def test_run_elastic_takes_a_function() -> None:
-    with pytest.raises(ArgumentTypeError, match=r"run_elastic: train must be a function without arguments; got 3\."):
+    with pytest.raises(ArgumentTypeError, match=r"run_elastic: train must be a function that takes no arguments; got 3\."):
         replicant.run_elastic(3)  # type: ignore[arg-type]
     assert replicant.run_elastic(lambda: 5) == 5
 

@@ -67,5 +67,5 @@ def test_programs_that_differ_in_one_number_are_refused(answers: list[Any], name
 def test_an_eager_step_on_other_data_is_refused(answers: list[Any]) -> None:
     for answer in answers:
         assert answer["unlike eager data"].startswith(
-            "The workers' batches differ. Give fit, evaluate and predict the same data on"
+            "The workers' batches differ. Give fit, evaluate and predict the same data in the same order on all"
         )

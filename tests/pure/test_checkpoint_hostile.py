@@ -256,9 +256,9 @@ def test_more_than_the_memory_is_an_error(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "description", "message"),
     [
-        ("model", {"num_weights": "2", "build_config": None}, r"'model' has '2' weights in the checkpoint, which is no number"),
-        ("optimizer", {"trainable_variables": 3}, r"'optimizer' was saved for the variables 3, which is no list of names"),
-        ("optimizer", {"trainable_variables": [3]}, r"'optimizer' was saved for the variables \[3\], which is no list of names"),
+        ("model", {"num_weights": "2", "build_config": None}, r"'model' has '2' weights, which is not a number"),
+        ("optimizer", {"trainable_variables": 3}, r"'optimizer' was saved for 3, which is not a list of names"),
+        ("optimizer", {"trainable_variables": [3]}, r"'optimizer' was saved for \[3\], which is not a list of names"),
     ],
 )
 def test_what_is_said_about_kerass_objects_is_checked(tmp_path: Path, kind: str, description: Any, message: str) -> None:

@@ -56,7 +56,7 @@ def test_batches_of_other_dtypes_or_ranks(other):
 
 
 def test_values_that_cannot_be_told():
-    with pytest.raises(ArgumentTypeError, match=r"A value of type object cannot be told to the other workers\. Return arrays"):
+    with pytest.raises(ArgumentTypeError, match=r"A value of type object cannot be sent to the other workers\. Return arrays"):
         places("[1]").objects([object()])
     assert places("[2]").objects([1]).values == (1, 2)
 
@@ -112,7 +112,7 @@ def test_other_checkpoints(monkeypatch):
 
 def test_one_world_per_process(monkeypatch):
     monkeypatch.setattr(_bootstrap, "world", Answers)
-    message = r"is Membership\(process 0 of 2.*\) already, and cannot be Membership\(process 1 of 3"
+    message = r"is already Membership\(process 0 of 2.*\) and cannot be Membership\(process 1 of 3"
     with pytest.raises(AlreadyStartedError, match=message):
         _multi_worker._the_world(Membership(1, 3, "h:1"), CommunicationOptions())
     world = _multi_worker._the_world(Membership(0, 2, "h:1"), CommunicationOptions(timeout_seconds=3.0))
@@ -125,7 +125,7 @@ def test_one_world_per_process(monkeypatch):
 def test_devices_that_are_missing():
     devices = [types.SimpleNamespace(process_index=i, id=i) for i in (1, 0, 2)]
     assert [device.id for device in _multi_worker._in_order(devices[:2], 1, Answers())] == [0, 1]
-    with pytest.raises(DeviceError, match="2 workers with 1 devices each show 3 devices in all"):
+    with pytest.raises(DeviceError, match="2 workers have 1 devices each, but JAX shows 3 in all"):
         _multi_worker._in_order(devices, 1, Answers())
 
 

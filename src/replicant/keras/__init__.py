@@ -1,4 +1,4 @@
-"""Keras 3 under a strategy. Importing it requires Keras with the JAX backend; Replicant does so by itself once Keras is in use."""
+"""Keras 3 under a strategy. Replicant imports this package once Keras is in use. It needs Keras with the JAX backend."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
-"""Batches of arrays in memory: those of one execution are gathered at once.
+"""Gathers all batches of one execution at once from arrays in memory.
 
-Keras draws the order of the rows, and gathers each batch as it goes. Its order is kept as it is, and drawn at the same moments; but
-where ``steps_per_execution`` asks for several batches, their rows are copied by one gather into the stack that the program takes.
+Keras draws the order of the rows and gathers each batch separately. This module keeps its order and draws it at the same moments.
+But where ``steps_per_execution`` asks for several batches, one gather copies their rows into the stack that the program takes.
 """
 
 import dataclasses
@@ -18,18 +18,18 @@ from . import _internals
 
 @dataclasses.dataclass(frozen=True)
 class Several:
-    """Some batches of equal shapes: `count` of them, stacked along a new first axis."""
+    """`count` batches of equal shapes, stacked along a new first axis."""
 
     count: int
     stacked: Any
 
-    def apart(self) -> list[Any]:
-        """The batches."""
+    def unstacked(self) -> list[Any]:
+        """Return the batches one by one."""
         return [jax.tree.map(operator.itemgetter(i), self.stacked) for i in range(self.count)]
 
 
 def several(batches: Iterator[Any], num: int) -> list[Any]:
-    """The next `num` batches, or as many as there are left: one by one, or some of them as `Several`."""
+    """Return the next `num` batches, or all that are left. Some of them may be combined as `Several`."""
     at_once = getattr(batches, "several", None)
     return list(itertools.islice(batches, num)) if at_once is None else at_once(num)
 
@@ -38,9 +38,9 @@ class Rows:
     """Keras's batches of NumPy arrays, in Keras's order.
 
     Args:
-        tables: what the rows are of.
-        tree: structure of a batch, whose leaves are the tables.
-        order: which rows make each batch: a slice, or their numbers.
+        tables: The arrays that the rows come from.
+        tree: The structure of a batch, whose leaves are the tables.
+        order: The rows of each batch, as a slice or as an array of row numbers.
     """
 
     def __init__(self, tables: list[np.ndarray], tree: Any, order: Iterator[slice | np.ndarray]):
@@ -53,7 +53,7 @@ class Rows:
         return self._gathered(next(self._order))
 
     def several(self, num: int) -> list[Any]:
-        """See the function of this name."""
+        """Return the next `num` batches, as the function of this name does."""
         runs = itertools.groupby(itertools.islice(self._order, num), _length)
         return [self._run(list(run), length) for length, run in runs]
 
@@ -71,7 +71,7 @@ class Rows:
 
 
 def _take(table: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-    """``table[rows]``, by the faster of NumPy's ways: `take` would first copy a table that is not in order."""
+    """Return ``table[rows]`` in NumPy's faster way: `take` would first copy a table that is not C-contiguous."""
     if isinstance(rows, slice) or table.ndim == 1 or not table.flags.c_contiguous:
         return table[rows]
     return np.take(table, rows, axis=0)
@@ -82,11 +82,11 @@ def _length(rows: slice | np.ndarray) -> int:
 
 
 def rows_of(adapter: Any, otherwise: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """One pass over what Keras's adapter holds: as `Rows` if that is dense arrays, else what `otherwise` gives."""
+    """Iterate once over what Keras's adapter holds: as `Rows` if it holds dense arrays, else as `otherwise` does."""
     if type(adapter) is not _internals.ArrayDataAdapter:
         return otherwise()
     leaves, tree = jax.tree.flatten(_internals.convert_to_sliceable(adapter._inputs, target_backend="jax"))
     if not all(type(leaf) is _internals.NumpySliceable for leaf in leaves):
         return otherwise()
-    order: Any = adapter._get_iterator(lambda _, indices: indices, 0)  # a batch of one leaf: the numbers of its rows
+    order: Any = adapter._get_iterator(lambda _, indices: indices, 0)  # yields the row numbers instead of the rows
     return Rows([np.asarray(leaf.array) for leaf in leaves], tree, order)

@@ -1,7 +1,7 @@
-"""The end of a batch that no callback listens to costs nothing.
+"""Skips the end-of-batch hooks when no callback implements them.
 
-Keras hands each batch's logs to a pool of threads, which wait for the step, copy the logs to the host, and then call callbacks that
-do nothing. On few cores the waiting threads take their time from the steps.
+Keras hands each batch's logs to a pool of threads. They wait for the step, copy the logs to the host and call callbacks, even if
+these do nothing. On few cores, the waiting threads slow the steps down.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _ENDS = {
 
 
 def end(original: Callable[..., Any], callbacks: Any, batch: Any, logs: Any = None) -> None:
-    """The end of a batch, told to a list of callbacks of which one listens."""
+    """Tell the callbacks of the end of a batch, if one of them listens."""
     names = _ENDS[original.__name__]
     model = getattr(callbacks, "_model", None)  # the property `model` would copy the state back into the variables
     if model is None or strategy_of(model) is None or any(_listens(each, names) for each in callbacks.callbacks):

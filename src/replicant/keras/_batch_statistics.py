@@ -1,8 +1,8 @@
-"""BatchNormalization in ``fit``: the statistics of the global batch, or, on request, those of each replica's own rows.
+"""BatchNormalization in ``fit``: the statistics of the global batch or, on request, those of each replica's own rows.
 
-A training step is traced in the global view, so the statistics are by themselves those of the whole batch. Where a model asks for
-the replicas' own, each BatchNormalization is computed on every replica's rows by itself, as if there were no others. What the
-replicas then make of the moving statistics is averaged over those that have rows, as tf.distribute does.
+A training step is traced in the global view, so by default the statistics are those of the whole batch. If a model asks for the
+replicas' own statistics, each BatchNormalization is computed on every replica's rows separately. The moving statistics that result
+are averaged over the replicas that have rows, as tf.distribute does.
 """
 
 import functools
@@ -22,19 +22,21 @@ _ASKED = "_replicant_replica_statistics"
 
 
 def use_replica_statistics(model: Any) -> None:
-    """Let every BatchNormalization of `model` normalize each replica's rows by their own statistics when ``fit`` trains it.
+    """Make ``fit`` normalize each replica's rows by their own statistics in every BatchNormalization of `model`.
 
-    This is what tf.distribute does unless a layer is ``synchronized=True``. Without this call ``fit`` uses the statistics of the
-    global batch, which do not depend on the number of replicas. A batch of b rows is cut for n replicas in chunks of ceil(b / n)
-    rows; the moving statistics become the mean of what the replicas that have rows would make of them. With one replica nothing
-    changes, nor in ``evaluate`` and ``predict``, which use the moving statistics.
+    This is what tf.distribute does unless a layer has ``synchronized=True``. Without this call, ``fit`` uses the statistics of the
+    global batch, which do not depend on the number of replicas. A batch of b rows is cut into chunks of ceil(b / n) rows for n
+    replicas. Each replica that has rows computes moving statistics, and the model keeps their mean. Nothing changes with one
+    replica, or in ``evaluate`` and ``predict``, which use the moving statistics.
 
     Args:
-        model: a ``keras.Model``, built or not, compiled or not. It is remembered by this object only: a copy, or a model loaded
-            from a file, has to be asked again.
+        model: A ``keras.Model``, built or not, compiled or not. The setting belongs to this object: call the function again for a
+            copy, or for a model that you load from a file.
 
-    Raises ArgumentTypeError for anything else. The training step raises ArgumentError for a BatchNormalization whose input does
-    not have the rows of the batch along its first axis, or that normalizes along that axis.
+    Raises:
+        ArgumentTypeError: If `model` is not a ``keras.Model``.
+        ArgumentError: From the training step, if the input of a BatchNormalization does not have the rows of the batch along its
+            first axis, or if the layer normalizes along that axis.
 
     >>> import keras, replicant
     >>> with replicant.MirroredStrategy().scope():
@@ -45,11 +47,11 @@ def use_replica_statistics(model: Any) -> None:
     if not isinstance(model, keras.Model):
         raise ArgumentTypeError(f"use_replica_statistics: model must be a keras.Model; got {type(model).__name__}.")
     model.__dict__[_ASKED] = True  # not an attribute of the layer: Keras would try to track it
-    model.train_function = None  # as compile does: it is traced anew
+    model.train_function = None  # as compile does, so that the step is traced again
 
 
 class _Cut(threading.local):
-    """How the batch of the step that is being traced is cut; no chunks: not at all."""
+    """The chunks of the batch in the step that is being traced; empty if the batch is not cut."""
 
     chunks: tuple[int, ...] = ()
 
@@ -58,7 +60,7 @@ _cut = _Cut()
 
 
 def train_step_of(model: Any, num_replicas: int) -> Callable[..., Any]:
-    """The model's ``train_step``, computed with the statistics that the model asks for."""
+    """Return the model's ``train_step``, computed with the statistics that the model asks for."""
     step = model.train_step
     if num_replicas == 1 or _ASKED not in model.__dict__:
         return step
@@ -82,7 +84,7 @@ def _cut_into(chunks: tuple[int, ...]) -> Iterator[None]:
 
 
 def call(original: Callable[..., Any], layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-    """BatchNormalization in a step on a batch that is cut: each replica's rows by their own statistics."""
+    """Compute a BatchNormalization. If the batch is cut, normalize each replica's rows by their own statistics."""
     chunks = _cut.chunks
     if len(chunks) < 2 or not training or not layer.trainable:
         return original(layer, inputs, training=training, mask=mask)
@@ -94,7 +96,7 @@ def call(original: Callable[..., Any], layer: Any, inputs: Any, training: Any = 
             outputs = original(layer, x, training=True, mask=x_mask)
         return outputs, [scope.get_current_value(variable) for variable in layer.non_trainable_variables]
 
-    # All but the last replica have the same number of rows: one vectorised computation, which XLA spreads over the devices.
+    # All replicas but the last have the same number of rows. XLA spreads their one vectorized computation over the devices.
     equal = sizes.count(sizes[0])
     rows = equal * sizes[0]
     stacked = jax.tree.map(lambda x: x[:rows].reshape(equal, sizes[0], *x.shape[1:]), (inputs, mask))
@@ -109,12 +111,12 @@ def call(original: Callable[..., Any], layer: Any, inputs: Any, training: Any = 
 
 
 def _own_sizes(layer: Any, inputs: Any, chunks: tuple[int, ...]) -> list[int]:
-    """Rows of `inputs` that belong to each replica: a layer between may have made several of each row of the batch."""
+    """Return how many rows of `inputs` each replica has. An earlier layer may have made several of each row of the batch."""
     batch, rows = sum(chunks), inputs.shape[0]
     if rows % batch or layer.axis % len(inputs.shape) == 0:
         raise ArgumentError(
-            f"The statistics of each replica's own rows were asked for (use_replica_statistics), but {layer.name!r} gets an input "
-            f"of shape {tuple(inputs.shape)} with axis={layer.axis} in a step on {batch} rows: its first axis must be those rows, "
-            "each as often, and must not be the axis of the features. Use the statistics of the global batch for this model."
+            f"use_replica_statistics asks for the statistics of each replica's own rows, but {layer.name!r} gets an input of shape "
+            f"{tuple(inputs.shape)} with axis={layer.axis} in a step on {batch} rows. The first axis of its input must hold these "
+            "rows, each equally often, and must not be the feature axis. Use the statistics of the global batch for this model."
         )
     return [size * (rows // batch) for size in chunks]

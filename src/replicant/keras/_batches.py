@@ -1,4 +1,4 @@
-"""One pass of ``fit`` over a dataset of ours, which knows where it was after the last few batches."""
+"""One pass of ``fit`` over a Replicant dataset. It remembers its position after each of the last few batches."""
 
 import contextvars
 from collections import deque
@@ -15,17 +15,17 @@ from ..replicas._values import PerReplica, map_replicas
 
 _MAX_AHEAD = 2  # batches that Keras reads before the step that needs them
 
-# Whether somebody will ask where a pass was: a state takes some microseconds.
+# Whether anything will ask for the position of a pass: taking a state costs some microseconds.
 wants_states: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_wants_states", default=False)
 
 
 class Batches:
-    """Batches as tuples (x,), (x, y) or (x, y, sample_weight); the pass begins when the first one is read.
+    """Batches as tuples (x,), (x, y) or (x, y, sample_weight). The pass begins when the first one is read.
 
     Args:
-        dataset: what is read.
-        finish: makes of a tuple what Keras gets.
-        when_empty: makes the error for a dataset without any batch.
+        dataset: The dataset to read.
+        finish: Turns each tuple into what Keras gets.
+        when_empty: Makes the error to raise if the dataset yields no batch.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Batches:
         return self._finish(batch if isinstance(batch, tuple) else (batch,))
 
     def state_after(self, num_batches: int) -> State:
-        """Where the pass was after so many batches, at most two fewer than were read."""
+        """Return the position after `num_batches` batches, which may be at most two fewer than were read."""
         return dict(self._states)[num_batches]
 
     def go_to(self, state: State, num_batches: int) -> None:
-        """Go on from a state of another pass, in which so many batches had been read."""
+        """Continue from the state of another pass, which had read `num_batches` batches."""
         self._iterator = iter(self._dataset)
         self._iterator.restore(state)
         self._num_batches = num_batches
@@ -77,7 +77,7 @@ class Batches:
 
 
 def _global_batch(leaf: Any) -> Any:
-    """A distributed component in one piece: the replicas' rows in replica order."""
+    """Join the replicas' rows of a distributed component, in replica order."""
     if not isinstance(leaf, PerReplica):
         return leaf
     if leaf.stacked is None:

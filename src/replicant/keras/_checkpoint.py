@@ -34,7 +34,7 @@ class _Layers(ObjectKind):
     def build(self, item: Any, key: str, description: dict[str, Any], inventory: Inventory) -> bool:
         expected = description.get("num_weights", 0)
         if type(expected) is not int:
-            raise CheckpointError(f"{key!r} has {expected!r} weights in the checkpoint, which is no number.")
+            raise CheckpointError(f"The checkpoint says that {key!r} has {expected!r} weights, which is not a number.")
         if len(item.weights) >= expected:
             return True
         if not item.built:
@@ -53,7 +53,7 @@ _WAITING = "_replicant_waiting_restores"
 
 
 def _call(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """A layer that a restore waits for is built on its first arguments and gets its values before it computes anything."""
+    """Call a layer. If a restore waits for it, build it on these arguments and restore its values first."""
     waiting = layer.__dict__.pop(_WAITING, None)
     if waiting is not None:
         try:
@@ -63,7 +63,7 @@ def _call(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -
             for resume in waiting:
                 resume()
         except BaseException:
-            layer.__dict__[_WAITING] = waiting  # also if one of them has come again
+            layer.__dict__[_WAITING] = waiting  # replaces what a restore may have registered again meanwhile
             raise
     return original(layer, *args, **kwargs)
 
@@ -74,17 +74,17 @@ def _symbolic(value: Any) -> Any:
 
 
 def _try_to_build(layer: Any, config: dict[str, Any] | None) -> None:
-    """Build the layer as the saved one was, if that can be done."""
+    """Build the layer as the saved one was built, if possible."""
     if not config:
         return
-    # Keras warns where it cannot build, and a user's own build may raise anything: then the layer is built when it is first called.
+    # Keras warns if it cannot build, and a user's own build may raise anything. The layer is then built at its first call.
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         warnings.simplefilter("ignore")
         layer.build_from_config(_with_tuples(config))
 
 
 def _with_tuples(config: Any) -> Any:
-    """`config` with the tuples that JSON made lists of: Keras knows shapes by them."""
+    """Turn the lists in `config` back into the tuples they were before JSON: Keras recognizes shapes by them."""
     if isinstance(config, dict):
         return {key: _with_tuples(value) for key, value in config.items()}
     return tuple(map(_with_tuples, config)) if isinstance(config, list) else config
@@ -98,13 +98,13 @@ def _json_or_none(config: Any) -> Any:
 
 
 class _Optimizers(ObjectKind):
-    """Optimizers: their slots, named by what they are and the position of the variable they belong to."""
+    """Optimizers: their slots, each named by its kind and the position of its variable."""
 
     types = (BaseOptimizer,)
     needs_others = True
 
     def variables(self, item: Any) -> list[tuple[str, Any]]:
-        # A slot is called after its variable: sequential_1_dense_2_kernel_momentum. Only the last part is the same next time.
+        # Keras names a slot after its variable: sequential_1_dense_2_kernel_momentum. Only the last part is the same next time.
         prefixes = {f"{variable.path}_".replace("/", "_") for variable in item._trainable_variables}
         counts: dict[str, int] = {}
         named = []
@@ -123,7 +123,7 @@ class _Optimizers(ObjectKind):
         if stored is None:
             return True
         if not isinstance(stored, list) or not all(other is None or isinstance(other, str) for other in stored):
-            raise CheckpointError(f"{key!r} was saved for the variables {stored!r}, which is no list of names.")
+            raise CheckpointError(f"The checkpoint says that {key!r} was saved for {stored!r}, which is not a list of names.")
         if item.built:
             _check_order(key, stored, [inventory.key_of(v) for v in item._trainable_variables])
             return True
@@ -133,26 +133,26 @@ class _Optimizers(ObjectKind):
         if any(variable is None for variable in variables):
             absent = sorted({other for other, v in zip(stored, variables, strict=True) if v is None and other is not None})
             raise CheckpointError(
-                f"{key!r} ({type(item).__name__}) is not built, and the variables that it trains are not all in the checkpoint "
-                f"or among the objects{f' (not found: {absent})' if absent else ''}. Add the model to the Checkpoint, when saving "
-                "and when restoring, or build the optimizer first: optimizer.build(model.trainable_variables)."
+                f"{key!r} ({type(item).__name__}) is not built, and not all of the variables that it trains are in the checkpoint "
+                f"or among the objects{f' (not found: {absent})' if absent else ''}. Add the model to the Checkpoint both when you "
+                "save and when you restore, or build the optimizer first: optimizer.build(model.trainable_variables)."
             )
         _build_now(item, variables)
         return True
 
 
 def _check_order(key: str, stored: list[str | None], found: list[str | None]) -> None:
-    """Slots belong to variables by position: built on other variables, or in another order, they would be confused."""
+    """Raise if the optimizer is built on other variables, or in another order: slots belong to variables by position."""
     if None in stored or None in found or stored == found:
         return
     raise CheckpointError(
         f"{key!r} was saved for the variables {stored}, in this order, but is built for {found}. Build it in the saved order, or "
-        "leave it unbuilt: restore builds it."
+        "leave it unbuilt and let restore build it."
     )
 
 
 class _Metrics(ObjectKind):
-    """Metrics: what they have added up."""
+    """Metrics: what they have accumulated."""
 
     types = (keras.metrics.Metric,)
 

@@ -19,7 +19,7 @@ _OPTIONS = ("batch_size", "steps_per_epoch", "shuffle", "class_weight")  # of Ke
 
 
 class DatasetAdapter(_internals.DataAdapter):
-    """Feeds a dataset of ours, distributed or not, to Keras: always as global batches."""
+    """Feeds a Replicant dataset, distributed or not, to Keras as global batches."""
 
     def __init__(self, dataset: Dataset | DistributedDataset, class_weight: dict[int, float] | None = None):
         self._dataset = dataset
@@ -27,7 +27,7 @@ class DatasetAdapter(_internals.DataAdapter):
         self.batches: Batches | None = None  # of the last pass
 
     def get_numpy_iterator(self) -> Batches:
-        """Batches as tuples (x,), (x, y) or (x, y, sample_weight)."""
+        """Begin a pass that yields tuples (x,), (x, y) or (x, y, sample_weight)."""
         self.batches = Batches(self._dataset, self._weighted, lambda: _no_batch(repr(self._dataset)))
         return self.batches
 
@@ -35,44 +35,44 @@ class DatasetAdapter(_internals.DataAdapter):
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """What the dataset is made of."""
+        """The root nodes of the dataset's graph."""
         return self._dataset.nodes if isinstance(self._dataset, DistributedDataset) else (self._dataset.node,)
 
     def _weighted(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The batch with the weights of its labels' classes."""
+        """Add the weights of the labels' classes to a batch."""
         if self._class_weight is None:
             return batch
         if len(batch) != 2 or not hasattr(batch[1], "shape"):
             raise ArgumentError(
-                f"`class_weight` needs a dataset that yields (x, y) with one array of labels; this one yields {len(batch)} "
+                f"`class_weight` needs a dataset that yields (x, y) with one array of labels, but this one yields {len(batch)} "
                 "component(s). Let the dataset yield (x, y, sample_weight) instead."
             )
         return *batch, _internals.class_weight_to_sample_weights(batch[1], self._class_weight)
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of one epoch, None where that is infinite or unknown."""
+        """The number of batches of one epoch; None if it is infinite or unknown."""
         cardinality = self._dataset.cardinality()
         return cardinality if cardinality >= 0 else None
 
     @property
     def batch_size(self) -> int | None:
-        """Keras asks; nothing depends on it."""
+        """None: Keras reads it, but nothing depends on it."""
         return None
 
     @property
     def has_partial_batch(self) -> bool | None:
-        """Keras asks; nothing depends on it."""
+        """None: Keras reads it, but nothing depends on it."""
         return None
 
     @property
     def partial_batch_size(self) -> int | None:
-        """Keras asks; nothing depends on it."""
+        """None: Keras reads it, but nothing depends on it."""
         return None
 
 
 def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: Any = None, *args: Any, **options: Any) -> Any:
-    """Keras's choice of an adapter, which knows our datasets too."""
+    """Choose an adapter as Keras does, but for Replicant's datasets too."""
     options |= dict(zip(_OPTIONS, args, strict=False))
     if isinstance(x, _internals.DataAdapter):
         return x
@@ -81,7 +81,7 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise ArgumentError(
-                f"`{name}` was given beside a dataset, which brings its own: let the dataset yield (x, y) or (x, y, sample_weight)."
+                f"`{name}` was given together with a dataset. Let the dataset yield (x, y) or (x, y, sample_weight) instead."
             )
     data = shared(x)
     if isinstance(data, Dataset) and (plan := planning()) is not None:
@@ -90,7 +90,7 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
 
 
 def _never_empty(adapter: Any, x: Any) -> Any:
-    """Keras's adapter, which says so if it never yields a batch: Keras's loops would trip over that later."""
+    """Make Keras's adapter raise if it never yields a batch: Keras's loops would fail later, with an obscure error."""
     begin = functools.partial(rows_of, adapter, adapter.get_jax_iterator)
     shape = getattr(x, "shape", None)
     what = f"The {type(x).__name__}{'' if shape is None else f' of shape {tuple(shape)}'}"
@@ -100,12 +100,12 @@ def _never_empty(adapter: Any, x: Any) -> Any:
 
 
 class _Pass:
-    """One pass over what Keras reads; it begins when the first batch is asked for.
+    """One pass over what Keras reads. It begins when the first batch is asked for.
 
     Args:
-        begin: gives the batches.
-        seen: not empty once any pass gave a batch: a generator may also have ended in an earlier one; of that Keras warns.
-        what: is read, for the message.
+        begin: Begins a pass over the batches.
+        seen: Gets an item once any pass yields a batch. A generator may be exhausted by an earlier pass, and Keras warns of that.
+        what: Names the data in the message.
     """
 
     def __init__(self, begin: Callable[[], Iterator[Any]], seen: list[int], what: str):
@@ -121,7 +121,7 @@ class _Pass:
         raise StopIteration
 
     def several(self, num: int) -> list[Any]:
-        """As `_rows.several`."""
+        """Return the next `num` batches, as `_array_batches.several` does."""
         if self._batches is None:
             self._batches = iter(self._begin())
         found = several(self._batches, num)
@@ -134,6 +134,6 @@ class _Pass:
 
 def _no_batch(what: str) -> DatasetError:
     return DatasetError(
-        f"{what} yields no batch: nothing to train on, to evaluate or to predict. Look at its source, and at filter, take, skip "
+        f"{what} yields no batch, so there is nothing to train on, evaluate or predict. Check its source, and filter, take, skip "
         "and batch(..., drop_remainder=True), which can leave nothing."
     )

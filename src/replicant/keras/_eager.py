@@ -1,7 +1,7 @@
-"""Which models ``fit`` can compile, and what it says of those that it can't.
+"""Decides which models ``fit`` can compile, and warns of those that it cannot.
 
-Keras runs a model eagerly as soon as one of its layers says ``supports_jit = False``. Some layers say so for TensorFlow's sake
-alone: JAX compiles them, and they draw the same numbers in a program as outside of one.
+Keras runs a model eagerly as soon as one of its layers has ``supports_jit = False``. Some layers have it only because of
+TensorFlow: JAX compiles them, and they draw the same random numbers in a compiled program as outside.
 """
 
 import warnings
@@ -11,7 +11,7 @@ import keras
 
 from ..replicas._placement import Placement
 
-# By exact class, because a subclass may do anything in Python. Not RandomCrop: it cuts at places that a trace does not know.
+# Exact classes, because a subclass may do anything in Python. RandomCrop is missing: a trace does not know where it crops.
 _COMPILABLE = (
     keras.layers.RandomPerspective,
     keras.layers.RandomRotation,
@@ -19,8 +19,8 @@ _COMPILABLE = (
     keras.layers.RandomTranslation,
     keras.layers.RandomZoom,
 )
-_CHOOSES_IN_PYTHON = keras.layers.AugMix  # which layers it applies: compiled, it would choose once and for all
-_MAX_NAMED = 3  # layers in a message
+_CHOOSES_IN_PYTHON = keras.layers.AugMix  # it chooses layers at random in Python; compiled, it would choose only once
+_MAX_NAMED = 3  # layers that a message names
 
 
 def allow_compilation(model: Any) -> None:
@@ -34,7 +34,7 @@ def allow_compilation(model: Any) -> None:
 
 
 def warn_if_unasked(model: Any, placement: Placement) -> None:
-    """Say that a model runs eagerly where nobody asked for it and where devices could have shared the work."""
+    """Warn if a model runs eagerly although the user did not ask for it and several devices could share the work."""
     layers = model._flatten_layers()
     blocking = [layer for layer in layers if isinstance(layer, _CHOOSES_IN_PYTHON)]
     blocking = blocking or [layer for layer in layers if not layer.supports_jit]
@@ -43,8 +43,8 @@ def warn_if_unasked(model: Any, placement: Placement) -> None:
     named = ", ".join(f"{layer.name!r} ({type(layer).__name__})" for layer in blocking[:_MAX_NAMED])
     more = f" and {len(blocking) - _MAX_NAMED} more" if len(blocking) > _MAX_NAMED else ""
     warnings.warn(
-        f"The model {model.name!r} runs eagerly, because its layers {named}{more} cannot be compiled. So each of the "
-        f"{placement.num_replicas} devices computes every batch whole, and they do not share the work. Apply those layers to the "
-        "dataset instead: dataset.map(lambda x, y: (layer(x), y)).",
+        f"The model {model.name!r} runs eagerly, because its layers {named}{more} cannot be compiled. Each of the "
+        f"{placement.num_replicas} devices therefore computes every whole batch, and they do not share the work. Apply those "
+        "layers to the dataset instead: dataset.map(lambda x, y: (layer(x), y)).",
         stacklevel=2,
     )

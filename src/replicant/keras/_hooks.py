@@ -1,9 +1,9 @@
-"""The one table of what Replicant wraps, calls and reads inside of Keras.
+"""The one table of what Replicant wraps, calls and reads inside Keras.
 
-Keras has no public hook for what happens at these places, so its methods are wrapped. Every wrapper does what Keras did unless a
-strategy is at work. The order of the wrappers of one method is that of its row here, whatever was imported first. A module that is
-loaded later, or not at all, has a slot in the row and fills it when it is needed. Before anything is wrapped, all that the table
-names is looked for in the Keras that is installed.
+Keras has no public hooks at these places, so its methods are wrapped. Every wrapper does what Keras does unless a strategy is
+active. A row lists the wrappers of one method in their order, whatever was imported first. A module that is loaded later, or never,
+has a slot in the row and fills it when needed. Before wrapping anything, this module checks that the installed Keras has everything
+that the table names.
 """
 
 import dataclasses
@@ -39,14 +39,14 @@ from ._internals import (
 
 
 class Slot(enum.Enum):
-    """The place of a wrapper whose module is loaded later. A row may have several; only what fills them knows the modules."""
+    """The place of a wrapper whose module is loaded later. A row may have several slots. The table does not import such modules."""
 
-    RESTORE = "a checkpoint that waits for layers to be built"
+    RESTORE = "a restore that waits for layers to be built"
     SERVERS = "parameter servers"
     TENSORBOARD = "the TensorBoard callback"
 
 
-Wrapper = Callable[..., Any]  # wrapper(inner, self, ...): `inner` is what it is around
+Wrapper = Callable[..., Any]  # wrapper(inner, self, ...), where `inner` is what it wraps
 
 
 @dataclasses.dataclass
@@ -54,31 +54,32 @@ class Hook:
     """A method of Keras that Replicant relies on.
 
     Attributes:
-        owner: its class, or the module of a function.
-        name: of the method.
-        expected: the parameters that it must have, in this order; None for a property.
-        wrappers: what is around it, from the innermost out; without any, it is only called.
+        owner: The class of the method, or the module of a function.
+        name: The name of the method.
+        expected: The parameters that it must begin with, in this order; None for a property.
+        wrappers: What wraps it, from the innermost out. If empty, Replicant only calls the method.
+        whole: The method with its present wrappers, if a slot may change them.
     """
 
     owner: Any
     name: str
     expected: tuple[str, ...] | None
     wrappers: tuple[Wrapper | Slot, ...] = ()
-    whole: Any = None  # the method with all that is around it now
+    whole: Any = None
 
     def check(self) -> None:
-        """Raise BackendError if the installed Keras does not have it."""
+        """Raise BackendError if the installed Keras does not have the method as expected."""
         what, found = f"{self.owner.__name__}.{self.name}", vars(self.owner).get(self.name)
         if self.expected is None:
             if not isinstance(found, property):
-                raise moved(f"{what} is no property but {found!r}")
+                raise moved(f"{what} is not a property but {found!r}")
         elif not callable(found):
             raise moved(f"{what} is gone")
         elif (parameters := tuple(inspect.signature(found).parameters))[: len(self.expected)] != self.expected:
-            raise moved(f"{what} takes ({', '.join(parameters)}) and no longer ({', '.join(self.expected)})")
+            raise moved(f"{what} takes ({', '.join(parameters)}) instead of ({', '.join(self.expected)})")
 
     def install(self) -> None:
-        """Put the wrappers around it."""
+        """Wrap the method."""
         if not self.wrappers:
             return
         self._original = vars(self.owner)[self.name]
@@ -95,7 +96,7 @@ class Hook:
         setattr(self.owner, self.name, new)
 
     def fill(self, slot: Slot, wrapper: Wrapper) -> None:
-        """Put a wrapper in its place, also where others have come around the method since."""
+        """Put a wrapper into its slot, even if the method has other wrappers by now."""
         if self._filled.get(slot) is not wrapper:
             self._filled[slot] = wrapper
             self.whole = self._around(self._original)
@@ -167,7 +168,7 @@ HOOKS = (
     Hook(JAXTrainer, "test_step", _STEP),
     Hook(JAXTrainer, "predict_step", _STEP),
     Hook(JAXTrainer, "jax_state_sync", ("self",)),
-    # Loops. A fit on parameter servers does not come to what is inside of it.
+    # Loops. A fit on parameter servers does not reach the wrappers inside its own.
     Hook(
         JAXTrainer,
         "fit",
@@ -186,7 +187,7 @@ HOOKS = (
     Hook(keras.callbacks.CallbackList, "on_predict_batch_end", _END, (_batch_ends.end,)),
 )
 
-# What Replicant reads, writes or calls that Keras keeps for itself: the class, and the names that it must have.
+# The private names of Keras that Replicant reads, writes or calls, by class.
 PRIVATE: Mapping[type, tuple[str, ...]] = {
     KerasVariable: ("_dtype", "_initialize", "_initializer", "_maybe_autocast", "_shape", "_trainable", "_value"),
     BaseOptimizer: (
@@ -225,7 +226,7 @@ def _check_private() -> None:
 
 
 def _methods(owner: type) -> Iterator[types.CodeType]:
-    """The code of a class, in which its objects get their attributes."""
+    """Yield the code of all methods of a class: it is where instances get their attributes."""
     for item in itertools.chain.from_iterable(vars(kind).values() for kind in owner.__mro__):
         function = inspect.unwrap(item) if callable(item) else None
         if isinstance(function, types.FunctionType):
@@ -237,7 +238,7 @@ def _assigns(code: types.CodeType, name: str) -> bool:
 
 
 def fill(slot: Slot, wrappers: Mapping[tuple[Any, str], Wrapper]) -> None:
-    """Put wrappers into a slot of the table: exactly those methods (owner and name) that have it."""
+    """Fill a slot of the table. `wrappers` must name exactly the methods (owner and name) that have the slot."""
     rows = {(hook.owner, hook.name): hook for hook in HOOKS if slot in hook.wrappers}
     assert rows.keys() == wrappers.keys(), f"{slot} belongs to {sorted(name for _, name in rows)}"
     for key, hook in rows.items():

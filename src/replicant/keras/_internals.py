@@ -1,6 +1,6 @@
-"""The only importer of ``keras.src``: the classes that Replicant extends, and whether this Keras is one that it can extend.
+"""The only importer of ``keras.src``. It imports the classes that Replicant extends, and checks the version of Keras.
 
-What is done at which of their methods stands in ``_hooks.py``.
+``_hooks.py`` lists what Replicant does at which method.
 """
 
 import warnings
@@ -9,8 +9,8 @@ import keras
 
 from ..errors import BackendError
 
-OLDEST = (3, 12)  # before it, Keras's trainer forces its state onto the devices that it was on when the step was traced
-NEWEST = (3, 15)  # that `make test-keras-versions` ran with
+OLDEST = (3, 12)  # older trainers force their state onto the devices that held it when the step was traced
+NEWEST = (3, 15)  # the newest version that `make test-keras-versions` ran with
 _VERSION = tuple(int(part) for part in keras.__version__.split(".")[:2])
 
 
@@ -18,7 +18,7 @@ def _check() -> None:
     backend = keras.backend.backend()
     if backend != "jax":
         raise BackendError(
-            f"Replicant drives Keras on the JAX backend; this Keras runs on {backend!r}. Set the environment variable "
+            f"Replicant needs Keras with the JAX backend, but this Keras runs on {backend!r}. Set the environment variable "
             "KERAS_BACKEND=jax (or os.environ['KERAS_BACKEND'] = 'jax') before importing keras."
         )
     if _VERSION < OLDEST:
@@ -89,7 +89,7 @@ __all__ = [
 
 
 def moved(what: str) -> BackendError:
-    """The error that says what the installed Keras does not have as Replicant needs it."""
+    """Return the error to raise if the installed Keras lacks what Replicant needs."""
     return BackendError(
         f"Keras {keras.__version__} has changed what Replicant extends: {what}. Use a Keras version that this release of Replicant "
         f"was tested with ({_dotted(OLDEST)} to {_dotted(NEWEST)}), or a newer Replicant."
@@ -97,17 +97,17 @@ def moved(what: str) -> BackendError:
 
 
 def warn_if_newer() -> None:
-    """Say so if Keras is newer than those that Replicant was tested with."""
+    """Warn if Keras is newer than the versions that Replicant was tested with."""
     if _VERSION > NEWEST:
         warnings.warn(
-            f"This Replicant was tested with Keras {_dotted(OLDEST)} to {_dotted(NEWEST)}; this is {keras.__version__}. All that "
-            f"Replicant extends is where it was, but compare results, or run: pip install 'keras=={_dotted(NEWEST)}.*'.",
+            f"This Replicant was tested with Keras {_dotted(OLDEST)} to {_dotted(NEWEST)}, but this is {keras.__version__}. It has "
+            f"everything that Replicant extends, but compare your results, or run: pip install 'keras=={_dotted(NEWEST)}.*'.",
             stacklevel=2,
         )
 
 
 class outside_stateless_scope:  # noqa: N801  (a context manager, used like a function)
-    """For code that makes variables in the midst of a trace: Keras makes them at once instead of deferring them."""
+    """Let code make variables during a trace: Keras makes them at once instead of deferring them."""
 
     def __enter__(self) -> None:
         self._scope = get_stateless_scope() if in_stateless_scope() else None

@@ -1,8 +1,8 @@
-"""Labels that no class has: their loss is NaN and not 0.
+"""Makes the loss of a label that is out of range NaN instead of 0.
 
-Keras on JAX makes a row of zeros of a label that is out of range, so that its cross-entropy is 0.0 and nothing is learned from it,
-in silence. TensorFlow raises on CPU and gives NaN on GPUs. A compiled program cannot raise, so under a strategy the loss is NaN,
-which logs show, and which the TerminateOnNaN callback stops at. Examples that do not count, by their weight, a mask or
+Keras on JAX turns such a label into a row of zeros: its cross-entropy is 0.0, and the model silently learns nothing from the
+example. TensorFlow raises on CPU and gives NaN on GPUs. A compiled program cannot raise, so under a strategy the loss is NaN. The
+logs show it, and the TerminateOnNaN callback stops training. An example that does not count, because of its weight, a mask or
 `ignore_class`, may have any label.
 """
 
@@ -26,7 +26,7 @@ _inside = _Inside()
 
 
 def compute_loss(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """The loss of a model in ``fit`` and ``evaluate``, which may be called outside of the scope."""
+    """Compute a model's loss, and note that it happens for a strategy: ``fit`` may be called outside the scope."""
     if _fit.strategy_of(model) is None:
         return original(model, *args, **kwargs)
     _inside.depth += 1
@@ -37,12 +37,12 @@ def compute_loss(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def in_step_of_strategy() -> bool:
-    """Whether the loss of a model that belongs to a strategy is being computed."""
+    """Return whether the loss of a model that belongs to a strategy is being computed."""
     return _inside.depth > 0
 
 
 def marked(loss: Any, result: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-    """What a loss has returned, with NaN where a label is out of range."""
+    """Return the result of a loss, with NaN where a label is out of range."""
     if getattr(loss, "fn", None) is not _SPARSE or not hasattr(y_pred, "shape") or not hasattr(y_true, "shape"):
         return result
     options = loss._fn_kwargs
@@ -57,12 +57,12 @@ def marked(loss: Any, result: Any, y_true: Any, y_pred: Any, sample_weight: Any 
         if counted is not None:
             wrong &= _aligned(jnp.asarray(counted), wrong) != 0
     wrong = wrong if wrong.shape == result.shape else jnp.any(wrong)
-    # Added, so that the gradient is that of Keras: nothing is learned from the example, and the weights stay numbers.
+    # Adding NaN keeps Keras's gradient: the model learns nothing from the example, and the weights stay finite.
     return result + jax.lax.stop_gradient(jnp.where(wrong, jnp.nan, 0.0).astype(result.dtype))
 
 
 def _aligned(weights: Any, labels: Any) -> Any:
-    """Weights in a shape that broadcasts to that of the labels, as Keras aligns them."""
+    """Reshape weights so that they broadcast to the labels, as Keras does."""
     if weights.ndim == labels.ndim + 1 and weights.shape[-1] == 1:
         weights = weights[..., 0]
     return weights.reshape(weights.shape + (1,) * (labels.ndim - weights.ndim))

@@ -1,10 +1,10 @@
 """Connects Keras to the replicas: its variables to the traces, its optimizers to the all-reduce, its losses to the rules.
 
-* A Keras variable is read and written through the current recorder while a program is traced. Its ``synchronization`` and
-  ``aggregation`` are honoured: metrics (on_read) keep one copy per replica, summed when read outside of ``run``.
-* ``optimizer.apply`` in a replica sums the gradients over replicas first, once, so clipping, accumulation, loss scaling and moving
-  averages act on the gradient of the global batch.
-* Random layers draw other numbers on each replica; replica 0 draws those of one device.
+* While a program is traced, Keras variables are read and written through the current recorder. Their ``synchronization`` and
+  ``aggregation`` apply: metrics (on_read) keep one copy per replica, and the copies are summed when read outside ``run``.
+* In a replica, ``optimizer.apply`` first sums the gradients over the replicas, once. So clipping, accumulation, loss scaling and
+  moving averages act on the gradient of the global batch.
+* Random layers draw different numbers on each replica. Replica 0 draws those of one device.
 * Batch statistics are averaged over the replicas that have rows.
 * A loss with a mean-type reduction raises inside ``run``, as the tf.distribute guide prescribes.
 """
@@ -33,11 +33,11 @@ from ._internals import KerasVariable
 from ._reached import reached, settings
 from ._refs import MADE_UNDER, ref_of_keras
 
-__all__ = ["reached", "settings", "tracing"]  # what a provider has
+__all__ = ["reached", "settings", "tracing"]  # the functions that every provider has
 
 
 class RecordingScope(keras.StatelessScope):
-    """Keras's own scope for functional code, answered by the current recorder."""
+    """Keras's scope for functional code, which asks the current recorder for values."""
 
     asks_the_recorder = True
 
@@ -57,7 +57,7 @@ class RecordingScope(keras.StatelessScope):
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Entered around every trace. At the end of the outermost one Keras fills in variables that were made in it."""
+    """Enter this around every trace. At the end of the outermost one, Keras fills in the variables that were made in it."""
     if isinstance(_internals.get_stateless_scope(), RecordingScope):
         yield
         return
@@ -66,14 +66,14 @@ def tracing() -> Iterator[None]:
 
 
 def value(original: Any, variable: Any) -> Any:
-    """The value of a Keras variable: what the current recorder knows, or what it holds."""
+    """Return the value of a Keras variable: the one that the current recorder knows, or the stored one."""
     if _recorder.before_use:
         _recorder.settle()
     recorder = current_recorder()
     if recorder is not None and _internals.in_stateless_scope():
         scope = _internals.get_stateless_scope()
         known = scope.get_current_value(variable) if scope is not None else None
-        if known is None and not isinstance(scope, RecordingScope):  # Keras's own scope inside ours knows some variables only
+        if known is None and not isinstance(scope, RecordingScope):  # a scope of Keras inside ours knows only some variables
             known = _recorder.read(ref_of_keras(variable))
         if known is not None:
             return variable._maybe_autocast(known)
@@ -87,7 +87,7 @@ def value(original: Any, variable: Any) -> Any:
 
 
 def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
-    """A variable remembers the strategy under which it was made."""
+    """Make a variable, and let it remember the current strategy."""
     original(variable, *args, **kwargs)
     strategy = active_strategy()
     if strategy.placement.devices:
@@ -95,7 +95,7 @@ def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> No
 
 
 def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """A model belongs to one strategy, also before it has variables."""
+    """Call a layer. Raise if it is a model of another strategy, even if it has no variables yet."""
     if _fit.strategy_of(layer) is not None and active_replica_context() is not None:
         strategy = active_strategy()
         if strategy.placement.devices and strategy.placement.planning is None:
@@ -104,7 +104,7 @@ def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def initialize(original: Any, variable: Any, initializer: Any) -> Any:
-    """In a plan only the shapes of large variables count."""
+    """Initialize a variable. In a plan, large variables become zeros, since only their shapes count."""
     if planning() is None:
         return original(variable, initializer)
     dtype = jnp.dtype(variable._dtype)
@@ -114,7 +114,7 @@ def initialize(original: Any, variable: Any, initializer: Any) -> Any:
 
 
 def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
-    """assign_add and assign_sub combine the change, not the new value: with SUM the difference matters."""
+    """Do assign_add or assign_sub. They combine the change and not the new value, which matters with SUM."""
     recorder = current_recorder()
     ref = ref_of_keras(variable) if isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1 else None
     if ref is None or ref.on_read or ref.aggregation is not VariableAggregation.SUM or recorder is None:
@@ -126,7 +126,7 @@ def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> An
 
 
 def assign(original: Any, variable: Any, value: Any) -> Any:
-    """While an optimizer works on slices of variables, it assigns slices."""
+    """Assign a value to a variable, or to its slice while an optimizer works on slices."""
     if _recorder.before_use:
         _recorder.settle()
     recorder = current_recorder()
@@ -145,7 +145,7 @@ _applying = _Applying()
 
 
 def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    """An optimizer in a replica gets the gradients of all replicas together."""
+    """Apply an optimizer. In a replica, sum the gradients over all replicas first."""
     context = active_replica_context()
     if context is None or current_recorder() is None:
         return original(optimizer, grads, trainable_variables)
@@ -171,7 +171,7 @@ def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = 
 
 
 def _summed(context: ReplicaContext, grads: list[Any]) -> list[Any]:
-    """The gradients of all replicas together; on their way in the strategy's `gradient_dtype` if it has one."""
+    """Sum the gradients over all replicas. They travel in the strategy's `gradient_dtype` if it has one."""
     present = [i for i, g in enumerate(grads) if g is not None]
     sent = [jnp.asarray(grads[i]) for i in present]
     narrow = context.strategy.gradient_dtype
@@ -186,7 +186,7 @@ def _summed(context: ReplicaContext, grads: list[Any]) -> list[Any]:
 
 
 def _apply_functionally(optimizer: Any, grads: list[Any], variables: list[Any] | None) -> None:
-    """Loss scaling branches on the gradients, and nothing may be assigned inside a traced branch: pass state in and out."""
+    """Pass the optimizer's state in and out: loss scaling branches on the gradients, and a traced branch must not assign."""
     known = optimizer._trainable_variables
     by_id = dict(zip(map(id, known if variables is None else variables), grads, strict=True))
     new_values, new_slots = optimizer.stateless_apply(
@@ -197,7 +197,7 @@ def _apply_functionally(optimizer: Any, grads: list[Any], variables: list[Any] |
 
 
 def _build_now(optimizer: Any, variables: list[Any]) -> None:
-    """Make the optimizer's variables outside of the trace: some have computed initial values."""
+    """Make the optimizer's variables outside the trace: some have computed initial values."""
     if optimizer.built:
         return
     with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
@@ -206,12 +206,12 @@ def _build_now(optimizer: Any, variables: list[Any]) -> None:
 
 
 def draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
-    """Each replica draws other numbers; replica 0 those of one device."""
+    """Draw a seed that differs by replica. Replica 0 draws the seed of one device."""
     seed = original(generator, *args, **kwargs)
     context = active_replica_context()
     if context is None or current_recorder() is None or context.num_replicas_in_sync == 1:
         return seed
-    # The generator's state stays the same on all replicas; what is drawn from it depends on the replica. An odd multiplier
+    # The generator's state stays the same on all replicas, but what they draw depends on the replica. An odd multiplier
     # (2**32 / golden ratio) spreads the replica ids over all seeds and leaves replica 0 with the seed of one device.
     shift = context.replica_id_in_sync_group.astype(seed.dtype) * jnp.asarray(0x9E3779B1, seed.dtype)
     return seed + jnp.stack([shift, jnp.zeros_like(shift)])
@@ -221,12 +221,12 @@ _MEAN_TYPES = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 def call_loss(original: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-    """A loss in a replica must not divide by the rows of that replica."""
+    """Call a loss. Raise if it would divide by the number of rows of one replica."""
     if loss.reduction in _MEAN_TYPES and active_replica_context() is not None and active_strategy() is not default_strategy():
         raise LossReductionError(
-            f"The loss {loss.name!r} has reduction={loss.reduction!r}, which divides by the rows of one replica; summed over "
-            "replicas that is not the mean over the global batch. Create it with reduction='none' (or 'sum') and use "
-            "replicant.compute_average_loss(per_example_loss, global_batch_size=...)."
+            f"The loss {loss.name!r} has reduction={loss.reduction!r}, which divides by the number of rows of one replica. Summed "
+            "over the replicas, that is not the mean over the global batch. Create it with reduction='none' (or 'sum') and "
+            "use replicant.compute_average_loss(per_example_loss, global_batch_size=...)."
         )
     result = original(loss, *args, **kwargs)
     return _labels.marked(loss, result, *args, **kwargs) if has_strategy() or _labels.in_step_of_strategy() else result

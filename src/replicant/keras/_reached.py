@@ -1,4 +1,4 @@
-"""What of Keras's objects decides which program a step becomes."""
+"""The attributes of Keras objects, and the settings of Keras, that a compiled step depends on."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ _PARTS = (
 
 
 def reached(value: Any) -> tuple[list[str], list[Any]] | None:
-    """The attributes of a Keras object that its computation depends on, and the objects inside; None if it is no such object."""
+    """Return the attributes that a Keras object's computation depends on, and the objects inside it; None for other objects."""
     if isinstance(value, keras.Layer):
         names = {"_trainable", "_dtype_policy"}
         code = getattr(type(value).call, "__code__", None)
@@ -34,7 +34,7 @@ def reached(value: Any) -> tuple[list[str], list[Any]] | None:
 
 
 def settings() -> tuple[tuple[str, ...], Callable[[], tuple[Any, ...]]]:
-    """Keras's settings that a step may read, and how to read them."""
+    """Return the names of Keras's settings that a step may read, and a function that reads them."""
     return _SETTINGS, _read
 
 

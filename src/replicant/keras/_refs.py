@@ -1,4 +1,4 @@
-"""Keras variables as the steps see them."""
+"""Keras variables as compiled steps see them."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from ..replicas._copies import VariableAggregation
 from ..variables._ref import Ref
 
-MADE_UNDER = "_replicant_made_under"  # where a variable keeps its strategy
+MADE_UNDER = "_replicant_made_under"  # the attribute in which a variable keeps its strategy
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")
 
 
 class KerasRef(Ref):
-    """Storage of a Keras variable.
+    """The storage of a Keras variable.
 
-    Stacked copies lie in ``_value`` itself and are told apart by identity, so whatever Keras assigns replaces them.
+    Stacked copies are stored in ``_value`` itself and recognized by identity, so anything that Keras assigns replaces them.
     """
 
     def __init__(self, variable: Any):
@@ -40,7 +40,7 @@ class KerasRef(Ref):
 
     def get_raw(self) -> tuple[Any, bool]:
         value = self.variable._value
-        if value is None:  # made during this trace, filled in at its end
+        if value is None:  # the variable was made during this trace and is filled in at its end
             return jnp.zeros(self.shape, self.dtype), False
         return value, value is self._copies
 
@@ -50,7 +50,7 @@ class KerasRef(Ref):
 
 
 def ref_of_keras(variable: Any) -> KerasRef:
-    """The one Ref of a Keras variable."""
+    """Return the one Ref of a Keras variable."""
     ref = variable.__dict__.get("_replicant_ref")
     if ref is None:
         ref = variable._replicant_ref = KerasRef(variable)

@@ -1,23 +1,20 @@
-"""Where a ``fit`` is in its data, and how another one goes on from there.
+"""Follows a ``fit`` through its data, and lets another one continue from the same position.
 
-Keras's loop asks an epoch iterator for passes over the data and takes steps from them. A ``FitRun`` counts both. To go on, another
-fit begins as many passes as there were, goes to the position in the last one, and leaves out the steps of the epoch that are done.
-Replicant's own datasets go to their position directly; in everything else the batches before it are read and thrown away, with the
-random numbers of NumPy and Python as they were when the pass began.
+Keras's loop asks an epoch iterator for passes over the data and takes steps from them. A ``FitRun`` counts both. To continue,
+another fit begins as many passes as the first one did, goes to its position in the last pass, and skips the steps of the epoch that
+are done. Replicant's own datasets go to their position directly. From other data, the earlier batches are read and thrown away,
+with the random generators of NumPy and Python as they were when the pass began.
 """
 
 import contextvars
-import dataclasses
 import functools
 import inspect
 import itertools
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
-import numpy as np
 
 from ..errors import CheckpointError
 from ..input.graph._graph import Node
@@ -26,6 +23,7 @@ from ..input.sources._generator import Generator
 from ._array_batches import Several, several
 from ._batches import wants_states
 from ._data import DatasetAdapter
+from ._position import Position, Randomness
 from ._train_function import Rank, Step, TrainFunction, train_function_of
 
 _RUN = "_replicant_fit_run"
@@ -33,91 +31,15 @@ _LAST = 99  # the rank of all other callbacks
 _current: contextvars.ContextVar["FitRun | None"] = contextvars.ContextVar(_RUN, default=None)
 
 
-@dataclasses.dataclass
-class Randomness:
-    """The states of the global random generators of NumPy and Python, as arrays."""
-
-    numpy: np.ndarray
-    python: np.ndarray
-    rest: list[Any]
-
-    @classmethod
-    def now(cls) -> "Randomness":
-        """As they are."""
-        name, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - the global one is what Keras shuffles with
-        version, internal, following = random.getstate()
-        rest = [name, position, has_gauss, repr(gauss), version, None if following is None else repr(following)]
-        return cls(np.array(keys), np.array(internal, np.uint32), rest)
-
-    def bring_back(self) -> None:
-        """Make them what they were.
-
-        Raises CheckpointError if they cannot have been that.
-        """
-        try:
-            name, position, has_gauss, gauss, version, following = self.rest
-            _check_position(position, len(self.numpy))
-            np.random.set_state((name, self.numpy, position, has_gauss, float(gauss)))  # noqa: NPY002 - as above
-            random.setstate((version, tuple(map(int, self.python)), None if following is None else float(following)))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise CheckpointError(f"The saved states of the random generators of NumPy and Python are none: {error}.") from error
-
-
-def _check_position(position: Any, size: int) -> None:
-    """NumPy itself would read beyond its memory."""
-    if type(position) is not int or not 0 <= position <= size:
-        raise ValueError(f"{position!r} is no position in {size} numbers")
-
-
-@dataclasses.dataclass
-class Position:
-    """Where a fit is.
-
-    epoch: that goes on. num_steps: of it that are done. all_done: whether no step of it is left, only its end. passes: of all
-    passes over the data that were begun, whether anything was read. is_live: whether the last pass goes on. num_batches: read from
-    it. seen: steps that Keras counts in it. state: of the last batch that a dataset of ours gave. size: batches of an epoch, None
-    if unknown. begin: the random generators before the pass.
-    """
-
-    epoch: int
-    num_steps: int
-    all_done: bool
-    passes: list[bool]
-    is_live: bool
-    num_batches: int
-    seen: int
-    state: Any
-    size: int | None
-    begin: Randomness
-
-    @classmethod
-    def of(cls, saved: Any) -> "Position":
-        """The position of which `saved` has the fields, as ``dataclasses.asdict`` gives them.
-
-        Raises CheckpointError if it is none.
-        """
-        try:
-            found = cls(**{**saved, "begin": Randomness(**saved["begin"])})
-        except (TypeError, KeyError) as error:
-            raise CheckpointError(f"The saved position in the data is none: {type(error).__name__}: {error}.") from error
-        counts = [found.epoch, found.num_steps, found.num_batches, *([] if found.size is None else [found.size])]
-        truths = [found.all_done, found.is_live, *(found.passes if isinstance(found.passes, list) else [None])]
-        if {type(count) for count in [*counts, found.seen]} != {int} or min(counts) < 0 or {type(x) for x in truths} != {bool}:
-            raise CheckpointError(
-                f"The saved position in the data is none: {found.epoch=}, {found.num_steps=}, {found.num_batches=}."
-            )
-        return found
-
-
 class FitRun:
-    """One call of ``fit``. `resume`: where it goes on, if it does."""
+    """One call of ``fit``, which begins at `resume` if that is set."""
 
     def __init__(self, model: Any, callbacks: Sequence[Any]):
         self.model = model
         self._callbacks = callbacks
         self.resume: Position | None = None
         self.logs: Any = {}  # of the last step
-        self.before_saving: list[Callable[[], None]] = []  # called before the state of the fit is saved; they may end it
+        self.before_saving: list[Callable[[], None]] = []  # called before the state of the fit is saved; they may raise to end it
         self._function: TrainFunction | None = None
         self._epochs: Any = None
         self._passes: list[bool] = []
@@ -126,18 +48,18 @@ class FitRun:
         self._begin = Randomness.now()
 
     def callbacks(self) -> list[Any]:
-        """All callbacks: those that were given, and Keras's own History."""
+        """Return all callbacks: those that the user gave, and Keras's own History."""
         history = self.model.history
         return [*self._callbacks, *([] if any(each is history for each in self._callbacks) else [history])]
 
     def watch(self, epochs: Any) -> None:
-        """The first epoch iterator that a fit makes is that of the training data."""
+        """Watch an epoch iterator, if it is the first of this fit: the first one reads the training data."""
         if self._epochs is None:
             self._epochs = epochs
             epochs.__dict__[_RUN] = self
 
     def position(self, epoch: int, num_steps: int, *, all_done: bool = False) -> Position:
-        """Where it is, before step `num_steps` of `epoch`, which Keras has announced if it is not the first one."""
+        """Return the position before step `num_steps` of `epoch`. Unless it is the first step, Keras has announced it already."""
         epochs = self._epochs
         goes_on = num_steps > 0 and not all_done
         current = self._pass
@@ -159,20 +81,20 @@ class FitRun:
 
     @property
     def state(self) -> Any:
-        """Where the pass over a dataset of ours is, or the last pass in which something was read."""
+        """The position in a Replicant dataset: of this pass or, if nothing was read yet, of the last pass that read something."""
         if self._pass is not None and self._pass.num_batches and self._source is not None:
             self._state = self._source.state_after(self._pass.num_batches)
         return self._state
 
     @property
     def _source(self) -> Any:
-        """The batches of a dataset of ours, if that is what is read."""
+        """The batches of the data, if the data is a Replicant dataset."""
         adapter = self._epochs.data_adapter
         return adapter.batches if isinstance(adapter, DatasetAdapter) else None
 
     def begin_pass(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """A new pass; the first one of a fit that goes on is brought to its position."""
-        _ = self.state  # of the pass before
+        """Begin a new pass. If the fit continues another one, bring the first pass to its position."""
+        _ = self.state  # keeps that of the previous pass
         resume = self.resume
         if resume is None:
             return self._begin_pass(begin)
@@ -207,7 +129,7 @@ class FitRun:
         return any(isinstance(node, Foreign | Generator) for node in _nodes(self._epochs.data_adapter.nodes))
 
     def _replay(self, begin: Callable[[], Iterator[Any]], passes: list[bool]) -> None:
-        """Begin the passes that the other fit began: some libraries shuffle each one differently, by its number."""
+        """Begin the passes that the other fit began: some libraries shuffle each pass by its number."""
         for was_read in passes[len(self._passes) :]:
             if self._is_exact():
                 self._passes.append(was_read)
@@ -218,14 +140,14 @@ class FitRun:
         self._pass = None
 
     def _forward(self, begin: Callable[[], Iterator[Any]]) -> None:
-        """Let the shuffles of our dataset know how many passes there were."""
+        """Tell the shuffles of a Replicant dataset how many passes there were."""
         if self._state is not None and self._is_exact():
             iter(begin())
             self._source.go_to(self._state, 0)
             self._source.close()
 
     def steps(self, steps: Iterator[Any]) -> Iterator[Any]:
-        """Keras's steps of one epoch; in the first one, those that are still to do."""
+        """Yield Keras's steps of one epoch. In the first epoch, yield only those that are left."""
         self._note_logs()
         resume = self.resume
         if resume is None:
@@ -233,7 +155,7 @@ class FitRun:
             return
         done = -(-resume.num_steps // self._epochs.steps_per_execution)
         if sum(1 for _ in itertools.islice(steps, done)) < done:
-            steps = iter(())  # Keras ends an epoch where the data do
+            steps = iter(())  # the data have ended, and so ends the epoch
         if resume.num_steps:
             self._epochs._steps_seen = resume.seen
         first = None if resume.all_done else next(steps, None)
@@ -247,50 +169,50 @@ class FitRun:
             yield from steps
 
     def _end_of_epoch(self, resume: Position) -> tuple[int, int, Any]:
-        """Keras cannot end an epoch without a step: it takes one that changes nothing and reports what the last one did."""
+        """Return a step that changes nothing and reports the last logs: Keras cannot end an epoch without a step."""
         function, logs = train_function_of(self.model), self.logs
 
         def nothing(inner: Step, state: Any, iterator: Any) -> tuple[Any, Any]:
             del inner, iterator
-            function.take(nothing)
+            function.remove(nothing)
             return logs, state
 
-        function.put(Rank.SKIP, nothing)
+        function.add(Rank.SKIP, nothing)
         last = max(0, resume.num_steps - self._epochs.steps_per_execution)
         return last, resume.num_steps - 1, None
 
     def _note_logs(self) -> None:
-        """What the last step reports is only told to callbacks, and there at the price of waiting for it."""
-        if self.model.train_function is not None:  # Keras looks at the data before it makes its function
+        """Keep the logs of the last step. Keras gives them only to callbacks, which would wait for the step."""
+        if self.model.train_function is not None:  # Keras looks at the data before it makes its train function
             self._function = train_function_of(self.model)
-            self._function.put(Rank.NOTE, self._noting)
+            self._function.add(Rank.NOTE, self._noting)
 
     def _noting(self, inner: Step, state: Any, iterator: Any) -> tuple[Any, Any]:
         self.logs, state = inner(state, iterator)
         return self.logs, state
 
     def close(self) -> None:
-        """Leave the model as it was."""
+        """Put the model's own train function back."""
         if self._function is not None:
-            self._function.take(self._noting)
+            self._function.remove(self._noting)
 
     def check(self, resume: Position, num_epochs: int) -> None:
-        """Raise CheckpointError unless this fit, of so many epochs, has as many batches as the other one."""
+        """Raise CheckpointError unless this fit of `num_epochs` epochs has as many batches per epoch as the saved one."""
         found = self._epochs.num_batches
         if None not in (found, resume.size) and found != resume.size:
             raise CheckpointError(
-                f"This fit has {found} batches per epoch, the one that was saved had {resume.size}: it cannot go on with other "
-                "data. Train with the same data and batch size, or choose another backup_dir to begin anew."
+                f"This fit has {found} batches per epoch, but the saved one had {resume.size}, and it cannot continue with other "
+                "data. Train with the same data and batch size, or choose another backup_dir to start again."
             )
         if resume.size is not None and resume.num_batches > resume.size * (min(resume.epoch, num_epochs) + 1):
             raise CheckpointError(
-                f"The fit that was saved had read {resume.num_batches} batches in {resume.epoch + 1} epochs of {resume.size}: that "
-                "cannot be. Delete the backup to begin anew."
+                f"The backup says that the saved fit had read {resume.num_batches} batches in {resume.epoch + 1} epochs of "
+                f"{resume.size}, which is impossible. Delete the backup to start again."
             )
 
 
 class _Pass:
-    """One pass over the data, which counts what is read and can look one batch ahead."""
+    """One pass over the data. It counts the batches that are read and can look one batch ahead."""
 
     def __init__(self, batches: Iterator[Any], when_first_read: Callable[[], None]):
         self._batches = batches
@@ -307,7 +229,7 @@ class _Pass:
         return batch
 
     def several(self, num: int) -> list[Any]:
-        """As `_rows.several`."""
+        """Return the next `num` batches, as `_array_batches.several` does."""
         if self._ahead:
             return list(itertools.islice(self, num))
         self._begin_reading()
@@ -325,7 +247,7 @@ class _Pass:
             self._when_first_read = None
 
     def has_next(self) -> bool:
-        """Whether there is another batch, which is read then."""
+        """Return whether there is another batch, and read it if so."""
         if not self._ahead:
             try:
                 self._ahead.append(self._read())
@@ -334,13 +256,13 @@ class _Pass:
         return True
 
     def go_to(self, num_batches: int, source: Any, state: Any) -> None:
-        """Go on after so many batches: directly where `source` can, else by reading them."""
+        """Continue after `num_batches` batches: directly if there is a `source` with a state, else by reading them."""
         if source is None or state is None:
             num_read = sum(1 for _ in itertools.islice(self, num_batches))
             if num_read < num_batches:
                 raise CheckpointError(
-                    f"The fit that was saved had read {num_batches} batches of a pass over its data, but this one has only "
-                    f"{num_read}. Train with the same data, or choose another backup_dir to begin anew."
+                    f"The saved fit had read {num_batches} batches of a pass over its data, but this pass has only {num_read}. "
+                    "Train with the same data, or choose another backup_dir to start again."
                 )
             return
         if num_batches:
@@ -356,25 +278,25 @@ def _nodes(roots: Any) -> Iterator[Node]:
 
 
 def run_of(model: Any) -> FitRun | None:
-    """The fit that the model is in, if a callback asked for it to be watched."""
+    """Return the fit that the model is in, if a callback asked to watch it."""
     return model.__dict__.get(_RUN)
 
 
 class FitCallback:
-    """Marks callbacks of ours that are called before all others, those of lower rank first, and told when ``fit`` is left."""
+    """Marks Replicant's callbacks. They are called before all others, in the order of their ranks, and learn when ``fit`` ends."""
 
     rank = 1
 
     def on_fit_end(self) -> None:
-        """Called when ``fit`` is left, in whatever way."""
+        """Run when ``fit`` ends, whether or not it raises."""
 
 
 class FirstCallback(FitCallback):
-    """Marks those whose fit is watched."""
+    """Marks callbacks that need a FitRun of the fit."""
 
 
 def fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Callbacks of ours come first, are told when ``fit`` is left, and may ask for it to be watched."""
+    """Run ``fit`` with Replicant's callbacks first. Tell them when it ends, and watch it if they ask for that."""
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     given = bound.arguments.get("callbacks")
     every = list(keras.tree.flatten(getattr(given, "callbacks", given) or []))
@@ -410,7 +332,7 @@ def _watching(model: Any, callbacks: Sequence[Any]) -> Iterator[None]:
 
 
 def make_epochs(original: Callable[..., Any], epochs: Any, *args: Any, **kwargs: Any) -> None:
-    """The fit that is running learns of the epochs that Keras makes."""
+    """Make an epoch iterator, and show it to the fit that is running."""
     original(epochs, *args, **kwargs)
     run = _current.get()
     if run is not None:
@@ -418,12 +340,12 @@ def make_epochs(original: Callable[..., Any], epochs: Any, *args: Any, **kwargs:
 
 
 def get_iterator(original: Callable[..., Any], epochs: Any) -> Any:
-    """A pass over the data of a fit that is watched."""
+    """Begin a pass over the data. A watched fit begins it itself."""
     run: FitRun | None = epochs.__dict__.get(_RUN)
     return original(epochs) if run is None else run.begin_pass(functools.partial(original, epochs))
 
 
 def enumerate_steps(original: Callable[..., Any], epochs: Any) -> Any:
-    """The steps of a fit that is watched: those that are still to do."""
+    """Return the steps of an epoch. A watched fit leaves out those that are done."""
     run: FitRun | None = epochs.__dict__.get(_RUN)
     return original(epochs) if run is None else run.steps(original(epochs))

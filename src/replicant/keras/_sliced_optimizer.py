@@ -1,9 +1,9 @@
 """Optimizer state in slices: each replica keeps and updates one part of it (ZeRO stage 1).
 
-A placement with ``slices_slots`` cuts the optimizer's variables over the replicas. An optimizer that works element by element gets,
-for one update, the slices of weights, gradients and state that belong to its replica; then the weights are put together again. One
-that looks at whole tensors (norms, factors, constraints, accumulated gradients) gets the state put together, and keeps its slice of
-what it assigns.
+A placement with ``slices_slots`` cuts the optimizer's variables over the replicas. For an update, an optimizer that works element
+by element gets its replica's slices of weights, gradients and state, and then the weights are put together again. An optimizer that
+looks at whole tensors (norms, factors, constraints, accumulated gradients) gets the whole state, and keeps its slice of what it
+assigns.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from ..variables._recorder import ReplicaRecorder, current_recorder
 from ..variables._ref import Ref
 from ._refs import ref_of_keras
 
-# Their update of an element depends on nothing but that element, its gradient and its state.
+# Their update of an element depends only on that element, its gradient and its state.
 _ELEMENT_BY_ELEMENT = tuple(
     getattr(keras.optimizers, name)
     for name in ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD")
@@ -26,7 +26,7 @@ _ELEMENT_BY_ELEMENT = tuple(
 def apply(
     original: Callable[..., Any], optimizer: Any, grads: list[Any], variables: Sequence[Any] | None, placement: Placement
 ) -> Any:
-    """``optimizer.apply`` on the gradients of the global batch, inside a replica."""
+    """Call ``optimizer.apply`` on the gradients of the global batch, inside a replica."""
     known = optimizer._trainable_variables
     given = known if variables is None else variables
     recorder = current_recorder()

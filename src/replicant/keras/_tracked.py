@@ -1,7 +1,7 @@
-"""A ``replicant.Variable`` that is set as an attribute of a Keras layer, model, metric or optimizer is one of its weights.
+"""Makes a ``replicant.Variable`` a weight of the Keras layer, model, metric or optimizer that has it as an attribute.
 
-Keras tracks Keras variables only. So it gets one that stands for ours: both have one storage and one Ref, so either may be read,
-assigned, trained, saved and restored. In Keras's own functional code (``fit``, ``stateless_call``) both are what its scope says.
+Keras tracks only Keras variables. So it gets a stand-in that shares storage and Ref with the variable. You may read, assign, train,
+save and restore either of them. In Keras's own functional code (``fit``, ``stateless_call``), both have the value in its scope.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ class TrackedVariable(keras.Variable):
         ref.stand_in = self
 
     def _initialize_with_initializer(self, initializer: Any) -> None:
-        """It has a value already."""
+        """Do nothing: the variable has a value already."""
 
     @property
     def _value(self) -> Any:
@@ -54,33 +54,33 @@ class TrackedVariable(keras.Variable):
 
     @property
     def value(self) -> Any:
-        """What Keras's functional scope says, or the value of the variable."""
+        """The value in Keras's functional scope, or else that of the variable."""
         known = self.scoped_value()
         return read(self.__dict__["_replicant_ref"]) if known is None else known
 
     def in_functional_code(self) -> bool:
-        """Whether Keras's own functional scope holds the values of variables; that of a replica's trace is ours."""
+        """Return whether Keras's own functional scope holds the values of variables. A replica's trace has Replicant's scope."""
         return _internals.in_stateless_scope() and not getattr(_internals.get_stateless_scope(), "asks_the_recorder", False)
 
     def scoped_value(self) -> Any:
-        """The value in Keras's functional code, None where it has none."""
+        """Return the value in Keras's functional scope; None if it has none."""
         scope = _internals.get_stateless_scope() if self.in_functional_code() else None
         return None if scope is None else scope.get_current_value(self)
 
 
 def _keras_variable(variable: Variable) -> Any:
-    """The Keras variable that stands for `variable`, always the same one."""
+    """Return the stand-in of `variable`, which is always the same one."""
     if not isinstance(variable._ref, OwnRef):
         raise VariableError(
-            f"Variable {variable.name!r} was set as an attribute of a Keras object, but lies on parameter servers, where Keras "
-            "cannot use it as a weight. Make it with self.add_weight(...) or keras.Variable(...), which lie on the servers too."
+            f"Variable {variable.name!r} was set as an attribute of a Keras object, but it lies on parameter servers, where Keras "
+            "cannot use it as a weight. Create it with self.add_weight(...) or keras.Variable(...), which also lie on the servers."
         )
     known = variable._ref.stand_in
     return TrackedVariable(variable) if known is None else known
 
 
 def track(original: Any, tracker: Any, attr: Any) -> Any:
-    """A variable of ours that is set as an attribute: Keras tracks the one that stands for it."""
+    """Track an attribute. For a ``replicant.Variable``, track its stand-in."""
     if not isinstance(attr, Variable) or not _internals.is_tracking_enabled():
         return original(tracker, attr)
     original(tracker, _keras_variable(attr))
@@ -88,13 +88,13 @@ def track(original: Any, tracker: Any, attr: Any) -> Any:
 
 
 def untrack(original: Any, tracker: Any, value: Any) -> None:
-    """The opposite of `track`."""
+    """Stop tracking an attribute, or its stand-in."""
     tracked = _tracked(value)
     original(tracker, value if tracked is None else tracked)
 
 
 def delete(original: Any, layer: Any, name: str) -> None:
-    """An attribute that is a variable of ours is deleted: Keras forgets the one that stands for it."""
+    """Delete an attribute. For a ``replicant.Variable``, Keras forgets its stand-in too."""
     tracked = _tracked(getattr(layer, name, None))
     if tracked is not None:
         layer._untrack_variable(tracked)

@@ -1,7 +1,7 @@
-"""``fit``, ``evaluate`` and ``predict`` over several workers: what all must have alike, and what only the chief does.
+"""``fit``, ``evaluate`` and ``predict`` over several workers: what must be the same on all, and what only the chief does.
 
-Every worker runs the same loop on the same batches and computes its part of each. The order in which arrays are shuffled is the
-chief's. Callbacks that write files are the chief's too: on the other workers a mute one of the same name takes their place.
+Every worker runs the same loop on the same batches and computes its part of each batch. The chief decides the order in which arrays
+are shuffled. Callbacks that write files run on the chief. On the other workers, a mute callback of the same name replaces them.
 """
 
 import inspect
@@ -14,8 +14,8 @@ import numpy as np
 
 from ..cluster._world import World
 from ._fit import strategy_of
+from ._position import Randomness
 from ._read import Read, read
-from ._resume import Randomness
 from ._worker_datasets import active
 
 _COUNTS = (
@@ -34,13 +34,13 @@ _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "RemoteMonitor", "Orb
 
 
 def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``fit``, ``evaluate`` or ``predict`` of a model whose strategy is over several workers."""
+    """Run ``fit``, ``evaluate`` or ``predict``. Prepare and check the loop if the model's strategy has several workers."""
     strategy = strategy_of(model)
     world = None if strategy is None else strategy.placement.world
     if world is None:
         return original(model, *args, **kwargs)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
-    outermost = active.get() is None  # and not an evaluation in the midst of another loop
+    outermost = active.get() is None  # not an evaluation inside another loop
     if outermost:
         _count_alike(world, original.__name__, bound)
         _shuffle_alike(world)
@@ -59,7 +59,7 @@ def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
 
 
 def _count_alike(world: World, name: str, bound: inspect.BoundArguments) -> None:
-    """Raise WorkerMismatchError unless all workers are about to make the same number of steps, as far as arguments tell."""
+    """Raise WorkerMismatchError if the arguments show that the workers are about to take different numbers of steps."""
     given = inspect.BoundArguments(bound.signature, bound.arguments.copy())
     given.apply_defaults()
     facts = [f"{key}={given.arguments[key]!r}" for key in _COUNTS if key in given.arguments]
@@ -68,13 +68,13 @@ def _count_alike(world: World, name: str, bound: inspect.BoundArguments) -> None
     world.agree(
         "loop",
         f"{name}({', '.join(facts)})",
-        "The workers are about to make different numbers of steps. Call fit, evaluate and predict with the same data and the same "
+        "The workers are about to take different numbers of steps. Call fit, evaluate and predict with the same data and the same "
         "numbers on all workers.",
     )
 
 
 def _shuffle_alike(world: World) -> None:
-    """Keras shuffles arrays with NumPy's global generator, and its datasets with Python's."""
+    """Give all workers the chief's random states: Keras shuffles arrays with NumPy's generator and datasets with Python's."""
     now = Randomness.now()
     said = json.loads(world.tell("random state", json.dumps([now.numpy.tolist(), now.python.tolist(), now.rest])))
     if not world.is_chief:
@@ -82,7 +82,7 @@ def _shuffle_alike(world: World) -> None:
 
 
 def _without_writers(given: Any) -> Any:
-    """The callbacks, with mute ones for those that write files."""
+    """Return the callbacks, with mute ones in place of those that write files."""
     if given is None:
         return None
     if isinstance(given, keras.callbacks.CallbackList):
@@ -92,7 +92,7 @@ def _without_writers(given: Any) -> Any:
 
 
 def is_mute(callback: Any) -> bool:
-    """Whether `callback` stands for one that writes files, which the chief has."""
+    """Return whether `callback` replaces one that writes files, which only the chief has."""
     return getattr(type(callback), _MUTE, False)
 
 
@@ -100,7 +100,7 @@ def _muted(callback: Any) -> Any:
     kinds = [kind.__name__ for kind in type(callback).__mro__ if kind.__module__.startswith(("keras.", "replicant."))]
     if any(kind in _WRITERS for kind in kinds):
         return type(type(callback).__name__, (keras.callbacks.Callback,), {_MUTE: True})()
-    if isinstance(callback, keras.callbacks.BackupAndRestore):  # it reads on all workers
+    if isinstance(callback, keras.callbacks.BackupAndRestore):  # it restores on all workers, but only the chief may write
         callback._save_model = lambda: None
         callback.delete_checkpoint = False
     return callback

@@ -1,4 +1,5 @@
-"""One compiled step: from a Python function and its arguments to a program that is traced once and started often.
+"""Turns a Python function and its arguments into a program that is traced once and started often.
 
-`_compiled` is the way in. `_replica_step` traces one replica function for all replicas, `_ragged` serves steps of uneven sizes.
+Begin reading at `_compiled`. `_replica_step` traces one replica function for all replicas; `_ragged` serves replicas of different
+sizes.
 """

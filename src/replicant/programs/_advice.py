@@ -1,4 +1,4 @@
-"""Warnings about a function that is compiled: what Python does once and not in every step, and what compiles it over and over."""
+"""Warns of what Python does only once, and not in every step, and of what makes a function compile again and again."""
 
 import sys
 import warnings
@@ -11,18 +11,19 @@ from ._program import Program
 from ._programs import MAX_ALIKE
 from ._signature import ARRAY, Signature
 
-_MANY_PROGRAMS = 16  # that differ in nothing but a Python argument: worth a warning
-_MANY_VALUES = 4  # of a number that can be no input, likewise
-_MANY_STATES = 4  # of what was watched, likewise
+# How many it takes for a warning:
+_MANY_PROGRAMS = 16  # programs that differ only in a Python argument
+_MANY_VALUES = 4  # values of a number that cannot be an input
+_MANY_STATES = 4  # states of what is watched
 
 
 class Advice:
-    """Warns of each thing once, where the user's code made the call.
+    """Warns of each thing once, at the line of the user's code that made the call.
 
     Args:
-        name: of the function.
-        subject: the function that the user has written.
-        of_run: whether it is a replica function, called by ``run`` outside of a ``replicant.function``.
+        name: The name of the function.
+        subject: The function that the user wrote.
+        of_run: Whether it is a replica function that ``run`` calls outside a ``replicant.function``.
     """
 
     def __init__(self, name: str, subject: Callable[..., Any], *, of_run: bool):
@@ -32,34 +33,34 @@ class Advice:
         self._warned: set[str] = set()
 
     def on_effects(self, outside: Outside) -> None:
-        """Say what Python did while the function was traced, and will not do at each step."""
+        """Warn of what Python did while the function was traced, and will not do in each step."""
         for label in outside.frozen_random():
             self._warn(
                 label,
-                f"{self._name!r} draws random numbers from `{label}`, a generator of Python or NumPy, while it is compiled: "
-                "they are constants of the program, the same in every step. Draw them outside and pass them as arguments, or use "
+                f"{self._name!r} draws random numbers from `{label}`, a generator of Python or NumPy, while it is compiled. They "
+                "are constants of the program, the same in every step. Draw them outside and pass them as arguments, or use "
                 "jax.random or keras.random.",
             )
         for label in outside.counted() if self._of_run else ():
             self._warn(
                 label,
                 f"{self._name!r} changes the Python number `{label}`. Its Python code runs when it is compiled, not in every step, "
-                "so the number does not count steps. Hold it in a replicant.Variable, or change it outside of the function.",
+                "so the number does not count steps. Hold it in a replicant.Variable, or change it outside the function.",
             )
 
     def on_states(self, programs: Sequence[Program]) -> None:
-        """Say what has changed between the programs of one signature, if they are many."""
+        """Warn of what has changed between the programs of one signature, if there are many."""
         if len(programs) >= _MANY_STATES:
             label = programs[1].watch.changed()
             self._warn(
                 label,
-                f"{self._name!r} has been compiled {len(programs)} times for the same arguments, because `{label}` has changed "
-                "each time and its code reads it. Pass it as an argument, as an array if it is a number, or hold it in a "
+                f"{self._name!r} has been compiled {len(programs)} times for the same arguments, because its code reads "
+                f"`{label}`, which has changed each time. Pass it as an argument (as an array if it is a number), or hold it in a "
                 "replicant.Variable.",
             )
 
     def on_values(self, signature: Signature, alike: Sequence[Any]) -> None:
-        """Say which argument has had so many values, each with a program of its own."""
+        """Warn of an argument that has had many values, each with a program of its own."""
         static: tuple[Any, ...] = signature.key[1]
         for i, own in enumerate(static):
             values = len({key[1][i] for key in alike})
@@ -68,16 +69,16 @@ class Advice:
                 continue
             name = name_of(self._subject, signature.tree, i)
             advice = (
-                "It cannot be an input of one program: the code needs the Python number itself (in an `if`, a `range`, a "
-                "shape), does something else with an array (`x ** k`, `isinstance`), or the number does not fit in 32 bits. If an "
-                "array will do, pass jnp.asarray(value) to compile once."
+                "It cannot be an input of one program: the code needs the Python number itself (in an `if`, a `range` or a shape), "
+                "or computes something else with an array (`x ** k`, `isinstance`), or the number does not fit into 32 bits. If "
+                "your code also works with an array, pass jnp.asarray(value) to compile only once."
                 if is_number
-                else "Pass it as an array to compile once, or keep one object for all calls."
+                else "Pass it as an array to compile only once, or pass the same object in all calls."
             )
             self._warn(
                 name,
                 f"{self._name!r} has been compiled {values} times, once for each value of its argument `{name}` (now "
-                f"{own.value!r}). {advice} The programs of the last {MAX_ALIKE} values are kept.",
+                f"{own.value!r}). {advice} Replicant keeps the programs of the last {MAX_ALIKE} values.",
             )
 
     def _warn(self, about: str, message: str) -> None:
@@ -87,7 +88,7 @@ class Advice:
 
 
 def _stack_level() -> int:
-    """The `stacklevel` of the first frame outside of this package, for a warning that is given by the caller."""
+    """Return the `stacklevel` of the first frame outside this package, for a warning that the caller issues."""
     frame, level = sys._getframe(1), 1  # noqa: SLF001 - Python has no other name for it
     while frame.f_back is not None and _root(frame) == _root(sys._getframe(0)):  # noqa: SLF001 - Python has no other name for it
         frame, level = frame.f_back, level + 1

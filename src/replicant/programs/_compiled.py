@@ -1,7 +1,7 @@
-"""``Compiled``: one program for each structure, shapes and dtypes of a function's arguments, found again at every call.
+"""``Compiled``: keeps one program for each combination of structure, shapes and dtypes of a function's arguments.
 
-It is behind ``replicant.function`` and behind ``strategy.run`` outside of a function. The first call rehearses: it traces the code
-abstractly to see which variables it uses and on which devices. Then the code is traced for good by ``jax.jit``.
+It serves ``replicant.function``, and ``strategy.run`` outside a function. The first call begins with a rehearsal: an abstract trace
+shows which variables the code uses, and on which devices. Then ``jax.jit`` traces the code.
 """
 
 import functools
@@ -30,19 +30,19 @@ from ._results import computed
 from ._signature import Signature
 from ._watch import Watch, watch_code, watch_layers, watch_trainable
 
-_MAX_TRACES = 16  # of one program; each must learn something new, so this is never reached by code that is deterministic
+_MAX_TRACES = 16  # of one program; each trace learns something new, so deterministic code never needs that many
 
 
 class Compiled:
     """A function of cross-replica code, compiled once per structure, shapes and dtypes of its arguments.
 
-    Arrays are inputs of the compiled program; those that stay on the host (strings) travel beside it, by position. Python numbers
-    are inputs once they have changed, if the code allows that. Everything else among the arguments is part of the signature.
+    Arrays are inputs of the compiled program. Arrays that stay on the host (strings) bypass it, identified by position. Python
+    numbers become inputs once they have changed, if the code allows that. All other arguments are part of the signature.
 
     Args:
-        fn: is traced.
-        of_run: the replica function that `fn` runs, if that is all it does. Then what its code names is watched: in tf.distribute,
-            ``run`` outside of a function is eager.
+        fn: The function to trace.
+        of_run: The replica function that `fn` runs, if `fn` does nothing else. Replicant then watches what its code names, because
+            in tf.distribute ``run`` is eager outside a function.
     """
 
     def __init__(self, fn: Callable[..., Any], of_run: Callable[..., Any] | None = None):
@@ -54,7 +54,7 @@ class Compiled:
 
     @property
     def num_programs(self) -> int:
-        """How many programs are kept."""
+        """The number of programs that are kept."""
         return len(self._programs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ class Compiled:
         return getattr(self._fn, "__qualname__", None) or repr(self._fn)
 
     def _call(self, signature: Signature) -> Callable[[Recorder, Sequence[Any]], Any]:
-        """What is traced: the function on its inputs, with everything else as it is."""
+        """Return what is traced: the function of its inputs, with all other arguments as they are."""
 
         def call(recorder: Recorder, inputs: Sequence[Any]) -> Any:
             args, kwargs = signature.arguments(inputs)
@@ -88,17 +88,17 @@ class Compiled:
         return call
 
     def _outline(self, signature: Signature) -> Any:
-        """The jaxpr of a rehearsal; None if it fails."""
+        """Return the jaxpr of a rehearsal; None if it fails."""
         try:
             with tracing():
                 recorder = CrossRecorder({}, signature.placement, rehearsing=True, facts=Facts())
                 call = self._call(signature)
                 return jax.make_jaxpr(lambda inputs: computed(call(recorder, inputs)))(signature.avals)
-        except Exception:  # noqa: BLE001 - whatever code does with a tracer for a number; its own errors come again, without one
+        except Exception:  # noqa: BLE001 - code may fail with a tracer for a number; other errors come again without one
             return None
 
     def _learn_numbers(self, leaves: list[Any], tree: Any, placement: Placement) -> None:
-        """Find out which numbers can be inputs."""
+        """Learn which numbers can be inputs."""
         constant = functools.cache(lambda: self._outline(Signature(leaves, tree, (), placement)))
 
         def works(numbers: tuple[int, ...]) -> bool:
@@ -112,7 +112,7 @@ class Compiled:
         self._numbers.learn(tree, leaves, works)
 
     def _compile_any(self, leaves: list[Any], tree: Any, placement: Placement) -> tuple[Signature, Program]:
-        """A program for these arguments, with numbers that have changed as inputs if the code allows that."""
+        """Find or make a program for these arguments. Numbers that have changed become inputs if the code allows that."""
 
         def signature(numbers: tuple[int, ...]) -> Signature:
             return Signature(leaves, tree, numbers, placement)
@@ -125,7 +125,7 @@ class Compiled:
             return wanted, program
         try:
             return wanted, self._compile(wanted)
-        except Exception:  # see `_outline`; some code meets its inputs only in the second trace
+        except Exception:  # see `_outline`; some code uses its inputs only in the second trace
             if not wanted.numbers:
                 raise
         wanted = signature(())
@@ -145,7 +145,7 @@ class Compiled:
             with tracing():
                 needs = rehearse(call, signature.avals, placement)
             outside.check(repr(self._name))
-            # Variables that were made during the rehearsal have their values now that `tracing` has ended.
+            # Now that `tracing` has ended, variables that were made during the rehearsal have their values.
             needs.refs.update(extra)
             needs.written.update(extra)
             for ref in idle:
@@ -158,7 +158,7 @@ class Compiled:
                 extra.update(dict.fromkeys(unknown.refs))
                 idle.difference_update(unknown.refs)
                 continue
-            if program.idle:  # a rehearsal takes every gradient to exist; what it wrote by that must not be stored for ever
+            if program.idle:  # the rehearsal assumes that every gradient exists, so it may write variables that a step does not
                 idle.update(program.idle)
                 facts = program.facts
                 continue
@@ -170,16 +170,16 @@ class Compiled:
             self._remember(signature, program)
             return program
         raise ReplicantError(
-            f"{self._name!r} used other variables each of the {_MAX_TRACES} times it was traced. Create variables once, outside of "
-            "the compiled function."
+            f"{self._name!r} used different variables in each of its {_MAX_TRACES} traces. Create variables once, outside the "
+            "compiled function."
         )
 
     def _watch(self, watch: Watch, reach: Reach, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Watch what the code has read and Python can change."""
+        """Watch what the code has read and Python code can change."""
         if self._of_run is None:
             watch_layers(watch, reach)
         else:
-            watch_code(watch, Reach(self._of_run, args, kwargs))  # anew, with what the trace has made
+            watch_code(watch, Reach(self._of_run, args, kwargs))  # a new Reach, which sees what the trace has made
 
     def _remember(self, signature: Signature, program: Program) -> None:
         self._advice.on_states(self._programs.add(signature, program))

@@ -1,4 +1,4 @@
-"""A function that overwrites state, as one program of a placement: traced, compared between the workers, and started."""
+"""Compiles a function that overwrites state into one program of a placement, compares it between the workers, and starts it."""
 
 import math
 from collections.abc import Callable
@@ -18,9 +18,9 @@ class Executable:
     """``compute(state, *inputs) -> (results, state)``, compiled by JAX once for each kind of inputs.
 
     Args:
-        name: for messages.
-        compute: is traced. The arrays of its first argument are given to the program for good.
-        placement: the devices.
+        name: The name in messages.
+        compute: The function to trace. Its first argument is donated: the program may overwrite these arrays.
+        placement: The devices.
     """
 
     def __init__(self, name: str, compute: Callable[..., tuple[Any, Any]], placement: Placement):
@@ -28,31 +28,34 @@ class Executable:
         self._compute = compute
         self.placement = placement
         self._bounded = placement.deadlocks
-        # One device needs no constraints inside the program, only to be told which.
+        # For one device, the program needs no constraints inside, but JAX needs to know the device.
         home = placement.mirrored if placement.on_one_device else None
         self._jitted = jax.jit(self._with_token, donate_argnums=0, out_shardings=home)
 
     def _with_token(self, state: Any, *inputs: Any) -> tuple[jax.Array, Any, Any]:
-        """The results and the new state, behind an array that is there once every replica has ended."""
+        """Compute the results and the new state, and before them an array that is ready once every replica has ended."""
         results, state = self._compute(state, *inputs)
         token = jnp.zeros((self.placement.num_replicas,), jnp.int8)
         return self.placement.constrain(token, stacked=True), results, state
 
     def trace(self, *inputs: Any) -> Any:
-        """The jaxpr of the program, which JAX remembers."""
+        """Return the jaxpr of the program, which JAX caches."""
         return self._jitted.trace(*inputs).jaxpr
 
     def check_workers(self, jaxpr: Any) -> None:
-        """Raise WorkerMismatchError if another worker has traced another program. All workers call it."""
+        """Raise WorkerMismatchError if another worker has traced a different program. All workers must call this."""
         if self.placement.world is not None:
             check_same_program(self._name, jaxpr, self.placement.world)
 
     def lower(self, *inputs: Any) -> Any:
-        """The program as JAX lowers it for its devices, which need not be there; nor need the arrays: their shapes will do."""
+        """Lower the program for its devices. Neither these nor the arrays need to exist: shapes are enough."""
         return self._jitted.lower(*inputs)
 
     def start(self, *inputs: Any, keeper: _in_flight.State | None = None) -> tuple[Any, Any]:
-        """The results and the new state, which need not be there yet; the state is kept by `keeper` even if Ctrl-C arrives."""
+        """Start the program. Return the results and the new state, which may not be ready yet.
+
+        `keeper` stores the state even if Ctrl-C interrupts the call.
+        """
         _, results, state = _in_flight.call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
         return results, state
 
@@ -60,12 +63,12 @@ class Executable:
 def found_step(
     make: Callable[[Placement], Executable], inputs: Callable[[Placement], tuple[Any, ...]], *, slices_slots: bool
 ) -> StepFound:
-    """A training step, for whoever plans it.
+    """Describe a training step in the form that a plan needs.
 
     Args:
-        make: gives the program for the devices of a placement.
-        inputs: gives the program's inputs, as trees of Held, which lie as they should on a placement.
-        slices_slots: whether the program's strategy cuts the optimizer's state into slices.
+        make: Makes the program for the devices of a placement.
+        inputs: Returns the program's inputs for a placement, as trees of Held.
+        slices_slots: Whether the program's strategy cuts the optimizer's state into slices.
     """
 
     def held(placement: Placement) -> list[Held]:

@@ -1,7 +1,7 @@
-"""When are two functions the same program?
+"""Decides whether two functions are the same program.
 
-A lambda written in a loop is a new object each time, but the same code over the same objects; compiling it anew at every step
-would be a thousand times slower than the step.
+A lambda in a loop is a new object each time, but the same code over the same objects. Compiling it again at every step would be a
+thousand times slower than the step.
 """
 
 import functools
@@ -13,7 +13,7 @@ _BY_VALUE = (bool, int, float, complex, str, bytes, type(None))
 
 
 class _Same:
-    """An object compared by identity, and kept alive so that its id stays its own."""
+    """An object that is compared by identity, and kept alive so that no other object gets its id."""
 
     __slots__ = ("_object",)
 
@@ -28,7 +28,7 @@ class _Same:
 
 
 def function_key(fn: Callable[..., Any]) -> Any:
-    """A key that is equal for functions of the same code over the same closed-over objects.
+    """Return a key that is equal for functions of the same code over the same closed-over objects.
 
     >>> keys = {function_key(lambda x: x + 1) for _ in range(3)}
     >>> len(keys)

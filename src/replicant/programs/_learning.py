@@ -1,4 +1,4 @@
-"""Traces that teach something: which gradients have no path to their sources. Then the code is traced once more."""
+"""Learns from finished traces which gradients have no path to their sources. The code is then traced again."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -11,9 +11,14 @@ from ..variables._recorder import Facts
 
 
 def learn(facts: Facts, jaxprs: Sequence[Any]) -> bool:
-    """Note which gradients have no path to a source in any of the finished traces (one, or those of replicas of different sizes).
+    """Note which gradients have no path to a source in any of the finished traces.
 
-    True if there was one that was not known, so that the traces must be repeated.
+    Args:
+        facts: What earlier traces taught. The gradients are added to it.
+        jaxprs: The finished traces: one, or one for each of several replicas of different sizes.
+
+    Returns:
+        Whether there is such a gradient that was not known, so that the traces must be repeated.
     """
     missing: dict[int, frozenset[int]] = {}
     for jaxpr in jaxprs:
@@ -26,8 +31,8 @@ def learn(facts: Facts, jaxprs: Sequence[Any]) -> bool:
 
 
 def trace_until_learned(fn: Callable[..., Any], args: tuple[Any, ...], facts: Facts) -> Any:
-    """The jaxpr of ``fn(*args)``, traced again while that teaches something."""
+    """Trace ``fn(*args)`` again until a trace teaches nothing new, and return its jaxpr."""
     while True:
-        closed = jax.make_jaxpr(functools.partial(fn))(*args)  # partial: a new object each time, because JAX remembers traces
+        closed = jax.make_jaxpr(functools.partial(fn))(*args)  # a new object each time, because JAX caches traces
         if not learn(facts, [closed.jaxpr]):
             return closed

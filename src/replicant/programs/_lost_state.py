@@ -1,8 +1,8 @@
-"""State that a traced function changed where nobody will ever see it: an error, because training on would lose it in silence.
+"""Raises if a traced function changes state where nobody will see it, because training would silently lose that state.
 
-Two ways lead there. An argument that JAX takes apart (a dictionary, a Flax ``nnx`` module) reaches the function as a copy, so what
-the function assigns in it is gone when it returns. And an object that JAX does not know (an attribute, a list in a closure) is left
-with a tracer, which stands for a value only while the function is traced.
+There are two cases. An argument that JAX takes apart (a dictionary, a Flax ``nnx`` module) reaches the function as a copy, so
+whatever the function assigns in it is gone when it returns. And an object that JAX does not know (one with an attribute, or a list
+that the function closes over) is left with a tracer, which stands for a value only while the function is traced.
 """
 
 import random
@@ -19,18 +19,17 @@ from ._reach import Holder, Reach
 
 _PLAIN_KEYS = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
 _ADVICE = (
-    "Return the new value from the function and pass it in at the next call, or hold it in a replicant.Variable or a Keras "
-    "variable."
+    "Return the new value from the function and pass it to the next call, or hold it in a replicant.Variable or a Keras variable."
 )
 
 
 class Arguments:
-    """The arguments of a call, to be compared with what the call made of them.
+    """The arguments of a call before it, to compare with them afterwards.
 
     Args:
-        args: positional arguments as the function gets them.
-        kwargs: keyword arguments, likewise.
-        batch: the leaves that are a replica's own rows: a step may prepare its batch in the dictionary that brought it.
+        args: The positional arguments as the function gets them.
+        kwargs: The keyword arguments as the function gets them.
+        batch: The leaves that are a replica's own rows. A step may prepare its batch inside the dictionary that holds it.
     """
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Sequence[Any] = ()):
@@ -42,12 +41,12 @@ class Arguments:
         return jax.tree_util.tree_flatten_with_path(self._now, is_leaf=is_distributed)[0]
 
     def check(self, what: str, result: Any, *, copies_are_theirs: bool) -> None:
-        """Raise if a leaf was replaced or added in place, and is not among the results.
+        """Raise LostStateError if a leaf was replaced or added in place, and is not among the results.
 
         Args:
-            what: names the call in the message.
-            result: what the call returned.
-            copies_are_theirs: whether a step may change dictionaries and lists that hold its batch, as in ``run``.
+            what: The name of the call in the message.
+            result: What the call returned.
+            copies_are_theirs: Whether a step may change dictionaries and lists that hold its batch, as in ``run``.
         """
         returned: set[int] | None = None
         for path, leaf in self._flat():
@@ -72,41 +71,41 @@ class Arguments:
         name = f"{where} (a {type(top).__name__}), at {jax.tree_util.keystr(path[2:])}"
         if plain:
             return (
-                f"{what} changed its {name}, in place. The function works on a copy of its arguments' structure, so the change "
-                "would be lost. Change a copy (`dict(x)`, `list(x)`) if it is meant for this call alone. " + _ADVICE
+                f"{what} changed its {name}, in place. The function gets a copy of its arguments' structure, so the change would "
+                "be lost. If it is only meant for this call, change a copy (`dict(x)`, `list(x)`). " + _ADVICE
             )
-        advice = f"Return the {type(top).__name__} from the function and go on with what the call returns. "
+        advice = f"Return the {type(top).__name__} from the function, and continue with what the call returns. "
         if any(base.__module__.partition(".")[0] == "flax" for base in type(top).__mro__):
             advice = (
-                "With flax.nnx, split the modules outside, `graphdef, state = nnx.split((model, optimizer))`, pass `state` as an "
-                "argument, and in the function do `model, optimizer = nnx.merge(graphdef, state)` and return "
-                "`nnx.state((model, optimizer))`; after the last step, `nnx.update((model, optimizer), state)` puts it back. "
+                "With flax.nnx, split the modules outside with `graphdef, state = nnx.split((model, optimizer))` and pass `state` "
+                "as an argument. In the function, write `model, optimizer = nnx.merge(graphdef, state)` and return "
+                "`nnx.state((model, optimizer))`. After the last step, put it back with `nnx.update((model, optimizer), state)`. "
             )
         return (
-            f"{what} changed its {name}, in place. JAX takes such an object apart, and the function gets a copy, so what it "
-            f"learned would be lost, in silence. {advice}"
+            f"{what} changed its {name}, in place. JAX takes such an object apart and the function gets a copy, so what it "
+            f"learned would be silently lost. {advice}"
         )
 
 
 class Outside:
-    """What a function reaches without being given it, before it is traced."""
+    """What a function reaches besides its arguments, as it is before the trace."""
 
     def __init__(self, reach: Reach):
         self._kept = [(holder, dict(holder.content())) for holder in reach.holders.values()]
         self._random = [(label, x, _drawn(x)) for label, x in _generators(reach)]
 
     def check(self, what: str) -> None:
-        """Raise if a tracer was left in one of the objects, after putting back what was there."""
+        """Raise LostStateError if the trace left a tracer in one of the objects, after putting back what was there."""
         lost = [found for holder, before in self._kept if (found := _restore(holder, before)) is not None]
         if lost:
             raise LostStateError(
-                f"{what} leaves `{lost[0]}` holding a traced value, which stands for a number only while the function is compiled. "
-                "A compiled step does not run its Python code again, so the object would never see what later steps compute. "
+                f"{what} stores a traced value in `{lost[0]}`. It stands for a number only while the function is compiled. A "
+                "compiled step does not run its Python code again, so the object would never see what later steps compute. "
                 + _ADVICE
             )
 
     def counted(self) -> list[str]:
-        """The Python numbers that the trace has changed: they do not change with every step."""
+        """Return the Python numbers that the trace has changed. They will not change with every step."""
         found = []
         for holder, before in self._kept:
             content = holder.content()
@@ -117,19 +116,19 @@ class Outside:
         return found
 
     def frozen_random(self) -> list[str]:
-        """The generators of random numbers that the trace has drawn from: their numbers are constants of the program."""
+        """Return the random generators that the trace has drawn from. Their numbers are constants of the program."""
         return [label for label, generator, before in self._random if _drawn(generator) != before]
 
 
 def _restore(holder: Holder, before: dict[Any, Any]) -> str | None:
-    """Where `holder` has been left with a tracer; it gets back what it had."""
+    """Give `holder` back what it had. Return where a tracer was left in it; None if there is none."""
     lost = None
     for key, value in list(holder.content().items()):
         old = before.get(key, _ABSENT)
         if value is old or not _traced(value):
             continue
         if holder.layer and not _is_state(old):
-            continue  # a layer that keeps its last attention scores or the like: nothing that the next step would read
+            continue  # a layer may keep its last attention scores or the like, which the next step does not read
         lost = lost or holder.path(key)
         _put_back(holder, key, old)
     if lost and isinstance(holder.target, list):
@@ -175,7 +174,7 @@ def _generators(reach: Reach) -> list[tuple[str, Any]]:
 
 
 def _drawn(generator: Any) -> str:
-    """The state of a generator."""
+    """Return the state of a generator."""
     if isinstance(generator, np.random.Generator):
         return repr(generator.bit_generator.state)
     return repr(generator.get_state() if isinstance(generator, np.random.RandomState) else generator.getstate())

@@ -1,8 +1,8 @@
-"""Does a program with a number as its input compute what the program with that number as a constant computes?
+"""Checks that a program with a number as its input computes the same as the program with that number as a constant.
 
-A tracer in the place of a Python number can lead code elsewhere without any error: ``isinstance(rate, float)``, a format, libraries
-that promote dtypes otherwise. So both jaxprs are walked with the number known, operations on known scalars are carried out, and
-what remains has to be the same operations, in the same order, on the same shapes, dtypes and (but for rounding) scalars.
+A tracer instead of a Python number can change what code does without any error: ``isinstance(rate, float)``, a format, a library
+that promotes dtypes differently. So both jaxprs are walked with the number known, and operations on known scalars are carried out.
+What remains must be the same operations, in the same order, on the same shapes, dtypes and (except for rounding) scalars.
 """
 
 import math
@@ -14,12 +14,12 @@ import numpy as np
 
 from ..tracing._marks import inner_jaxprs, scan_counts
 
-# Parameters that depend on how many constants a body closes over.
+# Parameters that depend on the number of constants that a body closes over.
 _COUNTS = ("num_consts", "cond_nconsts", "body_nconsts", "linear", "donated_invars", "in_layouts", "in_shardings", "name")
 
 
 def computes_the_same(constant: jex.ClosedJaxpr, with_input: jex.ClosedJaxpr, inputs: Sequence[Any]) -> bool:
-    """Whether `with_input` does with `inputs` (a number each, or None for an array) what `constant` does without the numbers."""
+    """Return whether `with_input` computes with `inputs` what `constant` computes. Each input is a number, or None for an array."""
     ours = _Walk(with_input.jaxpr, inputs)
     theirs = _Walk(constant.jaxpr, [None] * len(constant.jaxpr.invars))
     return (
@@ -28,7 +28,7 @@ def computes_the_same(constant: jex.ClosedJaxpr, with_input: jex.ClosedJaxpr, in
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Equal, but for the rounding of scalars."""
+    """Return whether two values are equal, except for the rounding of scalars."""
     if isinstance(a, tuple | list):
         return isinstance(b, tuple | list) and len(a) == len(b) and all(map(_alike, a, b))
     if isinstance(a, np.ndarray):
@@ -44,7 +44,7 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 class _Walk:
-    """The operations of a jaxpr that do not work on known scalars alone."""
+    """The operations of a jaxpr, except those that use only known scalars."""
 
     def __init__(self, jaxpr: jex.Jaxpr, inputs: Sequence[Any]):
         self._known: dict[Any, Any] = {v: x for v, x in zip(jaxpr.invars, inputs, strict=True) if x is not None}
@@ -105,7 +105,7 @@ class _Walk:
 
 
 def _shaped(var: Any) -> Any:
-    """What is known of a variable's value; JAX has no public type for it."""
+    """Return the abstract value of a variable, for which JAX has no public type."""
     return var.aval
 
 
@@ -114,7 +114,7 @@ def _is_scalar(aval: Any) -> bool:
 
 
 def _changing(eqn: jex.JaxprEqn) -> list[Any]:
-    """The operands that are not the same whenever an equation's bodies run, or that choose among them."""
+    """Return the operands that can change between runs of an equation's bodies, or that choose among the bodies."""
     params = eqn.params
     if eqn.primitive.name == "scan":
         return eqn.invars[scan_counts(eqn)[0] :]
@@ -124,7 +124,7 @@ def _changing(eqn: jex.JaxprEqn) -> list[Any]:
 
 
 def _plain_params(eqn: jex.JaxprEqn, but: Sequence[str] = ()) -> list[tuple[str, Any]]:
-    if eqn.primitive.name.startswith("replicant_"):  # marks, which are numbered as they come
+    if eqn.primitive.name.startswith("replicant_"):  # marks, which are numbered in the order of the trace
         return []
     return [(key, value) for key, value in sorted(eqn.params.items()) if key not in but and _is_plain(value)]
 
@@ -136,7 +136,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _bodies(eqn: jex.JaxprEqn, values: list[Any]) -> Iterator[tuple[jex.Jaxpr, list[Any]]]:
-    """The jaxprs inside an equation, and what is known of their inputs."""
+    """Yield the jaxprs inside an equation, and the known values of their inputs."""
     name = eqn.primitive.name
     for i, body in enumerate(inner_jaxprs(eqn)):
         known = list(values)

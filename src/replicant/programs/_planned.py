@@ -1,4 +1,4 @@
-"""A training step under ``strategy.run``, for whoever plans it."""
+"""Describes a training step under ``strategy.run`` in the form that a plan needs."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ from ._signature import ARRAY
 def found_in_run(
     make: Callable[[Needs], Program], needs: Needs, arrays: list[Any], tree: Any, static: Sequence[Any]
 ) -> StepFound | ArgumentError:
-    """What ends a program at its first training step.
+    """Return the exception that ends planning at the first training step: the step, or an error.
 
     Args:
-        make: gives the program, with what a rehearsal has found out.
-        needs: what it has found out.
-        arrays: the inputs.
-        tree: the structure of the arguments.
-        static: its leaves, ARRAY where an input stands.
+        make: Makes the program from the result of a rehearsal.
+        needs: The result of the rehearsal.
+        arrays: The inputs.
+        tree: The structure of the arguments.
+        static: The leaves of the arguments, with ARRAY for each input.
     """
     numbers = iter(range(len(arrays)))
     marked = jax.tree.unflatten(tree, [next(numbers) if s is ARRAY else None for s in static])
@@ -35,7 +35,7 @@ def found_in_run(
     if any(leaf.stacked is None and any(v is not None for v in leaf.values) for leaf in by_replica):
         return ArgumentError(
             f"The first batch gives the {n} replicas different numbers of rows. Plan with a first batch of a multiple of {n} "
-            "rows: `dataset.repeat().batch(global_batch_size)`."
+            "rows, for example `dataset.repeat().batch(global_batch_size)`."
         )
     stacked = {leaf.stacked for leaf in by_replica}
     batch = [

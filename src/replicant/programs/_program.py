@@ -1,4 +1,4 @@
-"""One signature of a compiled function, ready to run: its variables are inputs and outputs, and are written back."""
+"""The program of one signature of a compiled function. Its variables are inputs and outputs, and are written back."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from ._watch import Watch
 
 @dataclasses.dataclass
 class Needs:
-    """What a rehearsal found out: the variables that a program reads and writes, where it computes, whether it has a tape."""
+    """The result of a rehearsal: which variables a program reads and writes, where it computes, and whether it uses a tape."""
 
     refs: dict[Ref, None]
     written: dict[Ref, None]
@@ -31,7 +31,7 @@ class Needs:
 
 
 class Program:
-    """One signature of a ``Compiled``, ready to run."""
+    """The program of one signature of a ``Compiled``."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class Program:
         facts: Facts | None = None,
     ):
         self._numbers = numbers  # the positions of the inputs that are Python numbers
-        self.watch = Watch()  # the program is good while this holds
-        self.older: Program | None = None  # of the same signature, for other values of what is watched
+        self.watch = Watch()  # the program is valid while this holds
+        self.older: Program | None = None  # a program of the same signature, for other values of what is watched
         self._call_function = call
         self._uses_tape = needs.uses_tape
         self.facts = facts or Facts()
         self._run_facts: list[Facts] = []
         written = [ref for ref in needs.refs if ref in needs.written]
-        # What lies here is stored first, so that it is whole even if a change that servers are to make is refused.
+        # Local variables are stored first, so that they are complete even if a server refuses a change.
         self.written: list[Ref] = sorted(written, key=lambda ref: ref.elsewhere)
         self.kept: list[Ref] = [ref for ref in needs.refs if ref not in needs.written]
-        self.idle: list[Ref] = []  # of those in `written`, what the last trace did not write
+        self.idle: list[Ref] = []  # those in `written` that the last trace did not write
         self.placement = needs.placement
         self._overwritten = Refs(self.written, self.placement)
         self._shape: Shape | None = None
@@ -60,7 +60,7 @@ class Program:
         self.executable = Executable(name, self._traced, self.placement)
 
     def and_older(self) -> "Iterator[Program]":
-        """All programs of the same signature, the last used first."""
+        """Yield all programs of the same signature, the last used first."""
         program: Program | None = self
         while program is not None:
             yield program
@@ -83,7 +83,7 @@ class Program:
     def _call(self, known: dict[Ref, Any], arrays: list[Any]) -> tuple[Shape, list[Any], list[Any]]:
         recorder = CrossRecorder(known, self.placement, rehearsing=False, facts=self.facts)
         recorder.run_facts = self._run_facts
-        with tracing():  # here too, because JAX may trace again by itself
+        with tracing():  # needed here too, because JAX may trace again on its own
             result = self._call_function(recorder, arrays)
         unknown_writes = [ref for ref in recorder.written if ref not in self.written]
         if recorder.missing or unknown_writes:
@@ -109,14 +109,14 @@ class Program:
         return values[:cut], values[cut:]
 
     def trace(self, arrays: list[Any]) -> None:
-        """Trace and remember the trace, so that errors in the user's code come before anything is computed."""
-        planned = self.placement.planning is not None  # then nothing needs to be where it would be computed
+        """Trace now, so that errors in the user's code come before anything is computed. JAX caches the trace."""
+        planned = self.placement.planning is not None  # then no array needs to be on its device
         with _in_flight.lock:
             jaxpr = self.executable.trace(*(self._shapes(arrays) if planned else self._inputs(arrays)))
         self.executable.check_workers(jaxpr)
 
     def _shapes(self, arrays: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """What `_inputs` gives, with the variables as shapes and places alone."""
+        """Return what `_inputs` returns, but with only the shapes and places of the variables."""
         placement, n = self.placement, self.placement.num_replicas
 
         def abstract(ref: Ref) -> jax.ShapeDtypeStruct:
@@ -136,7 +136,7 @@ class Program:
         )
 
     def run(self, arrays: list[Any], on_host: list[Any]) -> Any:
-        """Run on `arrays`; variables are read before and written after. Arrays on the host are only handed through."""
+        """Run on `arrays`. Variables are read before and written after. Arrays on the host are only passed through."""
         with _in_flight.lock:
             results, _ = self.executable.start(*self._inputs(arrays), keeper=self._overwritten)
         assert self._shape is not None
@@ -144,14 +144,14 @@ class Program:
 
 
 def rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], placement: Placement) -> Needs:
-    """Trace abstractly, to see what the code needs."""
+    """Trace abstractly to see what the code needs."""
     recorder = CrossRecorder({}, placement, rehearsing=True, facts=Facts())
     jax.eval_shape(lambda inputs: Shape.of(call(recorder, inputs))[1], avals)
     return Needs(dict(recorder.missing), dict(recorder.written), recorder.placement or placement, recorder.uses_tape)
 
 
 def _placed(arrays: list[Any], placement: Placement) -> list[Any]:
-    """`arrays` without any that are committed to other devices than the program's."""
+    """Return `arrays`, with those that are committed to other devices moved to the program's."""
     home = placement.mirrored
     if home is None:
         return arrays

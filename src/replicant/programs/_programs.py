@@ -1,4 +1,4 @@
-"""The programs of one compiled function, by signature; of too many the least recently used are forgotten."""
+"""The programs of one compiled function, by signature. If there are too many, the least recently used are dropped."""
 
 import collections
 import contextlib
@@ -9,18 +9,18 @@ from typing import Any
 from ._program import Program
 from ._signature import Signature
 
-_MAX_PROGRAMS = 256  # of one function
-MAX_ALIKE = 64  # that differ in nothing but Python arguments
-_MAX_STATES = 16  # that differ in nothing but what was watched
+_MAX_PROGRAMS = 256  # programs of one function
+MAX_ALIKE = 64  # programs that differ only in Python arguments
+_MAX_STATES = 16  # programs that differ only in what is watched
 
-_ordering = threading.Lock()  # of programs of one signature; not an attribute, for functions are sent to other processes
+_ordering = threading.Lock()  # guards the order of programs; not an attribute, because functions are sent to other processes
 
 
 class Programs:
-    """Those of one signature are a chain, the last used first: ``watch`` says which one is good now."""
+    """The programs of one function. Those of one signature form a chain, the last used first. ``watch`` tells which is valid."""
 
     def __init__(self) -> None:
-        self._newest: collections.OrderedDict[Any, Program] = collections.OrderedDict()  # the last used of each signature
+        self._newest: collections.OrderedDict[Any, Program] = collections.OrderedDict()  # signature -> its last used program
         self._last: Program | None = None
 
     def __len__(self) -> int:
@@ -31,7 +31,7 @@ class Programs:
             yield from newest.and_older()
 
     def find(self, signature: Signature) -> Program | None:
-        """The program for these arguments under which everything that was watched is as it was."""
+        """Return the program for these arguments for which everything that it watches is unchanged; None if there is none."""
         newest = program = self._newest.get(signature.key)
         newer: Program | None = None
         while program is not None and not program.watch.holds():
@@ -40,20 +40,20 @@ class Programs:
             return None
         if newer is not None:
             self._put_first(signature.key, newest, newer, program)
-        if program is not self._last:  # mostly it is, and the key need not be hashed once more
+        if program is not self._last:  # usually it is the last one, and the key need not be hashed again
             self._last = program
-            with contextlib.suppress(KeyError):  # another thread has forgotten it meanwhile
+            with contextlib.suppress(KeyError):  # another thread may have dropped it meanwhile
                 self._newest.move_to_end(signature.key)
         return program
 
     def _put_first(self, key: Any, newest: Program | None, newer: Program, program: Program) -> None:
         with _ordering:
-            if self._newest.get(key) is newest and newer.older is program:  # else another thread has changed the order
+            if self._newest.get(key) is newest and newer.older is program:  # otherwise another thread has changed the order
                 newer.older, program.older = program.older, newest
                 self._newest[key] = program
 
     def add(self, signature: Signature, program: Program) -> list[Program]:
-        """Keep a program; returns all programs of its signature, itself first."""
+        """Keep a program. Return all programs of its signature, the new one first."""
         with _ordering:
             program.older = self._newest.get(signature.key)
             self._newest[signature.key] = program
@@ -65,11 +65,11 @@ class Programs:
         return chain
 
     def alike(self, signature: Signature) -> list[Any]:
-        """The keys that differ from a signature at most in Python objects."""
+        """Return the keys that differ from a signature at most in Python objects."""
         return [key for key in list(self._newest) if signature.is_like(key)]
 
     def forget(self, alike: list[Any]) -> None:
-        """Forget what is too much, now that these are alike."""
+        """Drop a program if there are too many of the keys in `alike`, or too many in all."""
         if len(alike) > MAX_ALIKE:
             self._newest.pop(alike[0], None)
         elif len(self._newest) > _MAX_PROGRAMS:

@@ -1,9 +1,9 @@
-"""Steps in which the replicas have different sizes: the last batch of an epoch, batches smaller than the number of replicas.
+"""Steps in which the replicas have different sizes: the last batch of an epoch, or a batch smaller than the number of replicas.
 
-One SPMD program needs equal shapes. So every device gets all of the (small) batch, the replica function is traced once per
-replica on its exact slice, and the traces are computed side by side in one program. At an exchange each replica waits for the
-others; the answers are worked out from the exact values, then all go on. Equal to one device, at the cost of at most n ordinary
-steps; XLA merges what the replicas compute alike (the optimizer's update).
+An SPMD program needs equal shapes. So here every device gets the whole (small) batch, the replica function is traced once per
+replica on its exact rows, and one program computes the traces side by side. At an exchange, each replica waits for the others. The
+answers are computed from the exact values, and all continue. The result equals that of one device, and the step takes at most as
+long as n ordinary steps. XLA merges what is the same on all replicas (the optimizer's update).
 """
 
 import itertools
@@ -25,13 +25,14 @@ from ..tracing._interpreter import Question, evaluate
 from ..tracing._marks import exchange_p, sync_p
 from ..variables._recorder import Facts, ReplicaRecorder
 from ._learning import learn
-from ._replica_step import Marked, Replica, ReplicaStep, check_agreement, moves
+from ._replica_inputs import moves
+from ._replica_step import Marked, Replica, ReplicaStep, check_agreement
 
-Rows = list[list[Any]]  # one row per replica
+Rows = list[list[Any]]  # one list per replica
 
 
 class _Suspended(Exception):
-    """A replica's trace met an exchange whose answer's shapes are not known yet. Never reaches the user."""
+    """A replica's trace has reached an exchange for which the shapes of the answer are not known yet. Never reaches the user."""
 
     def __init__(self, index: int, question: "_Question"):
         super().__init__(index)
@@ -40,7 +41,7 @@ class _Suspended(Exception):
 
 
 class _Question:
-    """One replica's side of an exchange: what it is about, what it brings, and how all sides together give the answers."""
+    """One replica's side of an exchange: its name, what the replica contributes, and how to compute the answers of all replicas."""
 
     def __init__(self, label: str, shapes: list[jax.ShapeDtypeStruct], objects: Sequence[Any], joint: Callable[[Rows], Rows]):
         self.label = label
@@ -50,7 +51,7 @@ class _Question:
 
 
 class RaggedGroup:
-    """The group of a replica that is traced by itself. `replica_id` is an input of the trace."""
+    """The group of a replica that is traced separately. `replica_id` is an input of the trace."""
 
     def __init__(self, num_replicas: int, index: int, facts: Facts):
         self.num_replicas = num_replicas
@@ -112,7 +113,7 @@ class RaggedGroup:
         if index not in self._facts.answers:
             raise _Suspended(index, _Question(label, shapes, objects, checked))
         asked, answers = self._facts.answers[index]
-        if label == "merge_call":  # its function also makes the structure of the result
+        if label == "merge_call":  # calling its function also determines the structure of the result
             jax.eval_shape(checked, asked)
         out_shapes = tuple(answers[self.index])
         agrees = label != "merge_call"
@@ -130,13 +131,13 @@ def _total(values: Sequence[Any]) -> Any:
 def _check_shapes(label: str, rows: Rows, free_axis: int | None) -> None:
     if len({len(row) for row in rows}) > 1:
         listing = ", ".join(f"replica {i}: {len(row)}" for i, row in enumerate(rows))
-        raise RaggedStepError(f"{label} needs as many arrays on each replica; got {listing}.")
+        raise RaggedStepError(f"{label} needs the same number of arrays on each replica; got {listing}.")
     for column in zip(*rows, strict=True):
         shapes = [x.shape for x in column]
         fixed = {tuple(d for k, d in enumerate(s) if k != free_axis) for s in shapes}
         if len(fixed) > 1 or len({x.dtype for x in column}) > 1:
             listing = ", ".join(f"replica {i}: {x.dtype}{list(x.shape)}" for i, x in enumerate(column))
-            rule = "equal shapes and dtypes" if free_axis is None else f"equal shapes but for axis {free_axis}, and equal dtypes"
+            rule = "equal shapes and dtypes" if free_axis is None else f"equal dtypes and (except along axis {free_axis}) shapes"
             raise RaggedStepError(f"{label} needs {rule} on all replicas; got {listing}.")
 
 
@@ -169,17 +170,17 @@ def run_ragged(step: ReplicaStep) -> Any:
     return _regroup(filled, kinds)
 
 
-_GIVEN = "given"  # the kind of a result that was not computed; that of any other is its number
+_GIVEN = "given"  # the kind of a result that was not computed; the kind of any other result is its number
 
 
 def _number(
     step: ReplicaStep, replicas: "Sequence[_RaggedReplica]", jaxprs: Sequence[jex.ClosedJaxpr], varying_inputs: list[bool]
 ) -> list[list[int]]:
-    """Numbers of the replicas' results; those with equal numbers are the same. Raise if a variable's copies would differ."""
+    """Number the replicas' results: equal numbers mean equal values. Raise if a variable's copies would differ."""
     refs, n = list(step.cross.values), step.num_replicas
     numbering = Numbering(jaxprs)
     rows = [numbering.results(closed, varying_inputs) for closed in jaxprs]
-    if step.inputs.objects_differ:  # then code that no trace shows may be another one, such as a call of the host
+    if step.inputs.objects_differ:  # then code that the traces do not show, such as a callback to the host, may differ too
         rows = [[numbering.fresh() for _ in row] for row in rows]
     written = [
         dict(zip(replica.written, row[replica.num_results :], strict=True)) for replica, row in zip(replicas, rows, strict=True)
@@ -192,7 +193,7 @@ def _number(
 
 
 def rehearse_ragged(step: ReplicaStep) -> Any:
-    """See which variables the replicas use, each on its own rows. The result has the shapes and Python objects of the step."""
+    """Rehearse each replica on its own rows to see which variables it uses. The result has the step's shapes and Python objects."""
     n, facts = step.num_replicas, Facts()
     facts.several = True
 
@@ -206,19 +207,19 @@ def rehearse_ragged(step: ReplicaStep) -> Any:
             step.note_needs(recorder)
 
     results = _until_answered(rehearse, n, facts)
-    ids = itertools.count()  # nothing is known to be the same
+    ids = itertools.count()  # no two results are known to be the same
     return _regroup(results, [jax.tree.map(lambda x: next(ids) if isinstance(x, Tracer) else _GIVEN, each) for each in results])
 
 
 class _RaggedReplica(Replica):
-    """The trace of one of several unequal replicas."""
+    """The trace of one of several replicas of different sizes."""
 
     def __init__(self, step: ReplicaStep, refs: list[Any], moving: list[int], index: int):
         super().__init__(step, refs, moving)
         self.index = index
 
     def trace_with(self, inputs: list[Any], facts: Facts) -> jex.ClosedJaxpr:
-        """The jaxpr whose first input is the replica id."""
+        """Return the jaxpr of the replica. Its first input is the replica id."""
         group = RaggedGroup(self._step.num_replicas, self.index, facts)
 
         def flat(replica_id: Any, values: list[Any]) -> list[Any]:
@@ -229,10 +230,10 @@ class _RaggedReplica(Replica):
 
 
 def _trace_together(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Facts) -> list[jex.ClosedJaxpr]:
-    """Trace all replicas, again while that teaches which gradients are None.
+    """Trace all replicas, and repeat that while the traces teach which gradients are None.
 
-    A gradient is None where no replica has a path to its source, so that all replicas exchange the same ones; a replica that alone
-    has no path gets zeros. What an exchange carries depends on it: the answers are worked out anew each time.
+    A gradient is None if no replica has a path to its source. So all replicas exchange the same gradients. If only some replicas
+    have no path, these get zeros. This decides what the exchanges carry, so their answers are worked out again each time.
     """
     facts.several = True
     while True:
@@ -243,7 +244,7 @@ def _trace_together(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Fac
 
 
 def _until_answered(trace: Callable[[int], Any], num_replicas: int, facts: Facts) -> list[Any]:
-    """Trace all replicas; wherever they meet in an exchange with unknown shapes, work those out and start again knowing them."""
+    """Trace all replicas. When they meet in an exchange with unknown shapes, work the shapes out and start again."""
     while True:
         traces: list[Any] = []
         waiting: list[_Suspended] = []
@@ -258,7 +259,8 @@ def _until_answered(trace: Callable[[int], Any], num_replicas: int, facts: Facts
             listing = ", ".join(w.question.label for w in waiting)
             raise RaggedStepError(
                 f"{len(waiting)} of {num_replicas} replicas wait in an exchange ({listing}) that the others do not make. All "
-                "replicas must exchange in the same order: do not let the batch's size decide whether to exchange."
+                "replicas must make the same exchanges in the same order: do not let the size of the batch decide whether to "
+                "exchange."
             )
         question = waiting[0].question
         asked = [w.question.shapes for w in waiting]
@@ -267,13 +269,13 @@ def _until_answered(trace: Callable[[int], Any], num_replicas: int, facts: Facts
 
 
 def _together(rows: Sequence[Sequence[Any]]) -> list[Any]:
-    """The Python objects that all replicas bring to an exchange, None where they bring arrays."""
+    """Combine the Python objects that the replicas bring to an exchange, with None in place of arrays."""
     kinds = [[x is None for x in row] for row in rows]
     if any(kind != kinds[0] for kind in kinds):
         listing = ", ".join(f"replica {r}: {list(row)}" for r, row in enumerate(rows))
         raise RaggedStepError(
-            "merge_call needs arguments of one structure on all replicas, with arrays in the same places; got "
-            f"{listing} (None is an array)."
+            "merge_call needs arguments of the same structure on all replicas, with arrays in the same places; got "
+            f"{listing} (None stands for an array)."
         )
     return [x[0] if all(is_same_object(x[0], other) for other in x) else PerReplica(x) for x in zip(*rows, strict=True)]
 
@@ -292,8 +294,8 @@ def _compute_together(jaxprs: Sequence[jex.ClosedJaxpr], inputs: Rows, varying: 
         if len(questions) < len(machines) or len({_kind(q) for q in questions.values()}) > 1:
             listing = ", ".join(f"replica {r}: {_kind(q)[1]}" for r, q in questions.items())
             raise RaggedStepError(
-                f"Only some replicas make the exchange ({listing}). All replicas must exchange in the same order: do not let the "
-                "batch's size decide whether to exchange."
+                f"Only some replicas make the exchange ({listing}). All replicas must make the same exchanges in the same order: "
+                "do not let the size of the batch decide whether to exchange."
             )
         asked = [questions[r] for r in range(len(machines))]
         questions = {}
@@ -323,7 +325,7 @@ def _answer(asked: list[Question], has_rows: list[bool]) -> Rows:
 
 
 def _answer_sync(asked: list[Question], has_rows: list[bool]) -> Rows:
-    """What unequal replicas store in a variable with an aggregation: replicas without rows have no say in batch statistics."""
+    """Compute what the replicas store in a variable with an aggregation. Replicas without rows do not count in batch statistics."""
     params = asked[0].eqn.params
     values = [q.values[0] for q in asked]
     if params["rows_only"] and any(has_rows):
@@ -348,25 +350,25 @@ def _write_back(step: ReplicaStep, replicas: Sequence[_RaggedReplica], answers: 
         for r, replica in enumerate(replicas):
             if ref in replica.written:
                 copies.append(answers[r][replica.num_results + replica.written.index(ref)])
-            else:  # this replica left it alone
+            else:  # this replica has not written it
                 copies.append(cross.values[ref][r] if ref.copies(n) else None)
         cross.write_raw(ref, jnp.stack(copies) if ref.copies(n) else next(c for c in copies if c is not None))
 
 
 def _regroup(results: Sequence[Any], kinds: Sequence[Any]) -> Any:
-    """One structure of values of all replicas from each replica's result and the kinds of its leaves."""
+    """Join the replicas' results into one structure, given the kinds of their leaves."""
     flat = [jax.tree.flatten(result, is_leaf=lambda x: x is None) for result in results]
     trees = [tree for _, tree in flat]
     if any(tree != trees[0] for tree in trees):
         listing = ", ".join(f"replica {r}: {tree}" for r, tree in enumerate(trees))
-        raise RaggedStepError(f"The replicas returned results of different structure: {listing}.")
+        raise RaggedStepError(f"The replicas returned results of different structures: {listing}.")
     kind_rows = [jax.tree.leaves(kind, is_leaf=lambda x: x is None) for kind in kinds]
     columns = zip(zip(*[leaves for leaves, _ in flat], strict=True), zip(*kind_rows, strict=True), strict=True)
     return jax.tree.unflatten(trees[0], [_column(list(values), set(kind)) for values, kind in columns])
 
 
 def _column(values: list[Any], kinds: set[Any]) -> Any:
-    """One leaf of the result. It was made alike on all replicas if they have one kind, and that is a number."""
+    """Join one leaf of the results. It is the same on all replicas if they have one kind, and that kind is a number."""
     first = values[0]
     if not all(map(is_array, values)):
         return first if all(is_same_object(v, first) for v in values) else PerReplica(values)

@@ -1,8 +1,8 @@
-"""Which Python objects the code of a function reaches: what it closes over, and the globals and attributes that it names.
+"""Finds the Python objects that the code of a function reaches: what it closes over, and the globals and attributes that it names.
 
-Bytecode says which names a function loads, and from what: ``self.model.scale`` is followed from object to object. Of an attribute
-of anything else (``for layer in layers: layer.scale``) only the name is known, so it counts for every object that was reached.
-Functions and classes of the user's own modules are entered, those of libraries are not. This runs once for each compilation.
+Bytecode tells which names a function loads, and from which objects: ``self.model.scale`` is followed from object to object. For an
+attribute of anything else (``for layer in layers: layer.scale``), only the name is known, so it counts for every object that was
+reached. Functions and classes of the user's own modules are entered; those of libraries are not. This runs once per compilation.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import numpy as np
 from ..replicas._values import is_array, is_distributed, is_host_array
 from ..variables._libraries import connect_libraries
 
-# Their functions and objects are not entered: what they do does not depend on what a program changes between two steps.
+# Their functions and objects are not entered: they do not depend on what a program changes between two steps.
 _LIBRARIES = {
     "_pytest", "absl", "builtins", "chex", "equinox", "flax", "grain", "haiku", "hypothesis", "IPython", "jax", "jaxlib",
     "jaxtyping", "keras", "keras_hub", "matplotlib", "ml_dtypes", "numpy", "optax", "orbax", "pandas", "PIL", "pluggy", "pytest",
@@ -28,7 +28,7 @@ _LIBRARIES = {
 _HEAP_TYPE = 1 << 9  # the flag of classes that Python code has made
 _MAX_OBJECTS = 20_000
 _MAX_ITEMS = 1_000  # of one list or dictionary
-_MAX_BYTES = 1_024  # of a NumPy array that is compared
+_MAX_BYTES = 1_024  # of one NumPy array that is compared at every call
 _LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"}
 _LOADS_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"}
 _LOADS_CELL = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "STORE_DEREF"}
@@ -37,7 +37,7 @@ _BETWEEN = {"CACHE", "PUSH_NULL", "RESUME", "PRECALL", "NOP", "EXTENDED_ARG", "C
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """Names that follow each other in the code: ``root.attributes[0].attributes[1]``. kind: "global", "local" or "import"."""
+    """Names that follow each other in the code, ``root.attribute.attribute``. `kind` is "global", "local" or "import"."""
 
     kind: str
     root: str
@@ -46,7 +46,7 @@ class Chain:
 
 @functools.lru_cache(maxsize=4096)
 def _chains(code: types.CodeType) -> tuple[tuple[Chain, ...], frozenset[str]]:
-    """The chains in one piece of code, and the names of attributes of anything else."""
+    """Return the chains in one piece of code, and the names of attributes of anything else."""
     found: dict[Chain, None] = {}
     loose: set[str] = set()
     chain: Chain | None = None
@@ -66,7 +66,7 @@ def _chains(code: types.CodeType) -> tuple[tuple[Chain, ...], frozenset[str]]:
         if name in _LOADS_GLOBAL:
             chain = Chain("global", value, ())
         elif name in _LOADS_CELL or name.startswith(("LOAD_FAST", "STORE_FAST")):
-            # From Python 3.13 on one instruction may load two variables; the second is on top.
+            # From Python 3.13 on, one instruction may load two variables; the second ends up on top of the stack.
             names = value if isinstance(value, tuple) else (value,)
             found.update((Chain("local", n, ()), None) for n in names)
             if not name.startswith("STORE_FAST") or name == "STORE_FAST_LOAD_FAST":
@@ -81,17 +81,22 @@ def _chains(code: types.CodeType) -> tuple[tuple[Chain, ...], frozenset[str]]:
 
 
 def attribute_names(code: types.CodeType) -> set[str]:
-    """All attributes that a piece of code names."""
+    """Return all attributes that a piece of code names."""
     chains, loose = _chains(code)
     return {name for chain in chains for name in chain.attributes} | loose
 
 
 @dataclasses.dataclass
 class Holder:
-    """Something whose content Python can change: an object, a class, a module, a closure's cell, a list or a dictionary.
+    """Something whose content Python code can change: an object, class, module, list, dictionary or cell of a function.
 
-    exact: the names that the code certainly reads. loose: those that it may read. layer: of a library, which says what counts.
-    sure: whether the code certainly reads the holder itself.
+    Attributes:
+        label: How the code would write it.
+        target: The object itself.
+        exact: The names that the code certainly reads.
+        loose: The names that the code may read.
+        layer: Whether it is an object of a library, which tells what counts.
+        sure: Whether the code certainly reads the holder itself.
     """
 
     label: str
@@ -102,7 +107,7 @@ class Holder:
     sure: bool = True
 
     def content(self) -> Mapping[Any, Any]:
-        """What it holds now, by name, key or index."""
+        """Return what it holds now, by name, key or index."""
         target = self.target
         if isinstance(target, types.CellType):
             try:
@@ -116,7 +121,7 @@ class Holder:
         return attributes_of(target)
 
     def path(self, key: Any) -> str:
-        """How the code would write one of its entries."""
+        """Return how the code would write one of its entries."""
         if isinstance(self.target, types.CellType):
             return self.label
         if isinstance(self.target, list | dict) and self.label != "":
@@ -125,7 +130,7 @@ class Holder:
 
 
 def attributes_of(target: Any) -> Mapping[str, Any]:
-    """The attributes that an object, a class or a module has itself."""
+    """Return the own attributes of an object, a class or a module."""
     try:
         return vars(target)
     except TypeError:
@@ -139,38 +144,38 @@ def _slots(cls: type) -> Iterable[str]:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `value` has nothing to look into."""
+    """Return whether `value` contains nothing to look into."""
     return value is None or isinstance(value, bool | int | float | complex | str | bytes | np.dtype) or is_array(value)
 
 
 def holds_arrays(value: Any) -> bool:
-    """Whether `value` is an array, or a structure of them."""
+    """Return whether `value` is an array or contains arrays."""
     if is_array(value) or is_distributed(value) or is_host_array(value):
         return True
     return not is_plain(value) and any(map(is_array, jax.tree.leaves(value)))
 
 
 def _root_module(value: Any) -> str:
-    """The package that a function, class or module is of; "" for code without one, which ``exec`` has run."""
+    """Return the package of a function, class or module; "" for code without one, which ``exec`` has run."""
     name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
     written = isinstance(value, types.FunctionType) or (isinstance(value, type) and bool(value.__flags__ & _HEAP_TYPE))
     return "" if not isinstance(name, str) or (name == "builtins" and written) else name.partition(".")[0]
 
 
 def _is_users(value: Any) -> bool:
-    """Whether the code of a function, class or module is entered."""
+    """Return whether a function, class or module is the user's, so that its code is entered."""
     root = _root_module(value)
     return root not in _LIBRARIES and (root not in sys.stdlib_module_names or root == "__main__")
 
 
 class Reach:
-    """What a function reaches when it is called with these arguments, of which arrays and structures of arrays do not count."""
+    """What a function reaches when it is called with these arguments. Arrays and structures among them do not count."""
 
     def __init__(self, fn: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None):
         self.holders: dict[int, Holder] = {}
-        self.arrays: list[tuple[str, np.ndarray]] = []  # NumPy arrays so small that they can be compared at every call
+        self.arrays: list[tuple[str, np.ndarray]] = []  # NumPy arrays that are small enough to compare at every call
         self._loose: set[str] = set()
-        self._seen: dict[int, Any] = {}  # kept alive, so that ids stay their own
+        self._seen: dict[int, Any] = {}  # keeps the objects alive, so that no other object gets their ids
         self._codes: set[tuple[types.CodeType, tuple[Any, ...]]] = set()
         self._providers = [p for p in connect_libraries() if hasattr(p, "reached")]
         for value in (*args, *(kwargs or {}).values()):
@@ -180,7 +185,7 @@ class Reach:
         self._spread()
 
     def _spread(self) -> None:
-        """Enter what loosely named attributes lead to, until nothing is new."""
+        """Enter what loosely named attributes lead to, until nothing new is found."""
         done = -1
         while done != (done := len(self._loose) + len(self._seen) + len(self.holders)):
             for holder in list(self.holders.values()):
@@ -256,7 +261,7 @@ class Reach:
         elif isinstance(fn, types.FunctionType):
             if _is_users(fn):
                 self._visit_code(fn, _bound(fn, args, kwargs or {}), "")
-            elif hasattr(fn, "__wrapped__"):  # a user's function in a library's wrapper
+            elif hasattr(fn, "__wrapped__"):  # a user's function inside a library's wrapper
                 self._visit(getattr(fn, "__wrapped__", None), fn.__name__)
         else:
             self._visit(fn, type(fn).__name__)
@@ -298,7 +303,7 @@ class Reach:
                 self._follow(constant, names, inner, label)
 
     def _along(self, value: Any, label: str, attributes: tuple[str, ...]) -> None:
-        """Follow a chain from an object as far as it is known where it leads."""
+        """Follow a chain from an object as far as the objects along it are known."""
         for i, name in enumerate(attributes):
             self._visit(value, label)
             holder = self.holders.get(id(value))
@@ -318,12 +323,12 @@ class Reach:
         self._visit(value, label)
 
     def _visit_class_names(self, holder: Holder, names: Iterable[str]) -> Any:
-        """What an object has from its class under one of `names`, after entering methods and properties."""
+        """Return the class attribute of an object with one of these names. Enter methods and properties instead."""
         owner = holder.target if isinstance(holder.target, type) else type(holder.target)
         if isinstance(holder.target, types.ModuleType):
             return _NOTHING
         plain: Any = _NOTHING
-        for name in list(names):  # entering methods finds more
+        for name in list(names):  # a copy, because entering methods adds names
             found = _class_attribute(owner, name)
             if found is _NOTHING:
                 continue
@@ -345,7 +350,7 @@ _LEAF = jax.tree.structure(0)
 
 
 def is_plain_callable(value: Any) -> bool:
-    """Whether `value` is a function of a class's body."""
+    """Return whether `value` is a function or descriptor from the body of a class."""
     return isinstance(value, types.FunctionType | staticmethod | classmethod | property)
 
 
@@ -357,7 +362,7 @@ def _class_attribute(cls: type, name: str) -> Any:
 
 
 def _functions_in(value: Any) -> Iterator[types.FunctionType]:
-    """The functions behind a method, a property, a static or class method."""
+    """Yield the function behind a method, a property, or a static or class method."""
     if isinstance(value, property):
         value = value.fget
     if isinstance(value, functools.cached_property):
@@ -370,7 +375,7 @@ def _functions_in(value: Any) -> Iterator[types.FunctionType]:
 
 
 def _bound(fn: types.FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of which it is known which object they are."""
+    """Return the parameters whose objects are known."""
     names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
     pairs = {**dict(zip(names, args, strict=False)), **kwargs}
     return {name: value for name, value in pairs.items() if not is_plain(value) and jax.tree.structure(value) == _LEAF}

@@ -1,8 +1,8 @@
-"""``strategy.run``: one replica function, traced once, computed by every replica.
+"""``strategy.run``: one replica function, traced once and computed by every replica.
 
-Equal replicas become one SPMD program under ``jax.shard_map`` (this file), or, where they share one device, one vectorised
-program (``_fused.py``); replicas of different sizes are traced one by one and computed side by side (``_ragged.py``). All happen
-inside the trace of a ``_compiled.Compiled``, which owns the state.
+Equal replicas become one SPMD program under ``jax.shard_map`` (this file) or, if they share one device, one vectorized program
+(``tracing/_fused.py``). Replicas of different sizes are traced one by one and computed side by side (``_ragged.py``). All of this
+happens inside the trace of a ``_compiled.Compiled``, which owns the state.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 from jax.sharding import PartitionSpec
 
-from ..errors import ArgumentError, DivergenceError, MixedStrategyError
+from ..errors import DivergenceError, MixedStrategyError
 from ..reductions import _checks
 from ..reductions._causes import Input
 from ..replicas._collectives import AXIS, Group, MayDiffer, MeshAxis, Rehearsal, SingleReplica
 from ..replicas._context import ActiveStrategy, ReplicaContext, as_mirrored, entered
 from ..replicas._copies import VariableAggregation
 from ..replicas._placement import Placement
-from ..replicas._values import HostArray, Mirrored, PerReplica, is_array, is_distributed
+from ..replicas._values import Mirrored, PerReplica, is_distributed
 from ..tracing._fused import fuse
 from ..tracing._interpreter import Question, run_alone
 from ..tracing._marks import sync_p
@@ -31,8 +31,9 @@ from ..variables._recorder import CrossRecorder, Facts, Recorder, ReplicaRecorde
 from ..variables._ref import Ref
 from ._learning import trace_until_learned
 from ._lost_state import Arguments
+from ._replica_inputs import Inputs, moves, stays_on_host
 
-# How a replica sees an array of the program: the same on all (None), its row of a stack, or its slice along an axis (0, 1, ...).
+# How a replica sees an array of the program: the whole (None), its row of a stack (_ROW), or its slice along an axis (0, 1, ...).
 Layout: TypeAlias = int | None
 _ROW = -1
 
@@ -43,82 +44,6 @@ def _spec(layout: Layout) -> PartitionSpec:
     return PartitionSpec(AXIS) if layout == _ROW else PartitionSpec(*[None] * layout, AXIS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """The arguments of ``run``: which leaves differ by replica, which are arrays for all, which are Python objects."""
-
-    tree: Any
-    leaves: list[Any]
-    num_replicas: int
-
-    @classmethod
-    def of(cls, args: Any, num_replicas: int) -> "Inputs":
-        leaves, tree = jax.tree.flatten(args, is_leaf=is_distributed)
-        for leaf in leaves:
-            if isinstance(leaf, PerReplica) and leaf.num_replicas != num_replicas:
-                raise ArgumentError(
-                    f"run: a PerReplica argument has {leaf.num_replicas} values, but the strategy has {num_replicas} replicas. "
-                    "It belongs to another strategy; distribute the data with this one."
-                )
-        return cls(tree, [_even(leaf) for leaf in leaves], num_replicas)
-
-    @property
-    def names(self) -> list[str]:
-        """What the user calls each leaf: "args[0]['image']"."""
-        numbered = jax.tree.unflatten(self.tree, range(len(self.leaves)))
-        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
-        return [("args" if path.startswith("[0]") else "kwargs") + path[3:] for path in paths]
-
-    @property
-    def ragged(self) -> bool:
-        """Whether the replicas' arrays have different shapes, or their Python objects differ: each is traced by itself."""
-        return any(isinstance(x, PerReplica) and x.stacked is None and not stays_on_host(x) for x in self.leaves)
-
-    @property
-    def objects_differ(self) -> bool:
-        """Whether replicas get different Python objects, so that their programs may differ in anything."""
-        return any(isinstance(x, PerReplica) and not moves(x) and not stays_on_host(x) for x in self.leaves)
-
-    def has_rows(self, index: int) -> bool:
-        """Whether replica `index` got any data: a non-empty array, or nothing that could be empty."""
-        mine = [_of_replica(x, index) for x in self.leaves if isinstance(x, PerReplica)]
-        sizes = [x.shape[0] for x in mine if is_array(x) and x.ndim > 0]
-        return not sizes or any(sizes)
-
-    def of_replica(self, index: int) -> list[Any]:
-        """The leaves as replica `index` sees them."""
-        return [_of_replica(x, index) for x in self.leaves]
-
-
-def stays_on_host(leaf: Any) -> bool:
-    """Whether each replica has an array that is only handed through."""
-    return isinstance(leaf, PerReplica) and leaf.stacked is None and all(isinstance(v, HostArray) for v in leaf.values)
-
-
-def moves(leaf: Any) -> bool:
-    """Whether `leaf` is an input of the replicas' program: an array, or one for each."""
-    if isinstance(leaf, PerReplica) and leaf.stacked is not None:
-        return True
-    return is_array(leaf) or (is_distributed(leaf) and all(map(is_array, leaf.values)))
-
-
-def _of_replica(leaf: Any, index: int) -> Any:
-    if isinstance(leaf, PerReplica) and leaf.stacked is not None:
-        return leaf.stacked[index]
-    return leaf.values[index] if is_distributed(leaf) else leaf
-
-
-def _even(leaf: Any) -> Any:
-    """A PerReplica of equal shapes, or of Python numbers, as one stacked array."""
-    if isinstance(leaf, PerReplica) and leaf.stacked is None:
-        values = leaf.values
-        if all(type(v) is type(values[0]) and isinstance(v, bool | int | float | complex) for v in values):
-            return PerReplica.from_stacked(jnp.asarray(values))
-        if all(is_array(v) and v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
-            return PerReplica.from_stacked(jnp.stack([jnp.asarray(v) for v in values]))
-    return leaf
-
-
 class ReplicaStep:
     """One call of ``run`` in the trace of a program."""
 
@@ -127,11 +52,11 @@ class ReplicaStep:
         self.inputs = inputs
         self.cross = cross
         self.num_replicas = inputs.num_replicas
-        self.counts: list[tuple[int, int, Any]] = []  # what the last trace noted
+        self.counts: list[tuple[int, int, Any]] = []  # noted by the last trace
         self._fn = fn
 
     def call(self, leaves: Sequence[Any], group: Group, recorder: Recorder, *, has_rows: bool = True) -> Any:
-        """The replica function on one replica's leaves."""
+        """Call the replica function on one replica's leaves."""
         args, kwargs = jax.tree.unflatten(self.inputs.tree, leaves)
         context = ReplicaContext(self.strategy, group, has_rows=has_rows)
         self.counts = context.counts
@@ -142,7 +67,7 @@ class ReplicaStep:
         return result
 
     def _rows(self, leaves: Sequence[Any]) -> list[Any]:
-        """Which of one replica's leaves are its part of the batch. With one replica that may be any of them."""
+        """Return those of one replica's leaves that are its part of the batch. With one replica, any of them may be."""
         if self.num_replicas == 1:
             return list(leaves)
         return [x for x, given in zip(leaves, self.inputs.leaves, strict=True) if isinstance(given, PerReplica)]
@@ -157,10 +82,14 @@ class ReplicaStep:
         self._check_owners([ref for ref in self.cross.missing if ref not in before])
         return result
 
-    # Which variables does it use?
+    # The rehearsal: which variables does it use?
 
     def rehearse(self) -> Any:
-        """Rehearse replica 0 for all. Raises MayDiffer if the others may get other Python objects than it does."""
+        """Rehearse replica 0 for all replicas.
+
+        Raises:
+            MayDiffer: If the other replicas may return different Python objects.
+        """
         n, group = self.num_replicas, Rehearsal(self.num_replicas, alike=not self.inputs.ragged)
         recorder = ReplicaRecorder(self.local_values(), group, rehearsing=True, facts=Facts())
         result = self.call(self.inputs.of_replica(0), group, recorder)
@@ -174,7 +103,7 @@ class ReplicaStep:
         )
 
     def note_needs(self, recorder: ReplicaRecorder) -> None:
-        """Note in the program which variables a replica's rehearsal has read and written."""
+        """Tell the program which variables a replica's rehearsal has read and written."""
         n, cross = self.num_replicas, self.cross
         self._check_owners(recorder.missing)
         for ref in recorder.missing:
@@ -184,7 +113,7 @@ class ReplicaStep:
             cross.write_raw(ref, jnp.broadcast_to(value, (n, *value.shape)) if ref.copies(n) else value)
 
     def local_values(self) -> dict[Ref, Any]:
-        """The program's variables as one replica sees them in a rehearsal."""
+        """Return the program's variables as one replica sees them in a rehearsal."""
         n = self.num_replicas
         return {ref: raw[0] if ref.copies(n) else raw for ref, raw in self.cross.values.items()}
 
@@ -195,9 +124,9 @@ class ReplicaStep:
         for ref in refs:
             if ref.strategy is not None and ref.strategy.placement != self.strategy.placement:
                 raise MixedStrategyError(
-                    f"Variable {ref.name!r} belongs to {ref.strategy!r} and is used in `run` of {self.strategy!r}. To go on with "
-                    "another strategy, make the model or the variable anew in its scope and assign the old values to it, or save "
-                    "them in a checkpoint and restore it there."
+                    f"Variable {ref.name!r} belongs to {ref.strategy!r} but is used in `run` of {self.strategy!r}. To continue "
+                    "with the other strategy, create the model or the variable again in its scope and assign the old values to it, "
+                    "or save them in a checkpoint and restore that there."
                 )
 
     # Equal replicas: one SPMD program.
@@ -235,7 +164,7 @@ class ReplicaStep:
         return traced.fill(values, leaves)
 
     def _check_reductions(self, closed: jex.ClosedJaxpr, refs: list[Ref], arguments: list[Any], names: list[str]) -> None:
-        """Warn of gradients that the sum over the replicas counts several times; see ``_checks.py``."""
+        """Warn of gradients that the sum over the replicas counts several times; see ``reductions/_checks.py``."""
         inputs = [Input(ref.copies(self.num_replicas), accumulates=_accumulates(ref)) for ref in refs]
         inputs += [Input(isinstance(x, PerReplica), name) for x, name in zip(arguments, names, strict=True)]
         counts = [_checks.Count(*count) for count in self.counts]
@@ -245,7 +174,7 @@ class ReplicaStep:
     def _side_by_side(
         self, closed: jex.ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]
     ) -> Sequence[Any]:
-        """Each replica computes on its device."""
+        """Compute each replica on its own device."""
         varies = [layout is not None for layout in layouts]
 
         def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
@@ -262,7 +191,7 @@ class ReplicaStep:
         )(list(closed.consts), inputs)
 
     def _fused(self, closed: jex.ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]) -> Sequence[Any]:
-        """One device computes all replicas."""
+        """Compute all replicas on one device."""
         flags = [layout is not None for layout in layouts]
         shapes = [_shape(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
         k = len(closed.consts)
@@ -275,18 +204,18 @@ class ReplicaStep:
         ]
 
     def _unmarked(self, closed: jex.ClosedJaxpr, consts: Sequence[Any], local: Sequence[Any], flags: list[bool]) -> list[Any]:
-        """One replica's results: gradients worked out, writes to variables agreed with the others."""
+        """Compute one replica's results: evaluate its gradients, and agree with the others on writes to variables."""
         group = self.mesh_axis()
         unnamed = jex.ClosedJaxpr(closed.jaxpr, list(consts))
         return run_alone(unnamed, local, flags, lambda exchange: answer_uniformly(exchange, group))
 
     def mesh_axis(self) -> MeshAxis:
-        """The group of equal replicas."""
+        """Return the group of equal replicas."""
         placement = self.strategy.placement
         return MeshAxis(self.num_replicas, bucket=placement.deadlocks, bytes_per_pack=placement.bytes_per_pack)
 
     def facts(self) -> Facts:
-        """What earlier traces learned about this call of ``run`` in its program."""
+        """Return what earlier traces have learned about this call of ``run`` in its program."""
         cross = self.cross
         index, cross.num_runs = cross.num_runs, cross.num_runs + 1
         while len(cross.run_facts) <= index:
@@ -295,7 +224,7 @@ class ReplicaStep:
 
 
 def named(placement: Placement, trace: Callable[[], jex.ClosedJaxpr]) -> jex.ClosedJaxpr:
-    """What `trace` returns where the axis of the replicas has its name."""
+    """Return the result of `trace`, called where the axis of the replicas has its name."""
     found: list[jex.ClosedJaxpr] = []
 
     def probe(row: Any) -> Any:
@@ -333,13 +262,13 @@ class Replica:
         self._leaves: list[Any] = []
 
     def trace(self, inputs: list[Any], layouts: list[Layout], facts: Facts, *, has_rows: bool) -> jex.ClosedJaxpr:
-        """The jaxpr of one of equal replicas, which sees the `inputs` as their layouts say."""
+        """Return the jaxpr of one of several equal replicas, which sees each input according to its layout."""
         local = [_shape(x, layout, self._step.num_replicas) for x, layout in zip(inputs, layouts, strict=True)]
         group = self._step.mesh_axis()
         return named(self._step.strategy.placement, lambda: self.trace_here(local, group, facts, has_rows=has_rows))
 
     def trace_here(self, local: list[Any], group: Group, facts: Facts, *, has_rows: bool = True) -> jex.ClosedJaxpr:
-        """The jaxpr of the function on one replica's state and arrays."""
+        """Return the jaxpr of the function on one replica's state and arrays."""
         return trace_until_learned(lambda inputs: self._flat(inputs, group, facts, has_rows), (local,), facts)
 
     def _flat(self, inputs: list[Any], group: Group, facts: Facts, has_rows: bool, index: int = 0) -> list[Any]:
@@ -370,7 +299,7 @@ class Replica:
         return [*arrays, *[recorder.values[ref] for ref in self.written]]
 
     def fill(self, computed: Sequence[Any], arguments: Sequence[Any], other: Any = None) -> Any:
-        """The function's result: computed values, arguments that were handed through, Python objects as they are (or `other`)."""
+        """Return the function's result: computed values, arguments that were passed through, and Python objects (or `other`)."""
         rest = iter(computed)
         leaves = []
         for kind in self._leaves:
@@ -394,12 +323,12 @@ _COMPUTED = object()
 def _result_kind(leaf: Any, passed: dict[int, int]) -> Any:
     if id(leaf) in passed:
         return _Passed(passed[id(leaf)])
-    # As in TensorFlow, an object that is the same on all replicas (a constant, a captured array) comes back bare.
+    # As in TensorFlow, an object that is the same on all replicas (a constant, a captured array) is returned as it is.
     return _COMPUTED if isinstance(leaf, Tracer) else leaf
 
 
 class Marked:
-    """A group whose variable writes become marks, answered once it is known whether the value varies."""
+    """A group whose writes to variables become marks. They are answered once it is known whether the value varies."""
 
     def __init__(self, group: Group):
         self._group = group
@@ -418,7 +347,7 @@ class Marked:
 
 
 def answer_uniformly(exchange: Question, group: MeshAxis) -> list[Any]:
-    """What equal replicas store in a variable with an aggregation."""
+    """Compute what equal replicas store in a variable with an aggregation."""
     (value,), (varies,) = exchange.values, exchange.varying
     aggregation = exchange.eqn.params["aggregation"]
     if varies:
@@ -427,21 +356,22 @@ def answer_uniformly(exchange: Question, group: MeshAxis) -> list[Any]:
 
 
 def check_agreement(written: Sequence[Ref], varies: Sequence[bool], num_replicas: int, slices: Container[Ref] = ()) -> None:
-    """Raise if a mirrored variable would get a different value on each replica."""
+    """Raise DivergenceError if a mirrored variable would get a different value on each replica."""
     for ref, differs in zip(written, varies, strict=True):
         if differs and not ref.copies(num_replicas) and ref not in slices:
             raise DivergenceError(
                 f"Variable {ref.name!r} (shape {ref.shape}, aggregation=NONE) was assigned a value that differs between the "
-                f"{num_replicas} replicas, so its copies would no longer agree. Create it with synchronization=ON_READ if each "
-                "replica is to keep its own value, such as gradients that it accumulates over several steps: an optimizer's "
-                "apply_gradients inside `run` sums them by itself. Create it with aggregation=SUM, MEAN or ONLY_FIRST_REPLICA, or "
-                "combine the value first with get_replica_context().all_reduce(...), if all replicas are to have one value; a "
-                "gradient that was combined must not be given to apply_gradients inside `run`, which would sum it again."
+                f"{num_replicas} replicas, so its copies would no longer agree. If each replica should keep its own value, such as "
+                "gradients that it accumulates over several steps, create it with synchronization=ON_READ; "
+                "apply_gradients inside `run` sums such gradients itself. If all replicas should have one value, create it with "
+                "aggregation=SUM, MEAN or ONLY_FIRST_REPLICA, or combine the value first with "
+                "get_replica_context().all_reduce(...); do not give a combined gradient to apply_gradients inside `run`, which "
+                "would sum it again."
             )
 
 
 def _accumulates(ref: Ref) -> str | None:
-    """The name of a variable that holds what was combined over the replicas when it was assigned."""
+    """Return the name of a variable whose value is combined over the replicas at each assignment; None for other variables."""
     combined = ref.aggregation in (VariableAggregation.SUM, VariableAggregation.MEAN) and not ref.on_read and not ref.rows_only
     return ref.name if combined else None
 

@@ -1,4 +1,4 @@
-"""The results of a traced function: which of them are arrays, and how the function's own structure is put together again."""
+"""The results of a traced function: separates their arrays from the rest, and puts the function's structure together again."""
 
 import dataclasses
 from collections.abc import Container, Sequence
@@ -13,21 +13,21 @@ from ._signature import ARRAY
 
 @dataclasses.dataclass
 class Shape:
-    """The results of a traced function: their tree, and its leaves that are not arrays."""
+    """The tree of a traced function's results, and those of its leaves that are not arrays."""
 
     tree: Any
     static: list[Any]  # ARRAY where the leaf is an array
 
     @classmethod
     def of(cls, result: Any, numbers: "dict[int, PassedNumber] | None" = None) -> "tuple[Shape, list[Any]]":
-        """The shape of `result`, and its arrays. `numbers`: by id, the inputs that are Python numbers."""
+        """Return the shape of `result` and its arrays. `numbers` holds the inputs that are Python numbers, by id."""
         numbers = numbers or {}
         leaves, tree = jax.tree.flatten(result)
         static = [numbers.get(id(leaf), ARRAY) if is_array(leaf) else leaf for leaf in leaves]
         return cls(tree, static), [jnp.asarray(leaf) for leaf, kind in zip(leaves, static, strict=True) if kind is ARRAY]
 
     def fill(self, arrays: Sequence[Any], on_host: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        """The result with these arrays, and with the numbers and those on the host that were handed through."""
+        """Return the result with these arrays, and with the numbers and host arrays that were passed through."""
         rest = iter(arrays)
         leaves = [next(rest) if leaf is ARRAY else leaf for leaf in self.static]
         for i, leaf in enumerate(leaves):
@@ -40,13 +40,13 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class PassedNumber:
-    """Stands in a result for a Python number that was handed through: which of the inputs."""
+    """Replaces a Python number that was passed through in a result. `position` tells which input it was."""
 
     position: int
 
 
 def array_homes(result: Any, but: Container[int]) -> list[Any]:
-    """For every array leaf of `result`, except these by id, the distributed value that it belongs to, or itself."""
+    """Return, for each array in `result`, the distributed value that contains it, or the array itself. Skip the ids in `but`."""
     homes = []
     for leaf in jax.tree.leaves(result, is_leaf=is_distributed):
         inner = jax.tree.leaves(leaf) if is_distributed(leaf) else [leaf]
@@ -55,5 +55,5 @@ def array_homes(result: Any, but: Container[int]) -> list[Any]:
 
 
 def computed(result: Any) -> list[Any]:
-    """The arrays and numbers in a result."""
+    """Return the arrays and numbers in a result."""
     return [jnp.asarray(x) for x in jax.tree.leaves(result) if is_array(x) or type(x) in (int, float)]

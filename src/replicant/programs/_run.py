@@ -1,4 +1,4 @@
-"""``run`` inside the trace of a program: steps whose replicas are alike, or of different sizes."""
+"""``run`` inside the trace of a program: chooses between steps with equal replicas and with replicas of different sizes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,8 @@ from ..replicas._collectives import MayDiffer
 from ..replicas._context import ActiveStrategy
 from ..variables._recorder import cross_recorder
 from ._ragged import rehearse_ragged, run_ragged
-from ._replica_step import Inputs, ReplicaStep
+from ._replica_inputs import Inputs
+from ._replica_step import ReplicaStep
 
 
 def run_replicas(strategy: ActiveStrategy, fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Which program a call needs: its arrays (and some numbers) are inputs, everything else is part of a key."""
+"""Tells which program a call needs: arrays (and some numbers) are its inputs, and everything else is part of a key."""
 
 import enum
 from collections.abc import Sequence
@@ -21,9 +21,13 @@ ARRAY = _Array()
 
 
 class Signature:
-    """One call's arguments, and which program they need: arrays (and some numbers) apart from everything else.
+    """One call's arguments, separated into the inputs of a program and the key that tells which program they need.
 
-    numbers: the positions, among the leaves, of the Python numbers that are inputs.
+    Args:
+        leaves: The leaves of the arguments.
+        tree: The structure of the arguments.
+        numbers: The positions, among the leaves, of the Python numbers that are inputs.
+        placement: The devices.
     """
 
     __slots__ = ("arrays", "key", "number_inputs", "numbers", "on_host", "placement", "tree")
@@ -31,7 +35,7 @@ class Signature:
     def __init__(self, leaves: Sequence[Any], tree: Any, numbers: tuple[int, ...], placement: Placement):
         self.tree, self.numbers, self.placement = tree, numbers, placement
         self.on_host: list[Any] = []
-        self.number_inputs: list[int] = []  # their positions among the arrays
+        self.number_inputs: list[int] = []  # the positions of the numbers among the arrays
         on_host = self.on_host
         if numbers:
             self.arrays = [x for i, x in enumerate(leaves) if is_array(x) or i in numbers]
@@ -49,16 +53,16 @@ class Signature:
 
     @property
     def avals(self) -> list[jax.ShapeDtypeStruct]:
-        """The inputs' shapes."""
+        """The shapes of the inputs."""
         return [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in self.key[2]]
 
     def arguments(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The function's arguments with these inputs."""
+        """Return the function's arguments with these inputs."""
         rest = iter(inputs)
         return jax.tree.unflatten(self.tree, [next(rest) if s is ARRAY else s.value for s in self.key[1]])
 
     def is_like(self, key: Any) -> bool:
-        """Whether another key differs at most in Python objects."""
+        """Return whether another key differs at most in Python objects."""
         return (key[0], key[2], key[3]) == (self.key[0], self.key[2], self.key[3])
 
 
@@ -66,7 +70,7 @@ _BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dt
 
 
 def _stand_in(leaf: Any, on_host: list[Any]) -> Any:
-    """What the signature has instead of an array on the host, which is added to `on_host`; any other leaf as it is."""
+    """Add an array on the host to `on_host`, and return what replaces it in the signature. Return other leaves as they are."""
     if not is_host_array(leaf):
         return leaf
     on_host.append(leaf)
@@ -74,7 +78,7 @@ def _stand_in(leaf: Any, on_host: list[Any]) -> Any:
 
 
 class _Static:
-    """An argument that is part of the signature: plain Python values compare by value and type, objects by identity."""
+    """An argument that is part of the signature. Plain Python values compare by value and type, objects by identity."""
 
     __slots__ = ("_key", "value")
 

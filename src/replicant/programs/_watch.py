@@ -1,7 +1,7 @@
-"""What a trace has read and Python can change afterwards: a program is good for as long as all of it is as it was.
+"""Watches what a trace has read and Python code can change later. A program is valid while all of that is unchanged.
 
-``strategy.run`` outside of a function watches what its code names, so that it computes what the code would compute now, as
-tf.distribute's eager ``run`` does. Inside of a ``function`` only `trainable` of the variables counts, as in tf.function.
+Outside a function, ``strategy.run`` watches what its code names. So it computes what the code would compute now, as tf.distribute's
+eager ``run`` does. Inside a ``function``, only `trainable` is watched, as in tf.function.
 """
 
 import enum
@@ -19,26 +19,26 @@ from ..variables._ref import Ref
 from ._reach import Holder, Reach, holds_arrays
 
 _BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)
-_MAX_ITEMS = 256  # of a list or dictionary that is watched
+_MAX_ITEMS = 256  # the longest list or dictionary that is watched
 
 
 class Watch:
-    """Values and how to read them again."""
+    """Values, and how to read them again."""
 
     def __init__(self) -> None:
         self._reads: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
-        self._values: list[Any] = []  # one after the other, as `_reads` gives them
-        self._labels: list[tuple[int, Callable[[int], str]]] = []  # how many values of each, and what they are called
+        self._values: list[Any] = []  # all values, in the order of `_reads`
+        self._labels: list[tuple[int, Callable[[int], str]]] = []  # for each read, the number of values and their names
 
     def add(self, getter: Callable[[Any], tuple[Any, ...]], target: Any, label: Callable[[int], str]) -> None:
-        """Watch ``getter(target)``, of which ``label(i)`` names the i-th value."""
+        """Watch the values of ``getter(target)``. ``label(i)`` returns the name of the i-th one."""
         values = getter(target)
         self._reads.append((getter, target))
         self._values += values
         self._labels.append((len(values), label))
 
     def holds(self) -> bool:
-        """Whether everything is as it was. Every call asks this, and nearly always finds the same objects."""
+        """Return whether nothing has changed. Every call asks this, and nearly always finds the same objects."""
         try:
             now = [getter(target) for getter, target in self._reads]
         except (AttributeError, KeyError, ValueError):  # deleted
@@ -52,7 +52,7 @@ class Watch:
         return False
 
     def changed(self) -> str:
-        """The first thing that is not as it was, as the code would write it."""
+        """Return the first thing that has changed, as the code would write it."""
         start = 0
         for (getter, target), (count, label) in zip(self._reads, self._labels, strict=True):
             then, start = self._values[start : start + count], start + count
@@ -69,7 +69,7 @@ class Watch:
 
 
 def _same(now: Any, then: Any) -> bool:
-    """Whether two values make the same program: plain ones compare by type and value, objects by identity."""
+    """Return whether two values lead to the same program. Plain values compare by type and value, objects by identity."""
     if now is then:
         return True
     if type(now) is not type(then):
@@ -97,7 +97,7 @@ def _map(read: Callable[[Any], Any], holders: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def watch_layers(watch: Watch, reach: Reach) -> None:
-    """Watch whether the layers that a function names are trainable: some compute otherwise if they are not."""
+    """Watch whether the layers that a function names are trainable: some layers compute something else if they are not."""
     layers = [holder for holder in reach.holders.values() if holder.layer and "_trainable" in holder.exact]
     if layers:
         read = partial(_map, operator.attrgetter("_trainable"))
@@ -105,7 +105,7 @@ def watch_layers(watch: Watch, reach: Reach) -> None:
 
 
 def watch_code(watch: Watch, reach: Reach) -> None:
-    """Watch what the code of a function names, and the settings of the libraries that are in use."""
+    """Watch what the code of a function names, and the settings of the libraries in use."""
     for holder in reach.holders.values():
         if isinstance(holder.target, types.CellType):
             if holder.content():
@@ -140,7 +140,7 @@ def _call(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _watch_items(watch: Watch, holder: Holder) -> None:
-    """A list or dictionary; one of arrays only where the code certainly reads it, because others may change with every step."""
+    """Watch a list or dictionary. If it holds arrays, the code must certainly read it: others may change with every step."""
     if len(holder.target) > _MAX_ITEMS or (not holder.sure and holds_arrays(holder.target)):
         return
     count, keys = len(holder.target), list(holder.content())
@@ -159,7 +159,7 @@ def _entries(items: dict[Any, Any]) -> tuple[Any, ...]:
 
 
 def _watch_names(watch: Watch, holder: Holder) -> None:
-    """Attributes of an object or class, globals of a module."""
+    """Watch the attributes of an object or class, or the globals of a module."""
     content = holder.content()
     names = [*holder.exact, *(n for n in holder.loose if n not in holder.exact and not holds_arrays(content.get(n)))]
     own = [name for name in names if name in content]
@@ -167,7 +167,7 @@ def _watch_names(watch: Watch, holder: Holder) -> None:
     direct = holder.target if isinstance(holder.target, dict) else getattr(holder.target, "__dict__", None)
     if direct is None:
         inherited, own = own + inherited, []
-    if own:  # a getter of one name alone would give no tuple
+    if own:  # one name is repeated, because a getter of a single name would not return a tuple
         watch.add(operator.itemgetter(*own, own[0]), direct, lambda i: holder.path([*own, own[0]][i]))
     if inherited:
         watch.add(

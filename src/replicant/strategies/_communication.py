@@ -1,4 +1,4 @@
-"""How workers talk to each other, as far as one can choose."""
+"""Options for the communication between workers."""
 
 import dataclasses
 import enum
@@ -7,7 +7,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 
 
 class CommunicationImplementation(enum.Enum):
-    """What carries the all-reduces. JAX chooses by the devices: gloo between CPUs, NCCL between GPUs, a TPU's own links."""
+    """What carries the all-reduces. JAX chooses it by the devices: Gloo for CPUs, NCCL for GPUs, their own links for TPUs."""
 
     AUTO = "AUTO"
     RING = "RING"
@@ -19,14 +19,16 @@ class CommunicationOptions:
     """Options of the exchanges between workers. Semantics: tf.distribute.experimental.CommunicationOptions.
 
     Args:
-        bytes_per_pack: gradients are sent in pieces of at most so many bytes; 0: as XLA likes best. It acts where they are sent as
-            one flat vector, which is on CPU; XLA combines those of GPUs and TPUs by itself.
-        timeout_seconds: how long a worker waits for the others' part of what goes through the coordination service: shapes,
-            programs, ends of data, checkpoints; None: 600, or REPLICANT_EXCHANGE_TIMEOUT. All-reduces on devices have no deadline
-            of their own: a worker that is gone is noticed by its silence.
-        implementation: AUTO, or what the devices use anyway: NCCL with GPUs, RING with CPUs.
+        bytes_per_pack: The largest number of bytes of gradients to send at once; 0 lets XLA choose. It applies on CPU, where
+            gradients are sent as one flat vector. On GPUs and TPUs, XLA combines them itself.
+        timeout_seconds: How many seconds a worker waits for the others in exchanges through the coordination service: shapes,
+            programs, ends of data, checkpoints. None means REPLICANT_EXCHANGE_TIMEOUT, or 600. All-reduces on devices have no
+            deadline of their own; a lost worker is noticed by its missing heartbeats.
+        implementation: AUTO, or what the devices use anyway: NCCL on GPUs, RING on CPUs.
 
-    Raises ArgumentError for negative numbers, ArgumentTypeError for another implementation.
+    Raises:
+        ArgumentError: If `bytes_per_pack` is not a whole number from 0, or `timeout_seconds` is not above 0.
+        ArgumentTypeError: If `implementation` is not a ``CommunicationImplementation``.
 
     >>> CommunicationOptions(bytes_per_pack=1 << 20).bytes_per_pack
     1048576
@@ -48,11 +50,11 @@ class CommunicationOptions:
             )
 
     def check_for(self, platform: str) -> None:
-        """Raise ArgumentError if the devices of this platform do not talk as asked."""
+        """Raise ArgumentError if devices of this platform do not use the implementation that was asked for."""
         asked = self.implementation
         carried = {"cpu": CommunicationImplementation.RING, "gpu": CommunicationImplementation.NCCL}.get(platform)
         if asked is not CommunicationImplementation.AUTO and asked is not carried:
             has = "their own links" if carried is None else carried.value
             raise ArgumentError(
-                f"CommunicationOptions: {asked.value} was asked for, but {platform} devices use {has}. Leave it at AUTO."
+                f"CommunicationOptions: implementation is {asked.value}, but {platform} devices use {has}. Leave it at AUTO."
             )

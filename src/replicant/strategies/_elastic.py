@@ -1,4 +1,4 @@
-"""``run_elastic``: training goes on in the same processes with the workers that are left, and with those that come back."""
+"""``run_elastic``: continues training in the same processes when workers are lost or come back."""
 
 import os
 import sys
@@ -14,28 +14,33 @@ from ..runtime import _in_flight
 
 T = TypeVar("T")
 
-_SECONDS = 120.0  # for the supervisor to say what comes
+_SECONDS = 120.0  # to wait for the supervisor's next order
 
 
 def run_elastic(train: Callable[[], T]) -> T:
-    """Call ``train()``, and call it again whenever ``replicant launch --elastic`` forms the workers anew.
+    """Call ``train()``, and call it again whenever ``replicant launch --elastic`` forms a new generation of workers.
+
+    Without ``--elastic``, it is called once.
 
     Args:
-        train: all of the training: it makes the strategy, the model and the data, restores the last checkpoint
+        train: A function of the whole training: it makes the strategy, the model and the data, restores the last checkpoint
             (``BackupAndRestore`` or ``CheckpointManager``) and trains. What it makes lives on devices that are lost when the
-            workers change, so nothing of it may be kept from one call to the next. The global batch is the same with any number
-            of workers.
+            workers change, so keep nothing of it from one call to the next. Use the same global batch with any number of workers.
 
-    Returns: what `train` returns in the end.
+    Returns:
+        The result of the last call of `train`.
 
-    Without ``--elastic`` it is one call. Raises what `train` raises, if that is not because of another worker.
+    Raises:
+        ArgumentTypeError: If `train` is not callable.
+        WorkerLostError: If this worker was to join a new generation, but the supervisor or the other workers did not come.
+        Exception: What `train` raises, unless another worker caused it.
 
     >>> import replicant
     >>> replicant.run_elastic(lambda: replicant.MultiWorkerMirroredStrategy().num_replicas_in_sync >= 1)
     True
     """
     if not callable(train):
-        raise ArgumentTypeError(f"run_elastic: train must be a function without arguments; got {train!r}.")
+        raise ArgumentTypeError(f"run_elastic: train must be a function that takes no arguments; got {train!r}.")
     heartbeat = _heartbeat.start() if os.environ.get("REPLICANT_ELASTIC") == "1" else None
     if heartbeat is None:
         return train()
@@ -56,7 +61,7 @@ def run_elastic(train: Callable[[], T]) -> T:
 
 
 def _attempt(train: Callable[[], T]) -> "tuple[Any, Exception | None]":
-    """What `train` returns, or the error that another worker's end has brought about, without the frames that hold its arrays."""
+    """Return the result of `train`, or the error that a lost worker caused, without the frames that hold its arrays."""
     try:
         return train(), None
     except (WorkerError, ClusterError, jax.errors.JaxRuntimeError) as error:
@@ -66,28 +71,28 @@ def _attempt(train: Callable[[], T]) -> "tuple[Any, Exception | None]":
 
 
 def _leave() -> None:
-    """Give up everything that lives on the devices of the workers' old world."""
+    """Give up everything that lives on the devices of the old generation."""
     _in_flight.forget()
     keras = sys.modules.get("keras")
     if keras is not None:
-        keras.utils.clear_session(free_memory=True)  # layers made again get the names that their checkpoints know
+        keras.utils.clear_session(free_memory=True)  # so that new layers get the names that the checkpoints have
     _bootstrap.leave()
 
 
 def _obey(heartbeat: _heartbeat.Heartbeat, error: Exception | None) -> None:
-    """Wait for the supervisor to say who this worker is now, and put that where the strategy looks."""
+    """Wait until the supervisor tells which worker this one is now, and put that where the strategy looks."""
     order = heartbeat.take_order(_SECONDS)
     while order is not None and order["kind"] == "form":
         _become(order)
         heartbeat.say(kind="formed", generation=order["generation"])
-        # Nobody begins before all have left the workers' old world.
+        # Nobody starts before all have left the old generation.
         order = heartbeat.take_order((number(os.environ, "REPLICANT_START_TIMEOUT") or _SECONDS) + _heartbeat.SUPERVISOR_FIRST)
         if order is not None and order["kind"] == "go":
             return
-    if order is not None and error is not None:  # nobody is lost: the error is this worker's own
+    if order is not None and error is not None:  # no worker was lost, so the error is this worker's own
         raise error
-    reason = "the supervisor is gone" if not heartbeat.is_connected else "the others did not come in time"
-    raise WorkerLostError(f"This worker was to join others, but {reason}.") from error
+    reason = "the supervisor is gone" if not heartbeat.is_connected else "the other workers did not come in time"
+    raise WorkerLostError(f"This worker was to join a new generation, but {reason}.") from error
 
 
 def _become(order: dict[str, Any]) -> None:

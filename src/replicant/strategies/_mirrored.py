@@ -16,21 +16,25 @@ _NARROW = ("bfloat16", "float16")
 class MirroredStrategy(Strategy):
     """One replica on each device of this process, in lockstep, with mirrored variables.
 
-    Args:
-        devices: names ("cpu:0", "GPU:1"), ``jax.Device`` objects; None or empty means all local devices.
-        fuse_replicas: compute all replicas on the first device, as one vectorised program, with equal results. None: on CPU,
-            whose virtual devices share the same cores, unless the environment variable REPLICANT_FUSE_REPLICAS is 0.
-        gradient_dtype: "bfloat16" or "float16": gradients travel between the replicas of a custom loop in that type, at half the
-            bytes and with its precision. None: in their own.
-        shard_optimizer_state: each device keeps and updates its slice of the optimizer's state (ZeRO stage 1), with the same
-            numbers. State is cut along its first axis that the replicas divide; what has none is mirrored. Not for fused
-            replicas, which share one device.
-        strict: gradients that the sum over the replicas counts several times (a mean over one replica's rows, a batch that was not
-            distributed, a gradient summed twice) raise ReductionError; otherwise they are told as a ReductionWarning. None: False,
-            unless the environment variable REPLICANT_STRICT is set to anything but 0.
+    Semantics: tf.distribute.MirroredStrategy. Sliced state: ZeRO (Rajbhandari et al. 2020).
 
-    Raises DeviceError for devices that do not exist or are given twice, ArgumentError for options that contradict each other or
-    another `gradient_dtype`. Semantics: tf.distribute.MirroredStrategy; sliced state: ZeRO (Rajbhandari et al. 2020).
+    Args:
+        devices: Names ("cpu:0", "GPU:1") or ``jax.Device`` objects; None or an empty list for all local devices.
+        fuse_replicas: Whether to compute all replicas on the first device, as one vectorized program with equal results. By
+            default, replicas are fused on CPU, whose virtual devices share the same cores, unless the environment variable
+            REPLICANT_FUSE_REPLICAS is 0.
+        gradient_dtype: "bfloat16" or "float16", in which the gradients of a custom loop travel between the replicas, with half the
+            bytes and with that precision. None sends them in their own dtype.
+        shard_optimizer_state: Whether each device keeps and updates only its slice of the optimizer's state (ZeRO stage 1). The
+            numbers stay the same. State is cut along its first axis that the number of replicas divides, and mirrored if it has
+            none. Fused replicas cannot do this, since they share one device.
+        strict: Whether to raise ReductionError instead of a ReductionWarning for gradients that the sum over the replicas counts
+            several times (a mean over one replica's rows, a batch that was not distributed, a gradient summed twice). By default
+            False, unless the environment variable REPLICANT_STRICT is set to anything but 0.
+
+    Raises:
+        DeviceError: If a device does not exist or is given twice.
+        ArgumentError: If options contradict each other, or if `gradient_dtype` is another dtype.
 
     >>> import replicant
     >>> strategy = replicant.MirroredStrategy(["cpu:0"])
@@ -52,8 +56,8 @@ class MirroredStrategy(Strategy):
         found = resolve_devices(devices)
         if fuse_replicas and shard_optimizer_state:
             raise ArgumentError(
-                "MirroredStrategy(fuse_replicas=True, shard_optimizer_state=True): fused replicas compute on one device, which has "
-                "to hold all of the state. Give one of the two."
+                "MirroredStrategy(fuse_replicas=True, shard_optimizer_state=True): fused replicas compute on one device, which "
+                "must hold the whole state. Choose one of the two options."
             )
         fused = _fused(found, False if shard_optimizer_state else fuse_replicas)
         super().__init__(Placement(found, fused=fused, slices_slots=shard_optimizer_state), strict=strict)
@@ -73,5 +77,5 @@ def _fused(devices: tuple[Any, ...], asked: bool | None) -> bool:
 
 
 def fused_by_default(devices: tuple[Any, ...]) -> bool:
-    """Whether replicas on these devices are fused unless somebody asks for something else."""
+    """Return whether replicas on these devices are fused by default."""
     return fusing() and len(devices) > 1 and all(device.platform == "cpu" for device in devices)

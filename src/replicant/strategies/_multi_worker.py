@@ -21,18 +21,27 @@ from ._strategy import Strategy
 
 
 class MultiWorkerMirroredStrategy(Strategy):
-    """One replica on each device of each worker, in lockstep, with mirrored variables that all workers have alike.
+    """One replica on each device of each worker, in lockstep, with variables that are mirrored on all workers.
 
     Every worker runs the same program. Make the strategy first, right after the imports: it meets the other workers and connects
-    JAX to them. A process on its own, without variables that describe a cluster, behaves as under MirroredStrategy.
+    JAX to them. A single process, without variables that describe a cluster, behaves as under MirroredStrategy.
+
+    Semantics: tf.distribute.MultiWorkerMirroredStrategy.
 
     Args:
-        cluster_resolver: who takes part; by default what `replicant.cluster.detect` finds in the environment.
-        communication_options: a `CommunicationOptions`.
-        strict: as for MirroredStrategy.
+        cluster_resolver: A ``ClusterResolver`` that tells who takes part; by default, what ``replicant.cluster.detect`` finds in
+            the environment.
+        communication_options: A ``CommunicationOptions``.
+        strict: As for MirroredStrategy.
 
-    Raises ClusterError, UnreachableError or WorkerMismatchError if the workers cannot form one group, on every one of them;
-    AlreadyStartedError if JAX has started. Semantics: tf.distribute.MultiWorkerMirroredStrategy.
+    Raises:
+        ArgumentTypeError: If an argument has another type.
+        ArgumentError: If the devices do not use the implementation in `communication_options`.
+        AlreadyStartedError: If JAX has started, or if this process belongs to another group of workers already.
+        ClusterError: If the workers cannot form one group. All workers raise it.
+        UnreachableError: If a worker cannot be reached. All workers raise it.
+        WorkerMismatchError: If the workers' strategies differ. All workers raise it.
+        DeviceError: If JAX does not show the devices of all workers.
 
     >>> import replicant
     >>> strategy = replicant.MultiWorkerMirroredStrategy(replicant.cluster.SimpleClusterResolver(replicant.cluster.ClusterSpec({})))
@@ -61,7 +70,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """What told the strategy about its cluster."""
+        """The resolver that told the strategy about its cluster."""
         return self._resolver
 
     def __repr__(self) -> str:
@@ -71,12 +80,12 @@ class MultiWorkerMirroredStrategy(Strategy):
 
 
 def _detected(name: str) -> ClusterResolver:
-    """What the environment says; with a warning where it says only a part, for the others would wait for this worker."""
+    """Return what the environment tells. Warn if it is incomplete, because the other workers would wait for this one."""
     found = detect()
     if found.missing is not None:
         warnings.warn(
-            f"{name}: this process trains alone, though it seems to belong to several: {found.missing}. If it does, start it as "
-            "the others, with all variables of their launcher; `replicant doctor` shows what is found. If it does not, pass "
+            f"{name}: this process trains alone, although it seems to be one of several workers: {found.missing}. If it is, start "
+            "it as the others, with all variables of their launcher; `replicant doctor` shows what is found. If it is not, pass "
             "cluster_resolver=SimpleClusterResolver(ClusterSpec({})).",
             stacklevel=3,
         )
@@ -84,9 +93,9 @@ def _detected(name: str) -> ClusterResolver:
 
 
 def meet(name: str, membership: Membership, options: CommunicationOptions, platform: str | None = None) -> Placement:
-    """The devices of all workers, once they have met; those of this process if it is the only one."""
+    """Meet the other workers, and return the devices of all; those of this process if it is the only one."""
     plan = planning()
-    if plan is not None:  # whose devices need not be there
+    if plan is not None:  # its devices need not exist
         return Placement(plan.devices)
     if membership.num_processes == 1:
         local = tuple(jax.local_devices(backend=platform))
@@ -108,8 +117,8 @@ def _the_world(membership: Membership, options: CommunicationOptions) -> World:
         world = _bootstrap.start(membership)
     elif (world.process_id, world.num_processes) != (membership.process_id, membership.num_processes):
         raise AlreadyStartedError(
-            f"This process is {world.membership!r} already, and cannot be {membership!r} as well. Make one strategy over several "
-            "workers per program."
+            f"This process is already {world.membership!r} and cannot be {membership!r} as well. Make only one strategy over "
+            "several workers per program."
         )
     if options.timeout_seconds is not None:
         world.timeouts = dataclasses.replace(world.timeouts, exchange=options.timeout_seconds)
@@ -117,8 +126,8 @@ def _the_world(membership: Membership, options: CommunicationOptions) -> World:
 
 
 def _in_order(devices: list[Device], num_local: int, world: World) -> tuple[Device, ...]:
-    """Worker after worker: device ids have gaps between processes."""
+    """Order the devices worker after worker: their ids have gaps between processes."""
     ordered = tuple(sorted(devices, key=lambda device: (device.process_index, device.id)))
     if len(ordered) != num_local * world.num_processes:
-        raise DeviceError(f"{world.num_processes} workers with {num_local} devices each show {len(ordered)} devices in all.")
+        raise DeviceError(f"{world.num_processes} workers have {num_local} devices each, but JAX shows {len(ordered)} in all.")
     return ordered

@@ -9,12 +9,15 @@ from ._strategy import Strategy
 
 
 class OneDeviceStrategy(Strategy):
-    """One replica on one device, to try a distributed program before it has more.
+    """One replica on one device, so that you can try a distributed program before you have more devices.
+
+    Semantics: tf.distribute.OneDeviceStrategy.
 
     Args:
-        device: a name ("cpu:0", "gpu:1") or a ``jax.Device``.
+        device: A name ("cpu:0", "gpu:1") or a ``jax.Device``.
 
-    Raises DeviceError for a device that does not exist. Semantics: tf.distribute.OneDeviceStrategy.
+    Raises:
+        DeviceError: If the device does not exist, or if `device` is not one device.
 
     >>> import replicant
     >>> replicant.OneDeviceStrategy("cpu:0").num_replicas_in_sync

@@ -1,4 +1,4 @@
-"""Bringing host data to the replicas' devices."""
+"""Copies host data to the replicas' devices."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -18,22 +18,25 @@ _Spec = tuple[str, tuple[int, ...]]  # dtype and shape
 
 
 def place_batch(leaf: np.ndarray, sizes: tuple[int, ...], placement: Placement) -> Any:
-    """One component of a batch, `sizes[r]` rows for replica r: bare for one replica, else PerReplica.
+    """Place one component of a batch, with `sizes[r]` rows for replica r.
 
-    The memory of `leaf` must not be written to afterwards: on CPU the devices may share it.
+    Do not write to the memory of `leaf` afterwards, because CPU devices may share it.
+
+    Returns:
+        A PerReplica, or the bare value for one replica.
     """
-    if leaf.dtype.kind in _ON_HOST:  # strings and other host data stay on the host
+    if leaf.dtype.kind in _ON_HOST:  # strings and other such data stay on the host
         return leaf if len(sizes) == 1 else PerReplica(_cut(leaf, sizes))
     if len(sizes) == 1:
         return jax.device_put(leaf, placement.mirrored)
     if len(set(sizes)) == 1:
         return PerReplica.from_stacked(jax.device_put(leaf.reshape(len(sizes), sizes[0], *leaf.shape[1:]), placement.stacked))
-    # Replicas of different sizes are computed side by side on every device: all need the whole of the (small) batch.
+    # Every device computes replicas of different sizes side by side, so it needs the whole (small) batch.
     return PerReplica([jax.device_put(part, placement.mirrored) for part in _cut(leaf, sizes)])
 
 
 def place_each(values: Sequence[Any], placement: Placement) -> Any:
-    """One component of the replicas' elements, as they are: bare for one replica, else PerReplica."""
+    """Place one component of the replicas' elements without cutting it: a PerReplica, or the bare value for one replica."""
     if len(values) > 1:
         return _column(list(values), placement)
     return jax.device_put(values[0], placement.mirrored) if is_array(values[0]) else values[0]
@@ -45,10 +48,10 @@ def _cut(leaf: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
 
 
 class WorkersPlaces:
-    """How batches get to the devices of several workers.
+    """Brings batches to the devices of several workers.
 
     Args:
-        placement: where the replicas compute.
+        placement: The devices of the replicas.
     """
 
     def __init__(self, placement: Placement):
@@ -57,7 +60,7 @@ class WorkersPlaces:
         self._world = placement.world
 
     def whole(self, leaf: np.ndarray, sizes: tuple[int, ...]) -> Any:
-        """One component of a batch that all workers have, `sizes[r]` rows for replica r."""
+        """Place one component of a batch that all workers have, with `sizes[r]` rows for replica r."""
         placement = self._placement
         if leaf.dtype.kind in _ON_HOST:
             return PerReplica(_cut(leaf, sizes))
@@ -67,15 +70,18 @@ class WorkersPlaces:
         return PerReplica([placement.put(part, placement.mirrored) for part in parts])
 
     def form(self, columns: Sequence[Sequence[Any]]) -> list[list[list[Any]]]:
-        """Dtype and shape of each part, for the other workers."""
+        """Return the dtype and shape of each part, for the other workers."""
         return [[[str(part.dtype), list(part.shape)] for part in map(_on_host, column)] for column in columns]
 
     def together(self, columns: Sequence[Sequence[Any]], forms: Sequence[Any] | None = None) -> list[Any]:
-        """Components of which each worker has the parts of its own replicas. All workers call it, step by step.
+        """Place components of which each worker has the parts of its own replicas. All workers must call this in each step.
 
-        forms: of all workers' parts, as `form` gives them; they tell each other if nobody has so far.
+        Args:
+            columns: For each component, the parts of this worker's replicas.
+            forms: What `form` has returned on each worker; None to exchange that first.
 
-        Raises DatasetError if the workers' parts do not belong together.
+        Raises:
+            DatasetError: If the workers' parts do not belong together.
         """
         local = [[_on_host(part) for part in column] for column in columns]
         answers = forms or [json.loads(text) for text in self._world.exchange("input", json.dumps(self.form(columns)))]
@@ -92,13 +98,13 @@ class WorkersPlaces:
         if len({(dtype, len(shape)) for dtype, shape in specs}) > 1 and not any(part.dtype.kind in _ON_HOST for part in parts):
             rows = {f"replica {i}": f"{dtype}{list(shape)}" for i, (dtype, shape) in enumerate(specs)}
             raise DatasetError(table_of("The workers' batches have different dtypes or ranks:", rows))
-        if any(part.dtype.kind in _ON_HOST for part in parts):  # the other workers' strings stay there
+        if any(part.dtype.kind in _ON_HOST for part in parts):  # the strings of the other workers stay with them
             mine = dict(zip(placement.local_ids, parts, strict=True))
             return PerReplica([mine.get(i, np.full(shape, None, object)) for i, (_, shape) in enumerate(specs)])
         shapes = [shape for _, shape in specs]
         if len(set(shapes)) == 1:
             return PerReplica.from_stacked(placement.stack_local(parts))
-        # Replicas of different sizes are computed side by side on every device: all need the whole of the (small) batch.
+        # Every device computes replicas of different sizes side by side, so it needs the whole (small) batch.
         widest = tuple(map(max, zip(*shapes, strict=True)))
         padded = [np.pad(part, [(0, most - size) for size, most in zip(part.shape, widest, strict=True)]) for part in parts]
         every = host_copy(placement.stack_local(padded))
@@ -106,15 +112,19 @@ class WorkersPlaces:
         return PerReplica([placement.put(row, placement.mirrored) for row in rows])
 
     def states(self, state: Any) -> list[Any]:
-        """What all workers gave, in their order: positions in their data, in JSON's types."""
+        """Return the positions of all workers in their data, in the order of the workers. They must be of JSON's types."""
         return [json.loads(text) for text in self._world.exchange("positions", json.dumps(state))]
 
     def objects(self, column: Sequence[Any]) -> PerReplica:
-        """Python objects of this worker's replicas: those of all. Raises ArgumentTypeError for what cannot be told."""
+        """Exchange the Python objects of this worker's replicas for those of all replicas.
+
+        Raises:
+            ArgumentTypeError: If an object cannot be sent to the other workers.
+        """
         for value in column:
             if not isinstance(value, bool | int | float | str | None):
                 raise ArgumentTypeError(
-                    f"A value of type {type(value).__name__} cannot be told to the other workers. Return arrays, numbers, strings "
+                    f"A value of type {type(value).__name__} cannot be sent to the other workers. Return arrays, numbers, strings "
                     "or None."
                 )
         answers = self._world.exchange("values", json.dumps(list(column)))
@@ -126,13 +136,13 @@ def _on_host(part: Any) -> np.ndarray:
 
 
 def distribute_values(value_fn: Callable[[ValueContext], Any], placement: Placement) -> Any:
-    """PerReplica values of ``value_fn(context)``, one call per replica of this worker."""
+    """Return PerReplica values, made by one call of ``value_fn(context)`` for each replica of this worker."""
     n = placement.num_replicas
     made = [jax.tree.flatten(value_fn(ValueContext(i, n)), is_leaf=lambda x: x is None) for i in placement.local_ids]
     trees = [tree for _, tree in made]
     if any(tree != trees[0] for tree in trees):
         listing = ", ".join(f"replica {i}: {tree}" for i, tree in zip(placement.local_ids, trees, strict=True))
-        raise ArgumentError(f"The value function returned different structures: {listing}.")
+        raise ArgumentError(f"value_fn must return the same structure for every replica; got {listing}.")
     columns = zip(*[leaves for leaves, _ in made], strict=True)
     return jax.tree.unflatten(trees[0], [_column(list(column), placement) for column in columns])
 

@@ -1,4 +1,4 @@
-"""``strategy.reduce`` and ``strategy.gather``: bringing PerReplica values together in cross-replica context."""
+"""``strategy.reduce`` and ``strategy.gather``: combine PerReplica values in cross-replica context."""
 
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from ..variables._recorder import current_recorder
 
 
 def reduce_leaf(op: ReduceOp, value: Any, axis: Any, num_replicas: int) -> Any:
-    """One leaf of ``strategy.reduce``."""
+    """Combine one leaf for ``strategy.reduce``."""
     if not is_distributed(value):
         return _reduce_plain(op, value, axis, num_replicas)
     values = value.values if isinstance(value, PerReplica) and value.stacked is None else None
@@ -33,7 +33,7 @@ def reduce_leaf(op: ReduceOp, value: Any, axis: Any, num_replicas: int) -> Any:
 
 
 def gather_leaf(value: Any, axis: int) -> Any:
-    """One leaf of ``strategy.gather``."""
+    """Combine one leaf for ``strategy.gather``."""
     if not is_distributed(value):
         return value
     if isinstance(value, PerReplica) and value.stacked is not None:
@@ -49,8 +49,8 @@ def _reduce_plain(op: ReduceOp, value: Any, axis: Any, num_replicas: int) -> Any
     if axis is None:
         if op is ReduceOp.SUM and num_replicas > 1:
             raise ArgumentError(
-                f"reduce: SUM of {value!r}, which is not a distributed value, is ambiguous: it is the same on all {num_replicas} "
-                "replicas. Use it as it is, or multiply by num_replicas_in_sync if that is what you mean."
+                f"reduce: SUM of {value!r} is ambiguous, because it is not a distributed value but the same on all {num_replicas} "
+                "replicas. Use it as it is, or multiply it by num_replicas_in_sync if that is what you mean."
             )
         return value
     array = jnp.asarray(_numeric(np.asarray(value) if not is_array(value) else value, "reduce"))
@@ -60,7 +60,7 @@ def _reduce_plain(op: ReduceOp, value: Any, axis: Any, num_replicas: int) -> Any
 
 def _numeric(value: Any, what: str) -> Any:
     if not is_array(value) and not isinstance(value, bool | int | float | complex):
-        raise ArgumentTypeError(f"{what} takes numeric arrays; a replica holds {value!r} of type {type(value).__name__}.")
+        raise ArgumentTypeError(f"{what} takes numeric arrays, but a replica holds {value!r} of type {type(value).__name__}.")
     array = value if is_array(value) else np.asarray(value)
     if what == "reduce":
         check_reducible(array, what)
@@ -82,7 +82,7 @@ def _check_shapes(what: str, arrays: list[Any], free: tuple[int, ...] | None) ->
 
 
 def _together(arrays: list[Any]) -> list[Any]:
-    """`arrays` on one set of devices: replicas' own values may lie on several."""
+    """Bring `arrays` to one set of devices: the values of the replicas may lie on several."""
     if any(isinstance(x, Tracer) for x in arrays):
         return arrays
     devices = {x.sharding.device_set.__iter__().__next__() for x in arrays if x.committed}
@@ -90,7 +90,7 @@ def _together(arrays: list[Any]) -> list[Any]:
 
 
 def _dispatch(program: Any, value: Any, **static: Any) -> Any:
-    """Call a jitted helper; outside of a trace it counts as a program in flight."""
+    """Call a jitted helper. Outside a trace, it counts as a program in flight."""
     if current_recorder() is not None:
         return program(value, **static)
     leaf = jax.tree.leaves(value)[0]

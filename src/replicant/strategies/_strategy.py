@@ -1,4 +1,4 @@
-"""``Strategy``: the public methods of all synchronous strategies, once. A strategy is a Placement with these methods."""
+"""``Strategy``: the public methods that all synchronous strategies share. A strategy is a Placement with these methods."""
 
 import collections
 import dataclasses
@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import jax
 
@@ -21,7 +21,7 @@ from ..programs._compiled import Compiled
 from ..programs._function_key import function_key
 from ..programs._run import run_replicas
 from ..replicas._collectives import ReduceOp
-from ..replicas._context import active_strategy, entered, planning, require_cross_replica
+from ..replicas._context import entered, planning, require_cross_replica
 from ..replicas._placement import Placement
 from ..replicas._topology import Topology
 from ..replicas._values import is_distributed, map_replicas
@@ -31,27 +31,27 @@ from ..variables._recorder import CrossRecorder, current_recorder
 from . import _reduce
 from ._place_batches import WorkersPlaces, distribute_values, place_batch, place_each
 
-_MAX_EAGER_FUNCTIONS = 128  # of one strategy; the least recently used are forgotten, so fresh lambdas do not pile up
+_MAX_EAGER_FUNCTIONS = 128  # of one strategy; the least recently used are dropped, so that new lambdas do not pile up
 
 
 class Strategy:
-    """One policy of computing on several devices. Base class: make a MirroredStrategy or one of its siblings instead.
+    """The base class of all strategies. Make a MirroredStrategy or another strategy instead.
 
     Semantics of all methods: tf.distribute.Strategy.
     """
 
-    # In which dtype gradients travel between the replicas of a custom loop; None: their own.
+    # The dtype in which the gradients of a custom loop travel between replicas; None for their own.
     gradient_dtype: Any = None
 
     def __init__(self, placement: Placement, *, strict: bool | None = None):
         self._placement: Placement = self._planned(placement)
-        # Whether a gradient that is counted several times is an error; the lines that have been warned of.
+        # Whether a gradient that is counted several times is an error, and the lines that a warning has named already.
         self.strict = os.environ.get("REPLICANT_STRICT", "0") not in ("", "0") if strict is None else bool(strict)
         self.told: set[Any] = set()
         self._eager: collections.OrderedDict[Any, Compiled] = collections.OrderedDict()
 
     def _planned(self, placement: Placement) -> Placement:
-        """The placement of a strategy that is made while a plan is."""
+        """Return the placement of the plan, if the strategy is made while one is; else `placement`."""
         plan = planning()
         if plan is None:
             return placement
@@ -67,7 +67,7 @@ class Strategy:
 
     @contextmanager
     def on(self, placement: Placement) -> Iterator[None]:
-        """Within the ``with`` block the replicas are somewhere else: that is how a step is planned."""
+        """Move the replicas to another placement within the ``with`` block, in order to plan a step."""
         before, self._placement = self._placement, placement
         try:
             yield
@@ -76,7 +76,7 @@ class Strategy:
 
     @property
     def topology(self) -> Topology:
-        """Workers and replicas."""
+        """The numbers of workers and replicas."""
         world = self._placement.world
         if world is None:
             return Topology(replicas_per_worker=self._placement.num_replicas)
@@ -84,31 +84,31 @@ class Strategy:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the one that writes what is written once: worker 0, or the only process."""
+        """Whether this process is the chief, which writes what only one worker must write: worker 0, or the only process."""
         return self._placement.world is None or self._placement.world.is_chief
 
     @property
     def should_checkpoint(self) -> bool:
-        """Whether this process writes checkpoints: the chief does. Semantics: ``strategy.extended.should_checkpoint``."""
+        """Whether this process writes checkpoints, as the chief does. Semantics: ``strategy.extended.should_checkpoint``."""
         return self.is_chief
 
     @property
     def should_save_summary(self) -> bool:
-        """Whether this process writes summaries: the chief does. Semantics: ``strategy.extended.should_save_summary``."""
+        """Whether this process writes summaries, as the chief does. Semantics: ``strategy.extended.should_save_summary``."""
         return self.is_chief
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas compute in lockstep."""
+        """The number of replicas that compute in lockstep."""
         return self._placement.num_replicas
 
     @property
     def cluster_resolver(self) -> Any:
-        """What told the strategy about its cluster; None on one machine."""
+        """The resolver that told the strategy about its cluster; None on one machine."""
         return None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Strategy":
-        return self  # devices cannot be copied, and a copied model computes where its original does
+        return self  # devices cannot be copied, and a copied model computes where the original does
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({[str(d) for d in self._placement.devices]})"
@@ -126,8 +126,17 @@ class Strategy:
     def scope(self) -> Iterator["Strategy"]:
         """Make this the current strategy: ``with strategy.scope(): model = ...``.
 
-        Entering the scope of the current strategy again is fine. Raises ContextError inside ``run`` and MixedStrategyError inside
-        another strategy's scope.
+        You may enter the scope of the current strategy again.
+
+        Raises:
+            ContextError: Inside ``run``.
+            MixedStrategyError: Inside another strategy's scope.
+
+        >>> import replicant
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> with strategy.scope():
+        ...     print(replicant.get_strategy() is strategy)
+        True
         """
         require_cross_replica(self, "scope()")
         connected = len(connect_libraries())
@@ -135,8 +144,8 @@ class Strategy:
             yield self
         if len(connect_libraries()) > connected:
             warnings.warn(
-                "Keras was imported inside of strategy.scope(): models made there before now do not know the strategy and train on "
-                "one device. Import keras before entering the scope.",
+                "Keras was imported inside strategy.scope(). Models that were made there before do not know the strategy and train "
+                "on one device. Import keras before you enter the scope.",
                 stacklevel=3,
             )
 
@@ -144,18 +153,26 @@ class Strategy:
         """Compute ``fn(*args, **kwargs)`` on every replica.
 
         Args:
-            fn: ordinary Python and JAX or Keras code. It is traced, not called at every step. Outside of a ``function`` it is
-                traced again when something that it names has changed (a global, an attribute, `trainable` of a layer).
-            args: positional arguments. PerReplica values, also nested, are taken apart: each replica gets its own. All replicas
-                get the rest.
-            kwargs: keyword arguments, likewise.
+            fn: A function of ordinary Python and JAX or Keras code. It is traced, not called at every step. Inside a
+                ``replicant.function`` it becomes part of that program. Outside, it is compiled separately, and traced again when
+                something that it names has changed (a global, an attribute, `trainable` of a layer).
+            args: Positional arguments. Each replica gets its own part of PerReplica values, even nested ones. All replicas get
+                everything else.
+            kwargs: Keyword arguments, treated like `args`.
 
-        Returns: the structure that `fn` returns. Arrays that differ by replica come back as PerReplica, those provably equal on
-        all replicas as Mirrored, Python objects as they are. With one replica everything comes back bare.
+        Returns:
+            The structure that `fn` returns. Arrays that differ by replica become PerReplica. Arrays that are provably equal on all
+            replicas become Mirrored. Python objects are returned as they are. With one replica, everything is returned bare.
 
-        Raises ArgumentTypeError if args is not a tuple or list, ContextError inside ``run``, LostStateError if `fn` changes an
-        object in a way that nobody would see (a ``flax.nnx`` module among the arguments, an attribute, a list). Inside a
-        ``replicant.function`` it becomes part of that program; outside it is compiled by itself.
+        Raises:
+            ArgumentTypeError: If `fn` is not callable, or `args` is not a tuple or list.
+            ContextError: Inside ``run``.
+            DivergenceError: If `fn` would give a mirrored variable a different value on each replica.
+            LostStateError: If `fn` changes an object whose change nobody would see (a ``flax.nnx`` module among the arguments, an
+                attribute, a list).
+            MixedStrategyError: Inside another strategy's scope, or if `fn` uses another strategy's variables.
+            RaggedStepError: If replicas of different sizes do not make the same exchanges, or return different structures.
+            ReductionError: If the strategy is strict and the sum over the replicas counts a gradient several times.
 
         >>> import replicant, jax.numpy as jnp
         >>> strategy = replicant.OneDeviceStrategy("cpu:0")
@@ -166,7 +183,7 @@ class Strategy:
             raise ArgumentTypeError(f"run: fn must be callable; got {fn!r}.")
         if not isinstance(args, tuple | list):
             raise ArgumentTypeError(
-                f"run: args must be a tuple or list of positional arguments, got {type(args).__name__}. Write args=(value,)."
+                f"run: args must be a tuple or list of positional arguments; got {type(args).__name__}. Write args=(value,)."
             )
         require_cross_replica(self, "run()")
         fn = getattr(fn, "python_function", fn)
@@ -177,16 +194,21 @@ class Strategy:
             return self._compiled(fn)(*args, **(kwargs or {}))
 
     def plan(self, fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None, *, topology: str) -> Any:
-        """What a training step would do on another topology: a ``replicant.plan.Plan``. Nothing is trained.
+        """Plan what a training step would do on another topology. Nothing is trained.
 
         Args:
-            fn: what is given to ``run``, or a ``replicant.function`` that calls ``run``. It assigns trainable variables.
-            args: positional arguments. PerReplica values become as many as the topology has devices, of the first one's shape;
-                under a strategy of one replica every array that is no scalar counts as its batch.
-            kwargs: keyword arguments, likewise.
-            topology: "cpu:8", "gpu:8xh100", "v5e:16x16" and others that ``replicant.plan.make_plan`` takes.
+            fn: A function that you would give to ``run``, or a ``replicant.function`` that calls ``run``. It must assign trainable
+                variables.
+            args: Positional arguments. A PerReplica gets as many values as the topology has devices, with the shape of its first
+                value. Under a strategy of one replica, every array that is not a scalar counts as part of the batch.
+            kwargs: Keyword arguments, treated like `args`.
+            topology: "cpu:8", "gpu:8xh100", "v5e:16x16" or another topology that ``replicant.plan.make_plan`` takes.
 
-        Raises what ``replicant.plan.make_plan`` raises.
+        Returns:
+            A ``replicant.plan.Plan``.
+
+        Raises:
+            ReplicantError: As ``replicant.plan.make_plan`` does.
 
         >>> import replicant, jax.numpy as jnp
         >>> strategy = replicant.OneDeviceStrategy("cpu:0")
@@ -198,7 +220,7 @@ class Strategy:
         (((4, 3),), 12, 32)
         """
         require_cross_replica(self, "plan()")
-        module = importlib.import_module("replicant.plan._make")  # which knows strategies, not the other way round
+        module = importlib.import_module("replicant.plan._make")  # it imports strategies, not the other way round
         return module.plan_run(self, fn, args, dict(kwargs or {}), topology)
 
     def _compiled(self, fn: Callable[..., Any]) -> Compiled:
@@ -219,15 +241,19 @@ class Strategy:
         """Combine the replicas' values into one.
 
         Args:
-            op: "SUM" or "MEAN".
-            value: PerReplica or Mirrored, or a nested structure of them. A variable with one copy per replica counts as PerReplica.
-            axis: None combines the replicas' values element by element, which needs equal shapes. An int (or tuple) reduces
-                along that axis of each value as well; sizes along it may differ, and MEAN is then the mean of all elements.
+            op: "SUM" or "MEAN", or a ReduceOp.
+            value: A PerReplica or Mirrored value, or a nested structure of them. A variable with one copy per replica counts as
+                PerReplica.
+            axis: None to combine the replicas' values element by element, which needs equal shapes. An int or a tuple of ints also
+                reduces along these axes of each value. Sizes along them may differ, and MEAN is then the mean of all elements.
 
-        Returns: an array per leaf. MEAN of integers gives floats.
+        Returns:
+            One array for each leaf. MEAN of integers gives floats.
 
-        Raises ArgumentError for another op, an axis out of range, unequal shapes, or SUM of a value that is not distributed;
-        ContextError inside ``run`` (use ``get_replica_context().all_reduce``).
+        Raises:
+            ArgumentError: If `op` is unknown, `axis` is out of range, shapes differ, or the value to SUM is not distributed.
+            ArgumentTypeError: If a replica's value is not a numeric array.
+            ContextError: Inside ``run`` (use ``get_replica_context().all_reduce``).
 
         >>> import replicant
         >>> strategy = replicant.OneDeviceStrategy("cpu:0")
@@ -236,7 +262,7 @@ class Strategy:
         """
         require_cross_replica(self, "reduce()", "use get_replica_context().all_reduce(op, value)")
         parsed, recorder = ReduceOp.parse(op), current_recorder()
-        if isinstance(recorder, CrossRecorder):  # a variable's copies are those of this strategy
+        if isinstance(recorder, CrossRecorder):  # the copies of a variable belong to this strategy
             recorder.use(self._placement)
         return jax.tree.map(
             lambda leaf: _reduce.reduce_leaf(parsed, value_of(leaf), axis, self.num_replicas_in_sync),
@@ -248,25 +274,39 @@ class Strategy:
         """Concatenate the replicas' values along `axis`, in replica order.
 
         Args:
-            value: PerReplica arrays of rank >= 1, or a nested structure of them; sizes along `axis` may differ.
-            axis: int in [-rank, rank).
+            value: PerReplica arrays of rank >= 1, or a nested structure of them. Sizes along `axis` may differ.
+            axis: An int in [-rank, rank).
 
-        Raises ArgumentError for an axis out of range or other dimensions that differ, ArgumentTypeError for strings, ContextError
-        inside ``run`` (use ``get_replica_context().all_gather``).
+        Returns:
+            One array for each leaf. A value that is not distributed is returned as it is.
+
+        Raises:
+            ArgumentError: If `axis` is out of range, or other dimensions differ.
+            ArgumentTypeError: If a value is not a numeric array.
+            ContextError: Inside ``run`` (use ``get_replica_context().all_gather``).
+
+        >>> import replicant, jax.numpy as jnp
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> print(strategy.gather(replicant.PerReplica([jnp.asarray([1, 2])]), axis=0))
+        [1 2]
         """
         require_cross_replica(self, "gather()", "use get_replica_context().all_gather(value, axis)")
         return jax.tree.map(lambda leaf: _reduce.gather_leaf(leaf, axis), value, is_leaf=lambda x: is_distributed(x) or x is None)
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """What each of this worker's replicas holds, as a tuple; ``(value,)`` for a value that is not distributed.
+        """Return what each of this worker's replicas holds, as a tuple; ``(value,)`` for a value that is not distributed.
 
-        A nested structure with distributed values in it becomes one structure per replica.
+        A nested structure that contains distributed values becomes one structure per replica.
+
+        >>> import replicant
+        >>> replicant.OneDeviceStrategy("cpu:0").experimental_local_results(replicant.PerReplica([3]))
+        (3,)
         """
         found = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_distributed) if is_distributed(leaf)]
         local_ids = self._placement.local_ids if self._placement.world is not None else None
 
         def of_replica(i: int) -> Any:
-            def own(x: Any) -> Any:  # over several workers some values know all replicas, others only this worker's
+            def own(x: Any) -> Any:  # with several workers, some values hold all replicas, others only this worker's
                 values = x.values
                 return values[i if local_ids is None or len(values) == len(local_ids) else local_ids[i]]
 
@@ -276,24 +316,48 @@ class Strategy:
         return tuple(of_replica(i) for i in range(count)) if found else (value,)
 
     def experimental_distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
-        """PerReplica values made by calling ``value_fn(context)`` once per replica.
+        """Make PerReplica values by calling ``value_fn(context)`` once per replica.
 
         Args:
-            value_fn: gets a ValueContext (``replica_id_in_sync_group``, ``num_replicas_in_sync``) and returns arrays, Python
-                objects or nested structures of them; the same structure for every replica.
+            value_fn: A function that gets a ValueContext (``replica_id_in_sync_group``, ``num_replicas_in_sync``) and returns
+                arrays, Python objects or nested structures of them. It must return the same structure for every replica.
+
+        Raises:
+            ArgumentError: If the structures differ.
+            ArgumentTypeError: With several workers, if an object cannot be sent to the others.
+            ContextError: Inside ``run``.
+
+        >>> import replicant
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> values = strategy.experimental_distribute_values_from_function(lambda context: context.num_replicas_in_sync)
+        >>> strategy.experimental_local_results(values)
+        (1,)
         """
         require_cross_replica(self, "experimental_distribute_values_from_function()")
         return distribute_values(value_fn, self._placement)
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> DistributedDataset:
-        """A dataset of global batches, distributed: each replica gets its share of every batch.
+        """Distribute a dataset of global batches, so that each replica gets its share of every batch.
+
+        A batch of b examples is cut into chunks of ceil(b/n) for n replicas. The last chunks may be shorter or empty.
 
         Args:
-            dataset: a ``replicant.data.Dataset`` whose elements are global batches, or another library's (docs/input.md).
+            dataset: A ``replicant.data.Dataset`` whose elements are global batches, or a dataset of another library
+                (docs/input.md).
             options: ``replicant.data.InputOptions``.
 
-        A batch of b examples is cut into chunks of ceil(b/n); the last chunks may be short or empty. Raises DatasetError for
-        elements without a batch axis, ElementError for components of different sizes.
+        Raises:
+            ContextError: Inside ``run``.
+            DatasetError: If an element has no batch axis.
+            ElementError: If the components of an element have different sizes.
+
+        >>> import replicant
+        >>> from replicant.data import Dataset
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> for batch in strategy.experimental_distribute_dataset(Dataset.range(6).batch(4)):
+        ...     print(batch)
+        [0 1 2 3]
+        [4 5]
         """
         require_cross_replica(self, "experimental_distribute_dataset()")
         plan = self._placement.planning
@@ -316,18 +380,21 @@ class Strategy:
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: Any = None
     ) -> DistributedDataset:
-        """Datasets of per-replica batches that a function makes: each replica in turn gets the next element, as it is.
+        """Distribute datasets of per-replica batches that a function makes. Each replica in turn gets the next element uncut.
+
+        A last step with fewer elements than replicas is never dropped: the other replicas get batches without rows, or empty
+        vectors if the elements are scalars.
 
         Args:
-            dataset_fn: gets a ``replicant.data.InputContext`` (``num_input_pipelines``, ``input_pipeline_id``,
+            dataset_fn: A function that gets a ``replicant.data.InputContext`` (``num_input_pipelines``, ``input_pipeline_id``,
                 ``num_replicas_in_sync``, ``get_per_replica_batch_size(global_batch_size)``) and returns a
-                ``replicant.data.Dataset``. Called once per worker, or once per replica if the options say so. Batching and sharding
-                are its own affair.
+                ``replicant.data.Dataset``, which it must batch and shard itself. It is called once per worker, or once per replica
+                if the options say so.
             options: ``replicant.data.InputOptions``.
 
-        A last step with fewer elements than replicas is never dropped: the other replicas get batches without rows, and empty
-        vectors where the elements are scalars. Raises ArgumentTypeError for something else than a function, or than a dataset
-        from it.
+        Raises:
+            ArgumentTypeError: If `dataset_fn` is not a function, or does not return a dataset.
+            ContextError: Inside ``run``.
 
         >>> import replicant
         >>> from replicant.data import Dataset
@@ -349,21 +416,3 @@ class Strategy:
             self._exchange("dataset"),
             workers=self._workers_places(),
         )
-
-
-class DefaultStrategy(Strategy):
-    """The strategy outside of all scopes: one replica on JAX's default device."""
-
-    def __init__(self) -> None:
-        super().__init__(Placement())
-
-    def _planned(self, placement: Placement) -> Placement:
-        return placement  # it is there before any plan
-
-    def __repr__(self) -> str:
-        return "DefaultStrategy()"
-
-
-def get_strategy() -> Strategy:
-    """The strategy in whose scope or ``run`` this is called; the default strategy (one replica) outside of all."""
-    return cast(Strategy, active_strategy())

@@ -15,19 +15,23 @@ from ._strategy import Strategy
 
 
 class TPUStrategy(Strategy):
-    """One replica on each TPU core, in lockstep, with mirrored variables. On several hosts every host runs the same program.
+    """One replica on each TPU core, in lockstep, with mirrored variables. On several hosts, every host runs the same program.
+
+    On TPUs, as everywhere, the inputs of a step have static shapes: a last batch of another size is compiled separately. Use
+    ``compile(steps_per_execution=...)`` or several steps in one ``replicant.function`` to keep the TPU busy.
+
+    Semantics: tf.distribute.TPUStrategy, but you need not call ``initialize_tpu_system``.
 
     Args:
-        tpu_cluster_resolver: the slice; by default a `TPUClusterResolver` of the environment.
-        devices: names or ``jax.Device`` objects of this process instead, as for MirroredStrategy: ``list_devices("cpu")`` tries a
-            TPU program on virtual CPU devices.
-        strict: as for MirroredStrategy.
+        tpu_cluster_resolver: A resolver of the TPU slice; by default a ``TPUClusterResolver`` that reads the environment.
+        devices: Names or ``jax.Device`` objects of this process to use instead, as for MirroredStrategy. With
+            ``list_devices("cpu")`` you can try a TPU program on virtual CPU devices.
+        strict: As for MirroredStrategy.
 
-    A step's inputs have static shapes on TPUs as everywhere: a last batch of another size is compiled once more. Use
-    ``compile(steps_per_execution=...)`` or several steps in one `replicant.function` to keep the TPU busy.
-
-    Raises DeviceError where there is no TPU, ArgumentTypeError for another resolver, and what MultiWorkerMirroredStrategy raises on
-    several hosts. Semantics: tf.distribute.TPUStrategy; nothing needs ``initialize_tpu_system``.
+    Raises:
+        DeviceError: If there is no TPU.
+        ArgumentTypeError: If `tpu_cluster_resolver` is not a resolver.
+        ClusterError: On several hosts, like the other errors of MultiWorkerMirroredStrategy.
 
     >>> import replicant
     >>> TPUStrategy(devices=["cpu:0"]).num_replicas_in_sync
@@ -58,7 +62,7 @@ class TPUStrategy(Strategy):
 
     @property
     def cluster_resolver(self) -> ClusterResolver | None:
-        """What told the strategy about its slice; None for devices that were given."""
+        """The resolver that told the strategy about its slice; None if you gave devices."""
         return self._resolver
 
 
@@ -67,6 +71,6 @@ def _require_tpus() -> None:
         list_devices("tpu")
     except DeviceError as error:
         raise DeviceError(
-            f"{error} TPUStrategy needs TPUs. To try the program on CPU devices: "
-            'replicant.set_virtual_devices(8), then TPUStrategy(devices=replicant.list_devices("cpu")).'
+            f"{error} TPUStrategy needs TPUs. To try the program on CPU devices, call replicant.set_virtual_devices(8), then "
+            'TPUStrategy(devices=replicant.list_devices("cpu")).'
         ) from error

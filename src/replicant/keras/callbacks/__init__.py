@@ -1,4 +1,4 @@
-"""Callbacks for ``fit`` and ``evaluate`` that know about replicas. Keras's own callbacks work too."""
+"""Callbacks for ``fit`` and ``evaluate`` that know about replicas. Keras's own callbacks work as well."""
 
 from ._backup import BackupAndRestore
 from ._preemption import PreemptionHandler

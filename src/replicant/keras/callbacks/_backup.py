@@ -1,4 +1,4 @@
-"""``BackupAndRestore``: an interrupted ``fit`` goes on where it was, to the last bit."""
+"""``BackupAndRestore``: continues an interrupted ``fit`` exactly where it stopped."""
 
 import dataclasses
 import os
@@ -17,37 +17,41 @@ from ...checkpoint._lock import DirectoryLock
 from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
 from ...checkpoint._packed import pack, unpack
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
-from .._resume import FirstCallback, FitCallback, FitRun, Position, Randomness, run_of
+from .._position import Position, Randomness
+from .._resume import FirstCallback, FitCallback, FitRun, run_of
 from ._backup_state import CallbackStates
 
 _NAME = "backup"
-_KEPT = 2  # the newest, and one more in case it is damaged
-_ASK_SECONDS = 1.0  # between two questions whether it is time, which all workers ask together
+_KEPT = 2  # the newest backup, and one more in case it is damaged
+_ASK_SECONDS = 1.0  # between two looks at the clock, which all workers take together
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
-    """Backs up the whole state of ``fit``, and continues an interrupted one when the same program is started again.
+    """Backs up the whole state of ``fit``, and continues an interrupted ``fit`` when you start the same program again.
 
-    Epoch, step in the epoch, weights, optimizer, metrics so far, dropout seeds, position in the data and its shuffled order, the
-    global random generators of NumPy and Python, ``History``, and what other callbacks remember (``EarlyStopping``,
-    ``ReduceLROnPlateau``, ``ModelCheckpoint``, ...) come back, so the final weights are those of a run that was never interrupted:
-    the same bits on the same number of devices. The program must be the same: model, data, arguments of ``fit``, callbacks.
+    A backup holds the epoch, the step in the epoch, weights, optimizer, metrics so far, dropout seeds, the position in the data and
+    its shuffled order, the global random generators of NumPy and Python, ``History``, and the state of other callbacks
+    (``EarlyStopping``, ``ReduceLROnPlateau``, ``ModelCheckpoint``, ...). So the final weights are those of a run that was never
+    interrupted: the same bits on the same number of devices. Start the program with the same model, data, arguments of ``fit`` and
+    callbacks.
+
+    The last two backups are kept. A damaged one is skipped with a warning. Replicant's datasets continue directly. From other
+    inputs, the batches before the position are read again and thrown away. These inputs must yield the same order again, so set
+    their seeds.
 
     Args:
-        backup_dir: A directory for this alone; made when needed. While ``fit`` runs no other program may use it.
-        save_freq: ``"epoch"``, a number of batches, or a time such as ``"30s"``, ``"10m"``, ``"1h"``. The backup is made before the
-            next step, which waits only until the values are on the host; it is written in the background. False: never.
-        delete_checkpoint: Whether the backup is deleted when ``fit`` has finished.
+        backup_dir: A directory for these backups alone. It is created if needed. No other program may use it while ``fit`` runs.
+        save_freq: ``"epoch"``, a number of batches, or a time such as ``"30s"``, ``"10m"`` or ``"1h"``; False for never. The next
+            step waits only until the values are on the host. The backup is then written in the background.
+        delete_checkpoint: Whether to delete the backup when ``fit`` has finished.
 
     Raises:
-        ArgumentError: if an argument is not as described.
-        CheckpointError: from ``fit``, if the backup belongs to another model or other data, another program uses the directory, or
-            it cannot be written.
+        ArgumentError: If an argument is not as described.
+        CheckpointError: From ``fit``, if the backup belongs to another model or other data, if another program uses the directory,
+            or if a backup cannot be written.
 
-    The last two backups are kept; a damaged one is passed over with a warning. Datasets of Replicant continue directly; of other
-    inputs the batches before the position are read again and thrown away, so these must come in the same order again: seeded.
-    Semantics: ``keras.callbacks.BackupAndRestore``, which begins the interrupted epoch again, with other data.
+    Semantics: ``keras.callbacks.BackupAndRestore``, which starts the interrupted epoch again, with other data.
 
     >>> import keras, numpy as np, replicant, tempfile
     >>> class Power(keras.callbacks.Callback):
@@ -83,13 +87,13 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         self._delete = delete_checkpoint
         self._lock = DirectoryLock(self._prefix.parent)
         self._checkpoint: Checkpoint | None = None
-        self._fitted: Any = None  # the model; Keras's `self.model` gives its state back to the variables on every read
+        self._fitted: Any = None  # the model; every read of Keras's `self.model` would copy the state into the variables
         self._due = _Due(*self._save_freq)
 
-    # -- Keras's hooks. This callback is called before all others, so between two steps their states are those of the last one.
+    # -- Keras's hooks. This callback runs before all others, so between two steps their states are those after the last step.
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restore, if there is something."""
+        """Restore the newest backup, if there is one."""
         model: Any = self._model
         self._fitted = model
         self._run = _running(model)
@@ -104,7 +108,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         self._resume = self._restore()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Give the callbacks their states, or back up the epoch that has ended."""
+        """Restore the states of the callbacks, or back up the epoch that has ended."""
         self._epoch, self._num_steps = epoch, 0
         if self._states is None:
             self._begin()
@@ -112,16 +116,16 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             self.save()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Back up, if it is time."""
+        """Back up if a backup is due."""
         done = batch - self._num_steps
         self._num_steps = batch
         if self._due.steps(max(0, done)):
             self.save()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Delete the backup, or leave one that says that nothing is left to do."""
+        """Delete the backup, or leave one which says that the training is complete."""
         if self._states is None:
-            self._begin()  # nothing was left to do
+            self._begin()  # the training was complete already
         if self._checkpoint is not None:
             self._checkpoint.sync()
         if not self._delete:
@@ -134,7 +138,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
                 remove(path)
 
     def on_fit_end(self) -> None:
-        """Wait for what is written, and leave the directory to others."""
+        """Wait for the last backup, and release the directory."""
         try:
             self.sync()
         finally:
@@ -142,10 +146,15 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             if self._delete and is_writer() and self._prefix.parent.is_dir() and not any(self._prefix.parent.iterdir()):
                 self._prefix.parent.rmdir()
 
-    # -- for other callbacks of ours
+    # -- for Replicant's other callbacks
 
     def save(self, *, all_done: bool = False, metrics: list[np.ndarray] | None = None) -> None:
-        """Back up now, between two steps. `all_done`: the epoch has no more steps, and `metrics` were their values then."""
+        """Back up now, between two steps.
+
+        Args:
+            all_done: Whether all steps of the epoch are done.
+            metrics: The values of the metrics after these steps, if `all_done`.
+        """
         for prepare in self._run.before_saving:
             prepare()
         self._fitted.jax_state_sync()
@@ -169,9 +178,12 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         self._due.saved()
 
     def roll_back(self) -> Path | None:
-        """Give model, optimizer and metrics their values in the newest backup; the data go on. Its path, None if there is none.
+        """Give model, optimizer and metrics their values in the newest backup, but stay at the present position in the data.
 
-        The metrics of an epoch that began after the backup begin again.
+        If the epoch began after the backup, its metrics start again.
+
+        Returns:
+            The path of the backup; None if there is none.
         """
         self.sync()
         path, saved = self._read_newest()
@@ -180,7 +192,11 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         return path
 
     def sync(self) -> None:
-        """Wait until the last backup is on the disk. Raises CheckpointError if it could not be written."""
+        """Wait until the last backup is on the disk.
+
+        Raises:
+            CheckpointError: If it could not be written.
+        """
         if self._checkpoint is not None:
             self._checkpoint.sync()
 
@@ -191,14 +207,14 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             remove(path)
 
     def _restore(self) -> dict[str, Any] | None:
-        """Bring the variables back; what else was saved is returned."""
+        """Restore the variables, and return everything else that was saved."""
         path, saved = self._read_newest()
         if path is not None:
             self._go_on(saved)
         return saved
 
     def _read_newest(self) -> tuple[Path | None, Any]:
-        """Give the variables the values of the newest whole backup; its path, and what else was saved."""
+        """Restore the variables from the newest undamaged backup. Return its path and everything else that was saved."""
         checkpoint = _required(self._checkpoint)
         for name in chiefs("backups", lambda: [str(path) for _, path in reversed(numbered_checkpoints(self._prefix))]):
             path = Path(name)
@@ -209,7 +225,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
                 continue
             status.assert_consumed()
             if "dict" not in meta["extra"]:
-                raise CheckpointError(f"{path} is a checkpoint, but no backup of a fit. Choose another backup_dir.")
+                raise CheckpointError(f"{path} is a checkpoint, but not a backup of a fit. Choose another backup_dir.")
             return path, _checked(path, unpack(meta["extra"], arrays), self._fitted)
         return None, None
 
@@ -222,14 +238,14 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         self._metrics = saved["metrics"] or [np.array(variable.value) for variable in self._fitted.metrics_variables]
 
     def _begin(self) -> None:
-        """All callbacks have been told that training begins: now they get their states, and the metrics theirs."""
+        """Restore the callbacks and the metrics, now that all callbacks know that training begins."""
         others = [callback for callback in _callbacks_of(self._fitted) if not isinstance(callback, FitCallback)]
         self._states = CallbackStates(others)
         saved = self._resume
         if saved is None:
             return
         self._states.restore(saved["callbacks"])
-        if saved["position"]["num_steps"]:  # Keras resets the metrics at the beginning of an epoch
+        if saved["position"]["num_steps"]:  # Keras has reset the metrics at the beginning of the epoch
             for variable, value in zip(self._fitted.metrics_variables, self._metrics, strict=True):
                 variable.assign(value)
             self._num_steps = saved["position"]["num_steps"]
@@ -237,20 +253,20 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
 
 
 class _Due:
-    """When a backup is due: never, every epoch, every so many steps, or every so many seconds."""
+    """Decides when a backup is due: never, or after every epoch, number of steps or number of seconds."""
 
     def __init__(self, kind: str, amount: float):
         self._kind, self._amount = kind, amount
-        self._until = 0  # steps before the chief is asked again whether it is time
-        self._stride, self._asked = 1, time.monotonic()  # the chief's: how many these were, and since when
+        self._until = 0  # steps until the workers ask the chief again
+        self._stride, self._asked = 1, time.monotonic()  # on the chief: how many steps it last chose, and when
         self.saved()
 
     def saved(self) -> None:
-        """A backup was made."""
+        """Note that a backup was made."""
         self._num_steps, self._time = 0, time.monotonic()
 
     def steps(self, count: int) -> bool:
-        """So many steps were made; whether it is time."""
+        """Count steps, and return whether a backup is due."""
         self._num_steps += count
         if self._kind == "seconds":
             self._until -= count
@@ -261,7 +277,7 @@ class _Due:
         return self._kind == "steps" and self._num_steps >= self._amount
 
     def _look_at_the_clock(self) -> tuple[bool, int]:
-        """Whether it is time; and for how many steps nobody has to ask: about a second's, fewer where it is soon time."""
+        """Return whether a backup is due, and after how many steps to ask again: about a second's, or fewer if it is due soon."""
         now = time.monotonic()
         seconds = max(1e-6, (now - self._asked) / self._stride)  # per step
         left = self._amount - (now - self._time)
@@ -270,7 +286,7 @@ class _Due:
         return left <= 0, self._stride
 
     def epoch(self, count: int) -> bool:
-        """An epoch has ended with so many steps; whether it is time."""
+        """Count the last steps of an epoch, and return whether a backup is due."""
         return self.steps(count) or self._kind == "epoch"
 
 
@@ -284,31 +300,32 @@ def _parsed(save_freq: int | str | bool) -> tuple[str, float]:
     if isinstance(save_freq, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", save_freq)):
         return "seconds", float(match[1]) * _SECONDS[match[2]]
     raise ArgumentError(
-        f"save_freq={save_freq!r} is neither 'epoch', nor a positive number of batches, nor a time such as '30s', '10m' or '1h', "
-        "nor False."
+        f"save_freq must be 'epoch', a positive number of batches, a time such as '30s', '10m' or '1h', or False; got "
+        f"{save_freq!r}."
     )
 
 
 def _callbacks_of(model: Any) -> list[Any]:
-    """All callbacks of the fit that is running."""
+    """Return all callbacks of the fit that is running."""
     return _running(model).callbacks()
 
 
 def _running(model: Any) -> FitRun:
-    """The fit that the model is in."""
+    """Return the fit that the model is in."""
     run = run_of(model)
     if run is None:
         raise CheckpointError(
-            "BackupAndRestore asks model.fit where it is in the data, and this is no fit that it knows. If it is one, make the "
-            "callback before the call: backup = BackupAndRestore(...), and then model.fit(..., callbacks=[backup])."
+            "BackupAndRestore follows model.fit through its data, but it does not know this fit. Use it only in model.fit, and "
+            "make it before the call: backup = BackupAndRestore(...), and then model.fit(..., callbacks=[backup])."
         )
     return run
 
 
 def _checked(path: Path, saved: Any, model: Any) -> dict[str, Any]:
-    """What was saved beside the variables, if it is what ``save`` puts there.
+    """Return what was saved beside the variables, after checking it.
 
-    Raises CheckpointError if it is not.
+    Raises:
+        CheckpointError: If it is not what ``save`` writes.
     """
     shapes = [tuple(variable.shape) for variable in model.metrics_variables]
     try:
@@ -322,10 +339,10 @@ def _checked(path: Path, saved: Any, model: Any) -> dict[str, Any]:
         saved = {**saved, "now": Randomness(**saved["now"])}
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"{path} is no backup of a fit ({type(error).__name__}: {error}). Choose another backup_dir."
+            f"{path} is not a backup of a fit ({type(error).__name__}: {error}). Choose another backup_dir."
         ) from error
     if not are_right:
-        raise CheckpointError(f"{path} is no backup of this fit. Choose another backup_dir.")
+        raise CheckpointError(f"{path} is not a backup of this fit. Choose another backup_dir.")
     return saved
 
 

@@ -1,7 +1,8 @@
-"""What other callbacks remember: those of their attributes that have changed since training began.
+"""Saves and restores the states of other callbacks: the attributes that have changed since training began.
 
-A backup may be written by somebody else. So it changes only what a callback has, to a value of the same type, and never where a
-callback reads or writes. Of what a callback gets only in training (as Keras's ModelCheckpoint counts epochs), numbers come back.
+Somebody else may have written a backup. So restoring only changes attributes that a callback has, to values of the same type, and
+never changes where a callback reads or writes. An attribute that a callback gets only during training (such as the epoch counter
+of Keras's ModelCheckpoint) is only restored if it is a number.
 """
 
 import re
@@ -15,13 +16,13 @@ from ...checkpoint._packed import pack, unpack
 from ...errors import ArgumentTypeError, CheckpointError
 from .._workers import is_mute
 
-_PLAIN_TEXT = re.compile(r"[\w +-]{0,64}")  # no dots and slashes: it names no file
+_PLAIN_TEXT = re.compile(r"[\w +-]{0,64}")  # without dots and slashes, it names no file
 _PLACES = re.compile(r"path|file|dir|folder|url|uri", re.IGNORECASE)  # in the names of attributes that say where something is
 _NOT_THEIRS = ("_model", "model", "params", "_params", "validation_data")
 
 
 class CallbackStates:
-    """The states of `callbacks`, compared with what they are now: after they were told that training begins."""
+    """The states of `callbacks`, compared with the present ones. Make it once they all know that training begins."""
 
     def __init__(self, callbacks: Sequence[Any]):
         self._callbacks = [callback for callback in callbacks if hasattr(callback, "__dict__")]
@@ -30,14 +31,14 @@ class CallbackStates:
         self._told: set[tuple[str, str]] = set()
 
     def save(self) -> list[Any]:
-        """Class and changed attributes of each, in what ``pack`` can pack."""
+        """Return the name and the changed attributes of each callback, in types that ``pack`` can pack."""
         return [
             [name, self._changed(name, callback, old)]
             for name, callback, old in zip(self._names, self._callbacks, self._before, strict=True)
         ]
 
     def _changed(self, name: str, callback: Any, before: dict[str, Any]) -> dict[str, Any]:
-        """What has changed and can be brought back; the rest is told once."""
+        """Return the changed attributes that can be restored, and warn once of each other one."""
         changed = {}
         for attribute, value in _attributes(callback).items():
             if attribute in before and _equal(value, before[attribute]):
@@ -49,45 +50,46 @@ class CallbackStates:
                 self._told.add((name, attribute))
                 warnings.warn(
                     f"A backup does not hold the attribute {attribute!r} of the callback {name!r}: {problem}. After an "
-                    "interruption it begins anew.",
+                    "interruption it starts again.",
                     stacklevel=2,
                 )
         return changed
 
     def restore(self, saved: list[Any]) -> None:
-        """Give the attributes back. Callbacks that only one of the two fits has are told.
+        """Restore the attributes, and warn of callbacks that only one of the two fits has.
 
-        Raises CheckpointError for an attribute that a backup does not hold.
+        Raises:
+            CheckpointError: If the backup has an attribute that must not be restored.
         """
         known = dict(saved)
         for name, callback, before in zip(self._names, self._callbacks, self._before, strict=True):
-            if is_mute(callback):  # it stands for one that works on the chief
+            if is_mute(callback):  # the callback that it replaces runs on the chief
                 continue
             for attribute, value in known.get(name, {}).items():
                 problem = _problem(callback, attribute, value, before)
                 if problem is not None:
                     raise CheckpointError(
-                        f"The backup says that the attribute {attribute!r} of the callback {name!r} is {_shown(value)}, but that "
-                        f"is not brought back: {problem}. Either another program wrote the backup, or this program has changed: "
-                        "delete the backup to begin anew."
+                        f"The backup says that the attribute {attribute!r} of the callback {name!r} is {_shown(value)}, but this "
+                        f"cannot be restored: {problem}. Either another program wrote the backup, or this program has changed. "
+                        "Delete the backup to start again."
                     )
             vars(callback).update(known.get(name, {}))
         new, gone = [sorted(each) for each in (set(self._names) - set(known), set(known) - set(self._names))]
         if new or gone:
             warnings.warn(
-                f"The callbacks of this fit are not those of the one that it continues: new are {new}, which begin anew; gone are "
-                f"{gone}. With other callbacks the result may be another one.",
+                f"The callbacks of this fit are not those of the fit that it continues. New (they start again): {new}. Gone: "
+                f"{gone}. The result may differ from that of an uninterrupted fit.",
                 stacklevel=2,
             )
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
-    """Names that differ: the second one of a class is its second one."""
+    """Number the names to make them unique: the second callback of a class gets the number 2."""
     return [f"{name} {names[:i].count(name) + 1}" for i, name in enumerate(names)]
 
 
 def _attributes(callback: Any) -> dict[str, Any]:
-    """The attributes that can be saved, copied."""
+    """Return copies of the attributes that can be saved."""
     found = {}
     for name, value in vars(callback).items():
         if name in _NOT_THEIRS:
@@ -96,23 +98,23 @@ def _attributes(callback: Any) -> dict[str, Any]:
         try:
             packed = pack(value, arrays)
         except ArgumentTypeError:
-            continue  # files, functions, models: what they are for is made anew
+            continue  # files, functions, models: the restarted program makes them itself
         found[name] = unpack(packed, arrays)
     return found
 
 
 def _problem(callback: Any, name: str, value: Any, before: dict[str, Any]) -> str | None:
-    """Why `value` is not brought back; None if it is. `before`: the attributes of `callback` when training began."""
+    """Return why `value` cannot be restored; None if it can. `before` holds the attributes from the beginning of training."""
     texts = list(_texts(value))
     if texts and (_PLACES.search(name) or not all(map(_PLAIN_TEXT.fullmatch, texts))):
-        return "it holds text that may name a file, and only the program says which files are used"
+        return "it holds text that may name a file, and only the program may choose its files"
     if name not in before:
         if texts or hasattr(type(callback), name) or not name.isidentifier():
             return "the callback does not have it when training begins (set it in __init__ or on_train_begin)"
         return None
     old = before[name]
     if value is not None and old is not None and _kind(value) != _kind(old):
-        return f"it is a {_kind(old)} when training begins, and this is a {_kind(value)}"
+        return f"it is a {_kind(old)} when training begins, but a {_kind(value)} here"
     return None
 
 
@@ -123,7 +125,7 @@ def _kind(value: Any) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value, but for the keys of dicts."""
+    """Yield all texts in a value, except the keys of dicts."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list | tuple):

@@ -1,4 +1,4 @@
-"""Event files, laid out as TensorBoard's dashboards read them: every summary is a tensor, marked with its plugin."""
+"""Event files in the layout that TensorBoard's dashboards read: every summary is a tensor, marked with its plugin."""
 
 import importlib
 import itertools
@@ -15,67 +15,67 @@ import numpy as np
 from ...errors import ConfigurationError
 from ._pictures import png
 
-_FLUSH_SECONDS = 2.0  # a flush waits for the disk, so many small ones would slow training down
-_FLOAT, _DOUBLE, _STRING = 1, 2, 7  # tensor types, by their numbers in the file format
+_FLUSH_SECONDS = 2.0  # a flush waits for the disk, so many small flushes would slow training down
+_FLOAT, _DOUBLE, _STRING = 1, 2, 7  # the numbers of tensor types in the file format
 _NUM_BUCKETS = 30
 
 _numbers = itertools.count()
 
 
 def import_writer(module: str) -> Any:
-    """A module of the library that writes event files."""
+    """Import a module of tensorboardX, which writes event files."""
     try:
         return importlib.import_module(f"tensorboardX.{module}")
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"TensorBoard event files are written with tensorboardX, which cannot be imported ({error}). Install it: "
+            f"TensorBoard event files need tensorboardX, which cannot be imported ({error}). Run: "
             "pip install replicant[tensorboard]."
         ) from error
 
 
 class EventFile:
-    """One event file of a run. It holds no thread: events are written as they are added, and reach the disk within seconds."""
+    """One event file of a run. It needs no thread: events are written as they are added, and reach the disk within seconds."""
 
     def __init__(self, folder: Path):
         self._event = import_writer("proto.event_pb2").Event
         folder.mkdir(parents=True, exist_ok=True)
-        # Without the suffix, two fits that begin in the same second would write over each other; and nobody may know the name
-        # before, since whatever a link of that name leads to would be overwritten.
+        # Without the suffix, two fits that begin in the same second would overwrite each other's file. It is random because
+        # otherwise somebody could prepare a link of that name, and its target would be overwritten.
         suffix = f".{os.getpid()}.{next(_numbers):06}.{secrets.token_hex(8)}.v2"
         self._writer = import_writer("event_file_writer").EventsWriter(str(folder / "events"), suffix)
         self._flushed = time.monotonic()
 
     def scalar(self, tag: str, value: float, step: int) -> None:
-        """A point of a curve."""
+        """Add a point to a curve."""
         self._add(tag, step, "scalars", {"dtype": _FLOAT, "float_val": [value]}, shape=())
 
     def histogram(self, tag: str, values: np.ndarray, step: int) -> None:
-        """The distribution of finite numbers."""
+        """Add the distribution of finite numbers."""
         rows = buckets(values)
         self._add(tag, step, "histograms", {"dtype": _DOUBLE, "double_val": rows.ravel().tolist()}, shape=rows.shape)
 
     def images(self, tag: str, images: Sequence[np.ndarray], step: int) -> None:
-        """Pictures of equal size, uint8[height, width, channels]."""
+        """Add pictures of equal size, uint8[height, width, channels]."""
         height, width, _ = images[0].shape
         strings = [str(width).encode(), str(height).encode(), *map(png, images)]
         self._add(tag, step, "images", {"dtype": _STRING, "string_val": strings}, shape=(len(strings),))
 
     def text(self, tag: str, markdown: str, step: int) -> None:
-        """A text, in Markdown."""
+        """Add a text in Markdown."""
         self._add(tag, step, "text", {"dtype": _STRING, "string_val": [markdown.encode()]}, shape=())
 
     def keras_graph(self, tag: str, config: dict[str, Any], step: int) -> None:
-        """A Keras model's config, which TensorBoard draws as a graph of layers."""
+        """Add a Keras model's config, which TensorBoard draws as a graph of layers."""
         tensor = {"dtype": _STRING, "string_val": [json.dumps(config).encode()]}
         self._add(tag, step, "graph_keras_model", tensor, shape=(), content=b"1")
 
     def flush(self) -> None:
-        """Put everything written so far on the disk."""
+        """Write everything so far to the disk."""
         self._writer.flush()
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Put everything on the disk and close the file."""
+        """Write everything to the disk, and close the file."""
         self._writer.close()
 
     def _add(
@@ -90,7 +90,7 @@ class EventFile:
 
 
 def buckets(values: np.ndarray) -> np.ndarray:
-    """float64[30, 3] of left edge, right edge and count, cut as TensorFlow's histograms are.
+    """Return float64[30, 3] of left edge, right edge and count, with the buckets of TensorFlow's histograms.
 
     >>> buckets(np.array([0.0, 1.0, 30.0]))[[0, 1, 29]].tolist()
     [[0.0, 1.0, 1.0], [1.0, 2.0, 1.0], [29.0, 30.0, 1.0]]
@@ -100,7 +100,7 @@ def buckets(values: np.ndarray) -> np.ndarray:
     if not values.size:
         return rows
     low, high = values.min(), values.max()
-    if low == high:  # all in the last bucket, which has no width
+    if low == high:  # all values go to the last bucket, which has no width
         rows[:, :2] = low
         rows[-1, 2] = values.size
         return rows

@@ -1,4 +1,4 @@
-"""Weights as pictures, and pictures as PNG files."""
+"""Turns weights into pictures, and pictures into PNG files."""
 
 import struct
 import zlib
@@ -6,15 +6,16 @@ import zlib
 import keras
 import numpy as np
 
-_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}  # by the number of channels: gray, RGB, RGB with transparency
+_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}  # number of channels -> PNG type: gray, RGB, RGB with transparency
 _MAX_PICTURES = 3
 
 
 def pictures_of(weight: np.ndarray) -> list[np.ndarray]:
-    """At most 3 pictures of a weight, uint8[height, width, channels], from black (its smallest value) to white (its largest).
+    """Draw at most 3 pictures of a weight, uint8[height, width, channels], from black (smallest value) to white (largest).
 
-    Axes of length 1 are left out. A vector is drawn as a column, a matrix lying down, a stack of matrices one by one, and four axes
-    as a stack of coloured pictures if the last has length 1, 3 or 4. Other weights have no picture.
+    Axes of length 1 are dropped. A vector becomes a column, a matrix is drawn with its longer side horizontal, and a stack of
+    matrices becomes one picture each. A weight of four axes is a stack of colour pictures if the last axis has length 1, 3 or 4.
+    Other weights have no picture.
     """
     stack = _as_stack(np.squeeze(np.asarray(weight, np.float64)))
     if stack is None or not stack.size:
@@ -26,7 +27,7 @@ def pictures_of(weight: np.ndarray) -> list[np.ndarray]:
 
 
 def _as_stack(array: np.ndarray) -> np.ndarray | None:
-    """`array` as [picture, height, width, channels], or None."""
+    """Arrange `array` as [picture, height, width, channels]; None if that is impossible."""
     match array.ndim:
         case 0:
             return array.reshape(1, 1, 1, 1)
@@ -43,14 +44,14 @@ def _as_stack(array: np.ndarray) -> np.ndarray | None:
 
 
 def png(image: np.ndarray) -> bytes:
-    """`image`, uint8[height, width, 1 or 3 or 4], as a PNG file.
+    """Encode `image`, uint8[height, width, 1 or 3 or 4], as a PNG file.
 
     >>> png(np.zeros((1, 1, 1), np.uint8))[1:4]
     b'PNG'
     """
     height, width, channels = image.shape
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
-    no_filter = np.zeros((height, 1), np.uint8)  # how each line is coded: it comes first
+    no_filter = np.zeros((height, 1), np.uint8)  # each line begins with the number of its filter
     lines = np.concatenate([no_filter, image.reshape(height, -1)], axis=1)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(

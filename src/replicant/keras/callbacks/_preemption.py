@@ -1,4 +1,4 @@
-"""``PreemptionHandler``: a ``fit`` that is asked to leave backs up and leaves, and loses no step."""
+"""``PreemptionHandler``: backs up ``fit`` and ends the program when it is asked to leave, without losing a step."""
 
 import os
 from typing import Any
@@ -11,21 +11,22 @@ from ._backup import BackupAndRestore
 
 
 class PreemptionHandler(BackupAndRestore):
-    """A ``BackupAndRestore`` that also backs up and ends the program when that is asked to leave, by SIGTERM or otherwise.
+    """A ``BackupAndRestore`` that also backs up and ends the program when it is asked to leave, by SIGTERM or otherwise.
+
+    The current step ends first. A validation is interrupted, and runs again after the restart. A second SIGTERM or Ctrl-C ends the
+    program at once. When ``fit`` ends, SIGTERM gets its previous effect back.
 
     Args:
-        backup_dir: as for ``BackupAndRestore``.
-        save_freq: backups besides; False: none.
-        delete_checkpoint: as for ``BackupAndRestore``.
-        termination_config: who asks to leave, how long saving may take, the exit code.
-
-    The step that is running ends first; a validation is broken off and done again. A second SIGTERM or Ctrl-C ends the program at
-    once. When ``fit`` is left, SIGTERM does again what it did before.
+        backup_dir: As for ``BackupAndRestore``.
+        save_freq: When to make further backups, as for ``BackupAndRestore``; False for none.
+        delete_checkpoint: As for ``BackupAndRestore``.
+        termination_config: A ``TerminationConfig``: what asks the program to leave, how long saving may take, and the exit code.
 
     Raises:
-        ArgumentError: as ``BackupAndRestore`` does.
-        ContextError: from ``fit``, outside of the main thread.
-        SystemExit: from ``fit``, with the exit code, once everything is saved.
+        ArgumentError: If an argument is not as described.
+        CheckpointError: From ``fit``, as for ``BackupAndRestore``.
+        ContextError: From ``fit`` outside the main thread.
+        SystemExit: From ``fit``, with the exit code, once everything is saved.
 
     Semantics: ``keras.callbacks.BackupAndRestore(save_before_preemption=True)`` of TensorFlow.
 
@@ -70,35 +71,35 @@ class PreemptionHandler(BackupAndRestore):
         self._is_fitting = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restore, and watch for requests to leave."""
+        """Restore the newest backup, and watch for requests to leave."""
         super().on_train_begin(logs)
         self._termination = Termination(self._config)
         self._termination.start()
         self._is_fitting = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """As without preemption; then leave, if asked to."""
+        """Do what ``BackupAndRestore`` does, then leave if asked to."""
         super().on_epoch_begin(epoch, logs)
         self._leave_if_asked()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """As without preemption; then leave, if asked to."""
+        """Do what ``BackupAndRestore`` does, then leave if asked to."""
         super().on_train_batch_begin(batch, logs)
         self._leave_if_asked()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Remember the metrics of the epoch: the validation uses the same variables."""
+        """Remember the metrics of the epoch, whose variables the validation reuses."""
         if self._is_fitting:
             self._metrics_before_test = [np.array(variable.value) for variable in self._fitted.metrics_variables]
             self._leave_if_asked(all_done=True)
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Leave, if asked to."""
+        """Leave if asked to."""
         if self._is_fitting:
             self._leave_if_asked(all_done=True)
 
     def on_fit_end(self) -> None:
-        """Stop watching."""
+        """Stop watching for requests."""
         self._is_fitting = False
         self._termination.stop()
         super().on_fit_end()

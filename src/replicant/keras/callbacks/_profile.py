@@ -1,4 +1,4 @@
-"""A profile of some batches of a fit."""
+"""Records a profile of some batches of a fit."""
 
 import sys
 import warnings
@@ -12,7 +12,7 @@ from ...errors import ArgumentError
 
 
 class Profile:
-    """Records the batches first..last (counted from 1) of every fit with JAX's profiler; (0, 0) records none."""
+    """Records the batches from first to last, counted from 1, of every fit with JAX's profiler; 0 records none."""
 
     def __init__(self, batches: int | tuple[int, int], folder: Path):
         self._first, self._last = _first_and_last(batches)
@@ -21,17 +21,17 @@ class Profile:
         self._running = False
 
     def rewind(self) -> None:
-        """A fit begins."""
+        """Begin a new fit."""
         self._pending = self._first > 0
 
     def step(self, num_done: int, num_next: int) -> AbstractContextManager[Any]:
-        """`num_next` batches begin, after `num_done`; entered around them."""
+        """Return a context to enter around the next `num_next` batches, after `num_done` others."""
         if self._pending and num_done + num_next >= self._first:
             self._start()
         return jax.profiler.StepTraceAnnotation("train", step_num=num_done + 1) if self._running else nullcontext()
 
     def done(self, num_done: int, state: Any) -> None:
-        """`num_done` batches are given to the devices; `state` is what they compute."""
+        """Note that `num_done` batches have been given to the devices, which compute `state`."""
         if self._running and num_done >= self._last:
             jax.block_until_ready(state)
             self.stop()
@@ -46,11 +46,11 @@ class Profile:
         self._pending = False
         options = jax.profiler.ProfileOptions()
         if sys.version_info < (3, 12):
-            options.python_tracer_level = 0  # known to end the process there
+            options.python_tracer_level = 0  # before Python 3.12, this tracer may crash the process
         try:
             jax.profiler.start_trace(self._folder, profiler_options=options)
-        except RuntimeError as error:  # somebody else records: no reason to stop training
-            warnings.warn(f"No profile of batch {self._first}: JAX's profiler does not start ({error}).", stacklevel=2)
+        except RuntimeError as error:  # another profile is being recorded, which is no reason to stop training
+            warnings.warn(f"No profile of batch {self._first}: JAX's profiler did not start ({error}).", stacklevel=2)
         else:
             self._running = True
 
@@ -66,6 +66,6 @@ def _first_and_last(batches: Any) -> tuple[int, int]:
         case (int(first), int(last)) if 1 <= first <= last:
             return first, last
     raise ArgumentError(
-        f"profile_batch is {batches!r}; it must be 0 (no profile), the number of a batch counted from 1, or a pair "
-        "(first, last) with 1 <= first <= last, as in profile_batch=(10, 20)."
+        "profile_batch must be 0 (no profile), the number of a batch counted from 1, or a pair (first, last) with "
+        f"1 <= first <= last, as in profile_batch=(10, 20); got {batches!r}."
     )

@@ -10,16 +10,17 @@ from .._resume import FitCallback
 
 
 class StepWatchdog(FitCallback, keras.callbacks.Callback):
-    """Reports, and may end, a step of ``fit`` that takes too long; the arguments are those of ``replicant.Watchdog``.
+    """Reports a step of ``fit`` that takes too long, and may end it. The arguments are those of ``replicant.Watchdog``.
 
-    A step lasts from the beginning of a batch to the beginning of the next one: reading the input, training, and other callbacks
-    are part of it. So are the steps of a validation. The first batch of the training and of each validation has
-    `first_step_seconds`, as has the end of an epoch, where models are saved.
+    A step lasts from the beginning of a batch to the beginning of the next one, and includes reading the input, training and other
+    callbacks. The steps of a validation are watched too. The first batch of the training and of each validation has
+    `first_step_seconds`, and so does the end of an epoch, where models are saved.
+
 
     Raises:
-        ArgumentError: as ``replicant.Watchdog`` does.
-        ContextError: from ``fit`` outside of the main thread, with ``on_abort="raise"``.
-        StepTimeoutError: from ``fit``, with ``on_abort="raise"``.
+        ArgumentError: If ``replicant.Watchdog`` refuses an argument.
+        ContextError: From ``fit`` outside the main thread, with ``on_abort="raise"``.
+        StepTimeoutError: From ``fit``, with ``on_abort="raise"``.
 
     >>> import keras, numpy as np, replicant
     >>> model = keras.Sequential([keras.layers.Dense(1)])
@@ -56,35 +57,35 @@ class StepWatchdog(FitCallback, keras.callbacks.Callback):
 
     @property
     def num_reports(self) -> int:
-        """Steps that were reported in the last ``fit``."""
+        """The number of steps that were reported in the last ``fit``."""
         return self._watchdog.num_reports
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._watchdog.start()
         self._is_fitting = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """The input of an epoch begins."""
+        """Note the beginning of an epoch's input."""
         self._epoch = epoch
         self._watchdog.beat(f"beginning of epoch {epoch + 1}", first=True)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A step begins."""
+        """Note the beginning of a step."""
         self._watchdog.beat(f"epoch {self._epoch + 1}, batch {batch + 1}")
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """A validation begins."""
+        """Note the beginning of a validation."""
         if self._is_fitting:
             self._watchdog.beat(f"beginning of the validation of epoch {self._epoch + 1}", first=True)
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A step of the validation begins."""
+        """Note the beginning of a step of the validation."""
         if self._is_fitting:
             self._watchdog.beat(f"validation of epoch {self._epoch + 1}, batch {batch + 1}")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Other callbacks save what they save."""
+        """Note the end of an epoch, where other callbacks save models."""
         self._watchdog.beat(f"end of epoch {epoch + 1}", first=True)
 
     def on_fit_end(self) -> None:

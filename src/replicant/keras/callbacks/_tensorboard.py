@@ -1,4 +1,4 @@
-"""The TensorBoard callback."""
+"""``TensorBoard``: writes what ``fit`` and ``evaluate`` do as TensorBoard event files."""
 
 import json
 import os
@@ -25,50 +25,51 @@ from ._watch import attach, detach
 
 
 class TensorBoard(keras.callbacks.Callback):
-    """Writes what ``fit`` and ``evaluate`` do for TensorBoard, without TensorFlow. Needs ``pip install replicant[tensorboard]``.
+    """Writes event files for TensorBoard during ``fit`` and ``evaluate``, without TensorFlow.
 
-    Runs, tags and steps are those of Keras's callback of this name, so dashboards made for it work:
+    Install it with ``pip install replicant[tensorboard]``. Runs, tags and steps are those of Keras's callback of the same name, so
+    dashboards made for that callback work:
 
     ======================================  =========  =======================================================================
     tag (run ``train`` unless said)         step       when
     ======================================  =========  =======================================================================
-    ``epoch_<metric>``                      epoch      always; of the validation data in the run ``validation``
+    ``epoch_<metric>``                      epoch      always; for the validation data, in the run ``validation``
     ``epoch_learning_rate``                 epoch      always
     ``evaluation_<metric>_vs_iterations``   iteration  after every evaluation; run ``validation``
     ``batch_<metric>``                      iteration  `update_freq`
     ``epoch_steps_per_second``              epoch      `write_steps_per_second`; ``batch_steps_per_second`` with `update_freq`
     ``<weight's path>/histogram``           epoch      `histogram_freq`; ``<weight's path>/image`` with `write_images`
-    ``model/summary``, ``model/config``     0          `write_graph`: texts; ``keras`` is the graph of layers, where there is one
-    ``replicas``                            epoch      always: the replicas that the model trains on
-    ``examples_per_second``                 epoch      always: the examples of an epoch by its seconds, validation left out
-    ``input_wait_share``                    epoch      always: the share of these seconds that training stood still until the
-                                                       dataset had the next batch ready, from 0 to 1
+    ``model/summary``, ``model/config``     0          `write_graph`: texts; ``keras`` is the graph of layers, if there is one
+    ``replicas``                            epoch      always: the number of replicas that train the model
+    ``examples_per_second``                 epoch      always: examples per second of training, without validation
+    ``input_wait_share``                    epoch      always: the share of that time, from 0 to 1, in which training waited for
+                                                       the next batch of the dataset
     ======================================  =========  =======================================================================
 
-    An iteration is a batch: the first batch of a new optimizer is 1, and a later fit counts on.
+    An iteration is a batch. The first batch of a new optimizer is 1, and a later fit continues the count.
 
-    The devices are waited for once an epoch. Writing ``batch_`` values reads them, which waits for the devices too: once every
-    `update_freq` batches. Nothing else does, so training does not slow down. An interrupted fit leaves complete files.
+    The callback waits for the devices once per epoch, and once every `update_freq` batches if it writes ``batch_`` values. It waits
+    for nothing else, so it does not slow training down. An interrupted fit leaves complete files.
 
     Args:
-        log_dir: The folder. Several fits may write into one.
-        histogram_freq: Write histograms of the weights every so many epochs; 0 for never. Weights that are not finite are left out
-            of them, with a warning.
-        write_graph: Write the model as text and as a graph of layers.
-        write_images: Draw weights too, whenever histograms are written: from black (smallest) to white (largest). At most 3
-            pictures of a weight.
-        write_steps_per_second: Write how many batches are trained on per second.
-        update_freq: ``"epoch"`` for no values of batches; ``"batch"``, or a number of batches, for values every so often: what
-            ``fit`` shows at that batch.
-        profile_batch: Record a profile of this batch, or of (first, last), counted from 1 in each fit, for TensorBoard's profiler
-            (``pip install xprof``); 0 for none.
-        embeddings_freq: Must be 0: the projector reads checkpoints of TensorFlow.
+        log_dir: The folder of the event files. Several fits may share it.
+        histogram_freq: Number of epochs between histograms of the weights; 0 for none. Values that are not finite are left out,
+            with a warning.
+        write_graph: Whether to write the model as text and as a graph of layers.
+        write_images: Whether to draw the weights too whenever histograms are written, from black (smallest) to white (largest), in
+            at most 3 pictures per weight.
+        write_steps_per_second: Whether to write the number of training batches per second.
+        update_freq: ``"batch"``, or a number of batches, to write the values that ``fit`` shows at that interval; ``"epoch"`` to
+            write no values of batches.
+        profile_batch: The batch, or the pair (first, last), of which to record a profile for TensorBoard's profiler
+            (``pip install xprof``); counted from 1 in each fit; 0 for none.
+        embeddings_freq: Must be 0, because the projector reads TensorFlow checkpoints.
 
     Raises:
-        ArgumentError: if an argument is not as described.
-        ConfigurationError: if tensorboardX is not installed.
+        ArgumentError: If an argument is not as described.
+        ConfigurationError: If tensorboardX is not installed.
 
-    The semantics are those of ``keras.callbacks.TensorBoard``, as TensorFlow executes it.
+    Semantics: ``keras.callbacks.TensorBoard``, as TensorFlow executes it.
 
     >>> import keras, numpy as np, pathlib, replicant, tempfile
     >>> with replicant.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
@@ -103,17 +104,17 @@ class TensorBoard(keras.callbacks.Callback):
         self._update_freq = _batches_between(update_freq)
         self._profile = Profile(profile_batch, self._folder / "train")
         self._files: dict[str, EventFile] = {}
-        self._fitted: Any = None  # the model, during a fit; `self.model` gives Keras's state back to its variables on every read
+        self._fitted: Any = None  # the model; every read of Keras's `self.model` would copy the state into the variables
         self._steps_per_execution = 1
         self._first_step = 0
         self._num_batches = 0  # of this fit
         self._epoch = _Epoch(0)
         self._marked = (0, 0.0)  # batches and time when steps per second were last written
 
-    # -- Keras's hooks: none per batch, see _watch.py
+    # -- Keras's hooks, but none per batch: see _watch.py
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Start."""
+        """Start watching the fit."""
         self.close()
         _fitting.add(self)
         model = self._fitted = self._current_model()
@@ -126,16 +127,16 @@ class TensorBoard(keras.callbacks.Callback):
             self._write_model()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """End."""
+        """Close the files."""
         self.close()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Start the clock."""
+        """Start the clock of the epoch."""
         self._epoch = _Epoch(self._num_batches)
         self._marked = (self._num_batches, time.perf_counter())
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Write the epoch."""
+        """Write the values of the epoch."""
         self._epoch.stop()
         self._write_epoch(epoch, logs or {})
         if self._histogram_freq and epoch % self._histogram_freq == 0:
@@ -144,31 +145,31 @@ class TensorBoard(keras.callbacks.Callback):
             file.flush()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Validation begins where the epoch's training ends."""
+        """Stop the clock of the epoch: its training ends where validation begins."""
         if self._fitted is not None:
             jax.block_until_ready([variable.value for variable in self._current_model().trainable_variables])
             self._epoch.stop()
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Write the evaluation."""
+        """Write the values of the evaluation."""
         for name, value in _numbers(logs):
             self._file("validation").scalar(f"evaluation_{name}_vs_iterations", value, _iterations(self.model))
         if self._fitted is None:
             self.close()
 
-    # -- what the watched train function tells
+    # -- calls of the watched train function
 
     def on_batch_read(self, num_examples: int, input_seconds: float) -> None:
-        """A batch was read."""
+        """Count a batch that was read."""
         self._num_batches += 1
         self._epoch.take(num_examples, input_seconds)
 
     def around_step(self) -> AbstractContextManager[Any]:
-        """Batches are about to be trained on."""
+        """Return a context to enter around the next batches."""
         return self._profile.step(self._num_batches, self._steps_per_execution)
 
     def on_step_dispatched(self, logs: Any, state: Any) -> None:
-        """They have been given to the devices."""
+        """Note that these batches have been given to the devices."""
         self._profile.done(self._num_batches, state)
         last = self._marked[0]
         if self._update_freq and self._num_batches // self._update_freq > last // self._update_freq:
@@ -177,7 +178,7 @@ class TensorBoard(keras.callbacks.Callback):
     # -- writing
 
     def _current_model(self) -> Any:
-        """The model, all variables up to date: amid an epoch Keras keeps their values elsewhere."""
+        """Return the model with up-to-date variables: during an epoch, Keras keeps their values elsewhere."""
         model: Any = self.model
         model.jax_state_sync()
         return model
@@ -191,7 +192,7 @@ class TensorBoard(keras.callbacks.Callback):
         file, step = self._file("train"), self._first_step + self._num_batches
         for name, value in _numbers(logs):
             file.scalar(f"batch_{name}", value, step)
-        now = time.perf_counter()  # after the values were waited for
+        now = time.perf_counter()  # after reading the values, which waits for the devices
         if self._write_steps_per_second:
             file.scalar("batch_steps_per_second", _rate(self._num_batches - self._marked[0], now - self._marked[1]), step)
         self._marked = (self._num_batches, now)
@@ -221,7 +222,7 @@ class TensorBoard(keras.callbacks.Callback):
                 file.images(f"{name}/image", pictures, epoch)
         if not_finite:
             told = ", ".join(not_finite)
-            warnings.warn(f"Epoch {epoch}: weights that are not finite are left out of the histograms: {told}.", stacklevel=2)
+            warnings.warn(f"Epoch {epoch}: the histograms leave out values that are not finite: {told}.", stacklevel=2)
 
     def _write_model(self) -> None:
         model, file, lines = self._current_model(), self._file("train"), []
@@ -229,15 +230,15 @@ class TensorBoard(keras.callbacks.Callback):
         file.text("model/summary", "```\n" + "\n".join(lines) + "\n```", 0)
         try:
             config = json.loads(model.to_json())
-        except Exception as error:  # noqa: BLE001 - whatever a user's get_config raises: the text says it
+        except Exception as error:  # noqa: BLE001 - a user's get_config may raise anything, and the text reports it
             file.text("model/config", f"This model has no config: {type(error).__name__}: {error}", 0)
             return
         file.text("model/config", "```json\n" + json.dumps(config, indent=2) + "\n```", 0)
-        if type(model).__name__ in {"Functional", "Sequential"}:  # TensorBoard knows these by the names of their layers
+        if type(model).__name__ in {"Functional", "Sequential"}:  # TensorBoard draws these from the list of their layers
             file.keras_graph("keras", config, 0)
 
     def close(self) -> None:
-        """Stop profiling, leave the model and close the files. ``fit`` and ``evaluate`` do so, however they end."""
+        """Stop profiling and watching, and close the files. This runs whenever ``fit`` or ``evaluate`` ends, even with an error."""
         files, self._files = self._files, {}
         model, self._fitted = self._fitted, None
         _fitting.discard(self)
@@ -250,29 +251,29 @@ class TensorBoard(keras.callbacks.Callback):
 
 
 class _Epoch:
-    """What one epoch of training consumed."""
+    """The examples and the time that one epoch of training took."""
 
     def __init__(self, first: int):
-        self.first = first  # batches of the fit before it
+        self.first = first  # number of batches of the fit before this epoch
         self.num_examples = 0
         self.input_seconds = 0.0
         self._start = time.perf_counter()
         self._end: float | None = None
 
     def take(self, num_examples: int, input_seconds: float) -> None:
-        """Count a batch. After an evaluation amid the epoch, training goes on."""
+        """Count a batch, and restart the clock if an evaluation within the epoch stopped it."""
         self.num_examples += num_examples
         self.input_seconds += input_seconds
         self._end = None
 
     def stop(self) -> None:
-        """Training of this epoch has ended, unless another batch comes."""
+        """Stop the clock, unless another batch comes."""
         if self._end is None:
             self._end = time.perf_counter()
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the end."""
+        """The seconds from the beginning to the end of the epoch."""
         return (time.perf_counter() if self._end is None else self._end) - self._start
 
 
@@ -281,7 +282,7 @@ def _rate(amount: float, seconds: float) -> float:
 
 
 def _numbers(logs: Any) -> Iterator[tuple[str, float]]:
-    """Names and values of logs, which may be nested; the elements of an array are numbered."""
+    """Yield the names and values of logs, which may be nested. The elements of an array are numbered."""
     for name, value in (logs if isinstance(logs, dict) else {}).items():
         if isinstance(value, dict):
             yield from _numbers(value)
@@ -294,13 +295,13 @@ def _numbers(logs: Any) -> Iterator[tuple[str, float]]:
 
 
 def _iterations(model: Any) -> int:
-    """The updates that the model's optimizer has made."""
+    """Return the number of updates that the model's optimizer has made."""
     iterations = getattr(model.optimizer, "iterations", None)
     return 0 if iterations is None else int(np.asarray(keras.ops.convert_to_numpy(iterations)))
 
 
 def _learning_rate(model: Any) -> dict[str, float]:
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # a LossScaleOptimizer has an inner one
     rate = getattr(optimizer, "learning_rate", None)
     return {} if rate is None else {"learning_rate": float(np.asarray(keras.ops.convert_to_numpy(rate)))}
 
@@ -308,17 +309,17 @@ def _learning_rate(model: Any) -> dict[str, float]:
 def _check(histogram_freq: Any, write_images: bool, embeddings_freq: Any) -> None:
     if isinstance(histogram_freq, bool) or not isinstance(histogram_freq, int) or histogram_freq < 0:
         raise ArgumentError(
-            f"histogram_freq is {histogram_freq!r}; it must be a number of epochs, 1 or more, or 0 for no histograms."
+            f"histogram_freq must be a number of epochs, 1 or more, or 0 for no histograms; got {histogram_freq!r}."
         )
     if write_images and not histogram_freq:
         raise ArgumentError(
-            "write_images=True draws weights whenever histograms are written, but histogram_freq is 0, which is never. "
-            "Say histogram_freq=1 for every epoch."
+            "write_images=True draws weights whenever histograms are written, but histogram_freq=0 writes none. Set "
+            "histogram_freq=1 to draw them in every epoch."
         )
     if embeddings_freq != 0:
         raise ArgumentError(
-            f"embeddings_freq is {embeddings_freq!r}; it must be 0: TensorBoard's projector reads embeddings from checkpoints of "
-            "TensorFlow. Leave it out; histogram_freq=1 shows the distribution of embeddings too."
+            f"embeddings_freq must be 0, because TensorBoard's projector reads embeddings from TensorFlow checkpoints; got "
+            f"{embeddings_freq!r}. Leave it out; histogram_freq=1 shows the distribution of embeddings too."
         )
 
 
@@ -326,7 +327,7 @@ def _batches_between(update_freq: Any) -> int:
     if update_freq in ("epoch", "batch"):
         return int(update_freq == "batch")
     if isinstance(update_freq, bool) or not isinstance(update_freq, int) or update_freq < 1:
-        raise ArgumentError(f'update_freq is {update_freq!r}; it must be "epoch", "batch", or a number of batches, 1 or more.')
+        raise ArgumentError(f'update_freq must be "epoch", "batch" or a number of batches, 1 or more; got {update_freq!r}.')
     return update_freq
 
 
@@ -334,7 +335,7 @@ _fitting: weakref.WeakSet[TensorBoard] = weakref.WeakSet()
 
 
 def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keras tells callbacks about the end of a fit only if it was a good one."""
+    """Close the files of a fit that raised: Keras tells callbacks only of fits that succeed."""
     try:
         return original(model, *args, **kwargs)
     finally:

@@ -1,4 +1,4 @@
-"""``TerminateOnNaN``: what happens when a loss is NaN or infinite: stop, leave the batch out, or go back."""
+"""``TerminateOnNaN``: stops when a loss is NaN or infinite, or skips the batch, or rolls back."""
 
 import warnings
 from typing import Any, Literal
@@ -12,34 +12,35 @@ from .._resume import FitCallback, run_of
 from ._backup import BackupAndRestore
 
 Policy = Literal["stop", "skip", "roll_back"]
-_BEHIND = 2  # executions that are on their way while the verdict of an earlier one is read
+_BEHIND = 2  # executions that may be in flight while the verdict of an earlier one is read
 
 
 class TerminateOnNaN(FitCallback, keras.callbacks.Callback):
     """Watches every training step of ``fit`` for NaN and infinity, and keeps them out of the model.
 
-    A batch is bad if its loss is not finite, or if its step would write something that is not into a weight, a statistic or the
-    optimizer. A bad batch changes nothing: no weight, no optimizer slot or step count, no metric, no random seed. That is decided
-    in the compiled step; without this callback nothing is computed for it.
+    A batch is bad if its loss is not finite, or if its step would write a value that is not finite into a weight, a statistic or
+    the optimizer. A bad batch changes nothing: no weight, optimizer slot, step count, metric or random seed. The compiled step
+    decides this. Without the callback, nothing is computed for it.
+
+    With ``steps_per_execution > 1``, ``"stop"`` and ``"roll_back"`` also leave out the batches that follow the bad one in its
+    execution. The attributes ``num_skipped`` and ``num_roll_backs`` count what happened in the last ``fit``.
 
     Args:
-        policy: what else happens. ``"stop"``: NonFiniteError, which names epoch and batch; the model is as before that batch.
-            ``"skip"``: training goes on as if the data did not have the batch, with a warning.
-            ``"roll_back"``: model, optimizer and metrics of the epoch go back to the newest backup of the ``BackupAndRestore`` that
-            is among the callbacks, and training goes on with the batch after the bad one, with a warning: as if the data did not
-            have what came between. This waits for every step.
-        max_skipped_in_a_row: more bad batches without a good one between them stop the training all the same.
-        max_roll_backs: so many in one ``fit``; the next bad batch stops it.
-
-    With ``steps_per_execution > 1``, ``"stop"`` and ``"roll_back"`` leave out what follows the bad batch in its execution, too.
-    ``num_skipped`` and ``num_roll_backs`` tell what happened in the last ``fit``.
+        policy: What to do after a bad batch. ``"stop"`` raises NonFiniteError, which names the epoch and the batch; the model is as
+            it was before that batch. ``"skip"`` warns and continues as if the data did not have the batch. ``"roll_back"`` warns,
+            restores model, optimizer and metrics from the newest backup of the ``BackupAndRestore`` among the callbacks, and
+            continues with the batch after the bad one, as if the data did not have what came after the backup. It waits for every
+            step.
+        max_skipped_in_a_row: The number of consecutive bad batches to skip. One more stops the training.
+        max_roll_backs: The number of times to roll back in one ``fit``. The next bad batch stops the training.
 
     Raises:
-        ArgumentError: for an unknown policy or negative numbers; from ``fit``, if ``"roll_back"`` has no ``BackupAndRestore``, if
-            there are two of these callbacks, or if a ``train_step`` returns no ``"loss"``, or is not what is trained with.
-        NonFiniteError: from ``fit``, as described. ``on_train_end`` is not called then, so backups stay.
+        ArgumentError: If the policy is unknown or a number is negative. From ``fit``, if ``"roll_back"`` has no
+            ``BackupAndRestore``, if there are two of these callbacks, if the ``train_step`` returns no ``"loss"``, or if ``fit``
+            does not use it.
+        NonFiniteError: From ``fit``, as described. ``on_train_end`` is not called then, so backups stay.
 
-    Semantics: ``keras.callbacks.TerminateOnNaN(raise_error=True)``, which looks after the update and leaves NaN in the weights.
+    Semantics: ``keras.callbacks.TerminateOnNaN(raise_error=True)``, which checks after the update and leaves NaN in the weights.
 
     >>> import keras, numpy as np, replicant, warnings
     >>> rows = np.ones((8, 3))
@@ -70,7 +71,7 @@ class TerminateOnNaN(FitCallback, keras.callbacks.Callback):
         self._policy = policy
         self._max_skipped = max_skipped_in_a_row
         self._max_roll_backs = max_roll_backs
-        self._fitted: Any = None  # the model; Keras's `self.model` gives its state back to the variables on every read
+        self._fitted: Any = None  # the model; every read of Keras's `self.model` would copy the state into the variables
         self._switch: Switch | None = None
         self._backup: BackupAndRestore | None = None
         self._failure: Exception | None = None
@@ -90,46 +91,44 @@ class TerminateOnNaN(FitCallback, keras.callbacks.Callback):
             found = [] if run is None else [each for each in run.callbacks() if isinstance(each, BackupAndRestore)]
             if not found:
                 raise ArgumentError(
-                    "TerminateOnNaN('roll_back') goes back to a backup: give fit a replicant.keras.callbacks.BackupAndRestore too."
+                    "TerminateOnNaN('roll_back') needs backups. Give fit a replicant.keras.callbacks.BackupAndRestore too."
                 )
             self._backup = found[0]
         if run is not None:
             run.before_saving.append(self._read_all)
         switch = switch_of(self._fitted)
         if switch.is_on:
-            raise ArgumentError(
-                "There are two TerminateOnNaN among the callbacks of one fit. Give it one, with the policy that you want."
-            )
+            raise ArgumentError("The callbacks of this fit include two TerminateOnNaN. Give it one, with the policy that you want.")
         self._switch = switch
         switch.turn_on(latch=self._policy != "skip", then=self._after if self._policy == "roll_back" else None)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Count from its first batch."""
+        """Read all verdicts, and count from the first batch of the epoch."""
         self._read_all()
         self._epoch, self._first_step = epoch, None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Look at the verdicts that are there by now."""
+        """Read the verdicts that are ready."""
         if self._first_step is None:  # all earlier steps were read
             self._first_step, self._first_batch = self._num_steps, batch
         self._read(_BEHIND)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Look at all verdicts before anybody judges the model."""
+        """Read all verdicts before the model is evaluated."""
         if self._switch is not None:
             self._read_all()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Look at all verdicts."""
+        """Read all verdicts."""
         self._read_all()
 
     def on_fit_end(self) -> None:
-        """Guard no longer."""
+        """Stop guarding the steps."""
         if self._switch is not None:
             self._switch.turn_off()
         self._switch = self._backup = None
 
-    # -- what the steps say
+    # -- the verdicts of the steps
 
     def _read_all(self) -> None:
         self._read(0)
@@ -137,9 +136,9 @@ class TerminateOnNaN(FitCallback, keras.callbacks.Callback):
     def _read(self, behind: int) -> None:
         if self._failure is not None:
             raise self._failure
-        told = _required(self._switch).told
-        while len(told) > behind:
-            self._handle(Verdict.read(told.popleft()))
+        verdicts = _required(self._switch).verdicts
+        while len(verdicts) > behind:
+            self._handle(Verdict.read(verdicts.popleft()))
 
     def _handle(self, verdict: Verdict) -> None:
         self._num_steps = verdict.num_steps
@@ -152,22 +151,22 @@ class TerminateOnNaN(FitCallback, keras.callbacks.Callback):
         self.num_skipped += num_new
         if verdict.in_a_row > self._max_skipped:
             raise NonFiniteError(
-                f"{self._what(verdict)} It is the {verdict.in_a_row}. bad batch in a row, and max_skipped_in_a_row="
-                f"{self._max_skipped}: that is no longer a matter of single batches. {_HINT}"
+                f"{self._what(verdict)} Bad batches in a row: {verdict.in_a_row} (max_skipped_in_a_row={self._max_skipped}). "
+                f"{_HINT}"
             )
-        others = f" {num_new - 1} more before it, in the same execution." if num_new > 1 else ""
-        warnings.warn(f"{self._what(verdict)} The batch is left out.{others}", stacklevel=2)
+        others = f" Bad batches skipped before it in the same execution: {num_new - 1}." if num_new > 1 else ""
+        warnings.warn(f"{self._what(verdict)} The batch is skipped.{others}", stacklevel=2)
 
     def _after(self, state: Any) -> Any:
-        """The state to go on with after an execution, under "roll_back"."""
-        told = _required(self._switch).told
-        verdict = Verdict.read(told.popleft())
+        """Return the state to continue with after an execution, under "roll_back"."""
+        verdicts = _required(self._switch).verdicts
+        verdict = Verdict.read(verdicts.popleft())
         self._num_steps = verdict.num_steps
         if verdict.num_bad == 0:
             return state
         if self.num_roll_backs >= self._max_roll_backs:
             self._failure = NonFiniteError(
-                f"{self._what(verdict)} It was rolled back {self.num_roll_backs} times already (max_roll_backs="
+                f"{self._what(verdict)} Earlier roll-backs of this fit: {self.num_roll_backs} (max_roll_backs="
                 f"{self._max_roll_backs}). {_HINT}"
             )
             return state
@@ -179,10 +178,10 @@ class TerminateOnNaN(FitCallback, keras.callbacks.Callback):
         model.jax_state_sync()
         try:
             path = _required(self._backup).roll_back()
-        except Exception as error:  # noqa: BLE001 - raised where Keras's loop is between two steps
+        except Exception as error:  # noqa: BLE001 - raised later, when Keras's loop is between two steps
             path, self._failure = None, error
         if path is None:
-            self._failure = self._failure or NonFiniteError(f"{self._what(verdict)} There is no backup yet to go back to. {_HINT}")
+            self._failure = self._failure or NonFiniteError(f"{self._what(verdict)} There is no backup to roll back to. {_HINT}")
         else:
             self.num_roll_backs += 1
             _required(self._switch).forget(Verdict(verdict.num_steps))
@@ -196,13 +195,13 @@ class TerminateOnNaN(FitCallback, keras.callbacks.Callback):
         batch = self._first_batch + verdict.step - (self._first_step or 0)
         where = f"in epoch {self._epoch + 1}, batch {batch + 1} (step {verdict.step + 1} of this fit)"
         if np.isfinite(verdict.loss):
-            return f"What the step would have written was not finite {where}, though the loss was {verdict.loss:g}."
+            return f"The step would have written a value that is not finite {where}, although the loss was {verdict.loss:g}."
         return f"The loss became {verdict.loss:g} {where}."
 
 
 _HINT = (
-    "The model is as it was before that batch. Look at the batch, or lower the learning rate, clip gradients "
-    "(clipnorm=1.0 of the optimizer), or compute less in float16."
+    "The model is as it was before that batch. Check the batch, lower the learning rate, clip gradients (clipnorm=1.0 of the "
+    "optimizer), or compute less in float16."
 )
 
 

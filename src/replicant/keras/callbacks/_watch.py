@@ -1,7 +1,7 @@
-"""A model's train function, watched: what ``fit`` consumes, and how long it waits for it.
+"""Watches a model's train function: what ``fit`` reads, and how long it waits for that.
 
-Keras's batch hooks cannot be used for this. A callback that has one makes Keras fetch every batch's log values, which waits for the
-devices; and the input is read between the two hooks, not around them.
+Keras's batch hooks cannot do this: they make Keras fetch the log values of every batch, which waits for the devices, and Keras
+reads the input between the two hooks.
 """
 
 import dataclasses
@@ -16,29 +16,29 @@ from .._train_function import Rank, Step, TrainFunction, train_function_of
 
 
 class Watcher(Protocol):
-    """Told about the batches of a fit."""
+    """Something that is told about the batches of a fit."""
 
     def on_batch_read(self, num_examples: int, input_seconds: float) -> None:
-        """One batch was read."""
+        """Note that one batch was read."""
         ...
 
     def around_step(self) -> AbstractContextManager[Any]:
-        """One or several batches are about to be read and trained on; entered around that."""
+        """Return a context to enter around reading and training one or several batches."""
         ...
 
     def on_step_dispatched(self, logs: Any, state: Any) -> None:
-        """They have been given to the devices."""
+        """Note that these batches have been given to the devices."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class _Watch:
-    """The link that tells a watcher."""
+    """The link of the train function that tells a watcher."""
 
     watcher: Watcher
 
     def __call__(self, inner: Step, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        """What the watched function returns."""
+        """Take a step, and tell the watcher."""
         with self.watcher.around_step():
             logs, state = inner(state, _watched(iterator, self.watcher))
         self.watcher.on_step_dispatched(logs, state)
@@ -62,12 +62,12 @@ def _num_rows(batch: Any) -> int:
 
 
 def attach(model: Any, watcher: Watcher) -> None:
-    """Let `watcher` watch the model's train function, if it has one yet."""
+    """Let `watcher` watch the model's train function, if the model has one already."""
     if model.train_function is not None:
-        train_function_of(model).put(Rank.WATCH, _Watch(watcher))
+        train_function_of(model).add(Rank.WATCH, _Watch(watcher))
 
 
 def detach(model: Any, watcher: Watcher) -> None:
-    """The opposite of `attach`. Others that watch the same function stay."""
+    """Stop `watcher` from watching. Other watchers of the same function stay."""
     if isinstance(model.train_function, TrainFunction):
-        model.train_function.take(_Watch(watcher))
+        model.train_function.remove(_Watch(watcher))

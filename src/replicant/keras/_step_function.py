@@ -1,0 +1,280 @@
+"""One of a model's steps, compiled for all devices of a strategy.
+
+A step is compiled in the global view: XLA sees the whole batch, cuts the work along the batch axis and inserts the all-reduces. So
+loss, metrics, gradients and batch statistics are those of one device by construction. A batch of b rows on n devices is cut d ways,
+where d is the largest divisor of n that divides b, and repeated on the other devices. A last batch that does not divide costs a
+compilation, but never exactness.
+"""
+
+import dataclasses
+import functools
+import math
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..programs._executable import Executable, found_step
+from ..replicas._placement import Placement, host_copy, is_local
+from ..replicas._planning import Held, StepFound
+from ..variables._chief import chiefs_values
+from ._array_batches import Several
+from ._read import PROBLEM, read
+
+
+@jax.tree_util.register_pytree_node_class
+class _Leaves(Sequence[Any]):
+    """Arrays of a model's state that already lie where its steps need them.
+
+    This is neither a list nor a tuple because Keras keeps the state as an attribute of the model. It would inspect every item of a
+    list or tuple at every step.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: list[Any]):
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._items[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def tree_flatten(self) -> tuple[list[Any], None]:
+        """Return the arrays (for JAX)."""
+        return self._items, None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, items: Iterable[Any]) -> "_Leaves":
+        """Undo tree_flatten (for JAX)."""
+        return cls(list(items))
+
+
+def _count_references() -> int:
+    """Count the references that `_kept` sees to an array that only a batch and the list of its leaves hold."""
+
+    def count(x: Any) -> int:
+        return sys.getrefcount(x)
+
+    batch = (np.zeros(1),)
+    leaves, _ = jax.tree.flatten(batch)
+    return next(count(x) for x in leaves)
+
+
+_REFERENCES = _count_references()  # to an array that only its batch holds; nothing else can overwrite its memory
+
+
+class StepFunction:
+    """One of a model's step functions, ``step(state, data) -> (outputs, state)``, compiled for the devices of a strategy."""
+
+    def __init__(self, step: Callable[..., Any], placement: Placement, state_names: Sequence[str], *, compiled: bool):
+        self._step = step
+        # An eager step is the same on every device: JAX has no sharding to name what XLA would choose for its single operations.
+        self._placement = dataclasses.replace(placement, factored=True, slices_slots=placement.slices_slots and compiled)
+        self._state_names = state_names
+        self._holds_slots = [name == "optimizer_variables" for name in state_names]
+        self._agreed: set[Any] = set()  # signatures for which the workers have compared their programs
+        self._compiled = compiled
+        self._cuts: dict[tuple[int, int], Any] = {}
+        self.one = self._executable(self._traced_one)
+        self._all_of_many = self._executable(functools.partial(self._traced_many, last_only=False))
+        self._last_of_many = self._executable(functools.partial(self._traced_many, last_only=True))
+
+    def _executable(self, compute: Callable[..., Any]) -> Executable:
+        return Executable("fit, evaluate or predict", compute, self._placement)
+
+    def __call__(self, state: Any, group: list[Any] | Several, *, all_outputs: bool) -> tuple[list[Any], Any]:
+        """Compute one or several batches of equal shapes. Return the outputs of all or only of the last one, and the new state."""
+        if isinstance(group, list):
+            batches, stacked = group, None
+        elif self._compiled and self._placement.planning is None:
+            batches, stacked = [], group.stacked
+        else:
+            batches, stacked = group.unstacked(), None
+        if self._placement.planning is not None and any(self._holds_slots):
+            raise self._found(state, batches[0])
+        if self._placement.world is not None:
+            state = self._adopted(state)
+        if not self._compiled:
+            return self._eagerly(state, batches)
+        state = tuple(
+            part if type(part) is _Leaves else _Leaves([self._home(x, slots) for x in part])
+            for part, slots in zip(state, self._holds_slots, strict=True)
+        )
+        if len(batches) == 1:
+            data = self._spread(batches[0], axis=0)
+            self._check_workers(self.one, state, data, batches[0])
+            outputs, state = self.one.start(state, data)
+            return [outputs], state
+        stacked = self._stacked(batches) if stacked is None else stacked
+        data = self._spread(stacked, axis=1)
+        program = self._all_of_many if all_outputs else self._last_of_many
+        self._check_workers(program, state, data, stacked)
+        outputs, state = program.start(state, data)
+        return [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs) if all_outputs else outputs], state
+
+    def _eagerly(self, state: Any, batches: list[Any]) -> tuple[list[Any], Any]:
+        outputs = []
+        for batch in batches:
+            # For every batch, because operations on arrays that Python made in a step leave the result on one device.
+            state = tuple([self._home(x, slots) for x in part] for part, slots in zip(state, self._holds_slots, strict=True))
+            data = self._spread(batch, axis=0)
+            if self._placement.deadlocks:  # collecting what was spread over the devices must not wait for later programs
+                jax.block_until_ready((state, data))
+            self._check_workers(None, state, data, batch)
+            output, state = self._step(state, data)
+            outputs.append(output)
+        return outputs, state
+
+    def _stacked(self, batches: list[Any]) -> Any:
+        known = np.asarray if self._placement.world is None else host_copy
+        return jax.tree.map(lambda *leaves: np.stack([known(x) for x in leaves]), *batches)
+
+    def _adopted(self, state: Any) -> Any:
+        """Return the state, with the chief's values for arrays that only this process has."""
+        at = [(p, i) for p, part in enumerate(state) if type(part) is not _Leaves for i, x in enumerate(part) if is_local(x)]
+        if not at:
+            return state
+        named = [(f"{self._state_names[p]} {i}", np.asarray(state[p][i])) for p, i in at]
+        parts: list[Any] = [part if type(part) is _Leaves else list(part) for part in state]
+        for (p, i), value in zip(at, chiefs_values(named, self._placement), strict=True):
+            parts[p][i] = value
+        return tuple(parts)
+
+    def _check_workers(self, program: Executable | None, state: Any, data: Any, batch: Any) -> None:
+        """Before a program is first used, check that all workers have the same one and begin with the same batch.
+
+        `program` is None if the step runs eagerly.
+        """
+        world = self._placement.world
+        if world is None:
+            return
+        if (own := read.get()) is not None:
+            own.note(batch)
+        key = (program is not self.one, str(signature(data)))
+        if key in self._agreed:
+            return
+        self._agreed.add(key)
+        local: list[Any] = [np.ascontiguousarray(x) for x in jax.tree.leaves(batch) if is_local(x)]
+        if program is not None:
+            program.check_workers(program.trace(state, data))
+        world.agree(
+            "batch",
+            f"shapes {[x.shape for x in local]}, checksum {functools.reduce(lambda crc, x: zlib.crc32(x, crc), local, 0):08x}",
+            PROBLEM,
+        )
+
+    def _found(self, state: Any, batch: Any) -> StepFound:
+        """Return the step in the form that a plan needs."""
+        kinds = {"trainable_variables": "weights", "optimizer_variables": "optimizer state"}
+
+        def inputs(placement: Placement) -> tuple[Any, Any]:
+            parts = [
+                _Leaves([_held(f"{name} {i}", kinds.get(name, "other state"), x, placement, slots) for i, x in enumerate(part)])
+                for name, part, slots in zip(self._state_names, state, self._holds_slots, strict=True)
+            ]
+            leaves, tree = jax.tree.flatten(batch)
+            held = [Held(f"input {i}", "batch", np.shape(x), x.dtype, "cut") for i, x in enumerate(leaves)]
+            return tuple(parts), tree.unflatten(held)
+
+        def make(placement: Placement) -> Executable:
+            return StepFunction(self._step, placement, self._state_names, compiled=True).one
+
+        return found_step(make, inputs, slices_slots=self._placement.slices_slots)
+
+    def _traced_one(self, state: Any, data: Any) -> tuple[Any, Any]:
+        outputs, state = self._on_lists(state, data)
+        return self._settled(outputs, axis=0), self._at_home(state)
+
+    def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
+        outputs, state = self._step(tuple(map(list, state)), data)
+        return outputs, tuple(_Leaves(list(part)) for part in state)
+
+    def _traced_many(self, state: Any, data: Any, *, last_only: bool) -> tuple[Any, Any]:
+        """Trace several steps as one program: a loop on the devices."""
+
+        def body(state: Any, batch: Any) -> tuple[Any, Any]:
+            outputs, state = self._on_lists(state, batch)
+            return self._at_home(state), outputs
+
+        state, outputs = jax.lax.scan(body, self._at_home(state), data)
+        if last_only:
+            return self._settled(jax.tree.map(lambda x: x[-1], outputs), axis=0), state
+        return self._settled(outputs, axis=1), state
+
+    def _at_home(self, state: Any) -> Any:
+        """Constrain the state in a trace to lie where the next step needs it."""
+        return tuple(
+            _Leaves([self._placement.constrain(x, slice_axis=self._slice_axis(x, slots)) for x in part])
+            for part, slots in zip(state, self._holds_slots, strict=True)
+        )
+
+    def _slice_axis(self, x: Any, slots: bool) -> int | None:
+        return self._placement.slice_axis(x.shape) if slots else None
+
+    def _settled(self, outputs: Any, *, axis: int) -> Any:
+        """Cut the outputs evenly or mirror them: JAX has no sharding to name what XLA would choose for other cuts.
+
+        With several workers they are mirrored, since each worker reads them.
+        """
+        num_replicas = self._placement.num_replicas
+        if self._placement.on_one_device:
+            return outputs
+
+        def settle(x: Any) -> jax.Array:
+            x = jnp.asarray(x)
+            even = x.ndim > axis and x.shape[axis] % num_replicas == 0 and self._placement.world is None
+            return jax.lax.with_sharding_constraint(x, self._cut(num_replicas if even else 1, axis))
+
+        return jax.tree.map(settle, outputs)
+
+    def _home_of(self, x: Any, slots: bool) -> Any:
+        return self._placement.home(slice_axis=self._slice_axis(x, slots))
+
+    def _home(self, x: Any, slots: bool) -> Any:
+        home = self._home_of(x, slots)
+        return x if isinstance(x, jax.Array) and x.sharding == home else self._placement.own(x, home)
+
+    def _spread(self, batch: Any, *, axis: int) -> Any:
+        """Place a batch on the devices, cut along `axis` as many ways as its rows allow."""
+        leaves, tree = jax.tree.flatten(batch)
+        batch = tree.unflatten([self._kept(x) for x in leaves])
+        if self._placement.on_one_device:  # a program copies host memory to its device faster than device_put does
+            return jax.tree.map(lambda x: jax.device_put(x, self._placement.mirrored) if isinstance(x, jax.Array) else x, batch)
+        if self._placement.world is not None:  # all workers have the whole batch, and each places its own part
+            put, cut = self._placement.put, self._cut
+            return jax.tree.map(lambda x: put(x, cut(np.shape(x)[axis] if np.ndim(x) > axis else 1, axis)), batch)
+        return jax.device_put(batch, jax.tree.map(lambda x: self._cut(x.shape[axis] if x.ndim > axis else 1, axis), batch))
+
+    def _kept(self, x: Any) -> Any:
+        """Copy an array whose memory the caller may overwrite later: CPU devices would share it."""
+        if isinstance(x, jax.Array) or (type(x) is np.ndarray and x.flags.owndata and sys.getrefcount(x) <= _REFERENCES):
+            return x
+        return np.array(x, copy=self._placement.on_cpu or None)
+
+    def _cut(self, num_rows: int, axis: int) -> Any:
+        ways = math.gcd(num_rows, self._placement.num_replicas)
+        if ways == 1 or not self._compiled:
+            return self._placement.mirrored
+        if (ways, axis) not in self._cuts:
+            self._cuts[ways, axis] = self._placement.cut(ways, axis)
+        return self._cuts[ways, axis]
+
+
+def _held(name: str, kind: str, x: Any, placement: Placement, slots: bool) -> Held:
+    layout = "sliced" if slots and placement.slice_axis(x.shape) is not None else "mirrored"
+    return Held(name, kind, x.shape, x.dtype, layout)
+
+
+def signature(batch: Any) -> Any:
+    """Return the structure, shapes and dtypes of a batch."""
+    leaves, tree = jax.tree.flatten(batch)
+    return tree, [(np.shape(x), getattr(x, "dtype", type(x))) for x in leaves]
