@@ -56,7 +56,7 @@ class Relay:
         self._thread.start()
 
     def hold(self) -> None:
-        """The client has connected: from now on its end stays open. Before, it ends with the service's, and may be tried anew."""
+        """The client has connected: from now on its end stays open. Before, it ends with the service's, and may be tried again."""
         self._is_held.set()
 
     def close(self, *, keep_silent: bool = False) -> None:
