@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from replicant.errors import ConfigurationError
-from replicant.launch import Settings, Supervisor, _clock, _elastic, _service
+from replicant.launch import Settings, Supervisor, _clock, _generations, _service
 
 SCRIPT = Path(__file__).with_name("_launched.py")
 SECONDS = 120.0  # for what happens at once, on a machine that does much else
@@ -295,7 +295,7 @@ def test_elastic_workers_go_on_and_take_in_a_replacement(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("what", ["killed", "frozen", "deluded", "replacement-dies"])
 def test_elastic_workers_go_on_with_fewer(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_elastic, "_NOBODY_SECONDS", 0.3)
+    monkeypatch.setattr(_generations, "_NOBODY_SECONDS", 0.3)
     monkeypatch.chdir(tmp_path)
     result = launch(
         tmp_path, "elastic", what, workers=3, elastic=(2, 3), max_restarts=int(what == "replacement-dies"), heartbeat=3.0

@@ -2,6 +2,8 @@
 
     cli/_launch.py --> Settings --> Supervisor.run()                  _settings.py, _supervisor.py
                                       ├─ the workers of a generation    _team.py
+                                      │    ├─ deadlines                   _deadlines.py (pure)
+                                      │    ├─ elastic jobs: who goes on   _elastic.py, _generations.py and _orders.py (pure)
                                       │    ├─ JAX's coordination service  _service.py
                                       │    ├─ processes, and their end    _processes.py, _environment.py
                                       │    ├─ messages from workers       _channel.py (their end: cluster/_heartbeat.py)

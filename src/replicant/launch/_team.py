@@ -12,9 +12,10 @@ from . import _policy
 from ._channel import Channel, Message
 from ._clock import Clock
 from ._console import Console
+from ._deadlines import Deadlines
 from ._environment import Place, worker_environment
 from ._logs import Logs
-from ._policy import DEADLINE_CODE, Failure, Kind
+from ._policy import Failure, Kind
 from ._processes import Guard, Worker
 from ._progress import Progress, status_line, straggler
 from ._service import CoordinationService
@@ -63,22 +64,25 @@ class Team:
         self._tools, self._settings, self._console = tools, tools.settings, tools.console
         self.generation = generation
         self.failures: list[Failure] = []
-        self.left: list[int] = []  # ranks that have ended without an error, in order
         self.asked: int | None = None  # the signal by which the user ends the job
         self.workers: list[Worker] = []  # by rank
         self.progress = {rank: Progress() for rank in range(self._settings.num_workers)}
+        self._deadlines = Deadlines(self._settings, self.progress)
         self._reported: set[int] = set()
         self._noted: set[Worker] = set()  # workers whose end has been handled
         self._clock = Clock()
         self._looked = self._clock.read()
         self._ran: dict[int, float] = {}  # when the system last said that a worker runs which has not connected yet
-        self._first_came: float | None = None
-        self._first_left: float | None = None
         self._stop_at: float | None = None  # when the remaining workers are killed
         self._next_status = self._next_warning = 0.0
         stack.callback(self._kill_all)
         tools.channel.is_expected = self._is_expected
         self._start(stack)
+
+    @property
+    def left(self) -> list[int]:
+        """The ranks that have ended without an error, in order."""
+        return self._deadlines.left
 
     # Start and end.
 
@@ -146,12 +150,12 @@ class Team:
         now, progress = self._clock.read(), self.progress[rank]
         kind = message.get("kind")
         if kind == "hello":
-            self._first_came = self._first_came or now
+            self._deadlines.come(now)
             progress.hello(now, str(message.get("host", ""))[:255])
         elif kind == "beat":
             progress.beat(now, message)
             if progress.phase == "end":
-                self._first_left = self._first_left or now
+                self._deadlines.leave(now)
         elif kind == "failed":
             self._reported.add(rank)
             if type(message.get("step")) is int:
@@ -171,8 +175,7 @@ class Team:
         if self._stop_at is not None and (code >= 0 or -code in signals or code == -signal.SIGABRT):
             return  # it ended because it was asked to, or because others have ended
         if code == 0:
-            self.left.append(rank)
-            self._first_left = self._first_left or now
+            self._deadlines.leave(now, rank)
         self._fail(now, _policy.of_exit(rank, code, self._settings.preempted_code))
 
     def _fail(self, now: float, failure: Failure | None) -> None:
@@ -214,24 +217,10 @@ class Team:
             if self.progress[worker.rank].phase == "end" and self._silent_for(now, worker.rank) > silence:
                 self._end_after_its_program(worker, now, silence)
         failure = next(filter(None, (self._deadline_missed(now, worker.rank) for worker in running)), None)
-        if failure is None and self._settings.stall is not None and self._has_stalled(now, running):
-            failure = Failure(running[0].rank, Kind.STALLED, DEADLINE_CODE, f"{self._settings.stall:g} s")
-        self._fail(now, failure)
+        self._fail(now, failure or self._deadlines.stalled(now, [worker.rank for worker in running]))
 
     def _deadline_missed(self, now: float, rank: int) -> Failure | None:
-        settings, progress = self._settings, self.progress[rank]
-        if progress.seen is None or progress.moved is None:
-            if self._is_frozen(now, rank):
-                return Failure(rank, Kind.FROZEN, DEADLINE_CODE, f"{settings.heartbeat:g} s")
-            if self._first_came is not None and now - self._first_came > settings.start:
-                return Failure(rank, Kind.LATE, DEADLINE_CODE, f"{settings.start:g} s")
-            return None
-        if self._is_frozen(now, rank) and progress.phase != "end":  # while Python ends, its threads do not run
-            return Failure(rank, Kind.FROZEN, DEADLINE_CODE, f"{settings.heartbeat:g} s")
-        if self._first_left is not None and now - max(self._first_left, progress.moved) > settings.finish:
-            other = f"rank {self.left[0]}" if self.left else "one of the workers"
-            return Failure(rank, Kind.STUCK, DEADLINE_CODE, f"{settings.finish:g} s", other)
-        return None
+        return self._deadlines.missed(now, rank, self._silent_for(now, rank))
 
     def _end_after_its_program(self, worker: Worker, now: float, silence: float) -> None:
         """End the process of a worker whose program has reached its end. Nothing that it still does counts."""
@@ -245,10 +234,6 @@ class Team:
         self._noted.add(worker)
         self._note_end(worker.rank, 0, worker.signals, now)
 
-    def _is_frozen(self, now: float, rank: int) -> bool:
-        """Whether a worker has sent no heartbeat for too long, or was stopped before it could send the first one."""
-        return self._silent_for(now, rank) > self._settings.heartbeat
-
     def _silent_for(self, now: float, rank: int) -> float:
         """The seconds since a worker's last heartbeat or, before the first one, since it was stopped."""
         seen = self.progress[rank].seen
@@ -257,11 +242,6 @@ class Team:
                 self._ran[rank] = now
             seen = self._ran.setdefault(rank, now)
         return now - seen
-
-    def _has_stalled(self, now: float, running: list[Worker]) -> bool:
-        moved = [self.progress[worker.rank].moved for worker in running]
-        known = [each for each in moved if each is not None]
-        return bool(known) and now - max(known) > (self._settings.stall or 0.0)
 
     # What is shown.
 
