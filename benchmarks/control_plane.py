@@ -144,13 +144,15 @@ def steps(count):
     """Return a worker's requests per step, if each worker reads its own data, whose end is unknown."""
     store, worlds = worlds_of(count)
 
+    places: Any = Places()
+
     def train(rank):
         dataset = DistributedDataset.from_function(
             lambda _: Dataset.from_generator(lambda: itertools.repeat(np.zeros(8, np.float32), _STEPS + rank % 3)),
             Topology(count, rank, 1),
             lambda values: values[0],
             exchange=worlds[rank].values("dataset"),
-            workers=Places(),
+            workers=places,
         )
         for _ in dataset:
             time.sleep(0.002 * max(1, count / 4))  # a step, during which the input continues
