@@ -60,6 +60,7 @@ DECISIONS = [
     (KILLED, (1, 5, 1.0, 1), (True, 137, True, 2.0)),
     (KILLED, (4, 5, 1.0, 4), (True, 137, True, 16.0)),
     (KILLED, (4, 99, 1.0, 60), (True, 137, True, 60.0)),
+    (KILLED, (1500, 9999, 1.0, 1500), (True, 137, True, 60.0)),
     (KILLED, (4, 5, 100.0, 4), (True, 137, True, 0.0)),
     (PREEMPTED, (1, 1, 100.0, 0), (True, 143, False, 0.0)),
     (PREEMPTED, (1, 1, 1.0, 3), (True, 143, False, 8.0)),

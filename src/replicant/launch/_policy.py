@@ -10,6 +10,7 @@ _LOST = ("WorkerLostError",)  # this worker is fine, but has lost another one
 _RUNTIME = ("JaxRuntimeError", "XlaRuntimeError")  # often the same
 _SHORT_SECONDS = 10.0
 _MAX_PAUSE = 60.0
+_MOST_DOUBLINGS = 6  # of a pause; more would be longer than the longest
 
 
 class Kind(enum.Enum):
@@ -138,7 +139,7 @@ def decide(cause: Failure, restarts: int, max_restarts: int, lived: float, short
         return Decision(restart=False, code=cause.code)
     if not max_restarts:
         return Decision(restart=False, code=cause.code, reason="--max-restarts is 0")
-    pause = min(_MAX_PAUSE, 2.0**short_lives) if short_lives and lived < _SHORT_SECONDS else 0.0
+    pause = min(_MAX_PAUSE, 2.0 ** min(short_lives, _MOST_DOUBLINGS)) if short_lives and lived < _SHORT_SECONDS else 0.0
     if cause.kind is Kind.PREEMPTED:
         return Decision(restart=True, code=cause.code, counts=False, pause=pause)
     if restarts >= max_restarts:
