@@ -59,7 +59,7 @@ test-slow: setup
 
 # Processes are killed and links cut at random moments, RUNS times in each test, with a new seed each time. The end of the output
 # names it, and REPLICANT_TEST_SEED repeats it. One process at a time, because these tests look at how long others wait.
-RUNS ?= 3
+RUNS ?= 2
 test-chaos: export REPLICANT_TEST_RUNS := $(RUNS)
 test-chaos: setup
 	$(BIN)/python -m pytest -m 'slow and not again' $(CHAOS) $(ARGS)

@@ -54,8 +54,9 @@ def test_what_a_killed_worker_held_is_done_exactly_once():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_kills", [1, 20])
-def test_a_killed_coordinator_goes_on_from_its_checkpoint(num_kills, tmp_path):
-    rng, count = random.Random(num_kills), 100 + 200 * num_kills
+def test_a_killed_coordinator_goes_on_from_its_checkpoint(chaos, num_kills, tmp_path):
+    rng, num_kills = random.Random(f"{chaos.seed} {num_kills}"), chaos.num_runs(num_kills)
+    count = 100 + 200 * num_kills
     env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     command = [sys.executable, str(PROGRAM.with_name("_ps_restarted_program.py")), str(tmp_path), str(count)]
     for number in range(num_kills):
