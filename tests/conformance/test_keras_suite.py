@@ -112,6 +112,7 @@ def test_what_is_refused_is_refused_for_the_reason_given(found: dict[str, Any]) 
         assert words in failed.get(name, ""), f"{name} no longer fails with {words!r}: take it out of REFUSED"
 
 
+@pytest.mark.slow
 def test_what_fails_without_a_strategy_as_well_needs_what_is_not_installed(found: dict[str, Any]) -> None:
     for name in found["alike"]:
         assert "Error: No module named" in found["outcomes"][name][1] or "ImportError" in found["outcomes"][name][1], name
@@ -132,6 +133,7 @@ def section(found: dict[str, Any]) -> list[str]:
     return lines + ["", "Refused:", ""] + [f"- `{name}`: {reason}" for name, (reason, _) in REFUSED.items()]
 
 
+@pytest.mark.slow
 def test_the_documented_table(found: dict[str, Any]) -> None:
     """All of it if all tests were run, else what does not depend on running them."""
     text = DIFFERENCES.read_text()

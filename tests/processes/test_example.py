@@ -94,6 +94,7 @@ def test_missing_data_is_named_without_a_traceback(tmp_path):
     )
 
 
+@pytest.mark.cases("options1-argument --replicas: '0' is not a whole number of at least 1")
 @pytest.mark.parametrize(
     ("options", "message"),
     [

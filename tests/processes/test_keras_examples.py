@@ -53,11 +53,13 @@ def test_keras_fit_evaluates_three_times_to_the_same_numbers(fitted):
     assert trained[2] > 85
 
 
+@pytest.mark.slow
 def test_keras_fit_prints_the_learning_rate_of_each_epoch(fitted):
     rates = re.findall(r"^Learning rate for epoch (\d) is (\S+)$", fitted[0], re.MULTILINE)
     assert rates == [("1", "0.001"), ("2", "0.001"), ("3", "0.001"), ("4", "0.0001"), ("5", "0.0001")]
 
 
+@pytest.mark.slow
 def test_keras_fit_leaves_weights_logs_and_the_model(fitted):
     _, folder = fitted
     assert sorted(path.name for path in folder.iterdir()) == ["logs", "my_model.keras", "training_checkpoints"]
@@ -66,6 +68,7 @@ def test_keras_fit_leaves_weights_logs_and_the_model(fitted):
     assert [path.name.split(".")[0] for path in (folder / "logs" / "train").iterdir()] == ["events"]
 
 
+@pytest.mark.slow
 def test_keras_multi_device_goes_on_where_it_stopped(tmp_path):
     first = run_example("keras_multi_device.py", tmp_path)
     assert (first.returncode, first.stderr) == (0, "")
@@ -86,6 +89,7 @@ def test_keras_multi_device_goes_on_where_it_stopped(tmp_path):
     assert sorted(path.name for path in (tmp_path / "ckpt").iterdir()) == [f"ckpt-{epoch}.keras" for epoch in range(1, 5)]
 
 
+@pytest.mark.cases("keras_fit.py")
 @pytest.mark.parametrize("name", ["keras_fit.py", "keras_multi_device.py"])
 def test_missing_data_and_bad_options_are_explained_without_a_traceback(tmp_path, name):
     done = run_example(name, tmp_path, "--data", "mnist", "--data-dir", str(tmp_path))

@@ -36,6 +36,13 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.cases(
+    "-environment0---xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE-on",
+    "-environment6--off: REPLICANT_KERNELS does not ask for it",
+    "before11-environment11--off: JAX has plugins (xla_cuda13), whose compiler may not know the option",
+    "before13-environment13--off: it was not tested with jaxlib 0.12.3 (only with 0.10)",
+    "import jax; jax.devices()\\n-environment14--off: JAX started before replicant was imported; import replicant first",
+)
 @pytest.mark.parametrize(
     ("before", "environment", "flags", "state"),
     [
@@ -163,6 +170,7 @@ print(keeper.state if keeper else "nobody watches", replicant.kernels.status().k
 """
 
 
+@pytest.mark.cases("environment1-lines1")
 @pytest.mark.parametrize(
     ("environment", "lines"),
     [

@@ -61,6 +61,7 @@ def run_script(path: Path, num_devices: int, num_steps: int, deadline: float) ->
     return done.stdout.strip()
 
 
+@pytest.mark.cases("2")
 @pytest.mark.parametrize("num_devices", [2, pytest.param(4, marks=pytest.mark.slow), 8])
 def test_a_long_loop_ends(tmp_path, num_devices):
     answer = run_script(tmp_path / "loop.py", num_devices, NUM_STEPS, deadline=180)
