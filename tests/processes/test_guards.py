@@ -52,24 +52,30 @@ def test_clean(tmp_path, monkeypatch):
 """
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory) -> str:
-    """What pytest says about tests that leak."""
-    folder = tmp_path_factory.mktemp("project")
+def run_pytest(folder: Path, file: str, text: str) -> str:
+    """What pytest says about a file of tests, under this repository's conftest files."""
     for name in ("conftest.py", "pyproject.toml", "tests/conftest.py"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text((ROOT / name).read_text())
-    (folder / "tests" / "test_leaky.py").write_text(LEAKY)
+    (folder / "tests" / file).write_text(text)
+    unset = ("REPLICANT_TEST_SLOW", "REPLICANT_TEST_FULL")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_") and name not in unset}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests"],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {"COLUMNS": "200"},
+        env=clean | {"COLUMNS": "200"},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory) -> str:
+    """What pytest says about tests that leak."""
+    return run_pytest(tmp_path_factory.mktemp("project"), "test_leaky.py", LEAKY)
 
 
 @pytest.mark.parametrize(
@@ -90,3 +96,24 @@ def test_every_leak_fails_its_own_test(outcome, line):
 
 def test_a_clean_test_passes(outcome):
     assert "1 failed, 7 passed, 6 errors in" in outcome
+
+
+FEW = """\
+import pytest
+
+@pytest.mark.cases({names})
+@pytest.mark.parametrize("number", [2, 4])
+def test_few(number):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        ('"2"', "1 passed, 1 skipped"),
+        ('"2", "3"', "test_cases.py: test_few has no case ['3']. Its cases are ['2', '4']."),
+    ],
+)
+def test_the_cases_that_are_named_run_and_must_be_there(tmp_path, names, line):
+    assert line in run_pytest(tmp_path, "test_cases.py", FEW.format(names=names))

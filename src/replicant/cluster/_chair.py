@@ -109,7 +109,9 @@ class Chair:
         for key, _ in self._selector.select(seconds):
             if self._door.is_at(key.fileobj):
                 self._greet()
-            elif (guest := self._guests.get(key.fileobj)) is not None and not self._hear(guest):  # type: ignore[call-overload]
+                continue
+            guest = self._guests.get(key.fileobj)  # type: ignore[call-overload]  # a socket
+            if guest is not None and not self._hear(guest):
                 self._show_out(guest.connection)
         self._door.tidy()
 

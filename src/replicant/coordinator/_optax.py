@@ -96,7 +96,7 @@ class OptaxOptimizer:
         push_gradients(self._counter(), self.iterations.value(), 0.0, [Part([g for g, _ in pairs])], refs)
 
     def _counter(self) -> ServerRef:
-        return ref_of(self.iterations)  # type: ignore[return-value]
+        return ref_of(self.iterations)  # type: ignore[return-value]  # it lies on servers
 
     def _refs(self) -> list[ServerRef]:
         leaves = jax.tree.leaves(self.variables, is_leaf=is_variable)
@@ -108,7 +108,7 @@ class OptaxOptimizer:
                 )
         if not refs:
             raise ArgumentError("OptaxOptimizer: there are no variables to update. Received an empty structure.")
-        return refs  # type: ignore[return-value]
+        return refs  # type: ignore[return-value]  # checked above
 
     def _make_state(self, strategy: Any, transformation: Any, probe: Probe, ref: ServerRef) -> list[ServerVariable]:
         """Make the transformation's state for one variable, on the same servers."""

@@ -39,13 +39,13 @@ class ServerVariable(Variable):
 
     def attach(self, spec: VariableSpec, site: Site) -> None:
         """Make this the site's object for the variable `spec`."""
-        self._ref = ServerRef(spec, site)  # type: ignore[assignment]
+        self._ref = ServerRef(spec, site)  # type: ignore[assignment]  # of all kinds of refs, this one
         site.variables[spec.number] = self
 
     @property
     def spec(self) -> VariableSpec:
         """Where its shards are."""
-        return self._ref.spec  # type: ignore[attr-defined]
+        return self._ref.spec  # type: ignore[attr-defined]  # a ServerRef
 
     @property
     def variables(self) -> list[np.ndarray]:
@@ -66,11 +66,12 @@ class ServerVariable(Variable):
     def _assign(self, what: str, value: Any, update: Callable[[Any, Any], Any]) -> jax.Array:
         kind = "assign" if what == "assign" else "add"
         operand = self._checked(what, value)
-        return change(self._ref, kind, -operand if what == "assign_sub" else operand, lambda old: update(old, operand))  # type: ignore[arg-type]
+        step = -operand if what == "assign_sub" else operand
+        return change(self._ref, kind, step, lambda old: update(old, operand))  # type: ignore[arg-type]  # a ServerRef
 
     def _scatter(self, what: str, indices: Any, updates: Any) -> Any:
         kind, negative = _KINDS[what]
-        change_rows(self._ref, kind, indices, updates, negative=negative)  # type: ignore[arg-type]
+        change_rows(self._ref, kind, indices, updates, negative=negative)  # type: ignore[arg-type]  # a ServerRef
         return self
 
     def __reduce__(self) -> Any:

@@ -86,7 +86,7 @@ class Channel:
         for key, _ in self._selector.select(timeout):
             if self._door.is_at(key.fileobj):
                 self._greet()
-            elif (connection := self._connections.get(key.fileobj)) is not None:  # type: ignore[call-overload]
+            elif (connection := self._connections.get(key.fileobj)) is not None:  # type: ignore[call-overload]  # keys are sockets
                 yield from self._hear(connection)
         self._door.tidy()
 
@@ -135,7 +135,7 @@ class Channel:
         expected = proof(self.key, WORKER, connection.nonce, theirs)
         if not hmac.compare_digest(str(hello.get("proof")).encode(), expected.encode()):
             return False
-        if not all(type(number) is int for number in who) or not self.is_expected(*who):  # type: ignore[arg-type]
+        if not all(type(number) is int for number in who) or not self.is_expected(*who):  # type: ignore[arg-type]  # all are int
             return False
         if not connection.send({"proof": proof(self.key, SUPERVISOR, theirs, connection.nonce), "interval": self._interval}):
             return False

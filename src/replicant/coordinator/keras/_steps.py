@@ -105,7 +105,7 @@ class _LossMetrics:
         loss = _loss_of(model)
         means = [_loss_tracker(model), *([] if loss is None else loss.metrics)]
         self._totals: list[ServerRef] = [ref_of(mean.total) for mean in means]  # type: ignore[misc]  # all on servers
-        self._counts: list[ServerRef] = [ref_of(mean.count) for mean in means]  # type: ignore[misc]
+        self._counts: list[ServerRef] = [ref_of(mean.count) for mean in means]  # type: ignore[misc]  # likewise
         self.refs = [*self._totals, *self._counts]
         self._parts: dict[str, tuple[LossPart, list[Any]]] = {}
         self._counted: list[Any] = []

@@ -40,20 +40,21 @@ class _Mixin:
     def value(self) -> Any:
         if current_recorder() is not None:
             check_readable(server_ref(self))
-            return super().value  # type: ignore[misc]
+            return super().value  # type: ignore[misc]  # Keras's variable comes after this mixin
         scope = _internals.get_stateless_scope() if _internals.in_stateless_scope() else None
         known = None if scope is None else scope.get_current_value(self)
-        return self._maybe_autocast(server_ref(self).read_eagerly() if known is None else known)  # type: ignore[attr-defined]
+        value = server_ref(self).read_eagerly() if known is None else known
+        return self._maybe_autocast(value)  # type: ignore[attr-defined]  # Keras's
 
     def assign_add(self, value: Any) -> Any:
         if _is_functional():
-            return self.assign(self.value + value)  # type: ignore[attr-defined]
+            return self.assign(self.value + value)  # type: ignore[attr-defined]  # Keras's
         value = jnp.asarray(value)
         return change(server_ref(self), "add", value, lambda old: old + value)
 
     def assign_sub(self, value: Any) -> Any:
         if _is_functional():
-            return self.assign(self.value - value)  # type: ignore[attr-defined]
+            return self.assign(self.value - value)  # type: ignore[attr-defined]  # Keras's
         value = jnp.asarray(value)
         return change(server_ref(self), "add", -value, lambda old: old - value)
 

@@ -40,7 +40,7 @@ class Member:
     @property
     def executing(self) -> tuple[int, int] | None:
         """The closure that a worker is running, or was running when it died, and the attempt. Requires a pulse."""
-        return self.running.pulse.executing  # type: ignore[attr-defined]
+        return self.running.pulse.executing  # type: ignore[attr-defined]  # a member without a pulse is not asked
 
     def unfinished(self, closure: int) -> Unfinished | None:
         """How far a lost worker had got with the pushes of a closure; None if it pushed nothing, or this is unknown."""
