@@ -22,6 +22,7 @@ EXCHANGE_SECONDS = 20.0  # how long a worker waits for the others
 GRACE_SECONDS = 2.0  # for threads that are about to end
 
 FOREIGN_VARIABLES = re.compile(r"PYTEST_|KMP_")  # set by pytest itself, and by scikit-learn when it is first imported
+NO_SKLEARN = str(ROOT / "tests" / "no_sklearn")
 TOOL_FILES = {".hypothesis", ".pytest_cache", ".ruff_cache", ".import_linter_cache", "__pycache__"}
 
 # Compilation makes the time of single examples meaningless; the same examples everywhere make a failure reproducible.
@@ -42,9 +43,15 @@ class Chaos:
 
 
 def pytest_configure() -> None:
-    """Draw the seed of the tests that strike at random before the processes start that share the tests and inherit it."""
+    """Set what the processes that share the tests, and those that tests start, inherit.
+
+    That is the seed of the tests that strike at random, and a path on which there is no scikit-learn: Keras imports it wherever it
+    is installed, which would be a third of the time in which a test's process starts.
+    """
     if _runs_all():
         os.environ.setdefault("REPLICANT_TEST_SEED", str(random.SystemRandom().randrange(1 << 30)))
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != NO_SKLEARN]
+    os.environ["PYTHONPATH"] = os.pathsep.join([NO_SKLEARN, *paths])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -52,6 +59,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _runs_all():
         told = [f"{name}={os.environ[name]}" for name in ("REPLICANT_TEST_SEED", "REPLICANT_TEST_RUNS") if name in os.environ]
         terminalreporter.write_line(f"random misfortunes: {' '.join(told)}")
+
+
+@pytest.fixture(scope="module")
+def with_sklearn() -> Iterator[None]:
+    """Let the processes that these tests start see scikit-learn, whose digits the examples learn where MNIST is not there."""
+    with pytest.MonkeyPatch.context() as patch:
+        paths = os.environ["PYTHONPATH"].split(os.pathsep)
+        patch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path != NO_SKLEARN))
+        yield
 
 
 @pytest.fixture(scope="session")

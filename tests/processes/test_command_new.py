@@ -35,6 +35,7 @@ def test_what_is_written_follows_the_style_of_this_repository(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("with_sklearn")
 def test_the_tests_of_a_new_project_pass(tmp_path):
     folder = _new.write_project("fish", tmp_path)
     unset = ("NPROC", "XLA_FLAGS", "KERAS_BACKEND", "PYTHONWARNINGS", "REPLICANT_FUSE_REPLICAS")

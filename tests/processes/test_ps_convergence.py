@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("with_sklearn")
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("_ps_convergence.py")
 TEST_DATA = Path(os.environ.get("REPLICANT_TEST_DATA", ROOT / "data"))
