@@ -36,7 +36,9 @@ check: setup
 # the end. One process, for a debugger or a single test: .venv/bin/python -m pytest PATH
 # Programs that these processes, and those that tests start, compile are kept in a folder of the clone, so that each is compiled once.
 test test-again test-slow test-chaos: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# The processes that tests start share the byte code, even where Python is told not to keep it.
+PYTHON_OF_TESTS := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python
+PYTEST := $(PYTHON_OF_TESTS) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 test: setup
 	@mkdir -p build
 	$(PYTEST) $(ARGS)
@@ -62,7 +64,7 @@ test-slow: setup
 RUNS ?= 2
 test-chaos: export REPLICANT_TEST_RUNS := $(RUNS)
 test-chaos: setup
-	$(BIN)/python -m pytest -m 'slow and not again' $(CHAOS) $(ARGS)
+	$(PYTHON_OF_TESTS) -m pytest -m 'slow and not again' $(CHAOS) $(ARGS)
 
 # The oldest Keras that is supported, and the newest there is, beside the other packages of constraints.txt.
 KERAS_VERSIONS := keras==3.12.0 keras
