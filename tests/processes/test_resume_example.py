@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("with_sklearn")
+
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "resume_after_kill.py"
 
 
