@@ -72,6 +72,7 @@ def test_fit_which_tensorflow_refuses(figures, report, run):
 
 
 @pytest.mark.again
+@pytest.mark.cases("W=2")
 def test_shares_of_datasets(run, run_workers, folder):
     """What workers that are threads get, which `test_autoshard.py` compares with TensorFlow."""
     workers, asked, answers = run

@@ -28,6 +28,7 @@ def run(seconds: float, **task) -> dict:
     return answers
 
 
+@pytest.mark.slow
 def test_a_small_sample_learns_as_well():
     found = run(400, workers=[2], wide={"rows": 2000, "steps": 150})["wide"]
     # So early in training a stale step still shows, and how many are stale depends on the machine: the full runs have the bound.
