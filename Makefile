@@ -1,10 +1,8 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-all test-again test-slow test-chaos test-keras-versions bench docs docs-test clean
+.PHONY: setup demo check test test-all test-again test-slow test-chaos test-keras-versions test-versions bench docs docs-test clean
 SHELL := /bin/sh
 
-# Python 3.11 is what constraints.txt was written with; any newer one will do.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -12,13 +10,27 @@ STAMP := $(VENV)/.installed
 setup: $(STAMP)
 	@:
 
+# .venv is made with the newest Python of this machine that is tested, or with yours: make setup PYTHON=/path/to/python. If yours is of
+# another line than that of .venv, .venv is made anew.
+ifdef PYTHON
+LINE := -c 'import sys; print(*sys.version_info[:2], sys.abiflags)'
+ifneq ($(shell "$(PYTHON)" $(LINE)),$(shell $(BIN)/python $(LINE) 2>/dev/null))
+OTHER := another-python
+.PHONY: $(OTHER)
+$(OTHER):
+endif
+endif
+
 # The stamp is newer than both files while the installed packages are those that they name.
-$(STAMP): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "make: no python3 found: install Python 3.11 or newer, or say make PYTHON=/path/to/python" >&2; exit 1; }
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "make: $(PYTHON) is older than Python 3.11: say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+$(STAMP): pyproject.toml constraints.txt $(OTHER)
+	@if test -n "$(OTHER)" || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  python="$(PYTHON)"; python="$${python:-$$(.ci/find_python 3.13 3.12 3.11 3)}"; \
+	  test -n "$$python" || { echo "make: no Python 3.11 or newer found: install one, or say make PYTHON=/path/to/python" >&2; exit 1; }; \
+	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "make: $$python is not Python 3.11 or newer: say make PYTHON=/path/to/python3.13" >&2; exit 1; }; \
+	  "$$python" -m venv --clear $(VENV) || exit 1; \
+	fi
 	@echo "Installing into $(VENV) (once; a minute or two) ..."
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -73,6 +85,13 @@ test-keras-versions: setup
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/keras "$$wanted" && \
 	  PYTHONPATH=$(CURDIR)/build/keras $(BIN)/python -m pytest tests/devices/test_fit*.py tests/processes/test_keras_seams.py $(ARGS) \
 	  || exit 1; done
+
+# The core of the suite with each of these Pythons that is here and the JAX that belongs to it, and the tests of Keras with each of these
+# versions of Keras. A table comes last. The first run installs them into build/versions.
+VERSIONS ?= 3.11 3.12 3.13
+KERAS ?= 3.12 3.13 3.14
+test-versions: setup
+	@$(BIN)/python tests/versions.py $(VERSIONS) --keras $(KERAS) --pytest $(ARGS)
 
 bench: setup
 	@$(BIN)/python benchmarks/run.py $(ARGS)

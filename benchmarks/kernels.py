@@ -1,20 +1,26 @@
 """Measures what the CPU kernels are worth: training steps of four models, and single operations, with and without them.
 
 All ways are compiled in this process. "as JAX comes" has all kernels off, and XLA's option as jaxlib sets it. Steps alternate
-between the ways and donate nothing. Medians and minima are printed in ms. Run: ``python benchmarks/kernels.py [--steps 15]
-[--models cnn mlp]``.
+between the ways, each after one that does not count, and donate nothing. Medians and minima are printed in ms, and as "cpu" the
+least processor time, which other programs disturb least. Run: ``python benchmarks/kernels.py [--steps 15] [--models cnn mlp]
+[--ways kernels "as JAX comes"] [--only-models]``.
 """
 
 import argparse
 import contextlib
 import functools
 import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ["REPLICANT_KERNELS"] = (
+    "avg_pool,direct_conv,max_pool"  # each program says itself which library computes its convolutions
+)
 
 import jax
 import jax.numpy as jnp
@@ -24,18 +30,16 @@ from jax import lax
 from keras import layers
 
 from replicant import kernels
+from replicant.kernels._flags import OPTION, VALUE
 
 BATCH = 128
 WARM_UP_STEPS = 2
-OPTION = "xla_cpu_experimental_ynn_fusion_type"
-WITHOUT_CONV = ("INDIVIDUAL_DOT", "REDUCE")
-STOCK = (*WITHOUT_CONV, "INDIVIDUAL_CONVOLUTION")  # jaxlib 0.10.2's own choice
-Way = tuple[tuple[str, ...], tuple[str, ...]]  # the kernels that are off, and the values of XLA's option
+Way = tuple[bool, bool]  # whether the lowerings are on, and whether the option is set
 WAYS: dict[str, Way] = {
-    "kernels": ((), WITHOUT_CONV),
-    "only conv": (("max_pool", "avg_pool"), WITHOUT_CONV),
-    "only pooling": ((), STOCK),
-    "as JAX comes": (("max_pool", "avg_pool"), STOCK),
+    "kernels": (True, True),
+    "only conv": (False, True),
+    "all but conv": (True, False),
+    "as JAX comes": (False, False),
 }
 
 
@@ -121,34 +125,46 @@ def training_step(name: str) -> tuple[Callable[..., Any], Any, tuple[Any, Any]]:
 
 def compiled(function: Callable[..., Any], way: Way, *args: Any) -> Any:
     """Compile `function` in one of the ways."""
-    off, option = way
-    with kernels.disabled(*off) if off else contextlib.nullcontext():
+    lowerings, option = way
+    with contextlib.nullcontext() if lowerings else kernels.disabled():
         lowered = jax.jit(function).lower(*args)
-    return lowered.compile(compiler_options={OPTION: ",".join(f"LIBRARY_FUSION_TYPE_{name}" for name in option)})
+    return lowered.compile(compiler_options={OPTION.removeprefix("--"): VALUE} if option else None)
 
 
-def alternate(programs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each round of each program. The rounds alternate."""
-    times: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(WARM_UP_STEPS + rounds):
-        for name, program in programs.items():
-            start = time.perf_counter()
+Times = dict[str, list[tuple[float, float]]]
+
+
+def alternate(programs: Mapping[str, Callable[[], Any]], rounds: int) -> Times:
+    """Return the milliseconds of each round of each program, by the clock and of all processors.
+
+    The rounds alternate. A program that comes after a slower one takes longer, since it finds neither its data in the caches nor
+    its memory mapped. So each runs once before it is timed, as in training, and every other round goes backwards.
+    """
+    times: Times = {name: [] for name in programs}
+    for number in range(WARM_UP_STEPS + rounds):
+        for name in sorted(programs, key=[*programs].index, reverse=number % 2 == 1):
+            program = programs[name]
             jax.block_until_ready(program())
-            times[name].append((time.perf_counter() - start) * 1e3)
+            start, processor = time.perf_counter(), time.process_time()
+            jax.block_until_ready(program())
+            times[name].append(((time.perf_counter() - start) * 1e3, (time.process_time() - processor) * 1e3))
     return {name: found[WARM_UP_STEPS:] for name, found in times.items()}
 
 
-def report(name: str, times: dict[str, list[float]]) -> None:
+def report(name: str, times: Times) -> None:
     """Print one row."""
-    shown = "   ".join(f"{way} {statistics.median(found):8.2f} (min {min(found):.2f})" for way, found in times.items())
-    print(f"{name:32} {shown}", flush=True)
+    cells = []
+    for way, found in times.items():
+        by_clock, processor = zip(*found, strict=True)
+        cells.append(f"{way} {statistics.median(by_clock):8.2f} (min {min(by_clock):.2f}, cpu {min(processor):.2f})")
+    print(f"{name:32} {'   '.join(cells)}", flush=True)
 
 
-def models(names: list[str], rounds: int) -> None:
+def models(names: list[str], ways: list[str], rounds: int) -> None:
     """Measure training steps."""
     for name in names:
         step, state, (x, y) = training_step(name)
-        programs = {way: compiled(step, how, state, x, y) for way, how in WAYS.items()}
+        programs = {way: compiled(step, WAYS[way], state, x, y) for way in ways}
         losses = {way: float(program(state, x, y)[1]) for way, program in programs.items()}
         assert max(losses.values()) - min(losses.values()) < 1e-5, losses
         calls = {way: functools.partial(program, state, x, y) for way, program in programs.items()}
@@ -187,10 +203,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the CPU kernels with JAX's own.")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS])
+    parser.add_argument("--ways", nargs="*", choices=[*WAYS], default=[*WAYS])
+    parser.add_argument("--only-models", action="store_true", help="no single operations")
     arguments = parser.parse_args()
-    print(repr(kernels.status()))
-    models(arguments.models, arguments.steps)
-    pools(arguments.steps)
+    print(f"jax {jax.__version__}, jaxlib {version('jaxlib')}, keras {keras.__version__}, Python {platform.python_version()}")
+    models(arguments.models, arguments.ways, arguments.steps)
+    if not arguments.only_models:
+        pools(arguments.steps)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,15 @@ SET = f"{OPTION}=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"
 SHOW = "import os; print(os.environ.get('XLA_FLAGS', '')); print(replicant.kernels.status().kernels['conv'])\n"
 # As if another jaxlib were installed: the version is all that the decision reads.
 OTHER_JAXLIB = (
-    "import importlib.metadata as m; real = m.version\nm.version = lambda name: '0.12.3' if name == 'jaxlib' else real(name)\n"
+    "import importlib.metadata as m; real = m.version\nm.version = lambda name: '0.99.1' if name == 'jaxlib' else real(name)\n"
 )
 PLUGIN = (
     "import importlib.metadata as m; real = m.entry_points\n"
     "ours = [m.EntryPoint('xla_cuda13', 'x', 'jax_plugins')]\n"
     "m.entry_points = lambda **k: ours if k.get('group') == 'jax_plugins' else real(**k)\n"
+)
+NO_FOLDER = (
+    "off: it was not tested with jaxlib 0.99.1, and REPLICANT_COMPILATION_CACHE=0 leaves no folder for the result of a trial"
 )
 
 
@@ -40,7 +43,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     "-environment0---xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE-on",
     "-environment6--off: REPLICANT_KERNELS does not ask for it",
     "before11-environment11--off: JAX has plugins (xla_cuda13), whose compiler may not know the option",
-    "before13-environment13--off: it was not tested with jaxlib 0.12.3 (only with 0.10)",
+    "before13-environment13--state13",
     "import jax; jax.devices()\\n-environment14--off: JAX started before replicant was imported; import replicant first",
 )
 @pytest.mark.parametrize(
@@ -69,7 +72,12 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         ),
         (PLUGIN, {}, "", "off: JAX has plugins (xla_cuda13), whose compiler may not know the option"),
         (PLUGIN, {"JAX_PLATFORMS": "cpu"}, SET, "on"),
-        (OTHER_JAXLIB, {}, "", "off: it was not tested with jaxlib 0.12.3 (only with 0.10)"),
+        (
+            OTHER_JAXLIB,
+            {"REPLICANT_COMPILATION_CACHE": "0"},
+            "",
+            NO_FOLDER,
+        ),
         (
             "import jax; jax.devices()\n",
             {},

@@ -22,15 +22,56 @@ GOOD = {"replicant": "0.1.0", "jax": "0.10.2", "jaxlib": "0.10.2", "keras": "3.1
         ({"jax": "0.9.1", "jaxlib": "0.9.1"}, "fail", "jax 0.9.1 is too old: pip install 'jax>=0.10'"),
         ({"jaxlib": "0.9.1"}, "fail", "jax 0.10.2 and jaxlib 0.9.1 do not belong together"),
         ({"keras": "3.5.0"}, "fail", "keras 3.5.0 is too old: pip install 'keras>=3.12'"),
-        ({"keras": "4.0.0"}, "warn", "keras 4.0.0 is newer than the versions that Replicant was tested with"),
-        ({"jax": "0.12.0", "jaxlib": "0.12.0"}, "warn", "jax 0.12.0 is newer than the versions that Replicant was tested with"),
+        ({"keras": "3.15.9"}, "ok", ""),
+        ({"keras": "4.0.0"}, "ok", "keras 4.0.0 is newer than the versions that this release was tested with (up to keras 3.15)"),
+        ({"jax": "0.12.0.1", "jaxlib": "0.12.0.1"}, "ok", ""),
+        (
+            {"jax": "0.13.0", "jaxlib": "0.13.0"},
+            "ok",
+            "jax 0.13.0 is newer than the versions that this release was tested with (up to jax 0.12)",
+        ),
+        (
+            {"jax": "1.0.0", "jaxlib": "1.0.0", "keras": "3.16.0"},
+            "ok",
+            "jax 1.0.0 and keras 3.16.0 are newer than the versions that this release was tested with (up to jax 0.12, keras 3.15)",
+        ),
         ({"jax-cuda12-plugin": "0.8.0"}, "fail", "jax-cuda12-plugin 0.8.0 is for another jaxlib"),
     ],
 )
 def test_versions(change, state, remedy):
     result = _facts.judge_versions(GOOD | change)
     assert result.state == state
-    assert result.remedy.startswith(remedy)
+    assert result.remedy == remedy if state == "ok" else result.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [
+        ("3.11.7", ""),
+        ("3.13.9", ""),
+        ("3.14.0", "Python 3.14.0 is newer than the versions that this release was tested with (up to Python 3.13)"),
+    ],
+)
+def test_python(version, remedy):
+    assert _facts.judge_python(version, "here") == Result("python", "ok", f"{version} here", remedy)
+
+
+def test_a_free_threaded_python():
+    remedy = "this release was not tested with free-threaded Python"
+    assert _facts.judge_python("3.13.0", "here", free_threaded=True) == Result("python", "ok", "3.13.0 here", remedy)
+
+
+def test_a_newer_version_is_one_more_line_and_nothing_else(monkeypatch, capsys):
+    def printed(version):
+        found = GOOD | {"jax": version, "jaxlib": version}
+        monkeypatch.setattr(_checkup, "look", lambda: [_facts.judge_versions(found)])
+        assert cli.main(["doctor", "--no-self-test"]) == 0
+        return capsys.readouterr().out.replace(version, "X").splitlines()
+
+    tested, newer = printed("0.12.0"), printed("0.13.0")
+    assert newer.pop(1).split("->")[1] == " jax X is newer than the versions that this release was tested with (up to jax 0.12)"
+    assert newer == tested
+    assert tested[-1] == "1 ok, 0 warnings, 0 failed."
 
 
 @pytest.mark.parametrize(

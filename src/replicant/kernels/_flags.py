@@ -1,8 +1,8 @@
 """Sets the option of XLA's CPU compiler that decides which library computes convolutions, in XLA_FLAGS before JAX starts.
 
-By default, jaxlib 0.10.2 computes dots, convolutions and reductions with YNNPACK. Its convolutions, and above all their gradients,
-take up to 2.5 times as long as those of Eigen. The option lists what YNNPACK computes. VALUE is jaxlib's own list without the
-convolutions.
+By default, jaxlib 0.10 to 0.12 compute dots, convolutions and reductions with YNNPACK. Its convolutions, and above all their
+gradients, take up to 2.5 times as long as those of Eigen. The option lists what YNNPACK computes. VALUE is jaxlib's own list
+without the convolutions. Which versions of jaxlib get it is decided in _tried.py.
 """
 
 import importlib.metadata
@@ -11,10 +11,10 @@ import os
 
 import jax
 
+from ._tried import objection
+
 OPTION = "--xla_cpu_experimental_ynn_fusion_type"
 VALUE = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"
-# XLA ends the process if it does not know an option, and the meaning of options changes. So only tested versions get it.
-_TRIED = ((0, 10),)
 
 
 def set_conv_option(wanted: bool) -> str:
@@ -33,14 +33,12 @@ def set_conv_option(wanted: bool) -> str:
             return "on" if value == VALUE else f"off: XLA_FLAGS already sets {OPTION}={value}"
     if not wanted:
         return "off: REPLICANT_KERNELS does not ask for it"
-    version = importlib.metadata.version("jaxlib")
-    if tuple(int(part) for part in version.split(".")[:2]) not in _TRIED:
-        tried = ", ".join(".".join(map(str, line)) for line in _TRIED)
-        return f"off: it was not tested with jaxlib {version} (only with {tried})"
     if reason := accelerator():
         return f"off: {reason}, whose compiler may not know the option"
     if jax_has_started():
         return "off: JAX started before replicant was imported; import replicant first"
+    if reason := objection(importlib.metadata.version("jaxlib"), f"{OPTION}={VALUE}"):
+        return f"off: {reason}"
     os.environ["XLA_FLAGS"] = f"{flags} {OPTION}={VALUE}".strip()
     return "on"
 

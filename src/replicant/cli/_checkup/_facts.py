@@ -5,6 +5,7 @@ import platform
 import re
 import socket
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -18,8 +19,8 @@ from ._result import Result
 
 Environ = Mapping[str, str]
 
-OLDEST_JAX, UNTRIED_JAX = (0, 10), (0, 12)
-OLDEST_KERAS, UNTRIED_KERAS = (3, 12), (3, 16)
+OLDEST_JAX, OLDEST_KERAS = (0, 10), (3, 12)
+NEWEST = {"jax": (0, 12), "keras": (3, 15), "Python": (3, 13)}  # the newest versions that this release was tested with
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
@@ -57,10 +58,18 @@ def judge_versions(found: Mapping[str, str | None]) -> Result:
             return Result(
                 "versions", "fail", detail, f"{name} {version} is for another jaxlib: pip install --upgrade {name} jaxlib"
             )
-    for name, version, untried in (("jax", jax, UNTRIED_JAX), ("keras", keras, UNTRIED_KERAS)):
-        if _short(version) >= untried:
-            return Result("versions", "warn", detail, f"{name} {version} is newer than the versions that Replicant was tested with")
-    return Result("versions", "ok", detail)
+    return Result("versions", "ok", detail, _newer({"jax": jax, "keras": keras}))
+
+
+def _newer(found: Mapping[str, str]) -> str:
+    """Which of these versions are newer than those that this release was tested with, or an empty string."""
+    names = [name for name, version in found.items() if _short(version) > NEWEST[name]]
+    if not names:
+        return ""
+    newer = " and ".join(f"{name} {found[name]}" for name in names)
+    tested = ", ".join(f"{name} {'.'.join(map(str, NEWEST[name]))}" for name in names)
+    are = "is" if len(names) == 1 else "are"
+    return f"{newer} {are} newer than the versions that this release was tested with (up to {tested})"
 
 
 def _plugins() -> list[str]:
@@ -81,7 +90,14 @@ def version_of(name: str) -> str | None:
 
 def python(_: Environ) -> Result:
     """Report the versions of Python and of the system."""
-    return Result("python", "ok", f"{platform.python_version()} at {sys.executable}, {platform.platform()}")
+    free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    return judge_python(platform.python_version(), f"at {sys.executable}, {platform.platform()}", free_threaded=free_threaded)
+
+
+def judge_python(version: str, more: str, *, free_threaded: bool = False) -> Result:
+    """Judge a version of Python."""
+    remedy = "this release was not tested with free-threaded Python" if free_threaded else _newer({"Python": version})
+    return Result("python", "ok", f"{version} {more}", remedy)
 
 
 def backend(environ: Environ) -> Result:
