@@ -248,7 +248,7 @@ def test_what_is_on() -> None:
             ("conv",),
             (
                 "The kernel 'conv' is an option of XLA that is read when JAX starts, so it cannot be switched later. Start the "
-                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool for "
+                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool,memory for "
                 "all except this one."
             ),
         ),
@@ -256,7 +256,7 @@ def test_what_is_on() -> None:
             ("max_pool", "memory"),
             (
                 "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
-                "Start the program with REPLICANT_KERNELS=1,memory to have it, or with "
+                "Start the program with REPLICANT_KERNELS=1 to have it, or with "
                 "REPLICANT_KERNELS=avg_pool,conv,direct_conv,max_pool for all except this one."
             ),
         ),

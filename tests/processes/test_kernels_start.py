@@ -182,11 +182,8 @@ print(keeper.state if keeper else "nobody watches", replicant.kernels.status().k
 @pytest.mark.parametrize(
     ("environment", "lines"),
     [
-        ({"REPLICANT_KERNELS": "1,memory"}, ["True True True", "keeping on"]),
-        (
-            {},
-            ["True False True", "nobody watches off: REPLICANT_KERNELS does not ask for it"],
-        ),
+        ({"REPLICANT_KERNELS": "conv,max_pool"}, ["True False True", "nobody watches off: REPLICANT_KERNELS does not ask for it"]),
+        ({}, ["True True True", "keeping on"]),
     ],
 )
 def test_large_temporaries_are_found_in_memory_that_is_there_already(environment: dict[str, str], lines: list[str]) -> None:
@@ -201,5 +198,5 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all except memory) or some of 1,avg_pool,conv,direct_conv,max_pool,memory, separated by commas."
+        "(all) or some of 1,avg_pool,conv,direct_conv,max_pool,memory, separated by commas."
     )

@@ -33,8 +33,8 @@ def states(allocator: Allocator, keeper: _memory.Keeper, megabytes: list[int]) -
     """The state after each window of programs that took so many megabytes of fresh pages each."""
     found = []
     for each in megabytes:
-        allocator.fresh += 4 * each * MB
-        for _ in range(4):
+        allocator.fresh += 8 * each * MB
+        for _ in range(8):
             keeper.note()
         found.append(keeper.state)
     return found
@@ -43,11 +43,13 @@ def states(allocator: Allocator, keeper: _memory.Keeper, megabytes: list[int]) -
 @pytest.mark.parametrize(
     ("megabytes", "found", "done"),
     [
-        ([0, 1, 15, 15], ["watching"] * 4, []),
-        ([300, 2, 300, 2], ["watching"] * 4, []),  # compiling, for instance
-        ([300, 320, 0, 0], ["watching", "keeping", "keeping", "keeping"], [960 * MB]),
-        ([2, 16, 16], ["watching", "watching", "keeping"], [48 * MB]),
-        ([2000, 2000], ["watching", "watching"], []),  # 8 times 2,000 MB are not there
+        ([0, 1, 15, 15, 15], ["watching"] * 5, []),
+        ([300, 2, 300, 2, 0], ["watching"] * 5, []),  # compiling, for instance
+        ([300, 300, 320, 0, 0], ["watching", "watching", "keeping", "keeping", "keeping"], [960 * MB]),
+        ([2, 16, 16, 16], ["watching", "watching", "watching", "keeping"], [48 * MB]),
+        ([64, 0, 0, 0, 64, 0, 0, 0, 64, 0], ["watching"] * 8 + ["keeping"] * 2, [192 * MB]),  # epochs of 32 steps
+        ([64, 0, 0, 0, 0, 0] * 4, ["watching"] * 24, []),  # twice in 12 windows
+        ([2000, 2000, 2000], ["watching"] * 3, []),  # 8 times 2,000 MB are not there
     ],
 )
 def test_what_programs_take_decides(megabytes, found, done):
@@ -67,7 +69,7 @@ def test_what_was_taken_before_does_not_count():
 def test_nothing_is_kept_any_more_once_memory_is_scarce():
     allocator = Allocator(left=8000 * MB, of=16000 * MB)
     keeper = _memory.Keeper(allocator)
-    states(allocator, keeper, [100, 100])
+    states(allocator, keeper, [100, 100, 100])
     allocator.left = 1599 * MB
     assert states(allocator, keeper, [0, 100]) == ["keeping", "given up"]  # it looks when programs need fresh pages again
     assert states(allocator, keeper, [500, 500, 500]) == ["given up"] * 3
@@ -77,9 +79,9 @@ def test_nothing_is_kept_any_more_once_memory_is_scarce():
 def test_it_looks_at_the_memory_now_and_then_in_any_case():
     allocator = Allocator(left=8000 * MB, of=16000 * MB)
     keeper = _memory.Keeper(allocator)
-    states(allocator, keeper, [100, 100])
+    states(allocator, keeper, [100, 100, 100])
     allocator.left = 1599 * MB
-    assert states(allocator, keeper, [0] * 62) == ["keeping"] * 61 + ["given up"]  # the 64th window
+    assert states(allocator, keeper, [0] * 61) == ["keeping"] * 60 + ["given up"]  # the 64th window
 
 
 MEMINFO = "MemTotal:       16000 kB\nMemFree:  100 kB\nMemAvailable:   8000 kB\nHugePages_Total:       0\n"
@@ -118,6 +120,37 @@ def test_memory_that_there_is(tmp_path, group, expected):
 )
 def test_reasons_to_leave_the_allocator_alone(wanted, environ, reason):
     assert _memory.install(wanted, environ) == reason
+
+
+def test_a_system_that_does_not_tell_how_much_memory_it_has(monkeypatch):
+    nowhere = FileNotFoundError(2, "No such file or directory", "/proc/meminfo")
+    monkeypatch.setattr(_memory.Glibc, "memory", staticmethod(raising(nowhere)))
+    assert installed(monkeypatch) == (
+        "off: the system does not tell how much memory there is ([Errno 2] No such file or directory: '/proc/meminfo')"
+    )
+
+
+def test_a_glibc_whose_threads_cannot_share_the_heap(monkeypatch):
+    monkeypatch.setattr(_memory.Glibc, "share_heap", lambda self: False)
+    assert installed(monkeypatch) == "off: glibc does not let threads share the heap"
+
+
+def raising(error):
+    """A function without arguments that raises an error."""
+
+    def memory():
+        raise error
+
+    return memory
+
+
+def installed(monkeypatch) -> str:
+    """What `install` says where nothing else is in its way."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("glibc is there on Linux only")
+    monkeypatch.setattr(_memory, "jax_has_started", lambda: False)
+    monkeypatch.setattr(_memory, "accelerator", lambda: None)
+    return _memory.install(True, {})
 
 
 def test_this_machine_tells_how_much_memory_it_has():

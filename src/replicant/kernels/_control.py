@@ -8,7 +8,7 @@ from ..errors import ArgumentError
 from . import _convolutions, _memory, _windows
 from ._flags import set_conv_option
 from ._lowering import register
-from ._switch import DEFAULT, FAMILIES, LOWERINGS, VARIABLE, choose, choose_here, chosen, chosen_everywhere, from_environment
+from ._switch import FAMILIES, LOWERINGS, VARIABLE, choose, choose_here, chosen, chosen_everywhere, from_environment
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,10 @@ def disabled(*names: str) -> Iterator[None]:
 
 def _checked(names: tuple[str, ...]) -> frozenset[str]:
     if fixed := sorted({"conv", "memory"} & set(names)):
-        name, others = fixed[0], ",".join(sorted(DEFAULT - set(fixed[:1])))
+        name, others = fixed[0], ",".join(sorted(FAMILIES.keys() - set(fixed[:1])))
         raise ArgumentError(
             f"The kernel {name!r} is an option of {_OPTION_OF[name]} that is read when JAX starts, so it cannot be switched later. "
-            f"Start the program with {VARIABLE}={'1' if name in DEFAULT else f'1,{name}'} to have it, or with {VARIABLE}={others} "
-            "for all except this one."
+            f"Start the program with {VARIABLE}=1 to have it, or with {VARIABLE}={others} for all except this one."
         )
     if unknown := sorted(set(names) - LOWERINGS):
         raise ArgumentError(

@@ -2,34 +2,34 @@
 
 Each time that a program runs, XLA allocates the memory for its temporaries in one piece. glibc maps a piece of more than 32 MB, and
 unmaps it when it is freed. So every step touches pages that the system must first find and fill with zeros. In a step of a
-transformer with 320 MB of temporaries, these are 80,000 pages and a quarter of the processor time. Pages that are kept cost
-nothing.
+transformer with 320 MB of temporaries, these are 80,000 pages and a third of the processor time. Pages that are kept cost nothing.
 
-This has two prices. It needs memory, because freed pieces lie between others and cannot always be used for the next one. So glibc
-is told to keep them only once programs are seen to need many fresh pages, and only while there is room. And the main thread runs
-the programs of one device itself, because only it allocates from the heap, and does nothing else meanwhile. This is a loss if
-programs take milliseconds. So it is not on by default.
+Only the heap can hold large pieces, and glibc gives it to the main thread. The arenas of other threads are too small for them. So
+all threads are given the heap, before JAX starts its own: programs run in JAX's threads.
+
+Kept memory has a price, because freed pieces lie between others and cannot always be used for the next one. So glibc is told to
+keep them only once programs are seen to need many fresh pages, and only while there is room.
 """
 
 import ctypes
 import os
 import resource
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from ._flags import accelerator, jax_has_started
 
-_WINDOW = 4  # programs that start between two looks
-_LARGE = 16 << 20  # bytes of fresh pages per program, in two windows, that make it worthwhile
+_WINDOW = 8  # programs that start between two looks
+_LARGE = 16 << 20  # bytes of fresh pages per program that make it worthwhile
+_ENOUGH, _WINDOWS = 3, 12  # in so many of the last windows
 _ROOM = 8  # times as much memory must be available
 _HUGE = 3  # times as much memory gets huge pages
 _SCARCE = 0.1  # of the memory; if less is left, nothing is kept any more
 
 # The names of these options in mallopt(3).
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 _DEFAULT_MMAP_MAX = 65536
 _MADV_HUGEPAGE = 14
 _OTHERS = ("mallctl", "MallocExtension_ReleaseFreeMemory", "mi_malloc")  # symbols of jemalloc, tcmalloc and mimalloc
@@ -44,6 +44,10 @@ class Glibc:
         library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
         library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
         library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+    def share_heap(self) -> bool:
+        """Let threads that start from now on allocate from the heap, as the main thread does. False if glibc refuses."""
+        return bool(self._library.mallopt(_M_ARENA_MAX, 1))
 
     def keep(self, num_bytes: int) -> None:
         """Take large pieces from the heap from now on, and never shrink it. The next `num_bytes` of it get huge pages."""
@@ -73,13 +77,17 @@ class Glibc:
 
 
 class Keeper:
-    """Decides whether to keep memory, from what programs do. Call `note` before each one starts, from one thread at a time."""
+    """Decides whether to keep memory, from what programs do. Call `note` before each one starts, from one thread at a time.
+
+    JAX starts up to 32 programs ahead of those that it runs. So the pages of all steps of a short epoch may be found in one window.
+    Compiling needs many pages too, but seldom in as many windows.
+    """
 
     def __init__(self, allocator: Any):
         self._allocator = allocator
         self._count = 0
         self._seen = allocator.fresh_bytes()
-        self._was_large = False
+        self._large: deque[bool] = deque(maxlen=_WINDOWS)
         self.state = "watching"
 
     def note(self) -> None:
@@ -91,8 +99,9 @@ class Keeper:
     def _look(self) -> None:
         seen = self._allocator.fresh_bytes()
         fresh, self._seen = (seen - self._seen) // _WINDOW, seen
-        is_large, was_large, self._was_large = fresh >= _LARGE, self._was_large, fresh >= _LARGE
-        if self.state == "watching" and is_large and was_large:
+        is_large = fresh >= _LARGE
+        self._large.append(is_large)
+        if self.state == "watching" and is_large and sum(self._large) >= _ENOUGH:
             if self._allocator.memory()[0] >= _ROOM * fresh:
                 self._allocator.keep(_HUGE * fresh)
                 self.state = "keeping"
@@ -146,7 +155,12 @@ def install(wanted: bool, environ: Mapping[str, str] = os.environ) -> str:
         return "off: the allocator is not glibc's"
     if others := [name for name in _OTHERS if hasattr(library, name)]:
         return f"off: another allocator is loaded ({others[0]})"
-    # Threads other than the main one have arenas, which are too small for large pieces and always map them.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-    note = Keeper(Glibc(library)).note
+    allocator = Glibc(library)
+    try:
+        allocator.memory()
+    except OSError as error:
+        return f"off: the system does not tell how much memory there is ({error})"
+    if not allocator.share_heap():
+        return "off: glibc does not let threads share the heap"
+    note = Keeper(allocator).note
     return "on"

@@ -20,11 +20,10 @@ FAMILIES = {
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",
 }
 LOWERINGS = frozenset(FAMILIES) - {"conv", "memory"}
-DEFAULT = frozenset(FAMILIES) - {"memory"}  # "memory" makes compiling and very small steps slower
 
 
 def from_environment() -> frozenset[str]:
-    """The kernels that REPLICANT_KERNELS names, separated by commas. "0" means none of them, and "1" means those of DEFAULT.
+    """The kernels that REPLICANT_KERNELS names, separated by commas. "0" means none of them, and "1" means all.
 
     Raises:
         ConfigurationError: If the variable names a kernel that does not exist.
@@ -34,10 +33,10 @@ def from_environment() -> frozenset[str]:
         return frozenset()
     names = frozenset(name.strip() for name in text.split(","))
     if "1" in names:
-        names = names - {"1"} | DEFAULT
+        names = frozenset(FAMILIES) | names - {"1"}
     if unknown := sorted(names - set(FAMILIES)):
         raise ConfigurationError(
-            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all except memory) "
+            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all) "
             f"or some of {','.join(['1', *sorted(FAMILIES)])}, separated by commas."
         )
     return names
