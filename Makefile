@@ -89,7 +89,7 @@ test-keras-versions: setup
 # The core of the suite with each of these Pythons that is here and the JAX that belongs to it, and the tests of Keras with each of these
 # versions of Keras. A table comes last. The first run installs them into build/versions.
 VERSIONS ?= 3.11 3.12 3.13
-KERAS ?= 3.12 3.13 3.14
+KERAS ?= 3.12.0 3.13 3.14
 test-versions: setup
 	@$(BIN)/python tests/versions.py $(VERSIONS) --keras $(KERAS) --pytest $(ARGS)
 

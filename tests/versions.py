@@ -78,13 +78,13 @@ def environment(line: str, python: str) -> Path:
 
 
 def other_keras(python: Path, version: str) -> Path:
-    """Install a version of Keras by itself. Returns the folder."""
+    """Install a version of Keras by itself, such as 3.12.0, or the newest 3.12. Returns the folder."""
     folder = FOLDER / f"keras-{version}"
     if not folder.exists():
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"]
         part = folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
-        subprocess.run([*install, part, f"keras=={version}.*"], check=True)
+        subprocess.run([*install, part, f"keras=={version}{'' if version.count('.') > 1 else '.*'}"], check=True)
         part.rename(folder)
     return folder
 
@@ -148,7 +148,13 @@ def main() -> int:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lines", nargs="*", metavar="LINE", help=f"the Pythons (default: {' '.join(LINES)})")
-    parser.add_argument("--keras", nargs="*", default=[], metavar="VERSION", help="other versions of Keras, such as 3.12")
+    parser.add_argument(
+        "--keras",
+        nargs="*",
+        default=[],
+        metavar="VERSION",
+        help="other versions of Keras: 3.12.0, or 3.13 for its newest",
+    )
     parser.add_argument("--pytest", nargs=argparse.REMAINDER, default=[], help="what follows is passed to pytest")
     options = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -214,7 +214,8 @@ def train(steps: int) -> tuple[list[np.ndarray], list[float]]:
     model = keras.Sequential([keras.Input((13, 13, 1)), *layers])
     model.compile(keras.optimizers.Adam(3e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(8 * steps, 13, 13, 1)).astype(np.float32), rng.integers(0, 3, 8 * steps)
+    x = rng.normal(size=(8 * steps, 13, 13, 1)).astype(np.float32)
+    y = rng.integers(0, 3, 8 * steps).astype(np.int32)  # Keras without a strategy asks for int64 shapes, of which JAX 0.12 warns
     history = model.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0)
     return [np.asarray(w) for w in model.get_weights()], history.history["loss"]
 
