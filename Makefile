@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-all test-again test-slow test-chaos test-keras-versions test-versions bench docs docs-test clean
+.PHONY: setup demo check test test-all test-again test-slow test-chaos test-versions bench docs docs-test clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -78,20 +78,12 @@ test-chaos: export REPLICANT_TEST_RUNS := $(RUNS)
 test-chaos: setup
 	$(PYTHON_OF_TESTS) -m pytest -m 'slow and not again' $(CHAOS) $(ARGS)
 
-# The oldest Keras that is supported, and the newest there is, beside the other packages of constraints.txt.
-KERAS_VERSIONS := keras==3.12.0 keras
-test-keras-versions: setup
-	@for wanted in $(KERAS_VERSIONS); do echo "== $$wanted"; rm -rf build/keras; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/keras "$$wanted" && \
-	  PYTHONPATH=$(CURDIR)/build/keras $(BIN)/python -m pytest tests/devices/test_fit*.py tests/processes/test_keras_seams.py $(ARGS) \
-	  || exit 1; done
-
 # The core of the suite with each of these Pythons that is here and the JAX that belongs to it, and the tests of Keras with each of these
 # versions of Keras. A table comes last. The first run installs them into build/versions.
 VERSIONS ?= 3.11 3.12 3.13
 KERAS ?= 3.12.0 3.13 3.14
 test-versions: setup
-	@$(BIN)/python tests/versions.py $(VERSIONS) --keras $(KERAS) --pytest $(ARGS)
+	@$(PYTHON_OF_TESTS) tests/versions.py $(VERSIONS) --keras $(KERAS) --pytest $(ARGS)
 
 bench: setup
 	@$(BIN)/python benchmarks/run.py $(ARGS)
