@@ -10,7 +10,7 @@ import keras
 from ..errors import BackendError
 
 OLDEST = (3, 12)  # older trainers force their state onto the devices that held it when the step was traced
-NEWEST = (3, 15)  # the newest version that `make test-keras-versions` ran with
+NEWEST = (3, 15)  # the newest version that `make test-versions` ran with
 _VERSION = tuple(int(part) for part in keras.__version__.split(".")[:2])
 
 
