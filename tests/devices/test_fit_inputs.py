@@ -3,6 +3,7 @@
 10 rows in batches of 4, 4 and 2 on 4 replicas: the last batch is smaller than the number of replicas.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -169,3 +170,25 @@ def test_a_shuffle_draws_the_order_of_plain_keras() -> None:
     with STRATEGY.scope():
         model = compiled()
     assert_equal(run(model), run(compiled()))
+
+
+@pytest.mark.parametrize("strategy", [STRATEGY, None], ids=["strategy", "plain Keras"])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64])
+def test_numbers_of_64_bits_make_no_warning(strategy: Any, dtype: Any) -> None:
+    """JAX computes with 32 bits, and its newer versions warn of shapes with 64. The tests turn warnings into errors."""
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        model = keras.Sequential([layers.Dense(3)])  # no shape: Keras builds it from the first batch
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    x, y = X.astype(dtype), Y.astype(dtype)
+    model.train_on_batch(x, y)
+    assert model.weights[0].dtype == "float32"
+    model.fit(our_dataset((x, y)), verbose=0)
+    model.evaluate(x, y, verbose=0)
+    assert model.predict(x, verbose=0).dtype == np.float32
+
+
+def test_all_bits_are_kept_where_jax_is_asked_to() -> None:
+    with jax.enable_x64(True), STRATEGY.scope():
+        doubled = STRATEGY.run(lambda x: 2 * x, args=(np.asarray([2**40]),))
+        assert np.asarray(STRATEGY.reduce("MEAN", doubled, axis=None)).tolist() == [2.0**41]
+    assert jax.tree.leaves(STRATEGY.run(lambda x: 2 * x, args=(np.asarray([3]),)))[0].dtype == np.int32

@@ -171,6 +171,16 @@ def test_another_program_has_another_fingerprint_and_the_difference_is_shown(nam
     assert shown_second in lines[1], lines
 
 
+def test_a_scan_shows_how_many_operands_are_constants_and_how_many_are_carried():
+    """JAX has kept these numbers in different parameters."""
+
+    def loop(x):
+        return jax.lax.scan(lambda carry, row: ((carry[0] + x * row, carry[1]), row), (x, x), jnp.arange(3.0))
+
+    line = next(line for line in traced(loop).lines if " = scan(" in line.text)
+    assert line.text.endswith(" jaxpr=<program> length=3 num_carry=1 num_consts=2 reverse=False unroll=1"), line.text
+
+
 def test_operations_inside_others_are_counted():
     assert traced(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) + 2, None), x, length=3)[0]).num_operations == 3
 

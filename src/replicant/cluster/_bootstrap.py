@@ -286,7 +286,7 @@ class _Private:
         if missing:
             raise ClusterError(
                 f"JAX {jax.__version__} has moved internals that Replicant uses to connect workers ({', '.join(missing)}). Use a "
-                "version that this release was tested with (0.10, 0.11), or a newer Replicant."
+                "version that this release was tested with (0.10 to 0.12), or a newer Replicant."
             )
 
     def service(self, membership: Membership, timeouts: Timeouts) -> Any:

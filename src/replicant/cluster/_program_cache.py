@@ -13,7 +13,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-# The functions of jax._src.cache_key that are replaced, and their arguments in the tested versions (0.10, 0.11).
+# The functions of jax._src.cache_key that are replaced, and their arguments in the tested versions (0.10 to 0.12).
 _EXPECTED = {
     "_hash_accelerator_config": ["hash_obj", "accelerators"],
     "_hash_serialized_compile_options": ["hash_obj", "compile_options_obj", "strip_device_assignment"],

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import ArgumentError, MixedStrategyError
 from ..replicas._context import ActiveStrategy, active_strategy, default_strategy
+from ..replicas._own_mesh import without_mesh
 from ..strategies._strategy import Strategy
 from . import _batch_statistics, _eager
 from ._array_batches import Several, several
@@ -79,6 +80,14 @@ def _own_strategy(model: Any) -> Strategy | None:
         )
     check_only(model, current, "is used")
     return own
+
+
+def on_own_mesh(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a loop, or what it does with one batch, without a mesh that the user has set, if the model belongs to a strategy."""
+    if strategy_of(model) is None:
+        return original(model, *args, **kwargs)
+    with without_mesh():
+        return original(model, *args, **kwargs)
 
 
 class _Loop:

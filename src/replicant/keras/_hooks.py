@@ -1,9 +1,9 @@
 """The one table of what Replicant wraps, calls and reads inside Keras.
 
 Keras has no public hooks at these places, so its methods are wrapped. Every wrapper does what Keras does unless a strategy is
-active. A row lists the wrappers of one method in their order, whatever was imported first. A module that is loaded later, or never,
-has a slot in the row and fills it when needed. Before wrapping anything, this module checks that the installed Keras has everything
-that the table names.
+active; `_symbolic.build` only spares all models a warning of JAX. A row lists the wrappers of one method in their order, whatever
+was imported first. A module that is loaded later, or never, has a slot in the row and fills it when needed. Before wrapping
+anything, this module checks that the installed Keras has everything that the table names.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from typing import Any
 
 import keras
 
-from . import _batch_ends, _batch_statistics, _data, _fit, _labels, _provider, _resume, _tracked, _workers
+from . import _batch_ends, _batch_statistics, _data, _fit, _labels, _provider, _resume, _symbolic, _tracked, _workers
 from ._internals import (
     ArrayDataAdapter,
     BaseOptimizer,
@@ -161,6 +161,7 @@ HOOKS = (
     # Models and their steps
     Hook(JAXTrainer, "__init__", ("self",), (_fit.remember,)),
     Hook(Trainer, "compile", ("self", "optimizer", "loss"), (_fit.compile_model,)),
+    Hook(Trainer, "_symbolic_build", ("self", "iterator", "data_batch"), (_symbolic.build,)),
     Hook(JAXTrainer, "make_train_function", ("self", "force"), (_fit.make_train,)),
     Hook(JAXTrainer, "make_test_function", ("self", "force"), (_fit.make_test,)),
     Hook(JAXTrainer, "make_predict_function", ("self", "force"), (_fit.make_predict,)),
@@ -173,10 +174,13 @@ HOOKS = (
         JAXTrainer,
         "fit",
         (*_LOOP, "y", "batch_size", "epochs", "verbose", "callbacks"),
-        (_resume.fit, _workers.loop, Slot.SERVERS, Slot.TENSORBOARD),
+        (_resume.fit, _workers.loop, Slot.SERVERS, Slot.TENSORBOARD, _fit.on_own_mesh),
     ),
-    Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (_workers.loop, Slot.SERVERS)),
-    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_workers.loop,)),
+    Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (_workers.loop, Slot.SERVERS, _fit.on_own_mesh)),
+    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_workers.loop, _fit.on_own_mesh)),
+    Hook(JAXTrainer, "train_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh,)),
+    Hook(JAXTrainer, "test_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh,)),
+    Hook(JAXTrainer, "predict_on_batch", _LOOP, (_fit.on_own_mesh,)),
     Hook(EpochIterator, "__init__", _LOOP, (_resume.make_epochs,)),
     Hook(EpochIterator, "_enumerate_iterator", ("self",), (_resume.enumerate_steps,)),
     Hook(JAXEpochIterator, "_get_iterator", ("self",), (_resume.get_iterator,)),
@@ -207,7 +211,6 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
         "_flatten_metrics_in_order",
         "_initial_epoch",
         "_loss_tracker",
-        "_symbolic_build",
     ),
     JAXTrainer: ("_get_jax_state", "_jax_state", "_jax_state_synced"),
     EpochIterator: ("_current_iterator", "_steps_seen"),

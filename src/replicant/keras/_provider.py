@@ -24,6 +24,7 @@ from ..reductions._search import GRADIENTS
 from ..replicas._collectives import ReduceOp
 from ..replicas._context import ReplicaContext, active_replica_context, active_strategy, default_strategy, has_strategy, planning
 from ..replicas._copies import VariableAggregation
+from ..replicas._own_mesh import handed_over
 from ..replicas._planning import BIG, zeros
 from ..variables import _recorder
 from ..variables._known import register_variable_type
@@ -78,12 +79,14 @@ def value(original: Any, variable: Any) -> Any:
         if known is not None:
             return variable._maybe_autocast(known)
     ref = variable.__dict__.get("_replicant_ref")
-    if ref is None or recorder is not None:
+    if recorder is not None:
         return original(variable)
+    if ref is None:
+        return handed_over(original(variable)) if MADE_UNDER in variable.__dict__ else original(variable)
     if variable._value is not None and variable._value is ref._copies:
         return variable._maybe_autocast(ref.read_eagerly())
     ref.expose()
-    return original(variable)
+    return handed_over(original(variable))
 
 
 def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from ..errors import ConfigurationError
 
-_TRIED = ((0, 10), (0, 11))  # the tested versions of jaxlib
 _SHUTDOWN_SECONDS = 10
 _TRIES = 20  # to find a free port that nobody else takes before this service listens there
 
@@ -115,8 +114,7 @@ def _maker() -> Any:
         private = importlib.import_module("jaxlib._jax")
         return private.get_distributed_runtime_service  # noqa: TRY300 - this may be what is missing
     except (ImportError, AttributeError) as error:
-        tried = " and ".join(".".join(map(str, line)) for line in _TRIED)
         raise ConfigurationError(
             f"jaxlib {version} has no coordination service where this release looks for it ({error}). This release was tested with "
-            f"jaxlib {tried}: install one of these, or a newer Replicant."
+            "jaxlib 0.10 to 0.12: install one of these, or a newer Replicant."
         ) from error

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import ReplicantError
 from ..replicas._context import active_strategy
+from ..replicas._own_mesh import handed_over, without_mesh
 from ..replicas._placement import Placement
 from ..variables import _recorder
 from ..variables._libraries import tracing
@@ -59,6 +60,12 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         require_eager(self._name)
+        # A function may use other strategies than the current one.
+        with without_mesh(self._of_run is None or bool(active_strategy().placement.devices)):
+            result = self._run(args, kwargs)
+        return handed_over(result)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _recorder.before_use:
             _recorder.settle(in_step=True)
         leaves, tree = jax.tree.flatten((args, kwargs))

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from ..replicas._own_mesh import has_explicit_axes
 from ..replicas._placement import Placement
 from ..replicas._values import PerReplica
 from ..runtime import _in_flight
@@ -157,6 +158,8 @@ def _placed(arrays: list[Any], placement: Placement) -> list[Any]:
         return arrays
     devices = home.device_set
     return [
-        placement.put(x, home) if isinstance(x, jax.Array) and x.committed and x.sharding.device_set != devices else x
+        placement.put(x, home)
+        if isinstance(x, jax.Array) and ((x.committed and x.sharding.device_set != devices) or has_explicit_axes(x))
+        else x
         for x in arrays
     ]

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from ..errors import ArgumentTypeError, ContextError, MixedStrategyError
 from ._collectives import Group, ReduceOp, SingleReplica, as_leaf, check_reducible, normalized_axis
+from ._own_mesh import without_mesh
 from ._placement import Placement
 from ._planning import Planning
 from ._values import Mirrored, PerReplica, is_array, is_distributed
@@ -235,11 +236,12 @@ def active_replica_context() -> ReplicaContext | None:
 @contextmanager
 def entered(strategy: ActiveStrategy, replica: ReplicaContext | None) -> Iterator[None]:
     """Make `strategy` active in the ``with`` block, in the given replica context, or in cross-replica context if it is None."""
-    _stack.frames.append((strategy, replica))
-    try:
-        yield
-    finally:
-        _stack.frames.pop()
+    with without_mesh(bool(strategy.placement.devices)):
+        _stack.frames.append((strategy, replica))
+        try:
+            yield
+        finally:
+            _stack.frames.pop()
 
 
 def require_cross_replica(strategy: ActiveStrategy, what: str, instead: str = "") -> None:

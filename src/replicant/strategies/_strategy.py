@@ -22,6 +22,7 @@ from ..programs._function_key import function_key
 from ..programs._run import run_replicas
 from ..replicas._collectives import ReduceOp
 from ..replicas._context import entered, planning, require_cross_replica
+from ..replicas._own_mesh import on_own_mesh
 from ..replicas._placement import Placement
 from ..replicas._topology import Topology
 from ..replicas._values import is_distributed, map_replicas
@@ -237,6 +238,7 @@ class Strategy:
         self._eager.move_to_end(key)
         return self._eager[key]
 
+    @on_own_mesh
     def reduce(self, op: ReduceOp | str, value: Any, axis: Any = None) -> Any:
         """Combine the replicas' values into one.
 
@@ -270,6 +272,7 @@ class Strategy:
             is_leaf=lambda x: is_distributed(x) or x is None,
         )
 
+    @on_own_mesh
     def gather(self, value: Any, axis: int) -> Any:
         """Concatenate the replicas' values along `axis`, in replica order.
 

@@ -15,7 +15,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ import jax.extend.core as jex
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from ._marks import scan_counts
 from ._primitive_names import PRINTING
 
 _DIGITS = 12  # hexadecimal digits of a digest
@@ -163,8 +164,9 @@ class Reader:
         """Return an equation's parameters as text, and the programs in them."""
         inner: list[Fingerprint] = []
         silent = eqn.primitive.name in PRINTING  # workers may print different things
-        keys = [] if silent else sorted(key for key in eqn.params.keys() - _SILENT if eqn.params[key] is not None)
-        return "".join(f" {key}={self._value(eqn.params[key], inner)}" for key in keys), inner
+        params = {} if silent else _counted(eqn)
+        keys = sorted(key for key in params.keys() - _SILENT if params[key] is not None)
+        return "".join(f" {key}={self._value(params[key], inner)}" for key in keys), inner
 
     def _operand(self, v: Any, numbers: dict[Any, str]) -> str:
         return f"{self.array(v.val)}" if isinstance(v, jex.Literal) else numbers[v]
@@ -200,6 +202,15 @@ class Reader:
         if known is None:
             known = self._arrays[id(value)] = (value, _described(value))
         return known[1]
+
+
+def _counted(eqn: jex.JaxprEqn) -> Mapping[str, Any]:
+    """Return the parameters of an equation; those of a scan with its counts, which JAX 0.11 and later keep in trees."""
+    if eqn.primitive.name != "scan":
+        return eqn.params
+    num_consts, num_carry = scan_counts(eqn)
+    others = {key: value for key, value in eqn.params.items() if key not in ("ft_in", "ft_out")}
+    return others | {"num_consts": num_consts, "num_carry": num_carry}
 
 
 def _sharding(value: Mesh | AbstractMesh | PartitionSpec | NamedSharding) -> str:

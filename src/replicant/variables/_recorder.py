@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from ..errors import ContextError, MixedStrategyError
 from ..replicas._copies import VariableAggregation, aggregate_copies, split_value
+from ..replicas._own_mesh import in_a_trace
 from ..replicas._placement import Placement
 from ..tracing._marks import own_p
 from ._ref import Ref
@@ -261,14 +262,6 @@ def own_value(value: Any) -> Any:
 # Called at every read, with the variable, the value, the recorder of the trace in which it happened, and whether the value is what
 # an assignment returned.
 Listener = Callable[[Ref, Any, Recorder | None, bool], None]
-
-
-_EAGER = jex.get_opaque_trace_state(convention="flax")
-
-
-def in_a_trace() -> bool:
-    """Whether JAX is tracing something now, on this thread."""
-    return jex.get_opaque_trace_state(convention="flax") != _EAGER
 
 
 def require_eager(what: str) -> None:

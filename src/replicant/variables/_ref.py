@@ -7,6 +7,7 @@ import jax
 from jax.sharding import Sharding
 
 from ..replicas._copies import VariableAggregation, aggregate_copies, split_value
+from ..replicas._own_mesh import on_own_mesh
 from ..replicas._placement import Placement, on_all
 
 
@@ -125,6 +126,9 @@ class Ref:
 
     def read_eagerly(self) -> jax.Array:
         """Return the value in cross-replica context, outside any program."""
+        return self._combined() if self.strategy is None else on_own_mesh(self._combined)()
+
+    def _combined(self) -> jax.Array:
         raw, stacked = self.get_raw()
         if stacked:
             return on_all(aggregate_copies, raw, self.aggregation, self.name)

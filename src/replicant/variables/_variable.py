@@ -1,8 +1,9 @@
 """``replicant.Variable``, state of which every replica has a copy."""
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,25 @@ from ..errors import ArgumentError, ArgumentTypeError, ContextError, DivergenceE
 from ..replicas._collectives import ReduceOp
 from ..replicas._context import active_replica_context, active_strategy, get_replica_context
 from ..replicas._copies import VariableAggregation, VariableSynchronization, parse_rule, split_value
+from ..replicas._own_mesh import beside, in_a_trace, on_own_mesh, without_mesh
 from ..replicas._values import DistributedValues, Mirrored, PerReplica, is_array, unstack
 from . import _recorder
 from ._libraries import connect_libraries
 from ._recorder import current_recorder
 from ._ref import Ref
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _beside_strategy(method: _Method) -> _Method:
+    """Let a method compute where the variable's strategy does. A variable of the default strategy is where JAX puts it."""
+    on_own = on_own_mesh(method)
+
+    @functools.wraps(method)
+    def wrapped(self: "Variable", *args: Any) -> Any:
+        return (method if self._ref.strategy is None else on_own)(self, *args)
+
+    return cast(_Method, wrapped)
 
 
 class Variable:
@@ -69,7 +84,8 @@ class Variable:
         if sync is VariableSynchronization.NONE:
             raise VariableError("synchronization=NONE is not supported: use ON_WRITE (equal copies) or ON_READ (one per replica).")
         connect_libraries()  # so that Keras, if it is in use, tracks this variable as a weight of its layers
-        array = _initial_array(initial_value, name, dtype)
+        with without_mesh(bool(active_strategy().placement.devices)):
+            array = _initial_array(initial_value, name, dtype)
         if rule is VariableAggregation.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
             raise VariableError(
                 f"aggregation=MEAN needs a float dtype, because a mean of {array.dtype} values is not {array.dtype}. Use SUM, or a "
@@ -180,6 +196,7 @@ class Variable:
         """
         return self._assign("assign_sub", delta, lambda old, d: old - d)
 
+    @_beside_strategy
     def _assign(self, what: str, value: Any, update: Callable[[Any, Any], Any]) -> jax.Array:
         ref, recorder = self._ref, current_recorder()
         if ref.stand_in is not None and ref.stand_in.in_functional_code():
@@ -237,13 +254,17 @@ class Variable:
         return _recorder.own_value(new) if stacked else _recorder.read(ref, assigned=True)
 
     def _checked(self, what: str, value: Any) -> jax.Array:
-        array = jnp.asarray(value)
+        array = jnp.asarray(self._beside(value))
         if array.shape != self.shape:
             raise ArgumentError(
                 f"{what} of variable {self.name!r} got a value of shape {array.shape}, but the variable has shape {self.shape}. "
                 "They must be equal."
             )
         return array.astype(self.dtype)
+
+    def _beside(self, value: Any) -> Any:
+        """Return a value so that it may be computed with together with the stored array."""
+        return value if self._ref.strategy is None or current_recorder() is not None else beside(value, self._ref.get_raw()[0])
 
     def _num_replicas(self) -> int:
         context = get_replica_context()
@@ -302,9 +323,10 @@ class Variable:
         """
         return self._scatter("scatter_update", indices, updates)
 
+    @_beside_strategy
     def _scatter(self, what: str, indices: Any, updates: Any) -> jax.Array:
         ref, context, recorder = self._ref, get_replica_context(), current_recorder()
-        rows, values = jnp.asarray(indices), jnp.asarray(updates).astype(ref.dtype)
+        rows, values = jnp.asarray(self._beside(indices)), jnp.asarray(self._beside(updates)).astype(ref.dtype)
         if ref.stand_in is not None and ref.stand_in.in_functional_code():
             return ref.stand_in.assign(_SCATTER[what](self.value(), rows, values).astype(ref.dtype))
         if context is not None and recorder is not None and context.num_replicas_in_sync > 1 and not ref.on_read:
@@ -363,7 +385,7 @@ class Variable:
 
 def _no_trace() -> AbstractContextManager[Any]:
     """Leave the trace in which Keras calls ``build`` of a layer for its shapes: a variable made there is no part of it."""
-    return jax.ensure_compile_time_eval() if _recorder.in_a_trace() else nullcontext()
+    return jax.ensure_compile_time_eval() if in_a_trace() else nullcontext()
 
 
 def _initial_array(initial_value: Any, name: str | None, dtype: Any) -> jax.Array:
@@ -374,7 +396,7 @@ def _initial_array(initial_value: Any, name: str | None, dtype: Any) -> jax.Arra
                 f"The initial value of a variable must be the same on all replicas; got a {type(value).__name__}. Start from one "
                 "value with synchronization=ON_READ, and assign the replicas' values inside `strategy.run`."
             )
-        array = jnp.array(value, dtype=dtype, copy=True)
+        array = jnp.array(beside(value) if active_strategy().placement.devices else value, dtype=dtype, copy=True)
     if isinstance(array, Tracer):
         raise ContextError(
             f"The initial value of Variable {name or 'Variable'!r} (shape {array.shape}) was computed inside a function that JAX "

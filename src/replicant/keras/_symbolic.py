@@ -1,0 +1,47 @@
+"""Builds models from the shapes of a batch in the dtypes that JAX computes with.
+
+NumPy's integers have 64 bits, and JAX's have 32 unless you ask for more. Keras hands on the dtype of the first batch as it is, and
+JAX 0.12 warns of it at every layer, metric and loss that is built. Older versions say nothing. The steps themselves are not
+concerned: where JAX gets an array, it converts it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+
+def build(original: Callable[..., Any], model: Any, iterator: Iterable[Any] | None = None, data_batch: Any = None) -> Any:
+    """Build what has no variables yet, for a batch or the first one that an iterator over steps yields."""
+    steps = None if iterator is None else _steps(iterator)
+    return original(model, iterator=steps, data_batch=None if data_batch is None else _as_computed(data_batch))
+
+
+def _steps(iterator: Iterable[Any]) -> Iterator[Any]:
+    for begin, end, data in iterator:
+        yield begin, end, [_as_computed(data[0])] if isinstance(data, list | tuple) else _Batches(data)
+
+
+class _Batches:
+    """The batches of an iterator, in the dtypes that JAX computes with."""
+
+    def __init__(self, batches: Any):
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        return _as_computed(next(self._batches))
+
+
+def _as_computed(batch: Any) -> Any:
+    return keras.tree.map_structure(_narrowed, batch)
+
+
+def _narrowed(value: Any) -> Any:
+    """Return what stands for an array of numbers in a dtype that JAX narrows, and anything else as it is."""
+    dtype = getattr(value, "dtype", None)
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "iufc":
+        return value
+    narrow = jax.dtypes.canonicalize_dtype(dtype)
+    return value if narrow == dtype else keras.KerasTensor(value.shape, narrow.name)

@@ -1,0 +1,105 @@
+"""Keeps a mesh that the user has set (``jax.set_mesh``) apart from what Replicant computes on its own mesh.
+
+JAX refuses to compute with arrays on other devices than those of the mesh that is set, and with arrays on another mesh if one of
+the two has Explicit axes. A strategy has its own devices. So its code runs without a mesh, and what it returns in cross-replica
+context is moved to the mesh that is set, where the user can compute with it.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ._values import is_distributed
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+_EAGER = jex.get_opaque_trace_state(convention="flax")
+
+
+def in_a_trace() -> bool:
+    """Whether JAX is tracing something now, on this thread."""
+    return jex.get_opaque_trace_state(convention="flax") != _EAGER
+
+
+class without_mesh:  # noqa: N801  (a context manager, used like a function)
+    """Leaves the mesh that is set on this thread, if `wanted`. In a trace nothing happens: its mesh is the one of the trace.
+
+    The default strategy computes where JAX does, so there it is not wanted.
+
+    >>> with jax.set_mesh(jax.make_mesh((2,), ("x",))):
+    ...     with without_mesh():
+    ...         print(jax.sharding.get_abstract_mesh().empty)
+    ...     print(jax.sharding.get_abstract_mesh().axis_names)
+    True
+    ('x',)
+    """
+
+    __slots__ = ("_left", "_wanted")
+
+    def __init__(self, wanted: bool = True):
+        self._wanted = wanted
+
+    def __enter__(self) -> None:
+        nothing = not self._wanted or jax.sharding.get_abstract_mesh().empty or in_a_trace()
+        self._left: Any = None if nothing else jax.set_mesh(None)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._left is not None:
+            self._left.__exit__(*exc_info)
+
+
+def on_own_mesh(fn: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+    """Decorate a function to run in ``without_mesh``, and to hand its result over."""
+
+    @functools.wraps(fn)
+    def wrapped(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        with without_mesh():
+            result = fn(*args, **kwargs)
+        return handed_over(result)
+
+    return wrapped
+
+
+def handed_over(values: _Result) -> _Result:
+    """Return `values` with their arrays on the mesh that is set, if there is one. Distributed values stay as they are."""
+    if jax.sharding.get_abstract_mesh().empty or in_a_trace():
+        return values
+    mesh = jax.sharding.get_mesh()  # empty if only an abstract mesh is set
+    home = NamedSharding(mesh, PartitionSpec())
+    if mesh.empty or not home.is_fully_addressable:
+        return values
+
+    def moved(x: Any) -> Any:
+        here = not isinstance(x, jax.Array) or not x.committed or not x.is_fully_addressable or _mesh_of(x) == mesh
+        return x if here else jax.device_put(x, home)
+
+    return jax.tree.map(moved, values, is_leaf=is_distributed)
+
+
+def beside(value: Any, other: Any = None) -> Any:
+    """Return `value` so that it may be computed with together with `other`, or with anything if that is None.
+
+    An array on other devices, or with Explicit axes, is copied through the host.
+    """
+    if not isinstance(value, jax.Array) or isinstance(value, Tracer) or not value.is_fully_addressable:
+        return value
+    bound = value.committed and isinstance(other, jax.Array) and other.committed
+    elsewhere = bound and other.sharding.device_set != value.sharding.device_set
+    return np.asarray(value) if elsewhere or has_explicit_axes(value) else value
+
+
+def has_explicit_axes(array: jax.Array) -> bool:
+    """Whether the type of an array says how it is cut, so that JAX computes with it on its own mesh only."""
+    mesh = _mesh_of(array)
+    return mesh is not None and AxisType.Explicit in mesh.axis_types
+
+
+def _mesh_of(array: jax.Array) -> Mesh | None:
+    sharding = array.sharding
+    return sharding.mesh if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) else None
