@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ReplicantError
 from ..replicas._context import active_strategy
-from ..replicas._own_mesh import handed_over, without_mesh
+from ..replicas._own_mesh import handed_over, mesh_is_set, without_mesh
 from ..replicas._placement import Placement
 from ..variables import _recorder
 from ..variables._libraries import tracing
@@ -60,6 +60,8 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         require_eager(self._name)
+        if not mesh_is_set():
+            return self._run(args, kwargs)
         # A function may use other strategies than the current one.
         with without_mesh(self._of_run is None or bool(active_strategy().placement.devices)):
             result = self._run(args, kwargs)

@@ -6,7 +6,7 @@ Without a strategy, the single replica of the default strategy is the context, a
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from ..errors import ArgumentTypeError, ContextError, MixedStrategyError
 from ._collectives import Group, ReduceOp, SingleReplica, as_leaf, check_reducible, normalized_axis
-from ._own_mesh import without_mesh
+from ._own_mesh import mesh_is_set, without_mesh
 from ._placement import Placement
 from ._planning import Planning
 from ._values import Mirrored, PerReplica, is_array, is_distributed
@@ -180,6 +180,7 @@ class _Stack(threading.local):
         self.frames: list[tuple[ActiveStrategy, ReplicaContext | None]] = []
 
 
+_NOTHING = nullcontext()
 _stack = _Stack()
 _default: dict[str, Any] = {}
 
@@ -236,7 +237,7 @@ def active_replica_context() -> ReplicaContext | None:
 @contextmanager
 def entered(strategy: ActiveStrategy, replica: ReplicaContext | None) -> Iterator[None]:
     """Make `strategy` active in the ``with`` block, in the given replica context, or in cross-replica context if it is None."""
-    with without_mesh(bool(strategy.placement.devices)):
+    with without_mesh(bool(strategy.placement.devices)) if mesh_is_set() else _NOTHING:
         _stack.frames.append((strategy, replica))
         try:
             yield

@@ -19,12 +19,18 @@ from ._values import is_distributed
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
+_current_mesh = jax.sharding.get_abstract_mesh
 _EAGER = jex.get_opaque_trace_state(convention="flax")
 
 
 def in_a_trace() -> bool:
     """Whether JAX is tracing something now, on this thread."""
     return jex.get_opaque_trace_state(convention="flax") != _EAGER
+
+
+def mesh_is_set() -> bool:
+    """Whether there is a mesh on this thread. Every step asks this, so it must be quick."""
+    return not _current_mesh().empty
 
 
 class without_mesh:  # noqa: N801  (a context manager, used like a function)
@@ -46,7 +52,7 @@ class without_mesh:  # noqa: N801  (a context manager, used like a function)
         self._wanted = wanted
 
     def __enter__(self) -> None:
-        nothing = not self._wanted or jax.sharding.get_abstract_mesh().empty or in_a_trace()
+        nothing = not self._wanted or not mesh_is_set() or in_a_trace()
         self._left: Any = None if nothing else jax.set_mesh(None)
 
     def __exit__(self, *exc_info: object) -> None:
@@ -68,7 +74,7 @@ def on_own_mesh(fn: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
 def handed_over(values: _Result) -> _Result:
     """Return `values` with their arrays on the mesh that is set, if there is one. Distributed values stay as they are."""
-    if jax.sharding.get_abstract_mesh().empty or in_a_trace():
+    if not mesh_is_set() or in_a_trace():
         return values
     mesh = jax.sharding.get_mesh()  # empty if only an abstract mesh is set
     home = NamedSharding(mesh, PartitionSpec())
