@@ -26,7 +26,17 @@ MISSING = "not found"
 
 # What most depends on JAX, Keras and Python: a few files of each thing that users do, and the parts that meet inner names.
 CORE = {
-    "run": ("run", "function", "tape", "collectives", "variable_copies", "equal_to_one_device", "reduction_checks", "pure_jax"),
+    "run": (
+        "run",
+        "function",
+        "tape",
+        "collectives",
+        "variable_copies",
+        "equal_to_one_device",
+        "reduction_checks",
+        "pure_jax",
+        "meshes",
+    ),
     "tracing": ("varying", "fused", "gradient_paths", "primitive_names"),
     "fit": ("fit_equal_to_one_device", "fit_rows", "variables_in_keras", "keras_hooks"),
     "input": ("distributed_input", "input_transforms", "input_shuffle", "input_parallel"),

@@ -125,6 +125,11 @@ def check_equal(got: Any, expected: Any) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6), got, expected)
 
 
+@pytest.mark.cases(
+    *(f"{way}-{compute}-four-all devices" for way in ("apart", "fused") for compute in ("trained_by_a_loop", "variables")),
+    "fused-variables-one-other devices",
+    "fused-variables-default-all devices",
+)
 @pytest.mark.parametrize(
     ("strategy", "mesh"),
     [*[("four", mesh) for mesh in MESHES], ("one", "all devices"), ("one", "other devices"), ("default", "all devices")],
@@ -137,6 +142,7 @@ def test_the_numbers_are_those_without_a_mesh(compute: Callable[[Any], Any], str
         check_equal(compute(STRATEGIES[strategy]()), expected)
 
 
+@pytest.mark.cases("fused-four-other devices")
 @pytest.mark.parametrize("mesh", ["all devices", "other devices"])
 @pytest.mark.parametrize("strategy", ["four", "one"])
 def test_fit_evaluate_and_predict(strategy: str, mesh: str) -> None:
@@ -145,6 +151,7 @@ def test_fit_evaluate_and_predict(strategy: str, mesh: str) -> None:
         check_equal(trained_by_fit(STRATEGIES[strategy]()), expected)
 
 
+@pytest.mark.cases("fused")
 def test_checkpoints_and_saved_models(tmp_path: Any) -> None:
     expected = kept(STRATEGIES["four"](), str(tmp_path / "a"))
     with jax.set_mesh(mesh_of("two axes")):
@@ -206,6 +213,9 @@ def test_a_mesh_that_is_set_for_good_in_a_thread() -> None:
     assert jax.sharding.get_mesh().empty
 
 
+@pytest.mark.cases(
+    "apart-mesh set-four-two axes-cut", "fused-mesh not set-one-other devices-whole", "fused-mesh set-four-all devices-cut"
+)
 @pytest.mark.parametrize("spec", [PartitionSpec(), PartitionSpec("x")], ids=["whole", "cut"])
 @pytest.mark.parametrize("mesh", ["all devices", "two axes", "other devices"])
 @pytest.mark.parametrize("strategy", ["four", "one"])

@@ -55,7 +55,7 @@ def machine(tmp_path):
 def make(machine: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(machine / name) for name in ("bin", "more"))
     return subprocess.run(
-        ["make", "setup", *arguments],
+        ["make", "setup", "PYTHONS=3.13 3.12 3.11 3", *arguments],
         cwd=machine / "clone",
         env={"HOME": str(machine / "home"), "PATH": path},
         capture_output=True,
@@ -89,7 +89,7 @@ PYENV = "home/.pyenv/versions"
         ({"bin/python3": "3.14", "more/python3.11": "3.11"}, "more/python3.11"),
     ],
 )
-def test_the_newest_python_that_runs_is_taken(machine, there, taken):
+def test_the_first_python_that_runs_is_taken(machine, there, taken):
     for name, kind in there.items():
         if kind == "shim":
             program(machine / name, SHIM)
@@ -101,6 +101,27 @@ def test_the_newest_python_that_runs_is_taken(machine, there, taken):
     assert made_with(machine) == [taken]
     installed = (machine / "clone" / "made").read_text().splitlines()[-1]
     assert installed.endswith("--constraint constraints.txt --editable .[dev]")
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        (("bin/python3.13", "bin/python3.12", "bin/python3.11"), "bin/python3.11"),
+        (("bin/python3.12", "bin/python3.13"), "bin/python3.13"),
+    ],
+)
+def test_the_order_if_none_is_given(machine, there, taken):
+    for name in there:
+        interpreter(machine / name, name.removeprefix("bin/python"))
+    done = make(machine, "PYTHONS=" + default_order())
+    assert done.returncode == 0, done.stderr
+    assert made_with(machine) == [taken]
+
+
+def default_order() -> str:
+    """What the Makefile tries."""
+    (line,) = (line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("PYTHONS ?= "))
+    return line.removeprefix("PYTHONS ?= ")
 
 
 @pytest.mark.parametrize("there", [{}, {"bin/python3": "3.10"}])
