@@ -45,13 +45,14 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest --quiet --doctest-modules src/replicant $(ARGS)
 
-# In two processes, which share the work by files, in the order of their folders: the short ones, of pure, come last and even out
-# the end. One process, for a debugger or a single test: .venv/bin/python -m pytest PATH
+# In three processes, which share the work by files, in the order of their folders: the short ones, of pure, come last and even out the
+# end. That is one more than two cores, because many tests wait. One process, for a debugger: .venv/bin/python -m pytest PATH
+PROCESSES ?= 3
 # Programs that these processes, and those that tests start, compile are kept in a folder of the clone, so that each is compiled once.
 test test-again test-slow test-chaos: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
 # The processes that tests start share the byte code, even where Python is told not to keep it.
 PYTHON_OF_TESTS := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python
-PYTEST := $(PYTHON_OF_TESTS) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(PYTHON_OF_TESTS) -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 test: setup
 	@mkdir -p build
 	$(PYTEST) $(ARGS)

@@ -15,7 +15,8 @@ sys.path.insert(0, str(HERE.parent / "processes"))  # test folders are no packag
 
 import _group  # noqa: E402
 
-pytestmark = pytest.mark.again  # all of it in `make test-all`, which counts the cases
+# `make test` has the same programs in `processes`.
+pytestmark = [pytest.mark.again, pytest.mark.slow]
 FIT_WORKS = "fit, evaluate and predict equal one device for every batch"
 TOLERANCE = 1e-5
 SAMPLE = 1 if os.environ.get("REPLICANT_TEST_FULL") == "1" else 6  # every sixth case of the grid, which threads run completely
@@ -46,7 +47,6 @@ def run(request, figures, recorded_inputs, folder, tmp_path_factory):
     return workers, asked, group.ended_well()
 
 
-@pytest.mark.cases("W=2")
 def test_training(figures, report, run):
     _, asked, answers = run
     assert len(asked["custom"]) == 4
@@ -59,7 +59,6 @@ def test_training(figures, report, run):
         report.passed(name)
 
 
-@pytest.mark.cases("W=2")
 def test_fit_which_tensorflow_refuses(figures, report, run):
     """With batches that divide, fit's mean loss is the custom loop's: so are the weights."""
     workers, asked, answers = run
@@ -71,8 +70,6 @@ def test_fit_which_tensorflow_refuses(figures, report, run):
         report.different(name, FIT_WORKS)
 
 
-@pytest.mark.again
-@pytest.mark.cases("W=2")
 def test_shares_of_datasets(run, run_workers, folder):
     """What workers that are threads get, which `test_autoshard.py` compares with TensorFlow."""
     workers, asked, answers = run

@@ -223,7 +223,6 @@ def assert_equal(actual: Any, expected: Any, tolerance: float = TOLERANCE) -> No
     "4 batch norm adam 6/8 {}",
     "2 dropout momentum 6/8 {}",
     "4 regularized sgd 6/8 {}",
-    "3 sequential sgd 2/8 {'run_eagerly': True}",
 )
 @pytest.mark.parametrize(
     "row", ROWS, ids=lambda row: f"{row.n} {row.model} {row.optimizer} {row.rows}/{row.batch} {dict(row.options)}"

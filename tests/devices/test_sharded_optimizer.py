@@ -93,9 +93,7 @@ def values_per_device(optimizer: Any) -> list[int]:
     return [held[device] for device in sorted(held, key=lambda d: d.id)]
 
 
-@pytest.mark.cases(
-    "custom_loop-adamw with decay", "custom_loop-accumulation", "custom_loop-global norm", "custom_loop-loss scaling", "fit-adam"
-)
+@pytest.mark.cases("custom_loop-adamw with decay", "custom_loop-global norm", "custom_loop-loss scaling", "fit-adam")
 @pytest.mark.parametrize(
     ("train", "name"),
     [

@@ -62,6 +62,7 @@ def test_they_end_with_a_program_that_is_killed_while_its_forked_child_lives_on(
             os.killpg(program.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_they_live_on_when_a_forked_child_ends() -> None:
     with start(CHILD_ENDS) as program:
         try:

@@ -91,7 +91,7 @@ def test_keras_multi_device_goes_on_where_it_stopped(tmp_path):
     assert sorted(path.name for path in (tmp_path / "ckpt").iterdir()) == [f"ckpt-{epoch}.keras" for epoch in range(1, 5)]
 
 
-@pytest.mark.cases("keras_fit.py")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["keras_fit.py", "keras_multi_device.py"])
 def test_missing_data_and_bad_options_are_explained_without_a_traceback(tmp_path, name):
     done = run_example(name, tmp_path, "--data", "mnist", "--data-dir", str(tmp_path))

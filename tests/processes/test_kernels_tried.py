@@ -131,6 +131,7 @@ print(replicant.kernels.status().kernels["conv"], float(jnp.ones(3).sum()))
 """
 
 
+@pytest.mark.slow
 def test_import_with_an_unknown_version(tmp_path):
     """The installed jaxlib computes convolutions. The trial is quiet, and the second start reads what the first has kept."""
     for _ in range(2):

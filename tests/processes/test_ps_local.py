@@ -154,6 +154,7 @@ def test_errors(answers, question, expected):
     assert answers[question].startswith(expected)
 
 
+@pytest.mark.cases("9")
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_survives_its_program(tmp_path, ending):
     script = tmp_path / "script.py"

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.usefixtures("with_sklearn")
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "resume_after_kill.py"
 
 
+@pytest.mark.slow
 def test_the_curves_are_the_same(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM), "--kills", "1", "--seed", "2"],

@@ -98,6 +98,7 @@ def rows(job: str) -> Counter[tuple[str, str]]:
     return Counter((each[1], re.search(r"`([^`]+)`", each[3])[1]) for each in cells[2:] if each[0] == job and each[2] != "nothing")
 
 
+@pytest.mark.cases("all or none-2")
 @pytest.mark.parametrize("job", [2], indirect=True)
 @pytest.mark.parametrize("elastic", [[], ["--elastic", "1:2"]], ids=["all or none", "elastic"])
 def test_a_launched_job(job: Job, elastic: list[str]) -> None:
@@ -113,6 +114,7 @@ def test_a_launched_job(job: Job, elastic: list[str]) -> None:
     job.end_well()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [2], indirect=True)
 def test_a_job_of_workers_that_were_told_of_each_other(job: Job) -> None:
     """The roll call is harassed while process 0 waits for the other worker, and everything else once they have met."""
@@ -163,6 +165,7 @@ def test_a_worker_of_another_job_at_the_same_address(job: Job) -> None:
     job.end_well()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [1], indirect=True)
 def test_a_job_with_parameter_servers(job: Job) -> None:
     """No port at all: there is nothing that a stranger could send anything to."""

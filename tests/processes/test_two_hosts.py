@@ -107,6 +107,7 @@ CASES = {
 }
 
 
+@pytest.mark.cases("own name is loopback")
 @pytest.mark.parametrize(("first", "second", "variables"), CASES.values(), ids=CASES)
 def test_workers_of_two_hosts_exchange(
     hosts: tuple[str, str], tmp_path: Path, first: list[str], second: list[str], variables: dict[str, str]

@@ -58,6 +58,7 @@ def test_the_report_of_pytest(tmp_path, report, counted):
     assert tool["counted"](tmp_path / "report.xml") == counted
 
 
+@pytest.mark.slow
 def test_a_failure_does_not_stop_the_others(monkeypatch, capsys, tmp_path):
     """Three Pythons: one that is not here, one whose environment cannot be made, and this one with one short file."""
     names = tool["main"].__globals__

@@ -18,7 +18,7 @@ import _pipelines  # noqa: E402
 QUIET = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 FULL = os.environ.get("REPLICANT_TEST_FULL") == "1"
 SLOW = os.environ.get("REPLICANT_TEST_SLOW") == "1"
-COUNT = 150 * min(20, int(os.environ.get("REPLICANT_TEST_RUNS", "20"))) if FULL else 150 if SLOW else 75
+COUNT = 150 * min(20, int(os.environ.get("REPLICANT_TEST_RUNS", "20"))) if FULL else 150 if SLOW else 50
 
 
 def drawn(count: int) -> list[dict]:
