@@ -121,6 +121,15 @@ def read_batches(dataset):
     return [batch.tolist() for batch in dataset]
 
 
+@pytest.mark.cases(
+    "AUTO-workers2_replicas1",
+    "AUTO-workers3_replicas1",
+    "DATA-workers3_replicas1",
+    "DATA-workers2_replicas2",
+    "FILE-workers3_replicas1",
+    "FILE-workers2_replicas2",
+    "OFF-workers2_replicas1",
+)
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("policy", ["AUTO", "DATA", "FILE", "OFF"])
 def test_grid(figures, report, run_workers, folder, group, policy):  # noqa: PLR0917 - fixtures

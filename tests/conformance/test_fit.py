@@ -141,6 +141,7 @@ def test_fit(figures, report, n):
             report.count(f"{name} {part}", EVERY_BATCH if differs else None)
 
 
+@pytest.mark.cases("3")
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_batch_statistics_of_each_replica(figures, n):
     """With `use_replica_statistics` training is TensorFlow's, whose BatchNormalization is not synchronized by itself."""

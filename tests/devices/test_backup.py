@@ -95,7 +95,7 @@ INPUTS: dict[str, Callable[[], dict[str, Any]]] = {
     "generator": lambda: {"x": batches(), "steps_per_epoch": 4, "shuffle": False},
 }
 
-LONG = ("arrays in batches", "dataset of unknown size")  # and much like the others
+LIKE_OTHERS = ("arrays in batches", "dataset", "repeated dataset", "dataset of unknown size")
 
 
 def train(folder: Path, data: str = "dataset", *, off_after: int = 0, num_replicas: int = 2, **options: Any) -> Trained:
@@ -130,7 +130,7 @@ def interrupted(folder: Path, *off_after: int, **options: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras says so of every dataset of unknown size
-@pytest.mark.parametrize("data", [pytest.param(x, marks=[pytest.mark.slow] if x in LONG else []) for x in INPUTS])
+@pytest.mark.parametrize("data", [pytest.param(x, marks=[pytest.mark.slow] if x in LIKE_OTHERS else []) for x in INPUTS])
 def test_every_input_goes_on_where_it_was(tmp_path: Path, data: str) -> None:
     expected = train(tmp_path / "whole", data)
     interrupted(tmp_path / "run", 6, data=data)

@@ -416,9 +416,9 @@ def test_dropout_of_a_model_continues_identically(tmp_path: Path) -> None:
         assert np.asarray(restored(rows, training=True)).tobytes() == np.asarray(model(rows, training=True)).tobytes()
 
 
-def test_evaluation_does_not_depend_on_the_devices_that_saved_or_restore(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topologies", [(1, 4), pytest.param((1, 2, 4, 8), marks=pytest.mark.slow)], ids=str)
+def test_evaluation_does_not_depend_on_the_devices_that_saved_or_restore(tmp_path: Path, topologies: tuple[int, ...]) -> None:
     """Saved on n, restored on m: the same loss and accuracy, for all n and m."""
-    topologies = (1, 2, 4, 8)
     rows, labels = images()
 
     def compiled(num_replicas: int) -> keras.Model:

@@ -172,6 +172,7 @@ def test_a_shuffle_draws_the_order_of_plain_keras() -> None:
     assert_equal(run(model), run(compiled()))
 
 
+@pytest.mark.cases("int64-strategy", "float64-plain Keras")
 @pytest.mark.parametrize("strategy", [STRATEGY, None], ids=["strategy", "plain Keras"])
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64])
 def test_numbers_of_64_bits_make_no_warning(strategy: Any, dtype: Any) -> None:

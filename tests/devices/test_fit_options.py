@@ -73,17 +73,12 @@ OPTIONS = {
 
 
 @pytest.mark.cases(
-    "sample_weight-2",
     "weights of zero-3",
-    "class_weight-8",
-    "weighted validation-4",
     "validation_split-8",
     "validation_steps-4",
-    "steps_per_epoch-3",
     "many steps per execution-2",
     "initial_epoch-4",
     "shuffle-3",
-    "top 2-8",
 )
 @pytest.mark.parametrize(("name", "n"), list(zip(OPTIONS, itertools.cycle([2, 4, 3, 8]), strict=False)))
 def test_options(name: str, n: int) -> None:

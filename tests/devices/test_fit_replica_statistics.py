@@ -70,7 +70,7 @@ def written_out(weights: list[Any], batches: list[tuple[int, ...]]) -> tuple[lis
     return [first, gamma, beta, mean, variance, kernel, bias], losses
 
 
-@pytest.mark.cases("4-{}", "3-{}", "3-{'steps_per_execution': 2}")
+@pytest.mark.cases("4-{}")
 @pytest.mark.parametrize(
     ("n", "options"), [(2, {}), (3, {}), (4, {}), (3, {"steps_per_execution": 2}), (3, {"run_eagerly": True})], ids=str
 )

@@ -67,6 +67,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[keras.Model, Path]:
     return model, path
 
 
+@pytest.mark.cases("0", "3")
 @pytest.mark.parametrize("n", [0, 2, 3, 4])
 def test_a_loaded_model_goes_on_as_the_saved_one(saved: tuple[keras.Model, Path], n: int) -> None:
     went_on, path = saved

@@ -125,12 +125,7 @@ def check_equal(got: Any, expected: Any) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6), got, expected)
 
 
-@pytest.mark.cases(
-    "fused-trained_by_a_loop-four-all devices",
-    "apart-variables-four-all devices",
-    "fused-variables-one-other devices",
-    "fused-variables-default-all devices",
-)
+@pytest.mark.cases("apart-variables-four-all devices", "fused-variables-default-all devices")
 @pytest.mark.parametrize(
     ("strategy", "mesh"),
     [*[("four", mesh) for mesh in MESHES], ("one", "all devices"), ("one", "other devices"), ("default", "all devices")],
@@ -159,6 +154,7 @@ def test_checkpoints_and_saved_models(tmp_path: Any) -> None:
         check_equal(kept(STRATEGIES["four"](), str(tmp_path / "b")), expected)
 
 
+@pytest.mark.cases("apart")
 def test_a_model_may_be_used_with_and_without_the_mesh() -> None:
     expected, model = model_in(STRATEGIES["four"]()), model_in(STRATEGIES["four"]())
     for mesh in ("all devices", None, "other devices"):
@@ -199,7 +195,7 @@ def test_a_scope_has_no_mesh_but_one_may_be_set_in_it() -> None:
             check_equal(strategy.reduce("SUM", strategy.run(lambda: jnp.ones(())), axis=None) + 1, 5)
 
 
-@pytest.mark.cases("apart")
+@pytest.mark.cases("fused")
 def test_a_mesh_that_is_set_for_good_in_a_thread() -> None:
     found: list[Any] = []
 
@@ -239,6 +235,7 @@ def test_arrays_with_explicit_axes_as_inputs(strategy: str, mesh: str, spec: Par
         check_equal(on.gather(batches[0], axis=0) + 0, host)
 
 
+@pytest.mark.cases("apart")
 def test_fit_on_an_array_with_explicit_axes() -> None:
     expected, model = model_in(STRATEGIES["four"]()), model_in(STRATEGIES["four"]())
     given = jax.device_put(X, NamedSharding(mesh_of("two axes"), PartitionSpec("x")))

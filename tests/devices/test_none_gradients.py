@@ -23,7 +23,7 @@ def batch(strategy, num_rows):
     return x
 
 
-@pytest.mark.cases("apart-1-function", "apart-2-bare run", "apart-3-function", "fused-2-function")
+@pytest.mark.cases("apart-3-function", "fused-2-function")
 @pytest.mark.parametrize("compiled", [True, False], ids=["function", "bare run"])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_penalty_on_input_gradients(n, compiled) -> None:

@@ -48,7 +48,7 @@ def batches():
     return Dataset.from_tensor_slices(((X, IDS), Y, WEIGHTS)).batch(10)
 
 
-@pytest.mark.cases("sample weights, three shards", "more shards than batches", "some steps of it")
+@pytest.mark.cases("sample weights, three shards", "more shards than batches")
 @pytest.mark.parametrize(
     ("data", "options"),
     [

@@ -93,7 +93,7 @@ def values_per_device(optimizer: Any) -> list[int]:
     return [held[device] for device in sorted(held, key=lambda d: d.id)]
 
 
-@pytest.mark.cases("custom_loop-adamw with decay", "custom_loop-global norm", "custom_loop-loss scaling", "fit-adam")
+@pytest.mark.cases("custom_loop-global norm", "fit-adam")
 @pytest.mark.parametrize(
     ("train", "name"),
     [
@@ -126,6 +126,7 @@ def test_a_constraint_sees_the_whole_weight() -> None:
 
 
 # Adam's two moments of a 6x16 and a 16x4 kernel, and of biases of 16 and 4.
+@pytest.mark.cases("custom_loop-2-values0", "fit-8-values1")
 @pytest.mark.parametrize(
     ("n", "values"),
     [
@@ -139,6 +140,7 @@ def test_each_device_holds_its_slice(train: Any, n: int, values: list[int]) -> N
     assert values_per_device(optimizer) == values
 
 
+@pytest.mark.slow
 def test_the_state_itself_is_that_of_one_device() -> None:
     _, expected = custom_loop(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS["adam"])
     _, optimizer = custom_loop(sharded(4), OPTIMIZERS["adam"])

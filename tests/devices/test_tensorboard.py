@@ -97,6 +97,7 @@ def test_scalars_of_epochs(tmp_path, num_replicas):
     assert all(0 <= share <= 1 for share in train.values("input_wait_share").values())
 
 
+@pytest.mark.cases("epoch-None-no strategy", "batch-steps1-3 replicas", "2-steps3-3 replicas", "7-None-no strategy")
 @num_replicas
 @pytest.mark.parametrize(
     ("update_freq", "steps"),
@@ -291,6 +292,7 @@ def test_no_model_if_not_asked(tmp_path):
     assert Run(tmp_path / "train").tags("text") == []
 
 
+@pytest.mark.cases("3 replicas")
 @num_replicas
 def test_several_fits_into_one_folder_go_on(tmp_path, num_replicas):
     model, callback = make_model(num_replicas), TensorBoard(tmp_path, update_freq=1)
@@ -355,6 +357,7 @@ class Raise(keras.callbacks.Callback):
             raise self.error
 
 
+@pytest.mark.cases("ValueError")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_an_interrupted_fit_leaves_whole_files_and_the_model_as_it_was(tmp_path, error):
     model, callback = make_model(2), TensorBoard(tmp_path, update_freq=1, profile_batch=(2, 1000))
@@ -419,6 +422,7 @@ def profiles(folder: Path) -> list[Path]:
     return list((folder / "train/plugins/profile").glob("*/*.xplane.pb"))
 
 
+@pytest.mark.cases("2-1", "profile_batch3-1")
 @pytest.mark.parametrize(("profile_batch", "num_profiles"), [(0, 0), (2, 1), ((2, 4), 1), ((5, 1000), 1), (1000, 0)])
 def test_profiles(tmp_path, profile_batch, num_profiles):
     fit(make_model(2), TensorBoard(tmp_path, profile_batch=profile_batch))
