@@ -30,6 +30,7 @@ def times(text: str, pattern: str) -> list[float]:
     return [float(match[1]) for match in re.finditer(rf"\] {pattern} at ([0-9.]+)", text)]
 
 
+@pytest.mark.slow
 def test_who_leaves_its_world_lets_go_of_those_inside_of_an_exchange(tmp_path: Path) -> None:
     out, said = run(tmp_path, "skew")
     assert re.findall(r"Generation \d goes on with .*", said) == [
@@ -66,7 +67,7 @@ def test_who_does_not_leave_its_step_is_replaced_and_the_others_wait_for_nobody(
 
 
 # Who has begun to register with JAX's coordination service cannot be told anything for six seconds.
-@pytest.mark.cases("connect-10.0", "sockets-5.0")
+@pytest.mark.cases("sockets-5.0")
 @pytest.mark.parametrize(
     ("mode", "seconds"), [("connect", 10.0), *((mode, 5.0) for mode in ("backends", "mesh", "sockets", "step"))]
 )

@@ -112,10 +112,11 @@ def finished(program: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_fit_loses_no_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", [["test 2"], pytest.param(["step 1", "test 2"], marks=pytest.mark.slow)], ids=" and ".join)
+def test_fit_loses_no_step(tmp_path: Path, where: list[str]) -> None:
     """Terminated in the midst of an epoch, and in its validation; every step is taken once."""
     folder = tmp_path / "backup"
-    said = terminated(FIT, folder, "step 1") + terminated(FIT, folder, "test 2") + finished(FIT, folder)
+    said = [line for place in where for line in terminated(FIT, folder, place)] + finished(FIT, folder)
     steps = [line for line in said if line.startswith("step")]
     # "step 4" again: the epoch that ended in the broken validation is ended again, by a step that changes nothing.
     assert steps == [f"step {i}" for i in (0, 1, 2, 3, 4, 4, 0, 1, 2, 3, 4)]
@@ -131,6 +132,7 @@ def test_a_loop_loses_no_step(tmp_path: Path) -> None:
     assert said[-1] == f"total {sum(range(40))}"
 
 
+@pytest.mark.cases("the grace period ends", "a second SIGTERM")
 @pytest.mark.parametrize(
     ("grace_period", "signals", "code"),
     [("0.3", [signal.SIGTERM], 143), ("60", [signal.SIGTERM, signal.SIGTERM], -15), ("60", [signal.SIGTERM, signal.SIGINT], -2)],
@@ -153,6 +155,7 @@ def test_who_cannot_save_is_gone_all_the_same(grace_period: str, signals: list[s
         assert errors == "replicant: SIGTERM: not saved within 0.3 s, leaving all the same.\n"
 
 
+@pytest.mark.cases("the grace period ends")
 @pytest.mark.parametrize(
     ("grace_period", "num_signals"), [("0.3", 1), ("60", 2)], ids=["the grace period ends", "a second SIGTERM"]
 )

@@ -127,7 +127,7 @@ def alike(name, strategy):
 
 
 if __name__ == "__main__":
-    found = {name: alike(name, workers) for name in ALIKE}
+    found = {name: alike(name, workers) for name in json.loads(os.environ["PROGRAMS"])}
     for name, case in UNLIKE.items():
         try:
             found[f"unlike {name}"] = str(case(workers))

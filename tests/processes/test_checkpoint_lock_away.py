@@ -99,6 +99,7 @@ def holder(start: Start) -> "subprocess.Popen[str]":
     return program
 
 
+@pytest.mark.cases("local")
 def test_a_program_on_another_computer_keeps_its_lock_while_it_runs_and_no_longer(tmp_path: Path, start: Start) -> None:
     program = holder(start)
     time.sleep(SILENCE)
@@ -115,6 +116,7 @@ def test_a_program_on_another_computer_keeps_its_lock_while_it_runs_and_no_longe
     assert not list(tmp_path.glob(".replicant*"))
 
 
+@pytest.mark.cases("none")
 def test_an_old_lock_is_taken_over_at_once(tmp_path: Path, start: Start) -> None:
     program = holder(start)
     program.kill()
@@ -126,6 +128,7 @@ def test_an_old_lock_is_taken_over_at_once(tmp_path: Path, start: Start) -> None
         assert time.monotonic() - begun < SILENCE
 
 
+@pytest.mark.cases("local")
 def test_a_program_that_was_stopped_learns_that_it_has_lost_its_lock(tmp_path: Path, start: Start) -> None:
     program = holder(start)
     os.kill(program.pid, signal.SIGSTOP)
@@ -140,6 +143,7 @@ def test_a_program_that_was_stopped_learns_that_it_has_lost_its_lock(tmp_path: P
         mine.save()
 
 
+@pytest.mark.cases("none")
 def test_one_of_several_takes_over(tmp_path: Path, start: Start) -> None:
     gone = holder(start)
     rivals = [start(f"pod-{i}") for i in (2, 3, 4)]
@@ -156,6 +160,7 @@ def test_one_of_several_takes_over(tmp_path: Path, start: Start) -> None:
     assert [refusal in text for text in answers].count(True) == 2
 
 
+@pytest.mark.cases("local")
 def test_a_turn_of_a_killed_program_keeps_nobody(tmp_path: Path, start: Start) -> None:
     program = holder(start)
     program.kill()

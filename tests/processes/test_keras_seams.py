@@ -115,7 +115,7 @@ strategy.close()
     "imports",
     [
         "import keras, replicant.coordinator.keras._variables, replicant.keras.callbacks",
-        "import keras, replicant.keras.callbacks, replicant.coordinator.keras._variables",
+        pytest.param("import keras, replicant.keras.callbacks, replicant.coordinator.keras._variables", marks=pytest.mark.slow),
     ],
 )
 def test_a_failed_fit_closes_its_files_in_whatever_order_modules_were_imported(imports: str) -> None:

@@ -36,6 +36,7 @@ def test_exit_codes_and_logs_come_back(answers):
     assert "\nrank 1 of 2 runs\n" in result["logs"][1]
 
 
+@pytest.mark.slow
 def test_killed_workers_start_again_from_the_last_backup(answers):
     result = answers["trains"]
     assert result["code"] == 0, result

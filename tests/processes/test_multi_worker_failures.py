@@ -68,7 +68,7 @@ def check_orphan(worker, rank, num_workers):
 
 @pytest.mark.parametrize(
     "where",
-    ["step", "exchange", *(pytest.param(each, marks=pytest.mark.slow) for each in ("steps", "between steps", "python", "save"))],
+    ["exchange", *(pytest.param(each, marks=pytest.mark.slow) for each in ("step", "steps", "between steps", "python", "save"))],
 )
 def test_process_0_is_killed_while_another_worker_is_in_the_middle_of_something(tmp_path, where):
     group = _group.Group(

@@ -142,6 +142,7 @@ def test_a_job_of_workers_that_were_told_of_each_other(job: Job) -> None:
     job.end_well()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [2], indirect=True)
 def test_a_worker_of_another_job_at_the_same_address(job: Job) -> None:
     """torchrun names its jobs: process 1 of job B comes first, is told whom it has met, and job A forms without it."""

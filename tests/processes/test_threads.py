@@ -9,6 +9,9 @@ import pytest
 SCRIPT = "import os, replicant; replicant.set_virtual_devices({n}); {then}; print(os.environ.get('NPROC'))"
 
 
+@pytest.mark.cases(
+    "8-replicant.MirroredStrategy()-environ0-None", "2-replicant.MirroredStrategy(shard_optimizer_state=True)-environ2-8"
+)
 @pytest.mark.parametrize(
     ("n", "then", "environ", "expected"),
     [
