@@ -19,7 +19,7 @@ from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ["REPLICANT_KERNELS"] = (
-    "avg_pool,direct_conv,max_pool"  # each program says itself which library computes its convolutions
+    "avg_pool,direct_conv,max_pool,strided_conv"  # each program says itself which library computes its convolutions
 )
 
 import jax

@@ -100,6 +100,13 @@ def test_only_those_with_few_products(x: Any, w: Any, how: dict[str, Any], is_di
         assert "stablehlo.convolution" in text_of(x, w, **how)
 
 
+def test_a_window_that_does_not_fit_leaves_nothing() -> None:
+    x, w = jnp.ones((1, 1, 3, 2)), jnp.ones((3, 3, 2, 4))
+    assert jax.jit(convolve, static_argnames="padding")(x, w, padding="VALID").shape == (1, 0, 1, 4)
+    grouped = jax.jit(lambda x, w: convolve(x, w, groups=2, padding="VALID"))
+    assert grouped(x, jnp.ones((3, 3, 1, 2))).shape == (1, 0, 1, 2)
+
+
 def test_the_gradients_of_a_depthwise_convolution_have_no_convolution_left() -> None:
     x, w, cotangent = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 9, 9, 8), (3, 3, 1, 8), (4, 5, 5, 8)))
     function = with_gradients(lambda x, w: convolve(x, w, groups=8, strides=(2, 2)))

@@ -231,25 +231,32 @@ def test_training_is_the_same_after_200_steps() -> None:
 
 def test_what_is_on() -> None:
     states = dict(kernels.status().kernels)
-    assert list(states) == ["conv", "memory", "avg_pool", "direct_conv", "max_pool"]
+    assert list(states) == ["conv", "memory", "avg_pool", "direct_conv", "max_pool", "strided_conv"]
     assert (states["avg_pool"], states["max_pool"]) == ("on", "on")
     with kernels.disabled("avg_pool"):
         assert kernels.status().kernels["avg_pool"] == "off: switched off"
-        assert "avg_pool off: switched off, direct_conv on, max_pool on" in str(kernels.status())
+        assert "avg_pool off: switched off, direct_conv on, max_pool on, strided_conv on" in str(kernels.status())
         assert repr(kernels.status()).splitlines()[3] == (
-            "  avg_pool     off: switched off  (sums over windows (average pooling and its gradient), as additions of slices)"
+            "  avg_pool      off: switched off  (sums over windows (average pooling and its gradient), as additions of slices)"
         )
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("pool",), "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool', or no name to switch all."),
+        (
+            ("pool",),
+            (
+                "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool', 'strided_conv', or no name to "
+                "switch all."
+            ),
+        ),
         (
             ("conv",),
             (
                 "The kernel 'conv' is an option of XLA that is read when JAX starts, so it cannot be switched later. Start the "
-                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool,memory for "
+                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool,memory,"
+                "strided_conv for "
                 "all except this one."
             ),
         ),
@@ -258,7 +265,7 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
                 "Start the program with REPLICANT_KERNELS=1 to have it, or with "
-                "REPLICANT_KERNELS=avg_pool,conv,direct_conv,max_pool for all except this one."
+                "REPLICANT_KERNELS=avg_pool,conv,direct_conv,max_pool,strided_conv for all except this one."
             ),
         ),
     ],

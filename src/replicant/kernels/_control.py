@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError
-from . import _convolutions, _memory, _windows
+from . import _convolutions, _memory, _phases, _windows
 from ._flags import set_conv_option
 from ._lowering import register
 from ._switch import FAMILIES, LOWERINGS, VARIABLE, choose, choose_here, chosen, chosen_everywhere, from_environment
@@ -35,7 +35,7 @@ class Status:
 class _Installed:
     conv: str = "off: not installed"
     memory: str = "off: not installed"
-    registered: set[str] = field(default_factory=set)
+    registered: set[tuple[str, str]] = field(default_factory=set)
     families: set[str] = field(default_factory=set)
 
 
@@ -59,10 +59,10 @@ def install() -> None:
 
 def _register() -> None:
     """Give the lowerings to JAX, once. _switch.py decides which of them compute."""
-    for kernel in (*_windows.KERNELS, *_convolutions.kernels()):
-        if kernel.primitive.name not in _installed.registered:
-            register(kernel)
-            _installed.registered.add(kernel.primitive.name)
+    for kernel in (*_windows.KERNELS, _convolutions.KERNEL, _phases.KERNEL):
+        name = (kernel.family, kernel.primitive.name)
+        if name not in _installed.registered and register(kernel):
+            _installed.registered.add(name)
             _installed.families.add(kernel.family)
 
 
@@ -72,8 +72,8 @@ def enable(*names: str) -> None:
     Programs are compiled again when they are next called. Programs that were compiled ahead of time do not change.
 
     Args:
-        *names: "max_pool", "avg_pool" and "direct_conv". Without names, all three are switched on. You can choose "conv" and
-            "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
+        *names: "max_pool", "avg_pool", "direct_conv" and "strided_conv". Without names, all four are switched on. You can choose
+            "conv" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
@@ -84,8 +84,8 @@ def enable(*names: str) -> None:
     >>> kernels.enable("pool")
     Traceback (most recent call last):
     ...
-    replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool', or no
-    name to switch all.
+    replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool',
+    'strided_conv', or no name to switch all.
     """
     wanted = chosen_everywhere() | _checked(names)
     _register()

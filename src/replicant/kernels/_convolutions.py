@@ -13,7 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ._lowering import Kernel, own_rule
+from ._lowering import Kernel
+from ._result_shape import result_shape
 from ._windows import at, positions
 
 _WIDE = ("float32", "float64")  # with 16 bits, every addition would be rounded
@@ -156,13 +157,16 @@ def _choose(lhs: Any, rhs: Any, **params: Any) -> Any:
         return None
     if params["preferred_element_type"] not in (None, lhs.dtype):
         return None
-    spec = params["dimension_numbers"]
+    spec, shape = params["dimension_numbers"], result_shape(lhs, rhs, params)
+    if 0 in shape:
+        return None
     channels, filters = lhs.shape[spec.lhs_spec[1]], rhs.shape[spec.rhs_spec[0]]
     window = [rhs.shape[axis] for axis in spec.rhs_spec[2:]]
     if params["batch_group_count"] > 1:
         batch = lhs.shape[spec.lhs_spec[0]]
         one_to_one = params["batch_group_count"] == batch == filters and params["feature_group_count"] == 1
-        return filter_gradient if one_to_one and _num_positions(lhs, rhs, params) <= MAX_DEPTHWISE_TERMS else None
+        num_positions = math.prod(shape[axis] for axis in spec.out_spec[2:])
+        return filter_gradient if one_to_one and num_positions <= MAX_DEPTHWISE_TERMS else None
     terms = math.prod(window)
     if params["feature_group_count"] == channels > 1:
         return sum_of_shifts if terms <= MAX_DEPTHWISE_TERMS else None
@@ -172,25 +176,4 @@ def _choose(lhs: Any, rhs: Any, **params: Any) -> Any:
     return sum_of_shifts if terms * channels <= limit else None
 
 
-def _num_positions(lhs: Any, rhs: Any, params: Any) -> int:
-    """The number of elements of the filter whose gradient a convolution computes."""
-    spec = params["dimension_numbers"]
-    sizes = zip(
-        spec.lhs_spec[2:],
-        spec.rhs_spec[2:],
-        params["padding"],
-        params["lhs_dilation"],
-        params["rhs_dilation"],
-        params["window_strides"],
-        strict=True,
-    )
-    return math.prod(
-        ((lhs.shape[a] - 1) * between + 1 + low + high - 1 - (rhs.shape[b] - 1) * apart) // stride + 1
-        for a, b, (low, high), between, apart, stride in sizes
-    )
-
-
-def kernels() -> tuple[Kernel, ...]:
-    """The kernel, if this JAX has the lowering that it replaces."""
-    rule = own_rule(lax.conv_general_dilated_p)
-    return () if rule is None else (Kernel("direct_conv", lax.conv_general_dilated_p, _choose, rule=rule),)
+KERNEL = Kernel("direct_conv", lax.conv_general_dilated_p, _choose)

@@ -24,25 +24,31 @@ class Kernel:
         primitive: The primitive.
         choose: ``choose(*avals, **params)`` returns the function of ``(*operands, **params)`` to lower with, or None to use
             `plain`.
-        plain: A function of ``(*operands, **params)`` that does what JAX does, in terms of other primitives.
-        rule: JAX's own lowering (``own_rule``), if no other primitives do the same.
+        plain: A function of ``(*operands, **params)`` that does what JAX does, in terms of other primitives. Without it, the
+            lowering that was there before is used: JAX's own, or that of another kernel.
     """
 
     family: str
     primitive: Primitive
     choose: Callable[..., Callable[..., Any] | None]
     plain: Callable[..., Any] | None = None
-    rule: Callable[..., Any] | None = None
 
 
-def own_rule(primitive: Primitive) -> Callable[..., Any] | None:
-    """JAX's own lowering of a primitive on CPUs, or None if this version of JAX keeps it in another place."""
+def present_rule(primitive: Primitive) -> Callable[..., Any] | None:
+    """The lowering of a primitive on CPUs, or None if this version of JAX keeps it in another place."""
     entry = getattr(mlir, "_platform_specific_lowerings", {}).get("cpu", {}).get(primitive)
     return getattr(entry, "rule", None)
 
 
-def register(kernel: Kernel) -> None:
-    """Make `kernel` the lowering of its primitive on CPUs until the process ends."""
+def register(kernel: Kernel) -> bool:
+    """Make `kernel` the lowering of its primitive on CPUs until the process ends.
+
+    Returns:
+        False if nothing was registered, because there is nothing to use where the kernel does not apply.
+    """
+    before = present_rule(kernel.primitive)
+    if kernel.plain is None and before is None:
+        return False
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         compute = None
@@ -51,11 +57,12 @@ def register(kernel: Kernel) -> None:
             compute = kernel.choose(*ctx.avals_in, **params)
         compute = compute or kernel.plain
         if compute is None:
-            assert kernel.rule is not None, "a kernel has either plain or rule"
-            return kernel.rule(ctx, *operands, **params)
+            assert before is not None  # this was asked above
+            return before(ctx, *operands, **params)
         return mlir.lower_fun(compute, multiple_results=False)(ctx, *operands, **params)
 
     mlir.register_lowering(kernel.primitive, lower, platform="cpu")
+    return True
 
 
 def traced(operation: Callable[..., Any], dtype: Any) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ FAMILIES = {
     "direct_conv": "depthwise convolutions, and those of few channels, as sums of shifted arrays",
     "memory": "memory of large temporary arrays is kept from step to step",
     "max_pool": "max pooling and its gradient, without a scatter",
+    "strided_conv": "transposed convolutions, and gradients of strided ones, without products with zeros",
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",
 }
 LOWERINGS = frozenset(FAMILIES) - {"conv", "memory"}
