@@ -43,7 +43,7 @@ CORE = {
     "checkpoint": ("checkpoint", "checkpoint_keras", "checkpoint_storage"),
     "workers": ("multi_worker", "workers_world", "cluster_rollcall"),
     "kernels": ("kernels", "kernel_convolutions", "kernel_phases", "kernels_start", "kernels_tried", "kernel_memory"),
-    "start": ("import", "compile_cache", "kept_programs", "command_doctor"),
+    "start": ("import", "quick_import", "compile_cache", "kept_programs", "command_doctor"),
 }
 KERAS = ("fit*", "keras_hooks", "keras_seams")
 

@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING, Any
 if "keras" not in sys.modules:
     os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads this at import; by default it looks for TensorFlow
 
+from .runtime import _imports
+
+with _imports.CollectionPaused():
+    _imports.install()
+    from . import _function as _function  # with it come JAX and most of this package
+
+# isort: split
 from ._function import function
 from ._keep_updates import keep_updates_if
 from ._losses import compute_average_loss, scale_regularization_loss
