@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..errors import ReplicantError
 
-COMMANDS = ("doctor", "launch", "migrate", "new", "plan")  # names; the module of "new" is `_new`
+COMMANDS = ("doctor", "launch", "migrate", "new", "plan", "run")  # names; the module of "new" is `_new`
 
 
 def main(argv: Sequence[str] | None = None) -> int:

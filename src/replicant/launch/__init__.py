@@ -11,7 +11,7 @@
                                       │    └─ logs and console            _logs.py, _console.py
                                       └─ failures --> decision          _policy.py (pure)
 
-For other engines, _jobs.py only writes a file or a command line.
+For other engines, _jobs.py only writes a file or a command line. _cpu.py has what `replicant run` shares with this command.
 """
 
 from ._jobs import Job, describe_job, submit_job

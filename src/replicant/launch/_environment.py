@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from ..cluster._heartbeat import ADDRESS, GENERATION, KEY
 from ..errors import ConfigurationError
+from ._cpu import huge_pages, virtual_devices
 
-# XLA's CPU devices occupy threads of a shared pool while they wait for each other. `set_virtual_devices` has the same figures.
-_THREADS_PER_DEVICE = 4
-_MIN_THREADS = 8
-_DEVICE_COUNT = "--xla_force_host_platform_device_count"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _DROPPED = ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_COORDINATOR_PORT", "JAX_PROCESS_COUNT")
 _DROPPED += ("JAX_PROCESS_INDEX", "TF_CONFIG")
@@ -75,8 +72,7 @@ def worker_environment(
     if accelerators:
         found[_VISIBLE] = ",".join(_share(accelerators, place, devices))
         return found
-    # XLA on CPU takes fresh memory for every large result. With huge pages, the kernel needs a quarter of the time for that.
-    found.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    found |= huge_pages(found)
     return found if devices is None else found | virtual_devices(found, devices)
 
 
@@ -114,12 +110,3 @@ def _share(accelerators: Sequence[str], place: Place, devices: int | None) -> Se
             f"({', '.join(accelerators)}). Launch fewer workers, or set JAX_PLATFORMS=cpu."
         )
     return accelerators[place.rank * each : (place.rank + 1) * each]
-
-
-def virtual_devices(environ: Mapping[str, str], devices: int) -> dict[str, str]:
-    threads = max(_MIN_THREADS, _THREADS_PER_DEVICE * devices)
-    known = environ.get("NPROC", "")
-    flags = [flag for flag in environ.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
-    found = {"JAX_NUM_CPU_DEVICES": str(devices)}
-    found["NPROC"] = known if known.isdigit() and int(known) >= threads else str(threads)
-    return found | ({"XLA_FLAGS": " ".join(flags)} if "XLA_FLAGS" in environ else {})

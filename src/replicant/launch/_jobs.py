@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import ArgumentError, ConfigurationError
-from ._environment import virtual_devices
+from ._cpu import virtual_devices
 from ._settings import Settings
 
 ENGINES = ("local", "slurm", "kubernetes", "ray", "mpi")

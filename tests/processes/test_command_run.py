@@ -1,0 +1,132 @@
+"""`replicant run` becomes the program: its arguments, signals, exit codes and settings are those of that process."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHOW = """
+import json, os, sys
+names = ["GLIBC_TUNABLES", "LD_PRELOAD", "JAX_NUM_CPU_DEVICES", "NPROC", "REPLICANT_COMPILATION_CACHE", "XLA_FLAGS"]
+names.append("KERAS_BACKEND")
+set_ = {name: os.environ[name] for name in names if name in os.environ}
+print(json.dumps([sys.argv[1:], sys.path[0], sorted(os.sched_getaffinity(0)), set_]))
+"""
+SAID = "replicant run: GLIBC_TUNABLES=glibc.malloc.hugetlb=1\n"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cores and allocators are set as Linux has them")
+
+
+def environment(**more: str) -> dict[str, str]:
+    foreign = {"GLIBC_TUNABLES", "LD_PRELOAD", "JAX_NUM_CPU_DEVICES", "NPROC", "REPLICANT_COMPILATION_CACHE", "XLA_FLAGS"}
+    return {name: value for name, value in os.environ.items() if name not in foreign | {"KERAS_BACKEND"}} | more
+
+
+def run(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "replicant", "run", *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment(**environ), capture_output=True, text=True, timeout=120, check=False)
+
+
+def shown(done: subprocess.CompletedProcess[str]) -> list:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_script_and_its_arguments(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "show.py").write_text(SHOW)
+    done = run("folder/show.py", "--quiet", "--", "-m", "a b", "", cwd=tmp_path)
+    arguments, path, cores, variables = shown(done)
+    assert arguments == ["--quiet", "--", "-m", "a b", ""]
+    assert Path(path) == tmp_path / "folder"
+    assert cores == sorted(os.sched_getaffinity(0))
+    assert variables == {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # and nothing that importing Replicant adds
+    assert done.stderr == SAID
+
+
+def test_all_settings(tmp_path: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+    options = ["--cores", str(core), "--threads", "3", "--devices", "2", "--cache", "programs"]
+    done = run(*options, "-c", SHOW, "-x", cwd=tmp_path, GLIBC_TUNABLES="glibc.malloc.arena_max=2")
+    arguments, _, cores, variables = shown(done)
+    assert (arguments, cores) == (["-x"], [core])
+    ours = {"JAX_NUM_CPU_DEVICES": "2", "NPROC": "3", "REPLICANT_COMPILATION_CACHE": str(tmp_path / "programs")}
+    assert variables == {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2", **ours}
+    told = "; ".join(f"{name}={value}" for name, value in ours.items())
+    assert done.stderr == f"replicant run: cores {core}; {told}; as you set it: GLIBC_TUNABLES=glibc.malloc.arena_max=2\n"
+
+
+def test_jax_gets_the_devices_and_a_module_runs(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "part.py").write_text("import replicant, jax, sys\nprint(__name__, jax.device_count(), sys.argv[1:])\n")
+    done = run("--devices", "3", "--quiet", "-m", "package.part", "-v", cwd=tmp_path, REPLICANT_COMPILATION_CACHE="0")
+    assert (done.stdout, done.stderr, done.returncode) == ("__main__ 3 ['-v']\n", "", 0)
+
+
+def test_the_exit_code_is_that_of_the_program(tmp_path: Path) -> None:
+    assert run("-c", "raise SystemExit(7)", cwd=tmp_path).returncode == 7
+    assert run("-c", "import os; os.abort()", cwd=tmp_path).returncode == -signal.SIGABRT
+
+
+def test_signals_reach_the_program(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(33))
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+    command = [sys.executable, "-m", "replicant", "run", "--quiet", "-c", program]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert int(process.stdout.readline()) == process.pid  # it is the same process
+            process.terminate()
+            assert process.wait(60) == 33
+        finally:
+            process.kill()
+
+
+def test_another_allocator_is_loaded(tmp_path: Path) -> None:
+    ray = importlib.util.find_spec("ray")
+    if ray is None:
+        pytest.skip("Ray is not installed, whose package contains a real allocator")
+    library = Path(str(ray.origin)).parent / "core" / "libjemalloc.so"
+    (tmp_path / "libjemalloc.so.2").symlink_to(library)
+    program = "import ctypes; print(hasattr(ctypes.CDLL(None), 'mallctl'))"
+    done = run("--allocator", "jemalloc", "-c", program, cwd=tmp_path, LD_LIBRARY_PATH=str(tmp_path))
+    assert (done.stdout, done.stderr) == ("True\n", f"replicant run: LD_PRELOAD={tmp_path / 'libjemalloc.so.2'}\n")
+
+
+WRONG = [
+    (["missing.py"], "The script 'missing.py' does not exist (looked in {cwd}). To run a module, write -m missing.py."),
+    (["--cores", "9999", "-c", "1"], "--cores 9999: this process may not use 9999. Choose from "),
+    (["--allocator", "fast", "-c", "1"], "--allocator 'fast' is not known. It is one of jemalloc, mimalloc, tcmalloc, or the path"),
+    (["--devices", "0", "-c", "1"], "--devices must be from 1 to 1024. Got 0."),
+]
+
+
+@pytest.mark.cases("missing", "cores")
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=["missing", "cores", "allocator", "devices"])
+def test_mistakes_are_told(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = run(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("replicant run: " + message.format(cwd=tmp_path))
+
+
+def test_code_or_a_module(tmp_path: Path) -> None:
+    done = run("-m", "-c", "1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "not allowed with argument" in done.stderr
+
+
+def test_what_cannot_be_loaded_is_not_announced(tmp_path: Path) -> None:
+    (tmp_path / "libjemalloc.so").write_text("not a library")
+    done = run("--allocator", "./libjemalloc.so", "-c", "print('ran')", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "libjemalloc.so cannot be loaded: " in done.stderr
