@@ -51,7 +51,7 @@ class Deferred(types.ModuleType):
     @property
     def __dict__(self) -> dict[str, Any]:  # as vars(module) asks for it
         load(self)
-        return types.ModuleType.__dict__["__dict__"].__get__(self)
+        return vars(types.ModuleType)["__dict__"].__get__(self)
 
 
 class _Waiting:
