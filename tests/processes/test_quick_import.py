@@ -238,6 +238,22 @@ print(type(keras.wrappers).__name__, any(isinstance(finder, Finder) for finder i
     assert answer(program).splitlines() == ["ValueError", "Deferred False"]
 
 
+def test_replicant_is_imported_again_before_keras():
+    program = """
+import importlib, sys
+import replicant
+importlib.reload(replicant)
+for name in [name for name in sys.modules if name.partition(".")[0] == "replicant"]:
+    del sys.modules[name]
+import replicant.runtime._imports as again
+again.install()
+print(sum(type(finder).__name__ == "Finder" for finder in sys.meta_path))
+import keras
+print(type(keras.wrappers).__name__, any(type(finder).__name__ == "Finder" for finder in sys.meta_path))
+"""
+    assert answer(program).splitlines() == ["1", "Deferred False"]
+
+
 def test_code_that_fails_is_tried_again():
     program = """
 import sys, types

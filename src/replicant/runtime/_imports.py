@@ -163,5 +163,6 @@ class CollectionPaused:
 
 def install() -> None:
     """Make the import of Keras quicker, if it has not been imported yet."""
-    if "keras" not in sys.modules:
+    there = any(type(finder).__module__ == __name__ for finder in sys.meta_path)  # if this package is imported again
+    if "keras" not in sys.modules and not there:
         sys.meta_path.insert(0, Finder())
