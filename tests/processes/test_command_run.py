@@ -17,14 +17,24 @@ names.append("KERAS_BACKEND")
 set_ = {name: os.environ[name] for name in names if name in os.environ}
 print(json.dumps([sys.argv[1:], sys.path[0], sorted(os.sched_getaffinity(0)), set_]))
 """
-SAID = "replicant run: GLIBC_TUNABLES=glibc.malloc.hugetlb=1\n"
+KEEP = "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"
+SAID = f"replicant run: GLIBC_TUNABLES={KEEP}\n"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cores and allocators are set as Linux has them")
 
 
 def environment(**more: str) -> dict[str, str]:
-    foreign = {"GLIBC_TUNABLES", "LD_PRELOAD", "JAX_NUM_CPU_DEVICES", "NPROC", "REPLICANT_COMPILATION_CACHE", "XLA_FLAGS"}
-    return {name: value for name, value in os.environ.items() if name not in foreign | {"KERAS_BACKEND"}} | more
+    foreign = (
+        "GLIBC_TUNABLES",
+        "MALLOC_",
+        "LD_PRELOAD",
+        "JAX_",
+        "NPROC",
+        "REPLICANT_COMPILATION_CACHE",
+        "XLA_FLAGS",
+        "KERAS_BACKEND",
+    )
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)} | more
 
 
 def run(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -45,7 +55,7 @@ def test_a_script_and_its_arguments(tmp_path: Path) -> None:
     assert arguments == ["--quiet", "--", "-m", "a b", ""]
     assert Path(path) == tmp_path / "folder"
     assert cores == sorted(os.sched_getaffinity(0))
-    assert variables == {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # and nothing that importing Replicant adds
+    assert variables == {"GLIBC_TUNABLES": KEEP}  # and nothing that importing Replicant adds
     assert done.stderr == SAID
 
 

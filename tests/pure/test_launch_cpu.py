@@ -7,7 +7,7 @@ import pytest
 from replicant.errors import ArgumentError, ConfigurationError
 from replicant.launch._cpu import Machine, Wishes, check_preload, choose, library_folders, parse_cores, shown_cores
 
-HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+KEEP = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"}
 
 
 def machine(*accelerators: str, platform: str = "linux", folders: tuple[Path, ...] = ()) -> Machine:
@@ -15,28 +15,29 @@ def machine(*accelerators: str, platform: str = "linux", folders: tuple[Path, ..
 
 
 CASES = [
-    ({}, {}, HUGE, {}),
+    ({}, {}, KEEP, {}),
     ({}, {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}, {}, {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}),
     ({}, {"GLIBC_TUNABLES": ""}, {}, {"GLIBC_TUNABLES": ""}),
+    ({}, {"MALLOC_TRIM_THRESHOLD_": "1", "MALLOC_ARENA_MAX": "2"}, {}, {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "1"}),
     ({}, {"LD_PRELOAD": "/lib/libjemalloc.so.2"}, {}, {"LD_PRELOAD": "/lib/libjemalloc.so.2"}),
-    ({}, {"LD_PRELOAD": "/lib/libother.so"}, HUGE, {"LD_PRELOAD": "/lib/libother.so"}),
-    ({"threads": 3}, {}, HUGE | {"NPROC": "3"}, {}),
-    ({"threads": 3}, {"NPROC": "3"}, HUGE, {"NPROC": "3"}),
-    ({"threads": 3}, {"NPROC": ""}, HUGE | {"NPROC": "3"}, {}),
-    ({"devices": 2}, {}, HUGE | {"JAX_NUM_CPU_DEVICES": "2"}, {}),
-    ({"devices": 2}, {"JAX_NUM_CPU_DEVICES": "2"}, HUGE, {"JAX_NUM_CPU_DEVICES": "2"}),
-    ({"devices": 4}, {"REPLICANT_FUSE_REPLICAS": "0"}, HUGE | {"JAX_NUM_CPU_DEVICES": "4", "NPROC": "16"}, {}),
-    ({"devices": 1}, {"REPLICANT_FUSE_REPLICAS": "0"}, HUGE | {"JAX_NUM_CPU_DEVICES": "1"}, {}),
+    ({}, {"LD_PRELOAD": "/lib/libother.so"}, KEEP, {"LD_PRELOAD": "/lib/libother.so"}),
+    ({"threads": 3}, {}, KEEP | {"NPROC": "3"}, {}),
+    ({"threads": 3}, {"NPROC": "3"}, KEEP, {"NPROC": "3"}),
+    ({"threads": 3}, {"NPROC": ""}, KEEP | {"NPROC": "3"}, {}),
+    ({"devices": 2}, {}, KEEP | {"JAX_NUM_CPU_DEVICES": "2"}, {}),
+    ({"devices": 2}, {"JAX_NUM_CPU_DEVICES": "2"}, KEEP, {"JAX_NUM_CPU_DEVICES": "2"}),
+    ({"devices": 4}, {"REPLICANT_FUSE_REPLICAS": "0"}, KEEP | {"JAX_NUM_CPU_DEVICES": "4", "NPROC": "16"}, {}),
+    ({"devices": 1}, {"REPLICANT_FUSE_REPLICAS": "0"}, KEEP | {"JAX_NUM_CPU_DEVICES": "1"}, {}),
     (
         {"devices": 4, "threads": 20},
         {"REPLICANT_FUSE_REPLICAS": "0"},
-        HUGE | {"JAX_NUM_CPU_DEVICES": "4", "NPROC": "20"},
+        KEEP | {"JAX_NUM_CPU_DEVICES": "4", "NPROC": "20"},
         {},
     ),
-    ({"devices": 4}, {"REPLICANT_FUSE_REPLICAS": "0", "NPROC": "9"}, HUGE | {"JAX_NUM_CPU_DEVICES": "4"}, {"NPROC": "9"}),
-    ({"cores": frozenset({1, 4})}, {}, HUGE, {}),
-    ({"cache": "/programs"}, {}, HUGE | {"REPLICANT_COMPILATION_CACHE": "/programs"}, {}),
-    ({}, {"REPLICANT_COMPILATION_CACHE": "0"}, HUGE, {"REPLICANT_COMPILATION_CACHE": "0"}),
+    ({"devices": 4}, {"REPLICANT_FUSE_REPLICAS": "0", "NPROC": "9"}, KEEP | {"JAX_NUM_CPU_DEVICES": "4"}, {"NPROC": "9"}),
+    ({"cores": frozenset({1, 4})}, {}, KEEP, {}),
+    ({"cache": "/programs"}, {}, KEEP | {"REPLICANT_COMPILATION_CACHE": "/programs"}, {}),
+    ({}, {"REPLICANT_COMPILATION_CACHE": "0"}, KEEP, {"REPLICANT_COMPILATION_CACHE": "0"}),
 ]
 
 

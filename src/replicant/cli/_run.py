@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--allocator",
         metavar="NAME",
-        help=f"load another allocator: {known}, or the path of one (default: glibc's, with huge pages)",
+        help=f"load another allocator: {known}, or the path of one (default: glibc's, which keeps its memory)",
     )
     add("--cores", metavar="LIST", help="the cores to use, such as 0-3,6 (default: all)")
     add("--threads", type=int, metavar="N", help="number of threads that XLA computes with (default: one for each core)")

@@ -1,6 +1,6 @@
 """Settings for one process that computes on CPUs, which must be made before it starts: allocator, cores, threads and devices.
 
-``replicant run`` makes all of them, and ``replicant launch`` some of them for each of its workers.
+``replicant run`` makes them, and ``replicant launch`` uses those for virtual devices and huge pages for each of its workers.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class Wishes:
     """What is asked for one process. None means that nothing is asked.
 
     Args:
-        allocator: "jemalloc", "mimalloc" or "tcmalloc", or the path of such a library. By default, glibc's with huge pages.
+        allocator: "jemalloc", "mimalloc" or "tcmalloc", or the path of such a library. By default, glibc's, which keeps its memory.
         cores: The cores that the process may use.
         threads: The number of threads that XLA computes with. By default as many as there are cores.
         devices: The number of virtual CPU devices.
@@ -90,8 +90,8 @@ def choose(wishes: Wishes, environ: Mapping[str, str], machine: Machine) -> Chos
         ConfigurationError: If the system is not Linux.
 
     >>> machine = Machine("linux", frozenset({0, 1}), (), ())
-    >>> choose(Wishes(threads=2), {}, machine).variables
-    {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1', 'NPROC': '2'}
+    >>> choose(Wishes(threads=2), {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, machine)
+    Chosen(variables={'NPROC': '2'}, kept={'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'})
     """
     if machine.platform != "linux":
         raise ConfigurationError(
@@ -107,7 +107,8 @@ def choose(wishes: Wishes, environ: Mapping[str, str], machine: Machine) -> Chos
         found |= _agreed("--threads", "NPROC", str(wishes.threads), environ)
     if wishes.cache is not None:
         found |= _agreed("--cache", _CACHE, wishes.cache, environ)
-    return Chosen(found, {name: environ[name] for name in _NAMES if name in environ and name not in found})
+    names = [*_NAMES, *sorted(name for name in environ if name.startswith("MALLOC_"))]
+    return Chosen(found, {name: environ[name] for name in names if name in environ and name not in found})
 
 
 def check_preload(variables: Mapping[str, str]) -> None:
@@ -126,6 +127,17 @@ def check_preload(variables: Mapping[str, str]) -> None:
                 f"LD_PRELOAD={variables['LD_PRELOAD']} cannot be loaded: {reason}. Give --allocator the path of a library for this "
                 "machine."
             )
+
+
+def kept_memory(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variable that keeps the memory of large arrays in the process, unless the environment tells glibc what to do.
+
+    It does from the first step on what the kernel `memory` does once it has seen a program's steps (``kernels/_memory.py``). Huge
+    pages on top of that made steps of a transformer slower.
+    """
+    if any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in environ):
+        return {}
+    return {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"}
 
 
 def huge_pages(environ: Mapping[str, str]) -> dict[str, str]:
@@ -198,7 +210,7 @@ def _check_cores(cores: frozenset[int], usable: frozenset[int]) -> None:
 def _allocator(wish: str | None, environ: Mapping[str, str], machine: Machine) -> dict[str, str]:
     before = environ.get("LD_PRELOAD", "")
     if wish is None:  # accelerators have their own memory, and another allocator does not read the variable of glibc
-        return {} if machine.accelerators or _is_allocator(before) else huge_pages(environ)
+        return {} if machine.accelerators or _is_allocator(before) else kept_memory(environ)
     library = str(_library(wish, machine.folders))
     if library in re.split("[ :]", before):
         return {}
