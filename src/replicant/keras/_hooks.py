@@ -18,7 +18,7 @@ from typing import Any
 
 import keras
 
-from . import _batch_ends, _batch_statistics, _data, _fit, _labels, _provider, _resume, _symbolic, _tracked, _workers
+from . import _batch_ends, _batch_statistics, _data, _fit, _labels, _provider, _recurrent, _resume, _symbolic, _tracked, _workers
 from ._internals import (
     ArrayDataAdapter,
     BaseOptimizer,
@@ -31,6 +31,7 @@ from ._internals import (
     SeedGenerator,
     Tracker,
     Trainer,
+    backend,
     data_adapters,
     loss_module,
     moved,
@@ -158,6 +159,9 @@ HOOKS = (
     Hook(Tracker, "untrack", ("self", "value"), (_tracked.untrack,)),
     Hook(keras.layers.BatchNormalization, "call", ("self", "inputs", "training", "mask"), (_batch_statistics.call,)),
     Hook(keras.layers.Embedding, "call", ("self", "inputs"), (Slot.SERVERS,)),
+    # Older versions of Keras do not know cuDNN's LSTM of both directions, and have one that only raises for one direction.
+    Hook(backend, "lstm", (), (_recurrent.lstm,)),
+    *([Hook(backend, "bidirectional_lstm", ("inputs",), (_recurrent.lstm,))] if hasattr(backend, "bidirectional_lstm") else []),
     # Models and their steps
     Hook(JAXTrainer, "__init__", ("self",), (_fit.remember,)),
     Hook(Trainer, "compile", ("self", "optimizer", "loss"), (_fit.compile_model,)),

@@ -32,6 +32,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 _check()
 
 try:
+    from keras.src import backend
     from keras.src.backend.common import KerasVariable, global_state
     from keras.src.backend.common.masking import get_keras_mask as mask_of
     from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
@@ -74,6 +75,7 @@ __all__ = [
     "TrackedSet",
     "Tracker",
     "Trainer",
+    "backend",
     "class_weight_to_sample_weights",
     "convert_to_sliceable",
     "data_adapters",

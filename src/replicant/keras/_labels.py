@@ -56,9 +56,11 @@ def marked(loss: Any, result: Any, y_true: Any, y_pred: Any, sample_weight: Any 
     for counted in (sample_weight, _internals.mask_of(y_pred)):
         if counted is not None:
             wrong &= _aligned(jnp.asarray(counted), wrong) != 0
-    wrong = wrong if wrong.shape == result.shape else jnp.any(wrong)
+    nan = jnp.where(wrong, jnp.nan, 0.0).astype(result.dtype)
+    if nan.shape != result.shape:
+        nan = jnp.sum(nan)  # of the dtype of the loss, so that devices exchange both at once
     # Adding NaN keeps Keras's gradient: the model learns nothing from the example, and the weights stay finite.
-    return result + jax.lax.stop_gradient(jnp.where(wrong, jnp.nan, 0.0).astype(result.dtype))
+    return result + jax.lax.stop_gradient(nan)
 
 
 def _aligned(weights: Any, labels: Any) -> Any:

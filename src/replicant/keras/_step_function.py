@@ -24,6 +24,7 @@ from ..replicas._planning import Held, StepFound
 from ..variables._chief import chiefs_values
 from ._array_batches import Several
 from ._read import PROBLEM, read
+from ._recurrent import in_global_view
 
 
 @jax.tree_util.register_pytree_node_class
@@ -195,7 +196,8 @@ class StepFunction:
         return self._settled(outputs, axis=0), self._at_home(state)
 
     def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
-        outputs, state = self._step(tuple(map(list, state)), data)
+        with in_global_view(self._placement):
+            outputs, state = self._step(tuple(map(list, state)), data)
         return outputs, tuple(_Leaves(list(part)) for part in state)
 
     def _traced_many(self, state: Any, data: Any, *, last_only: bool) -> tuple[Any, Any]:

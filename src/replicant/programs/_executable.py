@@ -49,7 +49,9 @@ class Executable:
 
     def lower(self, *inputs: Any) -> Any:
         """Lower the program for its devices. Neither these nor the arrays need to exist: shapes are enough."""
-        return self._jitted.lower(*inputs)
+        platform = self.placement.platform
+        traced = self._jitted.trace(*inputs)
+        return traced.lower() if platform is None else traced.lower(lowering_platforms=(platform,))
 
     def start(self, *inputs: Any, keeper: _in_flight.State | None = None) -> tuple[Any, Any]:
         """Start the program. Return the results and the new state, which may not be ready yet.

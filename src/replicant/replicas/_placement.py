@@ -32,6 +32,8 @@ class Placement:
         bytes_per_pack: The largest piece, in bytes, of gradients that are sent as one flat vector; 0 sends it in one piece.
         factored: Whether the mesh has an axis for each prime factor of the number of replicas, so that it has every cut of a batch.
         planning: The plan that is being made, if any. Then nothing is computed.
+        platform: The platform that programs are lowered for, if the devices only stand in for others: "cuda". Such programs can be
+            read, but not computed.
     """
 
     devices: tuple[Device, ...] = ()
@@ -41,6 +43,7 @@ class Placement:
     bytes_per_pack: int = 0
     factored: bool = False
     planning: Planning | None = dataclasses.field(default=None, repr=False)
+    platform: str | None = None
 
     @cached_property
     def num_replicas(self) -> int:
@@ -64,7 +67,7 @@ class Placement:
     @cached_property
     def on_cpu(self) -> bool:
         """Whether the replicas compute on (virtual) CPU devices."""
-        platform = self.devices[0].platform if self.devices else jax.default_backend()
+        platform = self.platform or (self.devices[0].platform if self.devices else jax.default_backend())
         return platform == "cpu"
 
     @cached_property
