@@ -25,10 +25,9 @@ from replicant.plan._compile import find_step
 from replicant.replicas._placement import Placement
 
 # Inner modules of JAX and Keras, which decide by the hardware.
-from jax._src.cudnn import fused_attention_stablehlo as cudnn  # isort: skip
-from jax._src.lib import gpu_rnn  # isort: skip
-
-keras_rnn = importlib.import_module("keras.src.backend.jax.rnn")  # the package has a function of the same name
+cudnn: Any = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+gpu_rnn: Any = importlib.import_module("jaxlib.gpu_rnn")
+keras_rnn: Any = importlib.import_module("keras.src.backend.jax.rnn")
 
 CUDNN, CAPABILITY = 91200, (9, 0)  # cuDNN 9.12, and an H100
 _EXCHANGES = re.compile(r"stablehlo\.(all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute|collective_broadcast)\b")
@@ -112,7 +111,7 @@ def partition(program: Callable[[], Any], num_devices: int) -> Cut:
     """
     with as_on_a_gpu(), kernels_on_cpu() as rows, kernels.disabled():
         step = find_step(program, _target(num_devices))
-        compiled = step.lower(Kept(_devices(num_devices))).compile({"exec_time_optimization_effort": -1.0})
+        compiled = step.lower(Kept(_devices(num_devices))).compile()
     exchanges, arrays = Counter[str](), Counter[str]()
     for shapes, kind in _CUT.findall(compiled.as_text()):
         exchanges[kind] += 1
@@ -221,6 +220,7 @@ def _attention(query: Any, key: Any, value: Any, bias: Any, *, scale: float, var
 
 
 def _lstm(x: Any, h: Any, c: Any, weights: Any, lengths: Any, *, input_size: int, hidden_size: int, **options: Any) -> Any:
-    sizes = input_size, hidden_size, options["num_layers"]
-    parts = rnn.unpack_lstm_weights(weights, *sizes, options["bidirectional"])
-    return rnn.lstm_ref(x, h, c, *parts, lengths, *sizes, options["dropout"], options["bidirectional"])
+    layers, both = options["num_layers"], options["bidirectional"]
+    parts = rnn.unpack_lstm_weights(weights, input_size, hidden_size, layers, both)
+    compute: Any = rnn.lstm_ref  # type checkers do not see through its jax.jit
+    return compute(x, h, c, *parts, lengths, input_size, hidden_size, layers, options["dropout"], both)

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..replicas._context import active_replica_context, active_strategy
 from ..replicas._placement import Placement
@@ -59,6 +59,7 @@ def lstm(original: Callable[..., Any], inputs: Any, *args: Any, **kwargs: Any) -
     home = placement.cut(math.gcd(inputs.shape[0], placement.num_replicas), 0)
     if home == placement.mirrored:
         return original(inputs, *args, **kwargs)
+    assert isinstance(home, NamedSharding), "there are several devices"
     given = parameters.bind(inputs, *args, **kwargs).arguments
     arrays = {name: jnp.asarray(value) for name, value in given.items() if hasattr(value, "shape")}
     settings = {name: value for name, value in given.items() if name not in arrays}
