@@ -194,7 +194,7 @@ def kernels_on_cpu() -> Iterator[set[int]]:
 
     def lstm_back(*args: Any, **options: Any) -> tuple[jax.Array, ...]:
         # The gradients of the outputs; the inputs; the outputs and the kernel's notes, which are not needed here.
-        _, pull = jax.vjp(lambda *inputs: _lstm(*inputs, args[-1], **options), *args[3:7])
+        _, pull = jax.vjp(lambda x, h, c, weights: _lstm(x, h, c, weights, args[-1], **options), *args[3:7])
         return pull(args[:3])
 
     rules = {

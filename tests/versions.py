@@ -42,7 +42,16 @@ CORE = {
     "input": ("distributed_input", "input_transforms", "input_shuffle", "input_parallel"),
     "checkpoint": ("checkpoint", "checkpoint_keras", "checkpoint_storage"),
     "workers": ("multi_worker", "workers_world", "cluster_rollcall"),
-    "kernels": ("kernels", "kernel_convolutions", "kernel_phases", "kernels_start", "kernels_tried", "kernel_memory"),
+    "kernels": (
+        "kernels",
+        "kernel_convolutions",
+        "kernel_phases",
+        "kernels_start",
+        "kernels_tried",
+        "kernel_memory",
+        "kernels_of_cudnn",
+        "lowering_for_gpu",
+    ),
     "start": ("import", "quick_import", "compile_cache", "kept_programs", "command_doctor"),
 }
 KERAS = ("fit*", "keras_hooks", "keras_seams")
