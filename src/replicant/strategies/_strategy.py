@@ -16,6 +16,7 @@ from ..errors import ArgumentTypeError
 from ..input._contexts import InputContext, ValueContext
 from ..input._shapes_only import planned
 from ..input.adapters import as_dataset
+from ..input.distributed._direct import PlaceAtOnce, no_program
 from ..input.distributed._distributed import DistributedDataset
 from ..programs._compiled import Compiled
 from ..programs._function_key import function_key
@@ -30,7 +31,7 @@ from ..variables._known import value_of
 from ..variables._libraries import connect_libraries
 from ..variables._recorder import CrossRecorder, current_recorder
 from . import _reduce
-from ._place_batches import WorkersPlaces, distribute_values, place_batch, place_each
+from ._place_batches import PlacesAtOnce, WorkersPlaces, distribute_values, place_batch, place_each
 
 _MAX_EAGER_FUNCTIONS = 128  # of one strategy; the least recently used are dropped, so that new lambdas do not pile up
 
@@ -371,7 +372,15 @@ class Strategy:
             options,
             self._exchange("dataset"),
             workers=self._workers_places(),
+            at_once=self._at_once(PlacesAtOnce),
         )
+
+    def _at_once(self, places: Callable[[Placement], PlaceAtOnce]) -> PlaceAtOnce | None:
+        """Return what places batches when they are asked for, if placing is quick and depends on nothing but the batch."""
+        placement = self._placement
+        if not placement.devices or not placement.on_cpu or placement.planning is not None:
+            return None
+        return places(placement) if placement.on_one_device else no_program
 
     def _exchange(self, label: str) -> Callable[[Any], list[Any]] | None:
         world = self._placement.world
@@ -418,4 +427,5 @@ class Strategy:
             options,
             self._exchange("dataset"),
             workers=self._workers_places(),
+            at_once=self._at_once(lambda _: no_program),
         )

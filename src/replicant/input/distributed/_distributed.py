@@ -21,6 +21,7 @@ from ..sharding._autoshard import Sharding, autoshard, files_of, unseeded_shuffl
 from ..sharding._plan import InputPlan, input_plan
 from ._agreed_steps import MOST_STEPS, AgreedSteps
 from ._agreement import End, ExchangeFn, agree_on_end, agreed_position
+from ._direct import Direct, Pace, PlaceAtOnce, only_moves_memory
 from ._same_data import check_same, facts_of
 from ._shares import BatchShares, ElementShares, Place, PlaceEach, ShareCursor, Shares, WorkersPlace
 from ._stats import InputStats, Meter
@@ -43,6 +44,7 @@ class DistributedDataset:
         exchange: Sends this worker's value to every worker and returns the values of all. The workers use it to compare
             their datasets, to begin every pass at the chief's position, and to agree on the last step.
         workers: Places batches, instead of `place`, if devices of several workers take part.
+        at_once: Places batches that are quickly made, if they may be placed when they are asked for. None has a thread read ahead.
 
     Raises:
         ArgumentTypeError: If the dataset does not yield batches.
@@ -66,6 +68,7 @@ class DistributedDataset:
         exchange: ExchangeFn | None = None,
         *,
         workers: WorkersPlace | None = None,
+        at_once: PlaceAtOnce | None = None,
     ) -> None:
         options = options or InputOptions()
         if options.experimental_replication_mode is not InputReplicationMode.PER_WORKER:
@@ -84,6 +87,7 @@ class DistributedDataset:
         self._shares: Shares = BatchShares(node, topology, place, sharding.shared, dataset.node, workers)
         self._cardinality = dataset.cardinality() if self._shares.ends_everywhere else self._shares.cardinality
         self._options, self._exchange = options, exchange
+        self._pace = _pace(self._shares, options, at_once)
 
     @classmethod
     def from_function(
@@ -95,6 +99,7 @@ class DistributedDataset:
         exchange: ExchangeFn | None = None,
         *,
         workers: WorkersPlace | None = None,
+        at_once: PlaceAtOnce | None = None,
     ) -> "DistributedDataset":
         """Distribute the datasets that an input function makes: each replica in turn gets the next element, unchanged.
 
@@ -105,6 +110,7 @@ class DistributedDataset:
             options: Options of the distribution.
             exchange: The exchange between workers, as for the class.
             workers: Places batches on several workers, as for the class.
+            at_once: Places batches when they are asked for, as for the class.
 
         Raises:
             ArgumentTypeError: If ``dataset_fn`` is not a function, or does not return a dataset.
@@ -125,12 +131,13 @@ class DistributedDataset:
         new._explain = _no_plan
         new._cardinality = new._shares.cardinality
         new._options, new._exchange = options, exchange
+        new._pace = _pace(new._shares, options, at_once)
         if not new._shares.ends_everywhere:
             _check_exchange(exchange, topology)
         return new
 
     def __iter__(self) -> "DistributedIterator":
-        return DistributedIterator(self._shares, self._options, self._exchange)
+        return DistributedIterator(self._shares, self._options, self._exchange, self._pace)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -156,11 +163,11 @@ class DistributedDataset:
 
 
 class DistributedIterator(ElementIterator):
-    """One pass over a distributed dataset; a thread keeps the next batches on the devices."""
+    """One pass over a distributed dataset; a thread keeps the next batches on the devices, unless they are made at once."""
 
-    def __init__(self, shares: Shares, options: InputOptions, exchange: ExchangeFn | None) -> None:
+    def __init__(self, shares: Shares, options: InputOptions, exchange: ExchangeFn | None, pace: Pace | None = None) -> None:
         super().__init__(" | ".join(describe(node) for node in shares.nodes))
-        self._shares, self._exchange = shares, exchange
+        self._shares, self._exchange, self._pace = shares, exchange, pace
         self._fetch = options.fetch and not shares.asks_others  # exchanges with other workers all happen on the consumer's thread
         self._ahead = max(_MIN_AHEAD, options.experimental_per_replica_buffer_size)
         self._go_to(None)
@@ -184,15 +191,8 @@ class DistributedIterator(ElementIterator):
     def _read_with(self, cursor: ShareCursor) -> None:
         self._cursor = cursor
         self._last = cursor.state()
-        fetch = self._fetch
-
-        def produce() -> Any:
-            share = cursor.next()
-            if share is None:
-                return END
-            return (share.placed() if fetch else share), share.num_examples, cursor.state()
-
-        self._background = Background(produce, cursor.close, self._ahead, "replicant-input")
+        thread = functools.partial(_thread, fetch=self._fetch, ahead=self._ahead)
+        self._background = thread(cursor) if self._pace is None else Direct(cursor, self._shares.open, thread, self._pace)
 
     def _take(self) -> Any:
         if self._ended:
@@ -225,6 +225,7 @@ class DistributedIterator(ElementIterator):
     def _made_steps(self) -> AgreedSteps:
         assert self._exchange is not None, "checked when the dataset was made"
         background, shares, fetch = self._background, self._shares, self._fetch
+        assert isinstance(background, Background), "several workers always read ahead"
 
         def size_of(item: Any) -> int:
             return 0 if fetch else item[0].num_bytes
@@ -317,6 +318,26 @@ class DistributedIterator(ElementIterator):
     def element_spec(self) -> Any:
         """A structure of `PerReplicaSpec`, or of `TensorSpec` if there is one replica."""
         return self._shares.spec
+
+
+def _thread(cursor: ShareCursor, *, fetch: bool, ahead: int) -> Background:
+    """Return what reads ahead of the loop. It must not refer to the iterator, or this would never be collected."""
+
+    def produce() -> Any:
+        share = cursor.next()
+        if share is None:
+            return END
+        return (share.placed() if fetch else share), share.num_examples, cursor.state()
+
+    return Background(produce, cursor.close, ahead, "replicant-input")
+
+
+def _pace(shares: Shares, options: InputOptions, at_once: PlaceAtOnce | None) -> Pace | None:
+    """Return what decides whether a thread reads ahead, or None if it must in any case."""
+    wanted = not options.fetch or options.experimental_per_replica_buffer_size > _MIN_AHEAD
+    if at_once is None or wanted or shares.topology.num_workers > 1 or not only_moves_memory(shares.nodes):
+        return None
+    return Pace(at_once)
 
 
 def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: ExchangeFn | None) -> tuple[Node, Sharding]:

@@ -42,10 +42,7 @@ class Background:
             Exception: What ``produce`` raised, with its own traceback, on this call and every later one.
             DatasetError: If the thread is gone, as in a forked process.
         """
-        if os.getpid() != self._process:
-            raise DatasetError(
-                "This iterator reads on a thread of another process, which a fork does not copy. Make the iterator after the fork."
-            )
+        check_process(self._process)
         with self._channel.changed:
             if self._thread.ident is None and not self._channel.closed:
                 self._start()
@@ -82,6 +79,18 @@ class Background:
         self._channel.close()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(seconds)
+
+
+def check_process(process: int) -> None:
+    """Check that this is still the process in which an iterator was made.
+
+    Raises:
+        DatasetError: If it is a fork of it.
+    """
+    if os.getpid() != process:
+        raise DatasetError(
+            "This iterator reads on a thread of another process, which a fork does not copy. Make the iterator after the fork."
+        )
 
 
 class _Channel:

@@ -1,0 +1,180 @@
+"""Batches that the loop makes itself when it asks for them, because a thread would take longer to hand them over.
+
+The thread that reads ahead and the loop both need Python's lock. If a batch is a few rows of arrays in memory, and its devices are
+this machine's processors, the exchange between the two takes several times as long as the batch.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from ...replicas._own_mesh import mesh_is_set
+from ..graph._background import END, Background, check_process
+from ..graph._graph import Node, State, nodes
+from ..sources._sources import Range, Rows
+from ..transforms._batch import Batch, Unbatch
+from ..transforms._combine import Concatenate, Zip
+from ..transforms._index import Enumerate, Repeat, Shard, Skip, Take
+from ..transforms._shuffle import Shuffle
+from ._shares import ShareCursor
+
+MOST_BYTES = 1 << 19  # larger batches take so long that it is worth while to read them ahead
+SECONDS = 1e-3  # of processor time: the longest that a batch may usually take
+_MOST_DEBT = 8.0
+_MOST_AT_ONCE = 2.0
+
+# They only move memory: no files, no code of the user, nothing that waits. Types that are derived from these may do so.
+_IN_MEMORY = frozenset({Batch, Concatenate, Enumerate, Range, Repeat, Rows, Shard, Shuffle, Skip, Take, Unbatch, Zip})
+
+# Places the components of a batch, given the arguments for each. Returns None if that must be done one by one.
+PlaceAtOnce: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], list[Any] | None]
+
+_WIDE = jax.config.jax_enable_x64  # outside of all contexts
+
+
+def no_program(parts: Sequence[tuple[Any, ...]]) -> None:
+    """Place no batch at once, but component by component."""
+    del parts
+
+
+def only_moves_memory(sources: Sequence[Node]) -> bool:
+    """Whether these graphs have nothing but arrays in memory, and choose, order and stack their rows."""
+    return all(
+        type(node) in _IN_MEMORY and not (isinstance(node, Rows) and any(map(_is_mapped, node.tables)))
+        for source in sources
+        for node in nodes(source)
+    )
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether an array lies in a file, whose pages may have to be read first."""
+    while array is not None:
+        if isinstance(array, np.memmap):
+            return True
+        array = getattr(array, "base", None)
+    return False
+
+
+class Pace:
+    """How long the batches of one dataset take. Once they are known to be slow, a thread reads them, in later passes too.
+
+    Args:
+        place: Places the components of a batch.
+    """
+
+    def __init__(self, place: PlaceAtOnce) -> None:
+        self.place = place
+        self.is_slow = False
+        self.is_sized = False
+        self._debt = 0.0
+
+    def size(self, num_bytes: int) -> None:
+        """Note the size of the first batch."""
+        self.is_sized = True
+        self.is_slow = num_bytes > MOST_BYTES
+
+    def note(self, seconds: float) -> None:
+        """Note the processor time of one batch. A few slow ones, or one very slow one, do not matter."""
+        self._debt = max(0.0, self._debt + min(seconds / SECONDS - 1, _MOST_AT_ONCE))
+        if self._debt > _MOST_DEBT:
+            self.is_slow = True
+
+
+class Direct:
+    """Makes each result when it is asked for, until they prove to be slow. From then on, a thread makes them.
+
+    An exception in the middle leaves a cursor in an unknown state: Ctrl-C, or what a signal handler raises. The next call then
+    opens another cursor after the last result.
+
+    Args:
+        cursor: The position.
+        reopen: Opens a cursor at a position.
+        thread: Makes the thread that continues with a cursor.
+        pace: Decides when to change to the thread.
+    """
+
+    def __init__(
+        self,
+        cursor: ShareCursor,
+        reopen: Callable[[State], ShareCursor],
+        thread: Callable[[ShareCursor], Background],
+        pace: Pace,
+    ) -> None:
+        self._cursor, self._reopen, self._thread, self._pace = cursor, reopen, thread, pace
+        self._state = cursor.state()
+        self._background: Background | None = None
+        self._is_making = self._is_closed = False
+        self._lock = threading.RLock()  # re-entrant, because a signal handler may run at any point
+        self._process = os.getpid()
+
+    def next(self) -> Any:
+        """Return the next result, or `END`, as `Background.next` does."""
+        if self._background is None:
+            check_process(self._process)
+            with self._lock:  # released before a thread is asked, for which others may wait
+                while self._background is None and not self._is_closed:
+                    if self._pace.is_slow or _in_context():
+                        self._background = self._thread(self._settled())
+                        break
+                    cursor, began = self._settled(), time.thread_time()
+                    self._is_making = True
+                    item = self._make(cursor)
+                    if cursor is self._cursor:  # otherwise a signal handler has asked meanwhile, and got this result
+                        self._note(item, time.thread_time() - began)
+                        return END if self._is_closed else item
+        return END if self._background is None else self._background.next()
+
+    def _make(self, cursor: ShareCursor) -> Any:
+        share = cursor.next()
+        if share is None:
+            return END
+        pace = self._pace
+        if not pace.is_sized:
+            pace.size(share.num_bytes)
+        placed = pace.place(share.parts)
+        element = share.placed() if placed is None else jax.tree_util.tree_unflatten(share.structure, placed)
+        return element, share.num_examples, cursor.state()
+
+    def _settled(self) -> ShareCursor:
+        """Return a cursor after the last result."""
+        if self._is_making:
+            self._cursor = self._reopen(self._state)
+            self._is_making = False
+        return self._cursor
+
+    def _note(self, item: Any, seconds: float) -> None:
+        if item is not END:
+            self._state = item[-1]
+        self._is_making = False
+        self._pace.note(seconds)
+
+    @property
+    def num_ready(self) -> int:
+        """The number of results that wait for the consumer."""
+        return 0 if self._background is None else self._background.num_ready
+
+    def close(self) -> None:
+        """Be at the end from now on, and end the thread if there is one."""
+        self._is_closed = True
+        if self._background is not None:
+            self._background.close()
+        else:
+            self._cursor.close()
+
+
+def _in_context() -> bool:
+    """Whether JAX would place a batch otherwise than on a thread of its own, which knows no contexts of the caller's."""
+    config = jax.config
+    return bool(
+        mesh_is_set()
+        or config.jax_enable_x64 != _WIDE
+        or config.jax_transfer_guard_host_to_device is not None
+        or config.jax_disable_jit
+        or config.jax_debug_nans
+        or config.jax_debug_infs
+    )

@@ -1,0 +1,474 @@
+"""Batches that the loop makes itself, without a thread: the same batches, positions and errors as with one."""
+
+import gc
+import itertools
+import os
+import signal
+import threading
+import time
+import weakref
+
+import jax
+import numpy as np
+import pytest
+
+import replicant
+from replicant.data import Dataset, InputOptions
+from replicant.errors import DatasetError, ElementError
+from replicant.input.distributed import _direct
+from replicant.strategies import _place_batches
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module", params=["one", "fused", "apart"])
+def strategy(request):
+    if request.param == "one":
+        return replicant.MirroredStrategy(["cpu:0"])
+    return replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=request.param == "fused")
+
+
+@pytest.fixture
+def one():
+    return replicant.OneDeviceStrategy("cpu:0")
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("replicant-input")]
+
+
+def distributed(strategy, dataset, *, threaded=False):
+    """Distribute; `threaded` reads ahead as always, because it asks for a larger buffer."""
+    options = InputOptions(experimental_per_replica_buffer_size=3) if threaded else None
+    return strategy.experimental_distribute_dataset(dataset, options)
+
+
+def seen(strategy, batch):
+    """Everything that a program can see of a batch."""
+    leaves = [
+        (x.dtype, x.weak_type, x.shape, x.committed, x.sharding, np.asarray(x).tobytes())
+        if isinstance(x, jax.Array)
+        else x.tolist()
+        for x in jax.tree.leaves(batch)
+    ]
+    return jax.tree.structure(batch), leaves
+
+
+def rows(strategy, batch):
+    return [np.asarray(x).tolist() for x in strategy.experimental_local_results(batch)]
+
+
+FLOATS = np.random.default_rng(0).normal(size=(600, 3)).astype(np.float32)
+PIPELINES = {
+    "shuffled": lambda: Dataset.from_tensor_slices((FLOATS, np.arange(600))).shuffle(100, seed=3).batch(4),
+    "no seed, but one order": lambda: Dataset.range(600).shuffle(600, seed=5, reshuffle_each_iteration=False).batch(4),
+    "short last batch": lambda: Dataset.range(203).batch(4),
+    "batches of two sizes": lambda: Dataset.range(100).batch(4).concatenate(Dataset.range(100).batch(3)),
+    "passes": lambda: Dataset.range(10).shuffle(4, seed=1).repeat(30).batch(4),
+    "chosen": lambda: Dataset.range(900).skip(10).shard(3, 1).take(200).enumerate().batch(4),
+    "zipped": lambda: Dataset.zip(Dataset.range(200), Dataset.range(200, 400)).batch(4).unbatch().batch(4),
+    "wide": lambda: Dataset.from_tensor_slices({"x": FLOATS.astype(np.float64) * 1e30, "n": np.arange(600) << 20}).batch(4),
+    "other dtypes": lambda: Dataset.from_tensor_slices((FLOATS.astype(np.float16), FLOATS > 0, FLOATS.astype(np.complex64))).batch(
+        4
+    ),
+    "strings": lambda: Dataset.from_tensor_slices((["a", "b", "c", "d"] * 50, np.arange(200))).batch(4),
+    "special numbers": lambda: Dataset.from_tensor_slices(np.float32([np.nan, -0.0, np.inf, 1e-42] * 50)).batch(4),
+    "no rows": lambda: Dataset.range(0).batch(4),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_the_same_batches_and_positions_as_with_a_thread(strategy, name):
+    direct, read_ahead = (
+        iter(distributed(strategy, PIPELINES[name]())),
+        iter(distributed(strategy, PIPELINES[name](), threaded=True)),
+    )
+    for ours, theirs in itertools.zip_longest(direct, read_ahead):
+        assert seen(strategy, ours) == seen(strategy, theirs)
+        assert direct.state() == read_ahead.state()
+    assert next(direct, "end") == next(direct, "end") == "end"
+    assert direct.state() == read_ahead.state()
+
+
+def test_no_thread_is_started_and_stats_count(strategy):
+    with iter(distributed(strategy, Dataset.range(400).batch(4))) as iterator:
+        for _ in range(50):
+            next(iterator)
+        assert threads() == []
+        stats = iterator.stats()
+    assert (stats.num_steps, stats.num_examples, stats.num_ready) == (50, 200, 0)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        lambda: Dataset.range(80).map(lambda x: x).batch(4),
+        lambda: Dataset.range(80).filter(lambda x: True).batch(4),
+        lambda: Dataset.from_generator(lambda: iter(range(80)), output_signature=replicant.data.TensorSpec((), np.int32)).batch(4),
+        lambda: Dataset.range(80).batch(4).prefetch(2),
+        lambda: Dataset.range(80).cache().batch(4),
+    ],
+)
+def test_code_of_the_user_and_what_may_wait_stays_on_a_thread(one, dataset):
+    with iter(distributed(one, dataset())) as iterator:
+        next(iterator)
+        assert isinstance(iterator._background, _direct.Background)
+
+
+def test_arrays_in_a_file_are_read_ahead(one, tmp_path):
+    mapped = np.memmap(tmp_path / "rows", np.float32, "w+", shape=(40, 3))
+    for table in (mapped, mapped[::2], np.asarray(mapped)[:, 1:]):
+        with iter(distributed(one, Dataset.from_tensor_slices(table).batch(4))) as iterator:
+            next(iterator)
+            assert isinstance(iterator._background, _direct.Background)
+
+
+@pytest.mark.parametrize("option", ["experimental_fetch_to_device", "experimental_prefetch_to_device"])
+def test_what_the_options_ask_for_is_done(one, option):
+    dataset = one.experimental_distribute_dataset(Dataset.range(80).batch(4), InputOptions(**{option: False}))
+    with iter(dataset) as iterator:
+        next(iterator)
+        assert isinstance(iterator._background, _direct.Background)
+
+
+def test_large_batches_are_read_ahead_from_the_first_on(one):
+    big = np.zeros((8, _direct.MOST_BYTES // 8 + 8), np.float32)
+    dataset = distributed(one, Dataset.from_tensor_slices(big).batch(2))
+    with iter(dataset) as iterator:
+        next(iterator)
+        next(iterator)
+        assert iterator._background._background is not None
+    assert [np.asarray(batch).shape for batch in dataset] == [(2, big.shape[1])] * 4
+
+
+def test_a_dataset_that_becomes_slow_gets_a_thread_and_loses_nothing(strategy, monkeypatch):
+    dataset = distributed(strategy, Dataset.range(400).shuffle(400, seed=1).batch(4))
+    expected = [
+        rows(strategy, batch) for batch in distributed(strategy, Dataset.range(400).shuffle(400, seed=1).batch(4), threaded=True)
+    ]
+    iterator, got = iter(dataset), []
+    for number, batch in enumerate(iterator):
+        got.append(rows(strategy, batch))
+        if number == 40:
+            monkeypatch.setattr(_direct, "SECONDS", 1e-9)
+        assert (iterator._background._background is not None) == (number > 45), number  # after five slow ones
+    assert got == expected
+    assert dataset._pace.is_slow
+    with iter(dataset) as again:
+        next(again)
+        assert again._background._background is not None  # known from the last pass
+
+
+def test_a_few_slow_batches_do_not_matter(one):
+    pace = _direct.Pace(_direct.no_program)
+    for _ in range(100):
+        for seconds in (1.0, 0.0, 0.0, 0.0):
+            pace.note(seconds)
+    assert not pace.is_slow
+    for _ in range(6):
+        pace.note(1.0)
+    assert pace.is_slow
+
+
+def test_a_position_saved_in_the_middle_continues_with_and_without_a_thread(strategy):
+    def dataset():
+        return Dataset.range(400).shuffle(50, seed=7).repeat(2).batch(4)
+
+    whole = [rows(strategy, batch) for batch in distributed(strategy, dataset())]
+    for cut in (1, 31, 32, 33, 150):
+        iterator = iter(distributed(strategy, dataset()))
+        for _ in range(cut):
+            next(iterator)
+        for threaded in (False, True):
+            again = iter(distributed(strategy, dataset(), threaded=threaded))
+            next(again)
+            again.restore(iterator.state())
+            assert [rows(strategy, batch) for batch in again] == whole[cut:]
+        iterator.close()
+
+
+def test_checkpoints_hold_the_position(one, tmp_path):
+    dataset = distributed(one, Dataset.range(40).batch(4))
+    iterator = iter(dataset)
+    next(iterator), next(iterator)
+    path = replicant.Checkpoint(iterator=iterator).save(str(tmp_path / "saved"))
+    again = iter(dataset)
+    replicant.Checkpoint(iterator=again).restore(path)
+    assert np.asarray(next(again)).tolist() == np.asarray(next(iterator)).tolist() == [8, 9, 10, 11]
+
+
+def test_an_array_that_is_changed_between_batches_changes_no_batch_that_was_handed_out(strategy):
+    array = np.zeros((4000, 5), np.float32)
+    batches = []
+    for number, batch in enumerate(distributed(strategy, Dataset.from_tensor_slices(array).batch(8))):
+        batches.append(batch)
+        array[:] = number + 1
+    assert all((np.asarray(x) == number).all() for number, batch in enumerate(batches) for x in jax.tree.leaves(batch))
+
+
+def test_two_iterators_in_turns(strategy):
+    dataset = distributed(strategy, Dataset.range(400).batch(4))
+    first, second = iter(dataset), iter(dataset)
+    for number in range(100):
+        for iterator in (first, second):
+            assert (
+                sum(rows(strategy, next(iterator)), []) == list(range(4 * number, 4 * number + 4))
+                or strategy.num_replicas_in_sync == 1
+            )
+    assert next(first, "end") == next(second, "end") == "end"
+
+
+def test_threads_that_share_an_iterator_get_each_batch_once(strategy):
+    iterator, got = iter(distributed(strategy, Dataset.range(1200).batch(4))), []
+
+    def consume():
+        mine = [np.concatenate([np.ravel(x) for x in rows(strategy, batch)]).tolist() for batch in iterator]
+        got.extend(mine)
+
+    workers = [threading.Thread(target=consume) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(SECONDS)
+    assert sorted(got) == [list(range(i, i + 4)) for i in range(0, 1200, 4)]
+
+
+def test_an_iterator_that_is_dropped_is_collected(one):
+    iterator = iter(distributed(one, Dataset.range(400).batch(4)))
+    next(iterator)
+    gone = weakref.ref(iterator)
+    del iterator
+    gc.collect()
+    assert gone() is None
+    assert threads() == []
+
+
+def test_batches_that_were_handed_over_are_not_kept_alive(one):
+    iterator = iter(distributed(one, Dataset.range(400).batch(4)))
+    for _ in range(50):
+        batch = next(iterator)
+    gone = weakref.ref(batch)
+    del batch
+    gc.collect()
+    assert gone() is None
+
+
+def test_closed_is_at_its_end(strategy):
+    iterator = iter(distributed(strategy, Dataset.range(400).batch(4)))
+    next(iterator)
+    iterator.close()
+    iterator.close()
+    assert next(iterator, "end") == "end"
+
+
+def test_closed_by_another_thread_while_a_batch_is_made(one, monkeypatch):
+    iterator = iter(distributed(one, Dataset.range(400).batch(4)))
+    next(iterator)
+    begun, goes_on = threading.Event(), threading.Event()
+    take = iterator._background._cursor.next
+
+    def waits():
+        begun.set()
+        goes_on.wait(SECONDS)
+        return take()
+
+    monkeypatch.setattr(iterator._background._cursor, "next", waits)
+    got = []
+    worker = threading.Thread(target=lambda: got.append(next(iterator, "end")))
+    worker.start()
+    assert begun.wait(SECONDS)
+    iterator.close()
+    goes_on.set()
+    worker.join(SECONDS)
+    assert got == ["end"]
+
+
+def test_an_error_at_a_batch_comes_there_and_again(one):
+    dataset = Dataset.range(8).batch(4).concatenate(Dataset.range(3).batch(3)).unbatch().batch(4)
+    ragged = Dataset.zip(Dataset.range(8).batch(4), Dataset.range(6).batch(3))  # components of different sizes
+    two = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+    assert len(list(distributed(one, dataset))) == 3
+    for threaded in (False, True):
+        iterator = iter(distributed(two, ragged, threaded=threaded))
+        before = iterator.state()
+        for _ in range(2):
+            with pytest.raises(ElementError, match="All components of a global batch need the same leading size"):
+                next(iterator)
+        assert iterator.state() == before
+        iterator.close()
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted, SystemExit])
+@pytest.mark.parametrize("where", ["pull", "place", "state"])
+def test_what_a_signal_raises_in_the_middle_loses_and_repeats_nothing(strategy, monkeypatch, error, where):
+    """Ctrl-C, or a handler's own exception, at any point: the position stands, and the loop can go on."""
+
+    def dataset():
+        return Dataset.range(400).shuffle(37, seed=2).repeat(2).batch(4)
+
+    expected = [rows(strategy, batch) for batch in distributed(strategy, dataset(), threaded=True)]
+    iterator = iter(distributed(strategy, dataset()))
+    got = [rows(strategy, next(iterator)) for _ in range(40)]
+    for _ in range(3):
+        direct, position = iterator._background, iterator.state()
+        with monkeypatch.context() as patch:
+            if where == "place":
+                patch.setattr(direct._pace, "place", lambda parts: (_ for _ in ()).throw(error()))
+            elif where == "state":
+                patch.setattr(direct._cursor, "state", lambda: (_ for _ in ()).throw(error()))
+            else:
+                source = direct._cursor.source.source  # half of the batch has been read
+                patch.setattr(
+                    source, "pull", lambda limit, pull=source.pull: (pull(min(limit, 2)), (_ for _ in ()).throw(error()))[1]
+                )
+            with pytest.raises(error):
+                next(iterator)
+        assert iterator.state() == position
+        got.append(rows(strategy, next(iterator)))
+    assert got + [rows(strategy, batch) for batch in iterator] == expected
+
+
+def test_signals_at_random_moments(one):
+    """A handler that raises in the middle of a long loop, many times. Batches come in order, each at most once."""
+    iterator = iter(distributed(one, Dataset.range(80_000).shuffle(1000, seed=4).batch(4)))
+    expected = iter(
+        np.asarray(batch).tolist()
+        for batch in distributed(one, Dataset.range(80_000).shuffle(1000, seed=4).batch(4), threaded=True)
+    )
+
+    def handler(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, handler)
+    interrupted, lost = 0, 0
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+        deadline = time.monotonic() + SECONDS
+        while interrupted < 100 and time.monotonic() < deadline:
+            try:
+                got = np.asarray(next(iterator)).tolist()
+                while next(expected) != got:  # the signal came after the batch was made, on its way to this line
+                    lost += 1
+            except Interrupted:
+                interrupted += 1
+            except StopIteration:
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+    assert lost <= interrupted
+
+
+def test_a_signal_handler_that_reads_the_same_iterator(one, monkeypatch):
+    iterator, inner = iter(distributed(one, Dataset.range(40).batch(4))), []
+    next(iterator)
+    cursor = iterator._background._cursor
+
+    def handled(take=cursor.next):
+        result = take()
+        if not inner:
+            inner.append(np.asarray(next(iterator)).tolist())
+        return result
+
+    monkeypatch.setattr(cursor, "next", handled)
+    outer = np.asarray(next(iterator)).tolist()
+    assert (inner, outer) == ([[4, 5, 6, 7]], [8, 9, 10, 11])
+    assert np.asarray(next(iterator)).tolist() == [12, 13, 14, 15]
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda: jax.enable_x64(True),
+        lambda: jax.transfer_guard("disallow"),
+        lambda: jax.debug_nans(True),
+        jax.disable_jit,
+        lambda: jax.set_mesh(jax.make_mesh((2,), ("x",))),
+    ],
+    ids=["x64", "guard", "nans", "no jit", "mesh"],
+)
+def test_contexts_of_the_loop_do_not_reach_the_batches(strategy, context):
+    """A thread of its own knows none of these. They may begin with the loop, or within it."""
+    dataset = Dataset.from_tensor_slices((np.float64([np.nan, 1.5] * 100), np.arange(200))).batch(4)
+    expected = [seen(strategy, batch) for batch in distributed(strategy, dataset, threaded=True)]
+    for begin in (0, 40):
+        iterator = iter(distributed(strategy, dataset))
+        batches = [next(iterator) for _ in range(begin)]
+        with context():
+            batches += [next(iterator) for _ in range(5)]
+        batches += list(iterator)
+        assert [seen(strategy, batch) for batch in batches] == expected
+
+
+def test_a_guard_of_the_whole_process(strategy):
+    dataset = Dataset.range(200).batch(4)
+    expected = [seen(strategy, batch) for batch in distributed(strategy, dataset)]
+    jax.config.update("jax_transfer_guard", "disallow")
+    try:
+        batches = list(distributed(strategy, dataset))
+    finally:
+        jax.config.update("jax_transfer_guard", "allow")
+        jax.config.update("jax_transfer_guard", None)
+    assert [seen(strategy, batch) for batch in batches] == expected
+
+
+def test_few_programs_are_compiled_whatever_the_forms(one):
+    placer, copied = _place_batches.PlacesAtOnce(one.placement), 0
+    for size in range(1, 40):
+        leaf = np.zeros((size, 2), np.float32)
+        for _ in range(_place_batches._OFTEN + 2):
+            copied += placer([(leaf, (size,))]) is not None
+    assert copied == 2 * _place_batches._MOST_FORMS
+
+
+def test_placed_at_once_shares_no_memory_with_its_source(one):
+    placer, leaf = _place_batches.PlacesAtOnce(one.placement), np.zeros((64, 64), np.float32)
+    for _ in range(_place_batches._OFTEN + 1):
+        placed = placer([(leaf, (64,))])
+    assert placed is not None
+    jax.block_until_ready(placed)
+    assert not np.shares_memory(np.asarray(placed[0]), leaf)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:")
+def test_a_forked_process_is_told(one):
+    iterator = iter(distributed(one, Dataset.range(40).batch(4)))
+    next(iterator)
+    child = os.fork()
+    if child == 0:
+        try:
+            next(iterator)
+        except DatasetError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_loop_trains_to_the_same_bits_as_with_a_thread(strategy):
+    x = np.random.default_rng(1).normal(size=(512, 4)).astype(np.float32)
+
+    def train(threaded):
+        with strategy.scope():
+            weight = replicant.Variable(np.ones(4, np.float32))
+
+        def replica_step(batch):
+            gradient = replicant.get_replica_context().all_reduce("SUM", (batch @ weight.value()) @ batch)
+            weight.assign_sub(1e-3 * gradient)
+
+        @replicant.function
+        def step(batch):
+            strategy.run(replica_step, args=(batch,))
+
+        for batch in distributed(
+            strategy, Dataset.from_tensor_slices(x).shuffle(512, seed=0).repeat(2).batch(8), threaded=threaded
+        ):
+            step(batch)
+        return np.asarray(weight.value()).tobytes()
+
+    assert train(False) == train(True)
