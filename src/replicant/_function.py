@@ -39,10 +39,11 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if current_recorder() is not None:  # inside another function or a replica: part of that program
             return self._fn(*args, **kwargs)
-        if self._runs_as_written or any(_is_stream(leaf) for leaf in jax.tree.leaves((args, kwargs))):
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        if self._runs_as_written or any(map(_is_stream, leaves)):
             return self._fn(*args, **kwargs)
         try:
-            return self._compiled(*args, **kwargs)
+            return self._compiled.call(leaves, tree)
         except NotTraceable:  # it reads a dataset that is not among its arguments
             self._runs_as_written = True
         return self._fn(*args, **kwargs)
@@ -53,7 +54,9 @@ class Function:
 
 def _is_stream(leaf: Any) -> bool:
     """Whether `leaf` is a dataset or an iterator, over which Python code loops."""
-    return isinstance(leaf, Iterable) and not is_array(leaf) and not isinstance(leaf, str | bytes) and not hasattr(leaf, "dtype")
+    if is_array(leaf):
+        return False
+    return isinstance(leaf, Iterable) and not isinstance(leaf, str | bytes) and not hasattr(leaf, "dtype")
 
 
 @overload

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ReplicantError
 from ..replicas._context import active_strategy
-from ..replicas._own_mesh import handed_over, mesh_is_set, without_mesh
+from ..replicas._own_mesh import handed_over, in_a_trace, mesh_is_set, without_mesh
 from ..replicas._placement import Placement
 from ..variables import _recorder
 from ..variables._libraries import tracing
@@ -59,19 +59,26 @@ class Compiled:
         return len(self._programs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        require_eager(self._name)
+        return self.call(*jax.tree.flatten((args, kwargs)))
+
+    def call(self, leaves: list[Any], tree: Any) -> Any:
+        """Call the function with these leaves of ``(args, kwargs)``."""
+        if in_a_trace():
+            require_eager(self._name)
         if not mesh_is_set():
-            return self._run(args, kwargs)
+            return self._run(leaves, tree)
         # A function may use other strategies than the current one.
         with without_mesh(self._of_run is None or bool(active_strategy().placement.devices)):
-            result = self._run(args, kwargs)
+            result = self._run(leaves, tree)
         return handed_over(result)
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, leaves: list[Any], tree: Any) -> Any:
         if _recorder.before_use:
             _recorder.settle(in_step=True)
-        leaves, tree = jax.tree.flatten((args, kwargs))
         placement = active_strategy().placement
+        program = self._programs.same_again(leaves, tree, placement)
+        if program is not None:
+            return program.run(leaves, [])
         numbers = self._numbers.inputs(tree, leaves)
         signature = Signature(leaves, tree, numbers, placement)
         program = self._programs.find(signature)

@@ -159,7 +159,9 @@ def _placed(arrays: list[Any], placement: Placement) -> list[Any]:
     devices = home.device_set
     return [
         placement.put(x, home)
-        if isinstance(x, jax.Array) and ((x.committed and x.sharding.device_set != devices) or has_explicit_axes(x))
+        if isinstance(x, jax.Array)
+        and x.sharding is not home  # usually it is, and comparing takes longer
+        and ((x.committed and x.sharding.device_set != devices) or has_explicit_axes(x))
         else x
         for x in arrays
     ]

@@ -3,9 +3,12 @@
 import collections
 import contextlib
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
+import jax
+
+from ..replicas._placement import Placement
 from ._program import Program
 from ._signature import Signature
 
@@ -16,12 +19,22 @@ _MAX_STATES = 16  # programs that differ only in what is watched
 _ordering = threading.Lock()  # guards the order of programs; not an attribute, because functions are sent to other processes
 
 
+class _Form(NamedTuple):
+    """What tells one call's signature from others if all of its arguments are arrays of JAX."""
+
+    tree: Any
+    placement: Placement
+    leaves: list[tuple[type, tuple[int, ...], Any, bool]]
+    program: Program
+
+
 class Programs:
     """The programs of one function. Those of one signature form a chain, the last used first. ``watch`` tells which is valid."""
 
     def __init__(self) -> None:
         self._newest: collections.OrderedDict[Any, Program] = collections.OrderedDict()  # signature -> its last used program
         self._last: Program | None = None
+        self._form: _Form | None = None  # of the last call, if all of its arguments were arrays of JAX
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -29,6 +42,25 @@ class Programs:
     def __iter__(self) -> Iterator[Program]:
         for newest in self._newest.values():
             yield from newest.and_older()
+
+    def same_again(self, leaves: Sequence[Any], tree: Any, placement: Placement) -> Program | None:
+        """Return the program of the last call if this one is like it, without the signature, as it is in a loop; else None."""
+        form = self._form
+        if form is None or form.program is not self._last or form.placement is not placement or form.tree != tree:
+            return None
+        for leaf, (kind, shape, dtype, weak_type) in zip(leaves, form.leaves, strict=True):
+            if type(leaf) is not kind or leaf.shape != shape or leaf.dtype != dtype or leaf.weak_type is not weak_type:
+                return None
+        return form.program if form.program.watch.holds() else None
+
+    def _note(self, signature: Signature, program: Program) -> None:
+        """Note the form of a call, so that the next one may be found by it."""
+        arrays = signature.arrays
+        if signature.tree.num_leaves == len(arrays) and all(isinstance(x, jax.Array) and hasattr(x, "weak_type") for x in arrays):
+            kinds = [(type(x), x.shape, x.dtype, x.weak_type) for x in arrays]
+            self._form = _Form(signature.tree, signature.placement, kinds, program)
+        else:
+            self._form = None
 
     def find(self, signature: Signature) -> Program | None:
         """Return the program for these arguments for which everything that it watches is unchanged; None if there is none."""
@@ -44,6 +76,7 @@ class Programs:
             self._last = program
             with contextlib.suppress(KeyError):  # another thread may have dropped it meanwhile
                 self._newest.move_to_end(signature.key)
+        self._note(signature, program)
         return program
 
     def _put_first(self, key: Any, newest: Program | None, newer: Program, program: Program) -> None:

@@ -120,6 +120,8 @@ class Direct:
                 while self._background is None and not self._is_closed:
                     if self._pace.is_slow or _in_context():
                         self._background = self._thread(self._settled())
+                        if self._is_closed:  # by another thread, which may not have seen this one's
+                            self._background.close()
                         break
                     cursor, began = self._settled(), time.thread_time()
                     self._is_making = True

@@ -263,11 +263,11 @@ class BatchShareCursor(ShareCursor):
 
     def _read(self) -> bool:
         self.before = None if self.shares.shared else self.source.state()
-        block = self.source.pull(1)
+        one = self.source.pull_one()
         self.step = 0
-        if block is not None:
-            self.left.extend(self.shares.of_batch(next(block.elements())))
-        return block is not None
+        if one is not None:
+            self.left.extend(self.shares.of_batch(one[0]))
+        return one is not None
 
     def next(self) -> Share | None:
         if not (self.left or self._read()):
@@ -369,7 +369,7 @@ class ElementShareCursor(ShareCursor):
     def next(self) -> Share | None:
         count = self.shares.topology.replicas_per_worker
         asked = self.sources if len(self.sources) > 1 else self.sources * count
-        elements = [MISSING if (block := source.pull(1)) is None else next(block.elements()) for source in asked]
+        elements = [MISSING if (one := source.pull_one()) is None else one[0] for source in asked]
         return None if all(element is MISSING for element in elements) else self.shares.of_elements(elements)
 
     def state(self) -> State:

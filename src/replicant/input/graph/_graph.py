@@ -26,6 +26,11 @@ class Cursor(abc.ABC):
     def pull(self, limit: int) -> Block | None:
         """Return the next elements: at least one, at most ``limit``; None at the end and from then on."""
 
+    def pull_one(self) -> tuple[Any] | None:
+        """Return the next element in a tuple, or None at the end and from then on."""
+        block = self.pull(1)
+        return None if block is None else (next(block.elements()),)
+
     @abc.abstractmethod
     def reset(self) -> None:
         """Go to the beginning of another pass."""

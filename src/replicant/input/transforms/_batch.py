@@ -59,13 +59,17 @@ class BatchCursor(Through):
         self.node, self.made = node, made
 
     def pull(self, limit: int) -> Block | None:
+        one = self.pull_one()
+        return None if one is None else Block.one(one[0])
+
+    def pull_one(self) -> tuple[Any] | None:
         node = self.node
         size = node.sizes[self.made % len(node.sizes)]
         block = pull_exactly(self.source, size)
         if block is None or (node.drop_remainder and block.size < size):
             return None
         self.made += 1
-        return Block.one(node.stacked(block))
+        return (node.stacked(block),)
 
     def skip(self, count: int) -> int:
         for skipped in range(count):
