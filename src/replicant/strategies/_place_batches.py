@@ -16,6 +16,7 @@ from ..replicas._values import PerReplica, is_array
 
 _ON_HOST = "OSUMm"  # kinds of dtypes that no device can hold
 _Spec = tuple[str, tuple[int, ...]]  # dtype and shape
+_config: Any = jax.config  # its options are attributes that type checkers do not know
 _OFTEN = 32  # batches of one form, for which a program is compiled then
 _MOST_FORMS = 8
 
@@ -40,7 +41,7 @@ def place_batch(leaf: np.ndarray, sizes: tuple[int, ...], placement: Placement) 
 
 def _put(array: np.ndarray, sharding: Sharding | None) -> jax.Array:
     """Do what ``jax.device_put`` does, in a third of the time, which is most of that of a small batch."""
-    if sharding is None or jax.config.jax_transfer_guard_host_to_device is not None:  # the guard tells the two apart
+    if sharding is None or _config.jax_transfer_guard_host_to_device is not None:  # the guard tells the two apart
         return jax.device_put(array, sharding)
     return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 

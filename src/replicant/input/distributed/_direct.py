@@ -34,7 +34,8 @@ _IN_MEMORY = frozenset({Batch, Concatenate, Enumerate, Range, Repeat, Rows, Shar
 # Places the components of a batch, given the arguments for each. Returns None if that must be done one by one.
 PlaceAtOnce: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], list[Any] | None]
 
-_WIDE = jax.config.jax_enable_x64  # outside of all contexts
+_config: Any = jax.config  # its options are attributes that type checkers do not know
+_WIDE = _config.jax_enable_x64  # outside of all contexts
 
 
 def no_program(parts: Sequence[tuple[Any, ...]]) -> None:
@@ -171,12 +172,11 @@ class Direct:
 
 def _in_context() -> bool:
     """Whether JAX would place a batch otherwise than on a thread of its own, which knows no contexts of the caller's."""
-    config = jax.config
     return bool(
         mesh_is_set()
-        or config.jax_enable_x64 != _WIDE
-        or config.jax_transfer_guard_host_to_device is not None
-        or config.jax_disable_jit
-        or config.jax_debug_nans
-        or config.jax_debug_infs
+        or _config.jax_enable_x64 != _WIDE
+        or _config.jax_transfer_guard_host_to_device is not None
+        or _config.jax_disable_jit
+        or _config.jax_debug_nans
+        or _config.jax_debug_infs
     )
