@@ -77,6 +77,17 @@ PIPELINES = {
 }
 
 
+@pytest.mark.cases(
+    "one-shuffled",
+    "apart-short last batch",
+    "fused-batches of two sizes",
+    "one-other dtypes",
+    "apart-wide",
+    "one-strings",
+    "fused-passes",
+    "one-no rows",
+    "apart-zipped",
+)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_the_same_batches_and_positions_as_with_a_thread(strategy, name):
     direct, read_ahead = (
@@ -302,6 +313,12 @@ class Interrupted(Exception):
     pass
 
 
+@pytest.mark.cases(
+    "one-pull-KeyboardInterrupt",
+    "one-place-KeyboardInterrupt",
+    "apart-place-Interrupted",
+    "fused-state-SystemExit",
+)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted, SystemExit])
 @pytest.mark.parametrize("where", ["pull", "place", "state"])
 def test_what_a_signal_raises_in_the_middle_loses_and_repeats_nothing(strategy, monkeypatch, error, where):
@@ -381,6 +398,7 @@ def test_a_signal_handler_that_reads_the_same_iterator(one, monkeypatch):
     assert np.asarray(next(iterator)).tolist() == [12, 13, 14, 15]
 
 
+@pytest.mark.cases("one-guard", "apart-mesh", "fused-x64", "one-nans", "apart-no jit")
 @pytest.mark.parametrize(
     "context",
     [

@@ -60,7 +60,7 @@ FIRST = {
 }
 
 
-@pytest.mark.cases("from", "set")
+@pytest.mark.cases("from")
 @pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
 def test_the_wrappers_are_there_when_they_are_asked_for(first: str):
     program = f"""
@@ -78,6 +78,7 @@ print(hasattr(keras.wrappers, "no_such_name"))
     assert answer(IMPORTS + program).splitlines() == ["True True", names, f"{loader} None {loader}", "True True", "False"]
 
 
+@pytest.mark.slow
 def test_all_modules_are_as_without_replicant():
     """The names of the deferred modules, and Keras's own, compared with a process that imports Keras first."""
     show = """
@@ -89,6 +90,7 @@ print(sorted(vars(keras)))
     assert answer(IMPORTS + show) == answer("import sys, keras, replicant\n" + show, KERAS_BACKEND="jax")
 
 
+@pytest.mark.cases("import replicant, keras, sklearn")
 @pytest.mark.parametrize(
     "order", ["import sklearn, replicant, keras", "import replicant, sklearn, keras", "import replicant, keras, sklearn"]
 )
@@ -103,6 +105,7 @@ print(issubclass(keras.wrappers.SKLearnRegressor, sklearn.base.BaseEstimator))
     assert answer(program).splitlines() == ["True [2.]", "True"]
 
 
+@pytest.mark.slow
 def test_scikit_learn_is_not_installed():
     program = """
 try:
@@ -114,6 +117,7 @@ except ImportError as error:
     assert answer(hidden + IMPORTS + program).startswith("SKLearnClassifier requires `scikit-learn` to be installed.")
 
 
+@pytest.mark.slow
 def test_a_wrapper_trains_and_is_pickled():
     program = """
 import pickle, sklearn.base
@@ -124,6 +128,7 @@ print(type(pickle.loads(text)).__qualname__, estimator.predict(x).shape, len(est
     assert answer(IMPORTS + ESTIMATOR + program).splitlines()[-1] == "SKLearnRegressor (32,) 1"  # Keras shows its progress above
 
 
+@pytest.mark.slow
 def test_a_pickled_estimator_is_read_by_a_process_that_has_not_used_the_wrappers(tmp_path):
     write = """
 import pickle
@@ -136,6 +141,7 @@ with open(PATH, "wb") as file:
     assert answer(IMPORTS + path + read) == "True Deferred"
 
 
+@pytest.mark.slow
 def test_the_wrappers_can_be_reloaded():
     program = """
 import importlib
@@ -160,9 +166,10 @@ print(len(found), len(set(found)))
     assert answer(IMPORTS + program) == "8 1"
 
 
+@pytest.mark.slow
 def test_threads_that_import_at_the_same_time():
     program = """
-import sys, threading
+import threading, jax  # NumPy and JAX themselves cannot be imported by several threads at once
 meeting, errors = threading.Barrier(4), []
 def start(text):
     meeting.wait()
@@ -205,6 +212,7 @@ print(gc.get_threshold(), gc.isenabled())
     assert answer(program).splitlines() == ["(123, 4, 5) True", "(123, 4, 5) False"]
 
 
+@pytest.mark.slow
 def test_a_program_that_changes_the_thresholds_meanwhile_is_respected():
     program = """
 import gc
@@ -219,6 +227,7 @@ print(gc.get_threshold())
     assert answer(program).splitlines() == ["True", "(77, 8, 9)"]
 
 
+@pytest.mark.slow
 def test_keras_that_cannot_be_imported_can_be_imported_later(tmp_path):
     program = """
 import os, sys
@@ -238,6 +247,7 @@ print(type(keras.wrappers).__name__, any(isinstance(finder, Finder) for finder i
     assert answer(program).splitlines() == ["ValueError", "Deferred False"]
 
 
+@pytest.mark.slow
 def test_replicant_is_imported_again_before_keras():
     program = """
 import importlib, sys
@@ -269,6 +279,7 @@ print(keras.wrappers.SKLearnClassifier.__name__)
     assert answer(IMPORTS + program).splitlines() == ["ModuleNotFoundError"] * 2 + ["SKLearnClassifier"]
 
 
+@pytest.mark.slow
 def test_keras_is_found_with_its_source_before_it_is_imported():
     program = """
 import importlib.util
