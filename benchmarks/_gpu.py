@@ -93,7 +93,7 @@ class Cut:
 class Kept(Placement):
     """A placement on virtual devices whose programs are those of devices with a memory of their own."""
 
-    on_cpu = False  # type: ignore[assignment]
+    on_cpu = False  # type: ignore[assignment]  # a property there; here no device decides it
 
 
 def lower(program: Callable[[], Any], num_devices: int) -> Facts:

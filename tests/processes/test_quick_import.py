@@ -1,10 +1,14 @@
 """What the import of Keras leaves until later, after `import replicant`. Each case is a process of its own."""
 
 import os
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages
+
+from _quiet import printed
 
 pytestmark = pytest.mark.usefixtures("with_sklearn")
 
@@ -24,17 +28,7 @@ def fitted():
 def answer(program: str, **environ: str) -> str:
     """Run a program that must not write to standard error, and return what it prints."""
     clean = {name: value for name, value in os.environ.items() if name not in {"NPROC", "XLA_FLAGS", "KERAS_BACKEND"}}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        env=clean | environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.strip()
+    return printed(program, clean | environ)
 
 
 def test_keras_comes_without_scikit_learn_and_scipy():
