@@ -104,6 +104,11 @@ def test_refused_at_once(call, error, message):
             ElementError,
             r"must have the same structure. Found: \*.* and \(\*, \*\)",
         ),
+        (
+            Dataset.range(2).map(lambda n: np.array(["a", None], object)),
+            DatasetError,
+            "the element is an array of Python objects, and not all are strings: None is of type NoneType. Give.*`dict",
+        ),
         (Dataset.range(2).map(lambda n: object()), DatasetError, "the element is a object, which is not a tensor"),
         (Dataset.range(2).map(lambda n: {"k": [[1], [1, 2]]}), DatasetError, r"component \['k'\] is not a tensor"),
         (Dataset.range(2).unbatch(), DatasetError, "unbatch: the element is a scalar and has no rows"),

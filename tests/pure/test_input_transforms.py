@@ -260,3 +260,26 @@ def test_repr_shows_the_pipeline():
     dataset = Dataset.range(4).shuffle(2, seed=1).batch(2, drop_remainder=True)
     assert repr(dataset) == "<Dataset: range(0, 4, 1) > shuffle(2, seed=1) > batch(2, drop_remainder=True)>"
     assert repr(Dataset.zip(dataset, dataset.take(1))).endswith("> take(1)) > zip>")
+
+
+class Frame:
+    """What Replicant sees of a frame of pandas: columns by their names, and an array of all values."""
+
+    def __init__(self, **columns):
+        self.columns = columns
+
+    def __array__(self, dtype=None, copy=None):
+        return np.stack([*self.columns.values()], axis=1)
+
+    def keys(self):
+        return self.columns.keys()
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+
+def test_a_frame_is_the_array_of_its_values_and_keeps_its_dtype():
+    frame = Frame(a=np.array([1.5, 2.5]), b=np.array([3.0, 4.0]))
+    rows = list(Dataset.from_tensor_slices(frame))
+    assert [(row.dtype, row.tolist()) for row in rows] == [(np.float64, [1.5, 3.0]), (np.float64, [2.5, 4.0])]
+    assert list(Dataset.from_tensor_slices(dict(frame))) == [{"a": 1.5, "b": 3.0}, {"a": 2.5, "b": 4.0}]

@@ -114,8 +114,10 @@ def as_leaf(value: Any, name: Callable[[], str]) -> Any:
         ) from error
     if array.dtype.kind in "US":
         return texts(value, np.asarray(array)) if array.ndim else array.item()
-    if array.dtype == STRING and array.ndim == 0:
-        return _string(array.item(), name)
+    if array.dtype == STRING:
+        if array.ndim == 0:
+            return _string(array.item(), name)
+        _check_strings(array, name)
     if typed:
         return array
     if array.dtype == np.float64:
@@ -150,8 +152,18 @@ def _string(value: Any, name: Callable[[], str]) -> str | bytes:
     )
 
 
+def _check_strings(array: np.ndarray, name: Callable[[], str]) -> None:
+    """Check that an array of Python objects holds strings only."""
+    for item in array.flat:
+        if not isinstance(item, str | bytes):
+            raise DatasetError(
+                f"{name()} is an array of Python objects, and not all are strings: {item!r} is of type {type(item).__name__}. "
+                "Give numbers and strings as components of their own: of a pandas frame, pass `dict(frame)`."
+            )
+
+
 def _is_typed(value: Any) -> bool:
     """Whether the value has a dtype of its own. Nested lists do if their first item does."""
     while isinstance(value, list | tuple) and len(value):
         value = value[0]
-    return hasattr(value, "dtype")
+    return hasattr(value, "dtype") or hasattr(value, "__array__")  # a frame of pandas has only the latter
