@@ -123,6 +123,74 @@ def model_interleave(cycle, block):
     return interleave
 
 
+def number_of(*element):
+    return int(np.sum(leaves(element)[0]))
+
+
+def summed(total, element):
+    return np.int64(total + number_of(element)), jax.tree_util.tree_map(lambda x: x + total % 5, element)
+
+
+def model_scan(elements):
+    total = np.int64(0)
+    for element in elements:
+        total, made = summed(total, element)
+        yield made
+
+
+def model_unique(elements):
+    seen = []
+    for element in itertools.islice(elements, MANY):
+        if plain([element]) not in seen:
+            seen.append(plain([element]))
+            yield element
+
+
+def whole_window(*parts):
+    """The elements of a window, whose components are datasets of their own."""
+    return Dataset.zip(*parts)
+
+
+def model_window(size, shift, stride, drop):
+    def window(elements):
+        elements = list(itertools.islice(elements, MANY))
+        for first in range(0, len(elements), shift):
+            found = elements[first : first + (size - 1) * stride + 1 : stride]
+            if len(found) == size or not drop:
+                yield from found
+
+    return window
+
+
+def model_groups(size):
+    def groups(elements):
+        windows = {}
+        for element in elements:
+            key = called(number_of)(element) % 3
+            windows.setdefault(key, []).append(element)
+            if len(windows[key]) == size:
+                yield from windows.pop(key)
+        for key in sorted(windows):
+            yield from windows[key]
+
+    return groups
+
+
+def not_seven(*element):
+    if number_of(*element) % 7 == 0:
+        raise ValueError("seven")
+    return element[0] if len(element) == 1 else element
+
+
+CHOICES = [0, 1, 1, 0, 0, 0, 1]
+
+
+def model_choose(elements):
+    inputs = [iter(elements), iter(elements)]
+    for choice in CHOICES:
+        yield from itertools.islice(inputs[choice], 1)
+
+
 sizes = st.integers(1, 6)
 FLAT = [  # keep the rank of elements
     sizes.map(lambda k: Op(f"take({4 * k})", lambda d: d.take(4 * k), lambda e: itertools.islice(e, 4 * k))),
@@ -149,6 +217,39 @@ FLAT = [  # keep the rank of elements
             "concatenate(itself)",
             lambda d: d.concatenate(d.take(2)),
             lambda e: itertools.chain(e, itertools.islice(e, 2)),
+        )
+    ),
+    st.just(Op("scan", lambda d: d.scan(np.int64(0), summed), model_scan)),
+    sizes.map(
+        lambda k: Op(
+            f"take_while(< {3 * k})",
+            lambda d: d.take_while(lambda *e: number_of(*e) < 3 * k),
+            lambda e: itertools.takewhile(called(lambda *e: number_of(*e) < 3 * k), e),
+        )
+    ),
+    st.just(Op("unique", lambda d: d.take(MANY).unique(), model_unique)),
+    st.tuples(sizes, sizes, st.integers(1, 2), st.booleans()).map(
+        lambda t: Op(f"window{t}", lambda d: d.take(MANY).window(*t).flat_map(whole_window), model_window(*t))
+    ),
+    sizes.map(
+        lambda k: Op(
+            f"group_by_window({k})",
+            lambda d: d.group_by_window(lambda *e: number_of(*e) % 3, lambda key, window: window, k),
+            model_groups(k),
+        )
+    ),
+    st.just(
+        Op(
+            "ignore_errors",
+            lambda d: d.map(not_seven).ignore_errors(),
+            lambda e: filter(lambda element: called(number_of)(element) % 7, e),
+        )
+    ),
+    st.just(
+        Op(
+            "choose_from_datasets",
+            lambda d: Dataset.choose_from_datasets([d, d], Dataset.from_tensor_slices(np.array(CHOICES)), False),
+            model_choose,
         )
     ),
 ]
