@@ -117,3 +117,15 @@ def test_a_thread_inside_of_jax_is_waited_for_at_exit(begin: str, tmp_path: Path
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1, done.stderr[-3000:]
     assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_call_at_exit_is_answered() -> None:
+    """Python 3.12.1 starts no thread at exit, when a worker tells the others that its program has ended."""
+    program = """
+import atexit
+from replicant.cluster._patience import Patience
+patience = Patience(20.0, "the service")
+atexit.register(lambda: print(patience.call(pow, 2, 10)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("1024\n", "", 0)
