@@ -1,6 +1,7 @@
 """The documentation: every Python block runs, the transcripts are those of today's commands, and the site builds without a warning.
 
-A page's blocks are one program. What a block takes for granted (a model, a step) is in `PRELUDES`. The tutorial's blocks are the cells of a notebook, which is run and compared with the stored
+A page's blocks are one program. What a block takes for granted (a model, a step) is in `PRELUDES`. It finds no packages but those
+that the page's first line installs. The tutorial's blocks are the cells of a notebook, which is run and compared with the stored
 one. Those of the page on common mistakes say what the page shows.
 """
 
@@ -23,6 +24,20 @@ OWN_TESTS = {"common-mistakes", "tutorial"}
 PRINTING = {"pytorch"}  # shows what its program prints
 CHEAP = {"concepts"}  # runs in `make test`, as a sample; the others in `make test-all`
 
+# The packages of these names are not installed, as far as a program can tell.
+HIDE = """\
+import importlib.machinery
+import sys
+
+
+class Hiding(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in NAMES else super().find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Hiding
+"""
 COMMON = """\
 import replicant
 
@@ -119,7 +134,8 @@ def pages():
 @pytest.mark.parametrize("page", pages())
 def test_the_blocks_of_a_page_run(page, tmp_path):
     text = (DOCS / f"{page}.md").read_text()
-    program = PRELUDES.get(page, "") + "\n\n".join(BLOCK.findall(text))
+    hidden = runpy.run_path(str(DOCS / "installs.py"))["absent"](text)
+    program = HIDE.replace("NAMES", repr(hidden)) + PRELUDES.get(page, "") + "\n\n".join(BLOCK.findall(text))
     (tmp_path / "page.py").write_text(program)
     unset = ("NPROC", "XLA_FLAGS", "PYTHONWARNINGS", "REPLICANT_FUSE_REPLICAS", "KERAS_BACKEND")
     done = subprocess.run(
