@@ -402,8 +402,9 @@ def test_names_that_are_taken_are_refused(name: str) -> None:
         (np.array(["a"]), "'state/x' is a ndarray of dtype <U1, which cannot be saved"),
         (np.array([None]), "'state/x' is a ndarray of dtype object, which cannot be saved"),
         (replicant.PerReplica([1, 2]), "'state/x' is a PerReplica value, which has no meaning on another number of replicas"),
+        (replicant.Checkpoint(step=1), "'state/x' is a Checkpoint, and a Checkpoint holds no other one. Pass a dict of what that"),
     ],
-    ids=["str", "object", "complex", "strings", "objects", "PerReplica"],
+    ids=["str", "object", "complex", "strings", "objects", "PerReplica", "Checkpoint"],
 )
 def test_what_cannot_be_saved_is_refused_at_once(item: Any, message: str) -> None:
     with pytest.raises(ArgumentTypeError, match=message):

@@ -43,12 +43,26 @@ def uses_numpy(x: Any) -> Any:
     return np.asarray(x) + 1
 
 
+def calls_numpy(x: Any) -> Any:
+    return x.numpy() + 1
+
+
+def masks(x: Any) -> Any:
+    return x[x > 0]
+
+
 MISTAKES: list[tuple[Callable[..., Any], str, str]] = [
     (prints, "print(float(x.sum()))", r"`float`, `int` and `.item\(\)` need the value. To print it, write jax.debug.print"),
     (takes_an_item, "return x.sum().item()", r"return it from the function"),
     (branches, "if x.sum() > 0:", r"`if`, .* need a Python bool. .*keras.ops.where.*keras.ops.cond or jax.lax.cond"),
     (loops, 'for _ in range(x.sum().astype("int32")):', r"need a Python int. To loop, write keras.ops.fori_loop"),
     (indexes, 'return [1.0, 2.0][x.sum().astype("int32")]', r"keras.ops.take\(array, index, axis=0\)"),
+    (calls_numpy, "return x.numpy() + 1", r"`\.numpy\(\)` needs the values. To print it, write jax.debug.print.*return it from"),
+    (
+        masks,
+        "return x[x > 0]",
+        r"`array\[mask\]` has as many rows .*keras\.ops\.where\(mask, array, 0\), or choose the rows before",
+    ),
     (uses_numpy, "return np.asarray(x) + 1", r"NumPy needs the values. Compute with keras.ops or jax.numpy instead"),
 ]
 
@@ -75,7 +89,7 @@ def test_the_error_names_the_line_and_says_what_to_write(fn: Any, line: str, adv
     number = fn.__code__.co_firstlineno + 1
     assert f"when no array has a value yet: {fn.__name__}, {__file__}:{number}, `{line}`. " in str(caught.value)
     assert isinstance(caught.value, TypeError)
-    assert isinstance(caught.value.__cause__, jax.errors.JAXTypeError)
+    assert isinstance(caught.value.__cause__, (jax.errors.JAXTypeError, jax.errors.JAXIndexError, AttributeError))
     assert "_program.py" not in str(caught.value)
 
 
@@ -93,6 +107,26 @@ def test_random_numbers_without_a_seed() -> None:
     seed = keras.random.SeedGenerator(1)
     draw = replicant.function(lambda: keras.random.normal([2], seed=seed))
     assert not np.array_equal(draw(), draw())
+
+
+def test_other_attributes_that_do_not_exist_keep_their_error() -> None:
+    def attributes(x: Any) -> Any:
+        return x.numbers
+
+    def of_another(_: Any) -> Any:
+        return object().numpy()  # type: ignore[attr-defined]
+
+    for fn, message in ((attributes, "numbers"), (of_another, "numpy")):
+        for way in ways(fn).values():
+            with pytest.raises(AttributeError, match=message):
+                way()
+
+
+def test_whether_an_array_has_a_method_numpy_may_be_asked() -> None:
+    def asks(x: Any) -> Any:
+        return x.numpy() if hasattr(x, "numpy") else x
+
+    np.testing.assert_array_equal(replicant.function(asks)(X), X)
 
 
 class Branching(keras.layers.Layer):

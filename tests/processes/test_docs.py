@@ -1,7 +1,8 @@
 """The documentation: every Python block runs, the transcripts are those of today's commands, and the site builds without a warning.
 
-A page's blocks are one program. What a block takes for granted (a model, a step) is in `PRELUDES`. The tutorial's are the cells of
-a notebook, which is run and compared with the stored one.
+A page's blocks are one program. What a block takes for granted (a model, a step) is in `PRELUDES`. It finds no packages but those
+that the page's first line installs. The tutorial's blocks are the cells of a notebook, which is run and compared with the stored
+one. Those of the page on common mistakes say what the page shows.
 """
 
 import json
@@ -19,8 +20,25 @@ pytestmark = pytest.mark.usefixtures("with_sklearn")
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SHOWN = re.compile(r"^```\n\n```\n(.*?)^```$", re.DOTALL | re.MULTILINE)  # what follows a block
+OWN_TESTS = {"common-mistakes", "tutorial"}
+PRINTING = {"pytorch"}  # shows what its program prints
 CHEAP = {"concepts"}  # runs in `make test`, as a sample; the others in `make test-all`
 
+# The packages of these names are not installed, as far as a program can tell.
+HIDE = """\
+import importlib.machinery
+import sys
+
+
+class Hiding(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in NAMES else super().find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Hiding
+"""
 COMMON = """\
 import replicant
 
@@ -110,14 +128,15 @@ PRELUDES = {
 
 
 def pages():
-    found = [path.stem for path in sorted(DOCS.glob("*.md")) if BLOCK.search(path.read_text()) and path.stem != "tutorial"]
+    found = [path.stem for path in sorted(DOCS.glob("*.md")) if BLOCK.search(path.read_text()) and path.stem not in OWN_TESTS]
     return [pytest.param(name, marks=() if name in CHEAP else pytest.mark.slow) for name in found]
 
 
 @pytest.mark.parametrize("page", pages())
 def test_the_blocks_of_a_page_run(page, tmp_path):
-    blocks = BLOCK.findall((DOCS / f"{page}.md").read_text())
-    program = PRELUDES.get(page, "") + "\n\n".join(blocks)
+    text = (DOCS / f"{page}.md").read_text()
+    hidden = runpy.run_path(str(DOCS / "installs.py"))["absent"](text)
+    program = HIDE.replace("NAMES", repr(hidden)) + PRELUDES.get(page, "") + "\n\n".join(BLOCK.findall(text))
     (tmp_path / "page.py").write_text(program)
     unset = ("NPROC", "XLA_FLAGS", "PYTHONWARNINGS", "REPLICANT_FUSE_REPLICAS", "KERAS_BACKEND")
     done = subprocess.run(
@@ -131,12 +150,28 @@ def test_the_blocks_of_a_page_run(page, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
+    if page in PRINTING:
+        assert SHOWN.findall(text) == [done.stdout]
 
 
 def test_a_page_with_blocks_is_tested_and_the_sample_is_one_of_them():
     names = {path.stem for path in DOCS.glob("*.md")}
-    assert CHEAP | set(PRELUDES) <= names
+    assert CHEAP | OWN_TESTS | PRINTING | set(PRELUDES) <= names
     assert {"index", "plan"} <= {param.values[0] for param in pages()}
+
+
+@pytest.mark.slow
+def test_the_common_mistakes_say_what_the_page_shows():
+    tool = runpy.run_path(str(DOCS / "mistakes.py"))
+    page = (DOCS / "common-mistakes.md").read_text()
+    assert tool["problems"](page) == [], "python docs/mistakes.py"
+
+
+def test_every_mistake_on_the_page_is_told():
+    tool = runpy.run_path(str(DOCS / "mistakes.py"))
+    told = [shown for _, shown in tool["blocks"]((DOCS / "common-mistakes.md").read_text()) if shown is not None]
+    assert len(told) >= 18
+    assert all(shown.strip() for shown in told)
 
 
 @pytest.mark.slow

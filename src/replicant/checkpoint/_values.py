@@ -42,6 +42,13 @@ def check_leaf(key: str, leaf: Any) -> None:
         return
     if isinstance(leaf, Mirrored) or type(leaf) in _NUMBER_TYPES:
         return
+    from ._checkpoint import Checkpoint  # imports this file
+
+    if isinstance(leaf, Checkpoint):
+        raise ArgumentTypeError(
+            f"Checkpoint: {key!r} is a Checkpoint, and a Checkpoint holds no other one. Pass a dict of what that one holds: "
+            'Checkpoint(inner={"model": model, "optimizer": optimizer}).'
+        )
     dtype = f" of dtype {leaf.dtype}" if isinstance(leaf, np.ndarray | np.generic) else ""
     raise ArgumentTypeError(
         f"Checkpoint: {key!r} is a {type(leaf).__name__}{dtype}, which cannot be saved. Pass Keras models, optimizers, metrics or "

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jax
+from jax.core import Tracer
 
 from ..errors import TracedValueError
 
 _LIBRARIES = {"contextlib", "functools", "jax", "jaxlib", "keras", "numpy", "replicant"}
 _PRINT = "To print it, write jax.debug.print('{}', x)."
+_RETURN = "To use it in Python, return it from the function, and convert the result."
+_NUMPY = f"`.numpy()` needs the values. {_PRINT} {_RETURN}"
 _ADVICE: dict[type[Exception], str] = {  # the first that fits
     jax.errors.TracerBoolConversionError: (
         "`if`, `while`, `and`, `or`, `not` and `assert` need a Python bool. To choose between values, write "
@@ -25,9 +28,10 @@ _ADVICE: dict[type[Exception], str] = {  # the first that fits
         "row of an array, keras.ops.take(array, index, axis=0). Or pass a Python int to the function."
     ),
     jax.errors.TracerArrayConversionError: (f"NumPy needs the values. Compute with keras.ops or jax.numpy instead. {_PRINT}"),
-    jax.errors.ConcretizationTypeError: (
-        f"`float`, `int` and `.item()` need the value. {_PRINT} To use it in Python, return it from the function, and convert the "
-        "result."
+    jax.errors.ConcretizationTypeError: f"`float`, `int` and `.item()` need the value. {_PRINT} {_RETURN}",
+    jax.errors.NonConcreteBooleanIndexError: (
+        "`array[mask]` has as many rows as the mask has True values, but the shapes in a compiled program are fixed. Compute with "
+        "keras.ops.where(mask, array, 0), or choose the rows before the step, in `dataset.map` or `dataset.filter`."
     ),
 }
 
@@ -39,9 +43,9 @@ def naming_the_line(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         cause = _cause(error)
-        if cause is None:
+        advice = None if cause is None else _advice(cause)
+        if cause is None or advice is None:
             raise
-        advice = next(text for kind, text in _ADVICE.items() if isinstance(cause, kind))
         raise TracedValueError(
             f"{what} uses the value of an array in Python while it is compiled, when no array has a value yet{_where(cause)}. "
             f"{advice}"
@@ -53,11 +57,18 @@ def _cause(error: Exception) -> Exception | None:
 
     Keras tries to make a new one of it, with another message. JAX's class fails then, and Keras may make an error of that.
     """
-    if isinstance(error, tuple(_ADVICE)):
+    if _advice(error) is not None:
         return error
     context, frames = error.__context__, _frames(error)
     failed_inside = bool(frames) and _library(frames[-1][0]) in ("jax", "keras")
     return _cause(context) if failed_inside and isinstance(context, Exception) else None
+
+
+def _advice(error: Exception) -> str | None:
+    """Return what to write instead; None if the error is about something else."""
+    if isinstance(error, AttributeError):
+        return _NUMPY if error.name == "numpy" and isinstance(error.obj, Tracer) else None
+    return next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), None)
 
 
 def _where(error: Exception) -> str:
