@@ -1,43 +1,12 @@
 """Calls that need more than another name. A handler gets a call as it was translated so far, and returns a `Rewrite`."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import libcst as cst
 import libcst.matchers as m
 
-
-@dataclass(frozen=True)
-class Rewrite:
-    """The translation of a call.
-
-    Attributes:
-        node: The new expression, or None to leave the call as it is.
-        modules: The modules that it needs to import.
-        check: The assumption to show to the user, if any.
-        left: Why the call could not be translated, if it could not.
-    """
-
-    node: cst.BaseExpression | None = None
-    modules: frozenset[str] = field(default_factory=frozenset)
-    check: str = ""
-    left: str = ""
-
-
-def code(node: cst.CSTNode) -> str:
-    """The source code of a node."""
-    return cst.Module([]).code_for_node(node)
-
-
-def by_name(arguments: Sequence[cst.Arg], *names: str) -> dict[str, cst.BaseExpression] | None:
-    """The arguments by their names, or None if there are other arguments or stars."""
-    found: dict[str, cst.BaseExpression] = {}
-    for i, argument in enumerate(arguments):
-        name = argument.keyword.value if argument.keyword else names[i] if i < len(names) else ""
-        if argument.star or name not in names:
-            return None
-        found[name] = argument.value
-    return found
+from . import _files, _functions
+from ._rewrite import Rewrite, by_name, code
 
 
 def _tuple(shape: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -52,10 +21,14 @@ def _tuple(shape: cst.BaseExpression) -> cst.BaseExpression | None:
     return None
 
 
+_FUNCTION_OPTIONS = {"func", "autograph", "jit_compile", "reduce_retracing", "experimental_relax_shapes"}
+
+
 def function(call: cst.Call) -> Rewrite:
-    """Translate ``tf.function``, of whose options JAX needs only ``jit_compile``."""
-    kept = [a for a in call.args if a.keyword is None or a.keyword.value == "jit_compile"]
-    dropped = [a.keyword.value for a in call.args if a.keyword is not None and a.keyword.value != "jit_compile"]
+    """Translate ``tf.function``, without the options that `replicant.function` does not take."""
+    kept = [a for a in call.args if a.keyword is None or a.keyword.value in _FUNCTION_OPTIONS]
+    dropped = [a.keyword.value for a in call.args if a.keyword is not None and a.keyword.value not in _FUNCTION_OPTIONS]
+    kept = [cst.Arg(a.value) if a.keyword is not None and a.keyword.value == "func" else a for a in kept]
     new = call.with_changes(args=[a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in kept]) if kept else call.func
     check = f"these options were left out, because JAX traces by shapes: {', '.join(dropped)}" if dropped else ""
     return Rewrite(new, check=check)
@@ -105,6 +78,47 @@ def _signature(types: cst.BaseExpression, shapes: cst.BaseExpression) -> str | N
     return None if shape is None else f"replicant.data.TensorSpec({code(shape)}, {code(types.with_changes(lpar=[], rpar=[]))})"
 
 
+def dataset_method(name: str) -> Callable[[cst.Call], Rewrite]:
+    """Return the translation of a function of a dataset that is a method here."""
+
+    def rewrite(call: cst.Call) -> Rewrite:
+        if not call.args or call.args[0].star or call.args[0].keyword is not None:
+            return Rewrite(left=f"dataset.{name}(...)")
+        owner = call.args[0].value
+        if not isinstance(owner, cst.Name | cst.Attribute | cst.Call | cst.Subscript) and not owner.lpar:
+            owner = owner.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return Rewrite(call.with_changes(func=cst.Attribute(owner, cst.Name(name)), args=call.args[1:]))
+
+    return rewrite
+
+
+# Functions that return what `Dataset.apply` takes, by their names in tf.data.experimental, and the methods that do the same.
+TRANSFORMATIONS = {
+    "enumerate_dataset": "enumerate",
+    **{
+        name: name
+        for name in (
+            "bucket_by_sequence_length",
+            "group_by_window",
+            "ignore_errors",
+            "rejection_resample",
+            "scan",
+            "snapshot",
+            "take_while",
+            "unbatch",
+            "unique",
+        )
+    },
+}
+
+
+def apply_transformation(call: cst.Call, method: str) -> Rewrite:
+    """Translate ``dataset.apply(tf.data.experimental.NAME(...))`` to the method of that name."""
+    inner = cst.ensure_type(call.args[0].value, cst.Call)
+    func = cst.ensure_type(call.func, cst.Attribute)
+    return Rewrite(call.with_changes(func=func.with_changes(attr=cst.Name(method)), args=inner.args))
+
+
 def tensor_spec(call: cst.Call) -> Rewrite:
     """Translate ``tf.TensorSpec``: shapes are tuples, and there are no names."""
     given = by_name(call.args, "shape", "dtype", "name")
@@ -126,35 +140,6 @@ def tensor_shape(call: cst.Call) -> Rewrite:
     """Translate ``tf.TensorShape``: shapes are tuples."""
     shape = _tuple(call)
     return Rewrite(shape) if shape is not None else Rewrite(left="shapes are tuples")
-
-
-def weights_file(call: cst.Call) -> Rewrite:
-    """Translate ``ModelCheckpoint``: in Keras 3, the suffix of the file must say what it contains."""
-    names = ("filepath", "monitor", "verbose", "save_best_only", "save_weights_only", "mode", "save_freq")
-    given = by_name([a for a in call.args if a.keyword is None or a.keyword.value in names], *names)
-    if given is None or "filepath" not in given:
-        return Rewrite(call)
-    weights = "save_weights_only" in given and code(given["save_weights_only"]) != "False"
-    ending, path = ".weights.h5" if weights else ".keras", given["filepath"]
-    if _last_literal(path).endswith(ending):
-        return Rewrite(call)
-    old = next(a for a in call.args if a.value is path)
-    new = call.with_deep_changes(old, value=cst.parse_expression(f'{code(path)} + "{ending}"'))
-    return Rewrite(new, check=f"in Keras 3, the name of the file must end in {ending}")
-
-
-def _last_literal(node: cst.BaseExpression) -> str:
-    if isinstance(node, cst.BinaryOperation):
-        return _last_literal(node.right)
-    if isinstance(node, cst.FormattedString) and node.parts and isinstance(node.parts[-1], cst.FormattedStringText):
-        return node.parts[-1].value
-    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
-
-
-def strings_layer(name: str) -> Callable[[cst.Call], Rewrite]:
-    """Return the translation of a layer that Keras 3 computes with TensorFlow on every backend."""
-    new = cst.parse_expression(f"replicant.keras.layers.{name}")
-    return lambda call: Rewrite(call.with_changes(func=new), frozenset({"replicant"}))
 
 
 def load_latest_weights(call: cst.Call) -> Rewrite:
@@ -195,9 +180,9 @@ HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
     "TensorSpec": tensor_spec,
     "TensorShape": tensor_shape,
     "io.FixedLenFeature": feature,
-    "keras.callbacks.ModelCheckpoint": weights_file,
-    **{
-        f"keras.layers.{name}": strings_layer(name)
-        for name in ("StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing")
-    },
+    "data.experimental.cardinality": dataset_method("cardinality"),
+    "data.experimental.get_single_element": dataset_method("get_single_element"),
+    "data.experimental.save": dataset_method("save"),
+    **_files.HANDLERS,
+    **_functions.HANDLERS,
 }
