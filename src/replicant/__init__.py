@@ -23,10 +23,12 @@ with _imports.CollectionPaused():
     from . import _function as _function  # with it come JAX and most of this package
 
 # isort: split
+from ._custom_gradient import custom_gradient
 from ._function import function
+from ._gradients import value_and_grad
 from ._keep_updates import keep_updates_if
 from ._losses import compute_average_loss, scale_regularization_loss
-from ._tape import GradientTape, value_and_grad
+from ._tape import GradientTape
 from .checkpoint import (
     Checkpoint,
     CheckpointManager,
@@ -105,6 +107,7 @@ __all__ = [
     "compile_cache",
     "compute_average_loss",
     "coordinator",
+    "custom_gradient",
     "data",
     "errors",
     "function",
