@@ -33,7 +33,8 @@ def minimize(optimizer: Any, loss: Any, var_list: Any, tape: GradientTape | None
             if not callable(var_list):
                 tape.watch(list(var_list))
             loss = loss()
-    variables: list[Any] = list(var_list() if callable(var_list) else var_list)
+    listed: Any = var_list() if callable(var_list) else var_list
+    variables = list(listed)
     # Whatever the optimizer multiplies its losses by is taken back in `apply_gradients`.
     scale = optimizer.scale_loss(jnp.ones(jnp.shape(loss), getattr(loss, "dtype", None)))
     optimizer.apply_gradients(zip(tape.gradient(loss, variables, output_gradients=scale), variables, strict=True))
