@@ -53,6 +53,7 @@ from .runtime._compile_cache import CompileCache, compile_cache
 from .runtime._compile_cache import configure as _configure_compile_cache
 from .runtime._watchdog import Watchdog
 from .strategies import (
+    CentralStorageStrategy,
     CommunicationImplementation,
     CommunicationOptions,
     MirroredStrategy,
@@ -79,6 +80,7 @@ _configure_compile_cache()
 __version__ = "0.1.0"
 
 __all__ = [
+    "CentralStorageStrategy",
     "Checkpoint",
     "CheckpointManager",
     "CheckpointOptions",
