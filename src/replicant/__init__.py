@@ -23,10 +23,12 @@ with _imports.CollectionPaused():
     from . import _function as _function  # with it come JAX and most of this package
 
 # isort: split
+from ._custom_gradient import custom_gradient
 from ._function import function
+from ._gradients import value_and_grad
 from ._keep_updates import keep_updates_if
 from ._losses import compute_average_loss, scale_regularization_loss
-from ._tape import GradientTape, value_and_grad
+from ._tape import GradientTape
 from .checkpoint import (
     Checkpoint,
     CheckpointManager,
@@ -51,6 +53,7 @@ from .runtime._compile_cache import CompileCache, compile_cache
 from .runtime._compile_cache import configure as _configure_compile_cache
 from .runtime._watchdog import Watchdog
 from .strategies import (
+    CentralStorageStrategy,
     CommunicationImplementation,
     CommunicationOptions,
     MirroredStrategy,
@@ -77,6 +80,7 @@ _configure_compile_cache()
 __version__ = "0.1.0"
 
 __all__ = [
+    "CentralStorageStrategy",
     "Checkpoint",
     "CheckpointManager",
     "CheckpointOptions",
@@ -105,6 +109,7 @@ __all__ = [
     "compile_cache",
     "compute_average_loss",
     "coordinator",
+    "custom_gradient",
     "data",
     "errors",
     "function",

@@ -5,12 +5,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from .errors import ArgumentError, ArgumentTypeError
+from .errors import ArgumentError, ArgumentTypeError, ContextError
 from .programs._compiled import Compiled
+from .programs._signature import Signature
 from .replicas._own_mesh import in_a_trace
-from .replicas._values import is_array
+from .replicas._values import is_array, is_host_array
 from .tracing import _eager
+from .variables._known import is_variable
 from .variables._recorder import NotTraceable, current_recorder
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
@@ -52,8 +56,114 @@ class Function:
             self._runs_as_written = True
         return self._fn(*args, **kwargs)
 
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> "ConcreteFunction":
+        """Compile the program for one kind of arguments, without running it.
+
+        Args:
+            *args: Arguments as for a call. Instead of an array, there may be a ``replicant.data.TensorSpec`` or a
+                ``jax.ShapeDtypeStruct``.
+            **kwargs: Keyword arguments, likewise.
+
+        Raises:
+            ArgumentError: If the shape of a spec has a size that is None.
+            ArgumentTypeError: If a spec is not of a numeric dtype.
+            ContextError: Inside another compiled function, and for a function that reads a dataset or an iterator, as it has no
+                program of its own.
+        """
+        name = repr(getattr(self._fn, "__qualname__", self._fn))
+        if current_recorder() is not None or in_a_trace():
+            raise ContextError(
+                f"get_concrete_function of {name} was called inside another compiled function or a tape. Call it outside."
+            )
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        leaves = [_stand_in(leaf) if _is_spec(leaf) else leaf for leaf in leaves]
+        reads = self._runs_as_written or any(map(_is_stream, leaves))
+        if not reads:
+            try:
+                return ConcreteFunction(self, leaves, tree)
+            except NotTraceable:
+                reads = self._runs_as_written = True
+        raise ContextError(
+            f"{name} reads a dataset or an iterator, so it runs as ordinary Python and has no program of its own. Call "
+            "get_concrete_function of a replicant.function that takes the batch."
+        )
+
     def __get__(self, instance: Any, owner: type) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else BoundFunction(self, instance)
+
+
+class BoundFunction(functools.partial[Any]):
+    """A ``Function`` as a method of an object."""
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> "ConcreteFunction":
+        """Do what ``Function.get_concrete_function`` does."""
+        fn: Any = self.func
+        return fn.get_concrete_function(*self.args, *args, **kwargs).bound_to(self.args)
+
+
+class ConcreteFunction:
+    """What ``get_concrete_function`` returns: the program for one kind of arguments."""
+
+    def __init__(self, function: Function, leaves: list[Any], tree: Any):
+        self._function = function
+        compiled: Compiled = function._compiled  # noqa: SLF001 - the two are one thing
+        self._signature, program = compiled.concrete(leaves, tree)
+        self._key = Signature(leaves, tree, (), self._signature.placement).key[:3]
+        self._lowered = program.lower(self._signature.arrays)
+        self._bound: tuple[Any, ...] = ()
+
+    def bound_to(self, first: tuple[Any, ...]) -> "ConcreteFunction":
+        """Put arguments before those of every call: the object, for a method. Return this function."""
+        self._bound = first
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return getattr(self._function.python_function, "__qualname__", type(self._function.python_function).__name__)
+
+    @property
+    def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The positional and keyword arguments, with a ``jax.ShapeDtypeStruct`` for each array."""
+        args, kwargs = self._signature.arguments(self._signature.avals)
+        return args[len(self._bound) :], kwargs
+
+    def as_text(self) -> str:
+        """Return the text of the program, as JAX lowers it (StableHLO), before XLA compiles it."""
+        return self._lowered.as_text()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function.
+
+        Raises:
+            ArgumentError: If the arguments are of another kind.
+        """
+        leaves, tree = jax.tree.flatten(((*self._bound, *args), kwargs))
+        if Signature(leaves, tree, (), self._signature.placement).key[:3] != self._key:
+            raise ArgumentError(
+                f"The concrete function {self.name!r} takes arguments of the structure, shapes and dtypes "
+                f"{self.structured_input_signature}; got {jax.tree.map(_described, (args, kwargs))}. Call the function itself, "
+                "which compiles a program for each kind."
+            )
+        return self._function(*self._bound, *args, **kwargs)
+
+
+def _described(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array(leaf) else leaf
+
+
+def _is_spec(leaf: Any) -> bool:
+    described = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    return described and not (is_array(leaf) or is_host_array(leaf) or is_variable(leaf))
+
+
+def _stand_in(spec: Any) -> Any:
+    """Return an array of zeros as a spec describes it. No memory is used for it unless somebody writes there."""
+    if None in spec.shape:
+        raise ArgumentError(f"A program needs to know all shapes; got {spec!r}. Write the size that your batches have.")
+    if jnp.dtype(spec.dtype).kind in "OSUMm":
+        raise ArgumentTypeError(f"No program takes an array of dtype {spec.dtype}; got {spec!r}. Pass the strings themselves.")
+    return np.zeros(spec.shape, jnp.dtype(spec.dtype))
 
 
 def _is_stream(leaf: Any) -> bool:
@@ -105,7 +215,8 @@ def function(
         experimental_relax_shapes: Has no effect, for the same reason.
 
     Returns:
-        A callable with the same signature as `fn`; without `fn`, a decorator.
+        A callable with the same signature as `fn`; without `fn`, a decorator. Its method ``get_concrete_function`` takes the same
+        arguments, or specs of them, and returns the program for them, which has the method ``as_text``.
 
     Raises:
         ArgumentError: If `input_signature` is given.

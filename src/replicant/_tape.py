@@ -1,4 +1,4 @@
-"""``GradientTape`` and ``value_and_grad``.
+"""``GradientTape``.
 
 In the trace of a program, the tape records no values: the traced function *is* the recording. ``with tape`` marks a region of the
 trace, and ``tape.gradient`` leaves a mark that names the target and the sources. The interpreter (``tracing/_interpreter.py``)
@@ -9,18 +9,27 @@ Gradients are local to each replica. The optimizer or ``all_reduce`` sums them o
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 
-from ._function import function
+from ._tape_arguments import (
+    check_not_on_servers,
+    checked_target,
+    dtype_of,
+    not_differentiable,
+    shape_of,
+    source_array,
+    targets_of,
+    zeros_like,
+)
 from .errors import ArgumentError, ArgumentTypeError, GradientError
-from .replicas._values import is_array
 from .tracing import _eager
 from .tracing._eager import Eager
+from .tracing._interpreter import pull_rows
 from .tracing._marks import gradient_p, name_constant, region_p
 from .variables import _recorder
 from .variables._known import is_variable, ref_of
@@ -29,6 +38,20 @@ from .variables._recorder import CrossRecorder, Recorder, current_recorder
 from .variables._ref import Ref
 
 _ids = itertools.count()
+
+
+class _Rows(NamedTuple):
+    """How many cotangents a target has: one, or for a jacobian `num`, along axis 0. `at_once` says how these are computed."""
+
+    num: int | None = None
+    at_once: bool = True
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the gradients of an array of shape `shape`."""
+        return shape if self.num is None else (self.num, *shape)
+
+
+_ONE = _Rows()
 
 
 class GradientTape:
@@ -149,7 +172,7 @@ class GradientTape:
             elif isinstance(leaf, jax.Array):
                 name_constant(leaf)
             else:
-                raise ArgumentTypeError(f"watch takes JAX arrays and variables; {_not_differentiable(leaf)}")
+                raise ArgumentTypeError(f"watch takes JAX arrays and variables; {not_differentiable(leaf)}")
 
     def watched_variables(self) -> tuple[str, ...]:
         """Return the names of the watched variables that were read while the tape was recording."""
@@ -211,6 +234,99 @@ class GradientTape:
             GradientError: If it is called outside the function in which the tape recorded, if the tape has recorded nothing, at a
                 second call on a tape that is not persistent, or for a source that the tape cannot tell from others.
         """
+        zeros = self._begin("gradient", unconnected_gradients)
+        target = jax.tree.map(self._read_target, target, is_leaf=is_variable)
+        leaves, tree = jax.tree.flatten(sources, is_leaf=lambda x: x is None or is_variable(x))
+        found = self._gradients(*targets_of(target, output_gradients), leaves)
+        return jax.tree.unflatten(tree, [zeros_like(s) if g is None and zeros else g for s, g in zip(leaves, found, strict=True)])
+
+    def jacobian(
+        self,
+        target: Any,
+        sources: Any,
+        unconnected_gradients: str | None = None,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+    ) -> Any:
+        """Compute the gradient of each element of `target` with respect to each of `sources`.
+
+        Args:
+            target: A float array or variable.
+            sources: A variable, a float array, or a nested structure of them.
+            unconnected_gradients: As for ``gradient``.
+            parallel_iterations: Has no effect. It is accepted for ported code.
+            experimental_use_pfor: Whether the gradients of all elements are computed together. If not, they are computed one after
+                the other, which takes less memory.
+
+        Returns:
+            The jacobians, in the structure of `sources`. Each has the shape of `target`, followed by that of the source.
+
+        Raises:
+            ArgumentError: If `unconnected_gradients` has another value.
+            ArgumentTypeError: If the target is not one array or variable of a float dtype, or if a source is neither a variable nor
+                a JAX array.
+            GradientError: As ``gradient``, and for a variable on parameter servers.
+        """
+        del parallel_iterations
+        zeros = self._begin("jacobian", unconnected_gradients)
+        target = self._single_target(target, "jacobian")
+        leaves, tree = jax.tree.flatten(sources, is_leaf=lambda x: x is None or is_variable(x))
+        rows = jnp.eye(target.size, dtype=target.dtype).reshape(target.size, *target.shape)
+        found = self._gradients([target], [rows], leaves, _Rows(target.size, experimental_use_pfor))
+        shapes = [target.shape + shape_of(leaf) for leaf in leaves]
+        shaped = [
+            (jnp.zeros(shape, dtype_of(leaf)) if zeros else None) if part is None else part.reshape(shape)
+            for leaf, part, shape in zip(leaves, found, shapes, strict=True)
+        ]
+        return jax.tree.unflatten(tree, shaped)
+
+    def batch_jacobian(
+        self,
+        target: Any,
+        source: Any,
+        unconnected_gradients: str | None = None,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+    ) -> jax.Array:
+        """Compute, for each row of a batch, the gradient of each element of `target` with respect to the same row of `source`.
+
+        Rows of `target` must depend on the same rows of `source` only.
+
+        Args:
+            target: A float array of shape ``(b, ...)``.
+            source: A float array or variable of shape ``(b, ...)``.
+            unconnected_gradients: Has no effect, as in TensorFlow: a source without a path to the target gets zeros.
+            parallel_iterations: Has no effect. It is accepted for ported code.
+            experimental_use_pfor: As for ``jacobian``.
+
+        Returns:
+            The jacobians of all rows. Their shape is that of `target`, followed by that of a row of `source`.
+
+        Raises:
+            ArgumentError: If `target` and `source` have less than two dimensions, or not equally many rows.
+            ArgumentTypeError: As ``jacobian``.
+            GradientError: As ``jacobian``.
+        """
+        del parallel_iterations
+        self._begin("batch_jacobian", unconnected_gradients)
+        target = self._single_target(target, "batch_jacobian")
+        if not is_variable(source):
+            source = source_array(source)
+        shape = shape_of(source)
+        if min(len(shape), target.ndim) < 2 or target.shape[0] != shape[0]:
+            raise ArgumentError(
+                "batch_jacobian takes a target and a source of at least two dimensions, with equally many rows; got the shapes "
+                f"{target.shape} and {shape}. Use `jacobian` for other shapes."
+            )
+        batch, size = target.shape[0], math.prod(target.shape[1:])
+        ones = jnp.broadcast_to(jnp.eye(size, dtype=target.dtype)[:, None], (size, batch, size))
+        rows = ones.reshape(size, *target.shape)
+        part = self._gradients([target], [rows], [source], _Rows(size, experimental_use_pfor))[0]
+        whole = target.shape + shape[1:]
+        return jnp.zeros(whole, dtype_of(source)) if part is None else jnp.swapaxes(part, 0, 1).reshape(whole)
+
+    def _begin(self, method: str, unconnected_gradients: str | None) -> bool:
+        """Check that gradients can be computed now, and return whether sources without a path get zeros."""
         if unconnected_gradients not in (None, "none", "zero"):
             raise ArgumentError(f"unconnected_gradients must be 'none' or 'zero'; got {unconnected_gradients!r}.")
         if self._recorder is None and self._eager is None:
@@ -219,7 +335,7 @@ class GradientTape:
             )
         if current_recorder() is not self._recorder:
             raise GradientError(
-                "tape.gradient was called outside the function in which the tape recorded. Call it in the same `strategy.run` or "
+                f"tape.{method} was called outside the function in which the tape recorded. Call it in the same `strategy.run` or "
                 "`replicant.function` as the tape's `with` block."
             )
         if self._used and not self._persistent:
@@ -230,11 +346,16 @@ class GradientTape:
         if self._recording and not self._persistent:
             self._stop()
         self._used = True
-        target = jax.tree.map(self._read_target, target, is_leaf=is_variable)
-        leaves, tree = jax.tree.flatten(sources, is_leaf=lambda x: x is None or is_variable(x))
-        found = self._gradients(*_targets(target, output_gradients), leaves)
-        zeros = unconnected_gradients == "zero"
-        return jax.tree.unflatten(tree, [_zeros_like(s) if g is None and zeros else g for s, g in zip(leaves, found, strict=True)])
+        return unconnected_gradients == "zero"
+
+    def _single_target(self, target: Any, method: str) -> Any:
+        target = self._read_target(target)
+        if not isinstance(target, jax.Array):
+            raise ArgumentTypeError(
+                f"tape.{method} takes one array or variable as its target; got {target!r} of type {type(target).__name__}. Stack "
+                "several targets into one array, or use a persistent tape and one call for each."
+            )
+        return checked_target(target)
 
     def _read_target(self, leaf: Any) -> Any:
         """Return the value of a variable among the targets, and any other target as it is."""
@@ -244,11 +365,13 @@ class GradientTape:
         self._note(ref_of(leaf), value, self._recorder, assigned=False)
         return value
 
-    def _gradients(self, targets: list[Any], cotangents: list[Any], sources: list[Any]) -> list[Any]:
+    def _gradients(self, targets: list[Any], cotangents: list[Any], sources: list[Any], rows: _Rows = _ONE) -> list[Any]:
         """Return one gradient, or None, per source. That of a variable covers every value that was read from it."""
         recorder = self._recorder
+        if rows.num is not None:
+            check_not_on_servers(ref_of(x) for x in sources if is_variable(x))
         if recorder is None:
-            return self._eager_gradients(targets, cotangents, sources)
+            return self._eager_gradients(targets, cotangents, sources, rows)
         call = recorder.num_gradients
         recorder.num_gradients += 1
         cut_off = recorder.facts.unconnected.get(call, frozenset())
@@ -257,16 +380,16 @@ class GradientTape:
         absent: list[int] = []  # sources that were not read here
         for i, source in enumerate(sources):
             values = self._values_of(source)
-            if i not in cut_off and jnp.issubdtype(_dtype_of(source), jnp.inexact):
+            if i not in cut_off and jnp.issubdtype(dtype_of(source), jnp.inexact):
                 arrays += values
                 owners += [i] * len(values)
                 absent += [] if values else [i]
         found: list[Any] = [None] * len(sources)
         if recorder.rehearsing:
-            parts = [jnp.zeros(array.shape, array.dtype) for array in arrays]
+            parts = [jnp.zeros(rows.shape(array.shape), array.dtype) for array in arrays]
         elif arrays or (absent and recorder.facts.several):
             marks = {"tape": self._id, "call": call, "num_targets": len(targets), "owners": tuple(owners), "absent": tuple(absent)}
-            parts = gradient_p.bind(*targets, *cotangents, *arrays, **marks)
+            parts = gradient_p.bind(*targets, *cotangents, *arrays, **marks, rows=rows.num, at_once=rows.at_once)
         else:
             parts = []
         for i in {*owners}:
@@ -274,17 +397,19 @@ class GradientTape:
             found[i] = ref_of(sources[i]).gradient(mine) if is_variable(sources[i]) else mine[0][1]
         if recorder.facts.several:
             for i in absent:
-                found[i] = _zeros_like(sources[i])
+                found[i] = jnp.zeros(rows.shape(shape_of(sources[i])), dtype_of(sources[i]))
         return found
 
-    def _eager_gradients(self, targets: list[Any], cotangents: list[Any], sources: list[Any]) -> list[Any]:
+    def _eager_gradients(self, targets: list[Any], cotangents: list[Any], sources: list[Any], rows: _Rows) -> list[Any]:
         """Do what `_gradients` does, outside of traces."""
-        assert self._eager is not None
+        eager = self._eager
+        assert eager is not None
+        values = [self._values_of(x) if jnp.issubdtype(dtype_of(x), jnp.inexact) else [] for x in sources]
+        arrays = [value for each in values for value in each]
+        parts = iter(pull_rows(lambda row: eager.gradients(targets, row, arrays), cotangents, rows.num, at_once=rows.at_once))
         found: list[Any] = [None] * len(sources)
         for i, source in enumerate(sources):
-            values = self._values_of(source) if jnp.issubdtype(_dtype_of(source), jnp.inexact) else []
-            parts = self._eager.gradients(targets, cotangents, values)
-            mine = [(value, part) for value, part in zip(values, parts, strict=True) if part is not None]
+            mine = [(value, part) for value in values[i] if (part := next(parts)) is not None]
             if mine:
                 found[i] = ref_of(source).gradient(mine) if is_variable(source) else mine[0][1]
         return found
@@ -292,7 +417,7 @@ class GradientTape:
     def _values_of(self, source: Any) -> list[Any]:
         """Return the values that were read from a variable, or the array itself."""
         if not is_variable(source):
-            return [_source_array(source)]
+            return [source_array(source)]
         self._check_in_sight(ref_of(source))
         return self._reads.get(ref_of(source), [])
 
@@ -303,82 +428,3 @@ class GradientTape:
                 "gradient passes through an assignment, and the value that was read is not available outside `run`. Use the tape "
                 "inside the replica function, or read the variable before you assign it."
             )
-
-
-def _targets(target: Any, output_gradients: Any) -> tuple[list[Any], list[Any]]:
-    leaves, tree = jax.tree.flatten(target)
-    if output_gradients is None:
-        weights: Sequence[Any] = [None] * len(leaves)
-    else:
-        weights, weights_tree = jax.tree.flatten(output_gradients)
-        if weights_tree != tree:
-            raise ArgumentError(
-                f"output_gradients has the structure {weights_tree}, but the target has {tree}. They must be equal."
-            )
-    targets, cotangents = [], []
-    for leaf, weight in zip(leaves, weights, strict=True):
-        if not is_array(leaf):
-            continue  # a constant has no gradient
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            raise ArgumentTypeError(f"The target of a gradient must be of a float dtype; got {leaf.dtype}.")
-        targets.append(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf))  # the object itself: a tape may know it by that
-        cotangents.append(
-            jnp.ones(leaf.shape, leaf.dtype) if weight is None else jnp.broadcast_to(weight, leaf.shape).astype(leaf.dtype)
-        )
-    return targets, cotangents
-
-
-def _source_array(source: Any) -> Any:
-    if not isinstance(source, jax.Array):
-        raise ArgumentTypeError(f"A source of a gradient must be a variable or a JAX array; {_not_differentiable(source)}")
-    return source
-
-
-def _not_differentiable(value: Any) -> str:
-    got = f"got {value!r} of type {type(value).__name__}."
-    # Nothing records what NumPy computes, and JAX makes a new constant of a NumPy array at each use.
-    return f"{got} Convert it before the tape records: x = jnp.asarray(x)." if is_array(value) else got
-
-
-def _dtype_of(source: Any) -> Any:
-    return ref_of(source).dtype if is_variable(source) else source.dtype
-
-
-def _zeros_like(source: Any) -> Any:
-    shape, dtype = (ref_of(source).shape, ref_of(source).dtype) if is_variable(source) else (source.shape, source.dtype)
-    return jnp.zeros(shape, dtype)
-
-
-def value_and_grad(fn: Callable[..., Any], variables: Any = None, *, has_aux: bool = False) -> Callable[..., Any]:
-    """Make a function that returns both the value of `fn` and its gradient.
-
-    Args:
-        fn: A function that returns a scalar float loss, or a pair ``(loss, anything)`` with ``has_aux=True``.
-        variables: The variable, or nested structure of variables, with respect to which `fn` is differentiated. By default it is
-            the first argument of `fn`.
-        has_aux: Whether `fn` returns a pair whose first element is the loss.
-
-    Returns:
-        A function of the same arguments that returns ``(value, gradients)``. It works anywhere: inside ``strategy.run`` it gives
-        the replica's own gradients, and elsewhere it is compiled as a program of its own.
-
-    >>> import replicant, jax.numpy as jnp
-    >>> value, gradient = replicant.value_and_grad(lambda x: x * x)(jnp.asarray(3.0))
-    >>> print(value, gradient)
-    9.0 6.0
-    """
-    if variables is None:
-        return jax.value_and_grad(fn, has_aux=has_aux)
-
-    def with_gradients(*args: Any, **kwargs: Any) -> Any:
-        with GradientTape() as tape:
-            tape.watch(variables)
-            value = fn(*args, **kwargs)
-        return value, tape.gradient(value[0] if has_aux else value, variables, unconnected_gradients="zero")
-
-    compiled = function(with_gradients)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return with_gradients(*args, **kwargs) if current_recorder() is not None else compiled(*args, **kwargs)
-
-    return call

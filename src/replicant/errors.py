@@ -28,6 +28,7 @@ Each class also inherits from the built-in type that tf.distribute programs catc
     ├── DatasetError (ValueError)            a dataset that cannot be built or distributed
     │   └── ElementError                     an element that breaks the dataset's structure
     ├── CommandError (ValueError)            a name or file that a command of ``replicant`` cannot use
+    ├── MissingNameError (AttributeError)    a name of TensorFlow in whose place there is something else here
     ├── OutOfRangeError (IndexError)         a read past the end of an iterator, or from an empty optional
     ├── NonFiniteError (RuntimeError)        a loss, or a value that a step would have written, is NaN or infinite
     ├── StepTimeoutError (TimeoutError)      a step took longer than a Watchdog allows
@@ -148,6 +149,10 @@ class ElementError(DatasetError):
 
 class CommandError(ReplicantError, ValueError):
     """A command of ``replicant`` cannot use the name or file that it was given."""
+
+
+class MissingNameError(ReplicantError, AttributeError):
+    """TensorFlow has something of this name, and Replicant has something else in its place. The message says what."""
 
 
 class OutOfRangeError(ReplicantError, IndexError):

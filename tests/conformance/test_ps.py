@@ -38,7 +38,7 @@ ERRORS_AT_JOIN = "errors in a scheduled function come out of join"
 OWN_CLASSES = "parameter-server classes have names of their own"
 DEFAULT_CLUSTER = "a parameter-server strategy starts its own cluster"
 DIRECT = "a distributed dataset may be read by the coordinator"
-NO_EXTENDED = "no strategy.extended"
+NO_EXTENDED = "strategy.extended has what programs read"
 TIMING = "what asynchronous steps leave depends on their timing"
 
 MAKERS = {"FixedShards": FixedShardsPartitioner, "MinSize": MinSizePartitioner, "MaxSize": MaxSizePartitioner}

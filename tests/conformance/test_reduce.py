@@ -31,7 +31,7 @@ NESTS = "reduce with an axis, and gather, take nested values"
 OPTIONAL_AXIS = "axis of reduce is optional"
 TRACED_ONCE = "a replica function is traced once for all replicas"
 EQUAL_IS_MIRRORED = "results that are equal on all replicas are Mirrored"
-NO_EXTENDED = "no strategy.extended"
+NO_EXTENDED = "strategy.extended has what programs read"
 NO_INDEXED_SLICES = "no IndexedSlices"
 NO_CROSS_DEVICE_OPS = "no choice of cross_device_ops"
 SCOPE_ONLY = "no experimental_set_strategy"
@@ -323,7 +323,7 @@ def test_contexts(figures, checks, n):
     assert outside[:-1] == check.recorded["flags_outside"][:-1]
     check.passed("flags_outside")
     check.same("flags_order", ["has_strategy", "in_cross_replica_context", "replica_context is not None", "get_strategy class"])
-    assert not hasattr(strategy, "extended")
+    assert not hasattr(strategy.extended, "update")
     check.different("flags_var_class_arg_in_update", NO_EXTENDED)
 
 
@@ -583,9 +583,19 @@ def test_making_strategies(figures, checks):
     assert strategy.cluster_resolver is None
     check.same("cluster_resolver", strategy.cluster_resolver)
     missing = {name for name in check.recorded["strategy_str_attrs"] if not hasattr(strategy, name)}
-    assert missing >= {"extended", "configure", "make_dataset_iterator"}
+    assert missing >= {"configure", "make_dataset_iterator"}
     assert missing.isdisjoint({"run", "reduce", "gather", "scope", "num_replicas_in_sync", "experimental_distribute_dataset"})
-    for name in ("strategy_str_attrs", "extended_attrs", "worker_devices", "should_checkpoint etc"):
+    extended = mirrored(3).extended
+    assert {name for name in check.recorded["extended_attrs"] if hasattr(extended, name)} == {
+        *("experimental_between_graph", "experimental_require_static_shapes", "experimental_should_init"),
+        *("parameter_devices", "should_checkpoint", "should_save_summary", "variable_created_in_scope", "worker_devices"),
+    }
+    assert [f"CPU:{device.id}" for device in extended.worker_devices] == [
+        name.rpartition("device:")[2] for name in check.recorded["worker_devices"][0]
+    ]
+    flags = (extended.should_checkpoint, extended.should_save_summary, extended.experimental_between_graph)
+    check.same("should_checkpoint etc", [*flags, extended.experimental_require_static_shapes, extended.experimental_should_init])
+    for name in ("strategy_str_attrs", "extended_attrs", "worker_devices"):
         check.different(name, NO_EXTENDED)
     check.same("strategy_pickle_deepcopy", type(copy.deepcopy(strategy)).__name__)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import replicant
-from replicant.data import Dataset
+from replicant.data import Dataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, ContextError, ReplicantError
 
 
@@ -233,3 +233,60 @@ def test_arguments_of_tf_function() -> None:
     assert float(replicant.function(**options)(lambda x: x + 1)(jnp.float32(1))) == 2
     with pytest.raises(ArgumentError, match=r"function does not take input_signature; got \[1\]\. Each call is compiled"):
         replicant.function(input_signature=[1])
+
+
+def test_a_concrete_function_has_its_program_and_can_be_called() -> None:
+    v, runs = replicant.Variable([1.0, 2.0]), []
+
+    @replicant.function
+    def step(x, how, *, scale):
+        runs.append(1)
+        v.assign_add(x * scale)
+        return {how: jnp.tanh(v * 1.0)}
+
+    concrete = step.get_concrete_function(TensorSpec([2], "float32"), "a", scale=2.0)
+    assert concrete.as_text().count("stablehlo.tanh") == 1
+    assert (concrete.name, v.numpy().tolist()) == (
+        "test_a_concrete_function_has_its_program_and_can_be_called.<locals>.step",
+        [1, 2],
+    )
+    assert concrete.structured_input_signature == ((jax.ShapeDtypeStruct((2,), np.float32), "a"), {"scale": 2.0})
+    num_runs = len(runs)
+    result = concrete(np.ones(2, np.float32), "a", scale=2.0)
+    np.testing.assert_allclose(result["a"], np.tanh([3, 4]), rtol=1e-6)
+    assert (len(runs), step.num_compiled) == (num_runs, 1)
+    assert step.get_concrete_function(jnp.ones(2), "a", scale=2.0).as_text() == concrete.as_text()
+    assert len(runs) == num_runs
+    for args in [(jnp.ones(3), "a"), (jnp.ones(2), "b"), (jnp.ones(2, int), "a"), (jnp.ones(2),)]:
+        with pytest.raises(ArgumentError, match=r"takes arguments of the structure, shapes and dtypes .*shape=\(2,\).*; got"):
+            concrete(*args, scale=2.0)
+
+
+def test_a_concrete_function_of_a_method_and_of_replicas() -> None:
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+
+    class Model:
+        @replicant.function
+        def __call__(self, x):
+            return strategy.reduce("SUM", strategy.run(lambda x: x * 2.0, args=(x,)))
+
+    model, batches = Model(), strategy.experimental_distribute_dataset(Dataset.from_tensors(np.arange(4.0)))
+    (batch,) = batches
+    concrete = model.__call__.get_concrete_function(batch)
+    assert float(jnp.sum(concrete(batch))) == 12.0
+    assert "stablehlo" in concrete.as_text()
+    assert len(concrete.structured_input_signature[0]) == 1
+
+
+def test_no_concrete_function() -> None:
+    fn = replicant.function(lambda x: next(x) if isinstance(x, type(iter([]))) else x)
+    with pytest.raises(ArgumentError, match=r"needs to know all shapes; got TensorSpec\(shape=\(None, 2\)"):
+        fn.get_concrete_function(TensorSpec((None, 2), np.float32))
+    with pytest.raises(ArgumentTypeError, match=r"No program takes an array of dtype object"):
+        fn.get_concrete_function(TensorSpec((2,), object))
+    batches = Dataset.range(3)
+    for reads, args in ((fn, (iter(batches),)), (replicant.function(lambda: next(iter(batches))), ())):
+        with pytest.raises(ContextError, match="reads a dataset or an iterator, so it runs as ordinary Python and has no program"):
+            reads.get_concrete_function(*args)
+    with pytest.raises(ContextError, match="was called inside another compiled function or a tape"):
+        replicant.function(lambda x: fn.get_concrete_function(x).as_text())(jnp.ones(2))

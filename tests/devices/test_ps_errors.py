@@ -33,6 +33,7 @@ from replicant.errors import (
     CancelledError,
     ClusterError,
     ContextError,
+    GradientError,
     LostProcessError,
     ParameterServerError,
     UnserializableError,
@@ -337,3 +338,25 @@ def test_steps_of_a_model_are_not_ignored(strategy):
         model.fit(rows, rows, batch_size=2, verbose=0)
     with pytest.raises(ArgumentError, match=r"evaluate: OwnSteps has a test_step of its own, but under a ParameterServerStrategy"):
         model.evaluate(rows, rows, batch_size=2, verbose=0, pss_evaluation_shards=2)
+
+
+def test_variables_on_servers_have_no_jacobian_and_no_custom_gradient(strategy) -> None:
+    coordinator = ClusterCoordinator(strategy)
+    with strategy.scope():
+        v = replicant.Variable([1.0, 2.0], name="v")
+
+    def jacobian():
+        with replicant.GradientTape() as tape:
+            y = v * 2.0
+        return tape.jacobian(y, v)
+
+    @replicant.custom_gradient
+    def own():
+        return v * 2.0, lambda upstream, variables: ([], [upstream])
+
+    for fn in (jacobian, own):
+        result = coordinator.schedule(replicant.function(fn))
+        with pytest.raises(GradientError, match=r"'v' lies on parameter servers, where it has no jacobian and cannot be used in a"):
+            coordinator.join()
+        with pytest.raises(GradientError):
+            result.fetch()

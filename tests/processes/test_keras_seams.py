@@ -150,6 +150,7 @@ def changed():
     }
 table = {(hook.owner, hook.name) for hook in _hooks.HOOKS if hook.wrappers}
 assert table <= before.keys()
+table |= {(each.owner, each.name) for each in _hooks.ADDED}
 print({f"{owner.__name__}.{name}" for owner, name in changed() ^ table})
 import replicant.keras.callbacks, replicant.coordinator.keras._rule
 print({f"{owner.__name__}.{name}" for owner, name in changed() ^ table})

@@ -1,4 +1,4 @@
-"""The one table of what Replicant wraps, calls and reads inside Keras.
+"""The one table of what Replicant wraps, calls, reads and adds inside Keras.
 
 Keras has no public hooks at these places, so its methods are wrapped. Every wrapper does what Keras does unless a strategy is
 active; `_symbolic.build` only spares all models a warning of JAX. A row lists the wrappers of one method in their order, whatever
@@ -25,6 +25,7 @@ from . import (
     _fit,
     _host_inputs,
     _labels,
+    _minimize,
     _provider,
     _recurrent,
     _resume,
@@ -135,6 +136,26 @@ class Hook:
         return method
 
 
+@dataclasses.dataclass
+class Added:
+    """A method that TensorFlow programs call and Keras 3 does not have.
+
+    Attributes:
+        owner: The class that gets the method, unless it has one of this name.
+        name: The name of the method.
+        method: The method.
+    """
+
+    owner: type
+    name: str
+    method: Callable[..., Any]
+
+    def install(self) -> None:
+        """Add the method. Classes that have one of their own keep it."""
+        if not hasattr(self.owner, self.name):
+            setattr(self.owner, self.name, self.method)
+
+
 def _wrapped(inner: Callable[..., Any], wrapper: Wrapper) -> Callable[..., Any]:
     @functools.wraps(inner)
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -221,6 +242,8 @@ HOOKS = (
     Hook(keras.callbacks.CallbackList, "on_predict_batch_end", _END, (_batch_ends.end,)),
 )
 
+ADDED = (Added(BaseOptimizer, "minimize", _minimize.minimize),)
+
 # The private names of Keras that Replicant reads, writes or calls, by class.
 PRIVATE: Mapping[type, tuple[str, ...]] = {
     KerasVariable: ("_dtype", "_initialize", "_initializer", "_maybe_autocast", "_shape", "_trainable", "_value"),
@@ -294,6 +317,8 @@ def _connect() -> None:
     warn_if_newer()
     for hook in HOOKS:
         hook.install()
+    for each in ADDED:
+        each.install()
 
 
 _connect()

@@ -87,6 +87,16 @@ class Compiled:
             signature, program = self._compile_any(leaves, tree, placement)
         return program.run(signature.arrays, signature.on_host)
 
+    def concrete(self, leaves: list[Any], tree: Any) -> tuple[Signature, Program]:
+        """Return the program for these leaves of ``(args, kwargs)``, which is compiled if it is new, without running it."""
+        if _recorder.before_use:
+            _recorder.settle(in_step=True)
+        placement = active_strategy().placement
+        with without_mesh(bool(placement.devices)):
+            signature = Signature(leaves, tree, self._numbers.inputs(tree, leaves), placement)
+            program = self._programs.find(signature)
+            return (signature, program) if program is not None else self._compile_any(leaves, tree, placement)
+
     @property
     def _name(self) -> str:
         return _name_of(self._fn)

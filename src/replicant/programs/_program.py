@@ -116,6 +116,11 @@ class Program:
             jaxpr = self.executable.trace(*(self._shapes(arrays) if planned else self._inputs(arrays)))
         self.executable.check_workers(jaxpr)
 
+    def lower(self, arrays: list[Any]) -> Any:
+        """Return what JAX lowers the program to. The trace is the one that `trace` has made."""
+        with _in_flight.lock:
+            return self.executable.lower(*self._inputs(arrays))
+
     def _shapes(self, arrays: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Return what `_inputs` returns, but with only the shapes and places of the variables."""
         placement, n = self.placement, self.placement.num_replicas

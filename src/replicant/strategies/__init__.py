@@ -1,5 +1,6 @@
 """The strategies, one per file."""
 
+from ._central_storage import CentralStorageStrategy as CentralStorageStrategy
 from ._communication import CommunicationImplementation as CommunicationImplementation
 from ._communication import CommunicationOptions as CommunicationOptions
 from ._default import get_strategy as get_strategy

@@ -31,6 +31,7 @@ from ..variables._known import value_of
 from ..variables._libraries import connect_libraries
 from ..variables._recorder import CrossRecorder, current_recorder
 from . import _reduce
+from ._extended import Extended
 from ._place_batches import PlacesAtOnce, WorkersPlaces, distribute_values, place_batch, place_each
 
 _MAX_EAGER_FUNCTIONS = 128  # of one strategy; the least recently used are dropped, so that new lambdas do not pile up
@@ -98,6 +99,11 @@ class Strategy:
     def should_save_summary(self) -> bool:
         """Whether this process writes summaries, as the chief does. Semantics: ``strategy.extended.should_save_summary``."""
         return self.is_chief
+
+    @property
+    def extended(self) -> Extended:
+        """What programs read of TensorFlow's ``strategy.extended``: `worker_devices`, `should_checkpoint` and others."""
+        return Extended(self)
 
     @property
     def num_replicas_in_sync(self) -> int:

@@ -105,7 +105,7 @@ class _Machine:
         if pullback is None:
             pullback, _ = self._differentiate(path, env, [])
         cotangents = [jnp.asarray(self.read(env, v)) for v in path.cotangents]
-        return list(pullback(cotangents)[0])
+        return list(pull_rows(lambda row: pullback(row)[0], cotangents, mark.params["rows"], at_once=mark.params["at_once"]))
 
     def _differentiate(self, path: GradientPath, env: Env, made: list[jex.Var]) -> tuple[Callable[..., Any], list[Any]]:
         produced = {v for eqn in path.eqns for v in eqn.outvars}
@@ -149,6 +149,13 @@ class _Machine:
                 )
             return self._answer(self._exchange(eqn, values))
         return _bind(eqn, values, self._answer)
+
+
+def pull_rows(pull: Callable[[Any], Any], cotangents: Any, rows: int | None, *, at_once: bool) -> Any:
+    """Apply a pullback to the cotangents, or if there are `rows` of them, to each row: to all at once, or one after the other."""
+    if rows is None:
+        return pull(cotangents)
+    return jax.vmap(pull)(cotangents) if at_once else jax.lax.map(pull, cotangents)
 
 
 def _dtype(var: Any) -> Any:

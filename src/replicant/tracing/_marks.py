@@ -4,7 +4,7 @@ A replica function is traced once, into a jaxpr. ``GradientTape``, variables wit
 leave these marks in it. The program that XLA compiles contains none of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,9 @@ from ._closed_jaxpr import ClosedJaxpr
 
 # gradient_p maps targets, their cotangents, and sources to one gradient per source.
 #   tape: the id of the tape. call: the index of the `gradient` call in this trace. num_targets: the number of targets. owners: for
-#   each source, its index among what `gradient` was asked for. absent: the indices of those without a value.
+#   each source, its index among what `gradient` was asked for. absent: the indices of those without a value. rows: None, or for a
+#   jacobian the number of cotangents of each target, along axis 0; the results have this axis too. at_once: whether to compute them
+#   together.
 gradient_p = jex.Primitive("replicant_gradient")
 # region_p has no operands and no results. Here a tape starts (opens=True) or stops recording.
 region_p = jex.Primitive("replicant_region")
@@ -40,11 +42,10 @@ for _primitive in MARKERS:
 
 
 @gradient_p.def_abstract_eval
-def _gradient_shapes(
-    *avals: Any, tape: int, call: int, num_targets: int, owners: Sequence[int], absent: Sequence[int]
-) -> Sequence[Any]:
-    del tape, call, owners, absent
-    return list(avals[2 * num_targets :])
+def _gradient_shapes(*avals: Any, num_targets: int, rows: int | None, **params: Any) -> Sequence[Any]:
+    del params
+    sources = avals[2 * num_targets :]
+    return list(sources) if rows is None else [ShapedArray((rows, *aval.shape), aval.dtype) for aval in sources]
 
 
 @region_p.def_abstract_eval
@@ -96,6 +97,21 @@ def has_markers(jaxpr: jex.Jaxpr) -> bool:
     if any(eqn.primitive in MARKERS for eqn in jaxpr.eqns):
         return True
     return any(has_markers(inner) for eqn in jaxpr.eqns for inner in inner_jaxprs(eqn))
+
+
+def asks_outer_tape(jaxpr: jex.Jaxpr) -> bool:
+    """Whether `jaxpr` computes a gradient with a tape that was opened outside of it."""
+    marks = list(_all_marks(jaxpr))
+    opened = {eqn.params["tape"] for eqn in marks if eqn.primitive is region_p}
+    return any(eqn.primitive is gradient_p and eqn.params["tape"] not in opened for eqn in marks)
+
+
+def _all_marks(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive in MARKERS:
+            yield eqn
+        for inner in inner_jaxprs(eqn):
+            yield from _all_marks(inner)
 
 
 def scan_counts(eqn: jex.JaxprEqn) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from typing import Any
 from ..replicas._values import PerReplica
 from . import _recorder
 from ._ref import Ref
-from ._variable import Variable
+from ._variable import OwnRef, Variable
 
 # For each type of another library's variables, the function that finds a variable's Ref. The providers fill it.
 _foreign: dict[type, Callable[[Any], Ref]] = {}
@@ -27,6 +27,15 @@ def ref_of(variable: Any) -> Ref:
     if isinstance(variable, Variable):
         return variable._ref  # noqa: SLF001 - users need no name for it
     return next(find(variable) for kind, find in _foreign.items() if isinstance(variable, kind))
+
+
+def variable_of(ref: Ref) -> Any:
+    """Return a variable with this Ref: that of the library which made it, or a ``Variable`` that shares its storage."""
+    if not isinstance(ref, OwnRef):
+        return ref.holder
+    variable = object.__new__(Variable)
+    variable._ref = ref
+    return variable
 
 
 def value_of(value: Any) -> Any:

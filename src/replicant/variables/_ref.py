@@ -59,6 +59,11 @@ class Ref:
         self.stand_in: Any = None
         self.moved: tuple[Any, Placement, jax.Array] | None = None
 
+    @property
+    def made_under(self) -> Any:
+        """The strategy under which the variable was made; None for the default strategy."""
+        return self.strategy
+
     def switch(self) -> tuple[Any, str]:
         """Return the object, and the name of its attribute, that says whether the variable is trainable."""
         return self, "trainable"

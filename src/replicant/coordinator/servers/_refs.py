@@ -51,6 +51,10 @@ class ServerRef(Ref):
     def trainable(self) -> bool:  # type: ignore[override]  # Keras lets users freeze a variable at any time
         return self.spec.trainable if self._trainable is None else self._trainable()
 
+    @property
+    def made_under(self) -> Any:
+        return self.site.strategy
+
     def get_raw(self) -> tuple[Any, bool]:
         return self.read_eagerly(), False
 
