@@ -19,6 +19,7 @@ SECONDS = 300.0
 # What describes devices and clusters, and what the process of the tests has set for itself.
 FOREIGN = ("JAX_NUM", "JAX_PROCESS", "JAX_COORDINATOR", "NPROC", "TF_CONFIG", "XLA_FLAGS", "KERAS_BACKEND", "PYTHONWARNINGS")
 OF_TESTS = ("REPLICANT_FUSE_REPLICAS", "REPLICANT_KERNELS")
+APART = {"REPLICANT_FUSE_REPLICAS": "0"}  # each device computes its own rows, as GPUs do
 
 Numbers = dict[str, np.ndarray]
 
@@ -50,10 +51,9 @@ def translate(program: Path, by_hand: Sequence[tuple[str, str]], path: Path) -> 
     path.write_text("\n".join(lines) + "\n")
 
 
-def run_on_devices(path: Path, number: int, folder: Path) -> Numbers:
-    """Run a translated program on that many virtual devices, and return the numbers that it saved."""
-    [numbers] = _run(path, folder, [{"JAX_NUM_CPU_DEVICES": str(number)}])
-    return numbers
+def run_on_devices(path: Path, number: int, folder: Path) -> list[Numbers]:
+    """Run a translated program on that many virtual devices, and return the numbers that it saved, as the only item."""
+    return _run(path, folder, [{"JAX_NUM_CPU_DEVICES": str(number), **APART}])
 
 
 def run_on_workers(path: Path, number: int, folder: Path) -> list[Numbers]:
