@@ -1,0 +1,74 @@
+"""The programs of `of_tensorflow`: those that behave like TensorFlow's tutorials and guides."""
+
+from _ported import Ported
+
+NO_TENSORFLOW = ("import tensorflow as tf", "")  # the last of its names is translated by hand
+TENSORFLOW = {
+    "custom_training": Ported(
+        by_hand=(
+            (
+                "            loss += replicant.scale_regularization_loss(tf.add_n(model_losses))",
+                "            loss += replicant.scale_regularization_loss(sum(model_losses))",
+            ),
+            NO_TENSORFLOW,
+        )
+    ),
+    "keras": Ported(
+        by_hand=(
+            (
+                '    keras.callbacks.ModelCheckpoint(filepath=checkpoint_prefix + ".weights.h5", save_weights_only=True),',
+                "    keras.callbacks.ModelCheckpoint(filepath=checkpoint_prefix, save_weights_only=True),",
+            ),
+        )
+    ),
+    "input": Ported(),
+    "save_and_load": Ported(),
+    "multi_worker_with_ctl": Ported(
+        by_hand=(
+            (
+                "        shutil.rmtree(write_checkpoint_dir)",
+                "        shutil.rmtree(write_checkpoint_dir, ignore_errors=True)",  # only the chief writes
+            ),
+        ),
+        workers=True,
+    ),
+    "multi_worker_with_keras": Ported(workers=True),
+    "parameter_server_training": Ported(
+        by_hand=(
+            (
+                "losses = fitted.fit(tf.keras.utils.experimental.DatasetCreator(dataset_fn), epochs=2, steps_per_epoch=4, verbose=0)",
+                "losses = fitted.fit(dataset_fn, epochs=2, steps_per_epoch=4, verbose=0)",
+            ),
+            NO_TENSORFLOW,
+        ),
+        aside=("asynchronous",),
+    ),
+    "distributed_training": Ported(
+        by_hand=(
+            (
+                "mirrored_strategy = replicant.MirroredStrategy(cross_device_ops=tf.distribute.HierarchicalCopyAllReduce())",
+                "mirrored_strategy = replicant.MirroredStrategy()",
+            ),
+            NO_TENSORFLOW,
+        )
+    ),
+    "tpu": Ported(
+        by_hand=(
+            ("    tf.config.experimental_connect_to_cluster(resolver)", ""),
+            ("    tf.tpu.experimental.initialize_tpu_system(resolver)", ""),
+            NO_TENSORFLOW,
+        )
+    ),
+    "mixed_precision": Ported(),
+    "migrate_mirrored_strategy": Ported(),
+    "migrate_fault_tolerance": Ported(),
+    "migrate_multi_worker_cpu_gpu_training": Ported(),
+    "generative_dcgan": Ported(),
+    "generative_cvae": Ported(),
+    "generative_pix2pix": Ported(),
+    "images_segmentation": Ported(),
+    "quickstart_advanced": Ported(),
+    "official_resnet": Ported(),
+    "examples_densenet": Ported(),
+    "examples_attention_translation": Ported(),
+}
