@@ -159,6 +159,45 @@ def test_every_way_of_training_goes_on_where_it_was(tmp_path: Path, off_after: t
     assert train(tmp_path / "run", **options) == expected
 
 
+class Noisy(keras.Model):
+    """A model that draws from Keras's global generator, in the step and outside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = keras.layers.Dense(3)
+
+    def call(self, x: Any) -> Any:
+        return self.last(x)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with replicant.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x + keras.random.normal(np.shape(x))))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+@pytest.mark.filterwarnings("error::UserWarning")  # that something is not saved
+@pytest.mark.cases("two")
+@pytest.mark.parametrize("devices", [["cpu:0"], ["cpu:0", "cpu:1"]], ids=["one", "two"])
+def test_random_numbers_without_a_seed_go_on(tmp_path: Path, devices: list[str]) -> None:
+    def train(folder: Path, off_after: int = 0) -> list[Any]:
+        keras.utils.set_random_seed(1)
+        with replicant.MirroredStrategy(devices).scope():
+            model = Noisy()
+            model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        draw = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: drawn.append(float(keras.random.uniform([]))))
+        drawn: list[float] = []
+        model.fit(ROWS, LABELS, BATCH_SIZE, 3, verbose=0, callbacks=[BackupAndRestore(folder, 1), draw, Power(off_after)])
+        return [drawn[-1], *model.get_weights(), keras.random.uniform([3])]
+
+    expected = train(tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(tmp_path / "run", 7)
+    for one, other in zip(train(tmp_path / "run"), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("off_after", "save_freq", "place"),
     [(6, 1, "epoch 2, step 2"), (6, "epoch", "epoch 2"), (5, 1, "epoch 2"), (4, 3, "epoch 1, step 4"), (0, 1, None)],

@@ -114,7 +114,11 @@ POSITIONS = {
     ),
     "a generator": (
         lambda saved: saved["now"].update(rest=[1]),
-        r"states of NumPy's and Python's random generators are not valid: not enough values",
+        r"states of the random generators of NumPy, Python and Keras are not valid: not enough values",
+    ),
+    "Keras's generator": (
+        lambda saved: saved["now"].update(keras=np.zeros(3, np.uint32)),
+        r"Keras are not valid: Keras's generator has a state of type uint32\[2\], not uint32\[3\]",
     ),
     "no generators": (lambda saved: saved.update(now=3), r"is not a backup of a fit \(TypeError"),
     "metrics": (lambda saved: saved.update(metrics=[np.ones(99)]), r"is not a backup of this fit"),

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckpointError
+from . import _internals
 
 
 @dataclasses.dataclass
 class Randomness:
-    """The states of the global random generators of NumPy and Python, as arrays."""
+    """The states of the global random generators of NumPy, Python and Keras, as arrays. Keras makes its own at the first use."""
 
     numpy: np.ndarray
     python: np.ndarray
     rest: list[Any]
+    keras: np.ndarray | None = None
 
     @classmethod
     def now(cls) -> "Randomness":
@@ -23,7 +25,9 @@ class Randomness:
         name, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - the global one is what Keras shuffles with
         version, internal, following = random.getstate()
         rest = [name, position, has_gauss, repr(gauss), version, None if following is None else repr(following)]
-        return cls(np.array(keys), np.array(internal, np.uint32), rest)
+        generator = _internals.global_state.get_global_attribute(_internals.seed_generator.GLOBAL_SEED_GENERATOR)
+        drawn = None if generator is None else np.array(generator.state.value)
+        return cls(np.array(keys), np.array(internal, np.uint32), rest, drawn)
 
     def bring_back(self) -> None:
         """Give the generators these states.
@@ -34,10 +38,23 @@ class Randomness:
         try:
             name, position, has_gauss, gauss, version, following = self.rest
             _check_position(position, len(self.numpy))
+            if self.keras is not None:
+                _set_keras_generator(self.keras)  # first, as making it draws from Python's
             np.random.set_state((name, self.numpy, position, has_gauss, float(gauss)))  # noqa: NPY002 - as above
             random.setstate((version, tuple(map(int, self.python)), None if following is None else float(following)))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise CheckpointError(f"The saved states of NumPy's and Python's random generators are not valid: {error}.") from error
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise CheckpointError(
+                f"The saved states of the random generators of NumPy, Python and Keras are not valid: {error}."
+            ) from error
+
+
+def _set_keras_generator(value: np.ndarray) -> None:
+    state = _internals.seed_generator.global_seed_generator().state
+    if (value.shape, value.dtype) != (tuple(state.shape), np.dtype(state.dtype)):
+        raise ValueError(
+            f"Keras's generator has a state of type {state.dtype}{list(state.shape)}, not {value.dtype}{list(value.shape)}"
+        )
+    state.assign(value)
 
 
 def _check_position(position: Any, size: int) -> None:

@@ -244,16 +244,17 @@ def draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
 
 def global_generator(original: Any) -> Any:
     """Return the generator of random functions without a seed. Keras refuses to do so in a trace; a program of ours has its state."""
-    if current_recorder() is None:
-        return original()
-    if not isinstance(_internals.get_stateless_scope(), RecordingScope):
+    if current_recorder() is not None and not isinstance(_internals.get_stateless_scope(), RecordingScope):
         raise ArgumentError(
             "A function of keras.random was called without a seed in functional code of Keras, such as `stateless_call`, where it "
             "would draw the same numbers at every step. Create a generator once, seed = keras.random.SeedGenerator(), make it an "
             "attribute of the model, and pass it: keras.random.normal(shape, seed=seed)."
         )
-    with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval():
+    if current_recorder() is None:
         generator = original()
+    else:
+        with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval():
+            generator = original()
     generator.state.__dict__.pop(MADE_UNDER, None)  # it serves all strategies, whoever draws first
     return generator
 

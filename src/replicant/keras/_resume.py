@@ -3,7 +3,7 @@
 Keras's loop asks an epoch iterator for passes over the data and takes steps from them. A ``FitRun`` counts both. To continue,
 another fit begins as many passes as the first one did, goes to its position in the last pass, and skips the steps of the epoch that
 are done. Replicant's own datasets go to their position directly. From other data, the earlier batches are read and thrown away,
-with the random generators of NumPy and Python as they were when the pass began.
+with the global random generators as they were when the pass began.
 """
 
 import contextvars

@@ -27,7 +27,7 @@ from ..variables._known import is_variable, ref_of
 from ..variables._libraries import tracing
 from ..variables._recorder import CrossRecorder, Facts, ReplicaRecorder, UnknownState, current_recorder, read, recording
 from ..variables._ref import Ref
-from ._internals import BaseOptimizer
+from . import _internals
 from ._refs import ref_of_keras
 
 # The parts of the state of each of Keras's steps.
@@ -78,7 +78,7 @@ def other_optimizers(model: Any) -> dict[str, Any]:
     for name, value in vars(model).items():
         items = keras.tree.flatten(value) if isinstance(value, list | tuple | dict) else [value]
         for i, item in enumerate(items):
-            if isinstance(item, BaseOptimizer) and all(item is not each for each in (model.optimizer, *found.values())):
+            if isinstance(item, _internals.BaseOptimizer) and all(item is not each for each in (model.optimizer, *found.values())):
                 found[name if item is value else f"{name}.{i}"] = item
     return found
 
@@ -89,6 +89,8 @@ def unsaved(model: Any) -> list[str]:
     if step is None:
         return []
     saved = {ref_of_keras(variable) for optimizer in other_optimizers(model).values() for variable in optimizer.variables}
+    generator = _internals.global_state.get_global_attribute(_internals.seed_generator.GLOBAL_SEED_GENERATOR)
+    saved |= set() if generator is None else {ref_of_keras(generator.state)}  # a backup has its state with those of NumPy's
     return sorted(ref.name for ref in step.others if ref not in saved)
 
 

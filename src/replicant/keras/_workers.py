@@ -74,7 +74,10 @@ def _count_alike(world: World, name: str, bound: inspect.BoundArguments) -> None
 
 
 def _shuffle_alike(world: World) -> None:
-    """Give all workers the chief's random states: Keras shuffles arrays with NumPy's generator and datasets with Python's."""
+    """Give all workers the chief's random states: Keras shuffles arrays with NumPy's generator and datasets with Python's.
+
+    Keras's own generator is a variable, whose value programs take from the chief.
+    """
     now = Randomness.now()
     said = json.loads(world.tell("random state", json.dumps([now.numpy.tolist(), now.python.tolist(), now.rest])))
     if not world.is_chief:

@@ -34,7 +34,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
     """Backs up the whole state of ``fit``, and continues an interrupted ``fit`` when you start the same program again.
 
     A backup holds the epoch, the step in the epoch, weights, optimizer, metrics so far, dropout seeds, the position in the data and
-    its shuffled order, the global random generators of NumPy and Python, ``History``, and the state of other callbacks
+    its shuffled order, the global random generators of NumPy, Python and Keras, ``History``, and the state of other callbacks
     (``EarlyStopping``, ``ReduceLROnPlateau``, ``ModelCheckpoint``, ...). So the final weights are those of a run that was never
     interrupted: the same bits on the same number of devices. Start the program with the same model, data, arguments of ``fit`` and
     callbacks.
