@@ -13,6 +13,7 @@ import pytest
 
 from replicant.data import Dataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
+from replicant.input.files._records import record_parts
 
 NUMBERS = Dataset.range(10)
 Pair = namedtuple("Pair", "a b")
@@ -148,7 +149,7 @@ def test_damage_is_noticed(tmp_path):
         list(Dataset.load(tmp_path))
     index = tmp_path / "snapshot.json"
     good = json.loads(index.read_text())
-    for text in ("", "[]", "{}", '{"version": 1}'):
+    for text in ("", "[]", "{}", '{"version": 1}', "[" * 9999):
         index.write_text(text)
         with pytest.raises(DatasetError, match=r"snapshot.json' is damaged"):
             Dataset.load(tmp_path)
@@ -228,3 +229,74 @@ def test_a_fingerprint_covers_the_pipeline_its_functions_and_its_data():
     assert len({made(1).fingerprint(), made(2).fingerprint(), made(1, (1, 3)).fingerprint(), made(1).take(1).fingerprint()}) == 4
     scans = [NUMBERS.scan(np.int64(first), lambda s, x: (s + x, s)).fingerprint() for first in (0, 0, 1)]
     assert scans[0] == scans[1] != scans[2]
+
+
+FORGED = {
+    "a number": lambda index: 3,
+    "another folder": lambda index: {**index, "run": "../other"},
+    "a folder with a line": lambda index: {**index, "run": index["run"] + "\n"},
+    "no folder": lambda index: {**index, "run": None},
+    "a file elsewhere": lambda index: {**index, "shards": [{**index["shards"][0], "file": "/dev/zero"}]},
+    "shards that are a number": lambda index: {**index, "shards": 3},
+    "a block of three": lambda index: {**index, "shards": [{**index["shards"][0], "blocks": [[0, 1, 2]]}]},
+    "a negative count": lambda index: {**index, "shards": [{**index["shards"][0], "blocks": [[0, -1]]}]},
+    "a count that is a text": lambda index: {**index, "shards": [{**index["shards"][0], "blocks": [[0, "1"]]}]},
+    "an unknown compression": lambda index: {**index, "compression": "LZ"},
+    "an unknown dtype": lambda index: {**index, "elements": {**index["elements"], "leaves": [{"shape": [], "dtype": "evil"}]}},
+    "a shape of texts": lambda index: {**index, "elements": {**index["elements"], "leaves": [{"shape": "ab", "dtype": "int64"}]}},
+    "a leaf that is not there": lambda index: {**index, "elements": {**index["elements"], "nesting": 7}},
+    "another nesting": lambda index: {**index, "elements": {**index["elements"], "nesting": {"list": []}}},
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_index_is_refused(tmp_path, name):
+    NUMBERS.save(tmp_path)
+    path = tmp_path / "snapshot.json"
+    path.write_text(json.dumps(FORGED[name](json.loads(path.read_text()))))
+    with pytest.raises(DatasetError, match=r"^load: '.*snapshot.json' is damaged\. Save the dataset again\.$"):
+        Dataset.load(tmp_path)
+
+
+@pytest.mark.parametrize("count", [1, 11])
+def test_a_forged_count_is_noticed(tmp_path, count):
+    NUMBERS.save(tmp_path)
+    path = tmp_path / "snapshot.json"
+    index = json.loads(path.read_text())
+    index["shards"][0]["blocks"] = [[0, count]]
+    path.write_text(json.dumps(index))
+    with pytest.raises(DatasetError, match=r"is damaged in the record at byte 0\. Save the dataset again\."):
+        list(Dataset.load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\xff",
+        b"3",
+        b'{"size": 1, "columns": [{"stacked": true, "arrays": [{"shape": [1], "dtype": "object", "bytes": 8}]}]}',
+        b'{"size": 1, "columns": [{"stacked": true, "arrays": [{"shape": [9], "dtype": "int64", "bytes": 8}]}]}',
+        b'{"size": 1, "columns": [{"stacked": true, "arrays": []}]}',
+        b'{"size": 1, "columns": [{"stacked": false, "arrays": [{"shape": [1], "sizes": [8], "is_text": "11", "bytes": 8}]}]}',
+        b'{"size": 1, "columns": []}',
+        b'{"size": 2, "columns": [{"stacked": true, "arrays": [{"shape": [1], "dtype": "int64", "bytes": 8}]}]}',
+    ],
+)
+def test_a_forged_record_is_noticed(tmp_path, head):
+    """Its checksums are right."""
+    Dataset.range(1).save(tmp_path)
+    [file] = tmp_path.glob("run-*/shard-*")
+    with file.open("wb") as out:
+        out.writelines(record_parts(len(head).to_bytes(8, "little") + head + bytes(8)))
+    with pytest.raises(DatasetError, match=r"is damaged in the record at byte 0\. Save the dataset again\."):
+        list(Dataset.load(tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_instead_of_a_file_is_not_waited_for(tmp_path):
+    NUMBERS.save(tmp_path)
+    [file] = tmp_path.glob("run-*/shard-*")
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DatasetError, match=r"cannot read '.*shard-00000': there is no such file\."):
+        list(Dataset.load(tmp_path))

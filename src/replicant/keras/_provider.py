@@ -243,7 +243,7 @@ def draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def global_generator(original: Any) -> Any:
-    """Return the generator of random functions without a seed. Keras refuses to do so in a trace; a program of ours has its state."""
+    """Return the generator of random functions without a seed. Keras gives none in a trace, but our programs have its state."""
     if current_recorder() is not None and not isinstance(_internals.get_stateless_scope(), RecordingScope):
         raise ArgumentError(
             "A function of keras.random was called without a seed in functional code of Keras, such as `stateless_call`, where it "

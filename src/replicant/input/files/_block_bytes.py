@@ -35,7 +35,11 @@ def encode_block(block: Block) -> bytes:
 
 
 def decode_block(data: bytes, structure: Any) -> Block:
-    """Decode a block."""
+    """Decode a block.
+
+    Raises:
+        LookupError, TypeError, ValueError, struct.error: If these bytes are not a block of this structure.
+    """
     (size,) = _SIZE.unpack_from(data)
     head = json.loads(data[_SIZE.size : _SIZE.size + size])
     payload = memoryview(data)[_SIZE.size + size :]
@@ -49,6 +53,8 @@ def decode_block(data: bytes, structure: Any) -> Block:
             at = stop
         numbers = column["stacked"] and arrays[0].dtype != STRING
         columns.append(Dense(arrays[0]) if numbers else Boxed.of([row for array in arrays for row in array]))
+    if len(columns) != structure.num_leaves or any(len(column.refs) != head["size"] for column in columns):
+        raise ValueError(f"a block of {head['size']} elements has other columns")
     return Block(structure, columns, head["size"])
 
 

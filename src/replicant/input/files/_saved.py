@@ -6,9 +6,12 @@ folder below, and then `snapshot.json` is replaced at once. So a reader sees all
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
+import re
 import shutil
+import struct
 import uuid
 import weakref
 import zlib
@@ -29,6 +32,8 @@ from ._records import read_record, record_parts
 
 _VERSION = 1
 _INDEX = "snapshot.json"
+_RUN, _FILE = re.compile(r"run-[0-9a-f]{32}"), re.compile(r"shard--?\d+")
+_COMPRESSIONS = ("", "GZIP")
 _ELEMENTS_PER_RECORD = 256
 _BYTES_PER_RECORD = 8 << 20  # of arrays that arrive one by one, which can be whole batches
 
@@ -77,16 +82,18 @@ class SavedCursor(Cursor):
             return None
         number = int(np.searchsorted(self.numbers, self.position, side="right")) - 1
         if self.current is None or self.current[0] != number:
-            self.current = (number, self._read(self.node.shard.blocks[number][0]))
+            self.current = (number, self._read(*self.node.shard.blocks[number]))
         start = self.position - int(self.numbers[number])
         block = self.current[1].take(slice(start, start + limit))
         self.position += block.size
         return block
 
-    def _read(self, at: int) -> Block:
+    def _read(self, at: int, count: int) -> Block:
         shard = self.node.shard
         try:
             if self.file is None:
+                if not Path(shard.path).is_file():  # opening a pipe would wait
+                    raise FileNotFoundError(errno.ENOENT, "there is no such file")
                 self.file = Path(shard.path).open("rb")  # noqa: SIM115 - `close` closes it
                 self.close_file = weakref.finalize(self, self.file.close)  # even if an iterator is dropped without `close`
             self.file.seek(at)
@@ -95,9 +102,17 @@ class SavedCursor(Cursor):
             raise DatasetError(
                 f"load: cannot read {shard.path!r}: {error.strerror}. Another save may have replaced it. Call `load` again."
             ) from error
-        if record is None:
+        block = None if record is None else self._decoded(record)
+        if block is None or block.size != count:
             raise DatasetError(f"load: {shard.path!r} is damaged in the record at byte {at}. Save the dataset again.")
-        return decode_block(zlib.decompress(record) if shard.compression else record, self.node.structure)
+        return block
+
+    def _decoded(self, record: bytes) -> Block | None:
+        """The elements of a record; None if it holds something else, though its checksums are right."""
+        try:
+            return decode_block(zlib.decompress(record) if self.node.shard.compression else record, self.node.structure)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error, zlib.error):
+            return None
 
     def skip(self, count: int) -> int:
         skipped = min(count, self.node.size - self.position)
@@ -149,15 +164,37 @@ def _index_of(path: Path) -> dict[str, Any]:
         raise DatasetError(
             f"load: there is no saved dataset in {str(path)!r}: {error.strerror}. Check the path, or call `save`."
         ) from error
-    except ValueError:
+    except (ValueError, RecursionError):
         index = None
-    if not isinstance(index, dict) or not index.keys() >= {"version", "run", "compression", "elements", "shards"}:
-        raise DatasetError(f"load: {str(path / _INDEX)!r} is damaged. Save the dataset again.")
-    if index["version"] != _VERSION:
+    if isinstance(index, dict) and index.get("version", _VERSION) != _VERSION:
         raise DatasetError(
             f"load: {str(path)!r} was saved by another version of Replicant (format {index['version']}, not {_VERSION})."
         )
+    if not _is_index(index):
+        raise DatasetError(f"load: {str(path / _INDEX)!r} is damaged. Save the dataset again.")
     return index
+
+
+def _is_index(index: Any) -> bool:
+    """Return whether this is what `save` writes. A stranger may have written it, so it names no file elsewhere."""
+    try:
+        elements, shards = index["elements"], index["shards"]
+        counts = [n for shard in shards for block in shard["blocks"] for n in block]
+        leaves = [(_dtype(leaf["dtype"]), size) for leaf in elements["leaves"] for size in [0, *leaf["shape"]]]
+        nesting = elements["nesting"]
+        return (
+            "version" in index
+            and _RUN.fullmatch(index["run"]) is not None
+            and index["compression"] in _COMPRESSIONS
+            and all(_FILE.fullmatch(shard["file"]) for shard in shards)
+            and all(len(block) == 2 for shard in shards for block in shard["blocks"])
+            and all(type(n) is int and n >= 0 for n in counts)
+            and all(size is None or (type(size) is int and size >= 0) for _, size in leaves)
+            and isinstance(elements["structure"], str | None)
+            and (nesting is None or _rebuilt(nesting, elements["leaves"]) is not None)
+        )
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return False
 
 
 def _spec(saved: dict[str, Any], expected: Any, path: Path) -> Any:
@@ -220,7 +257,7 @@ def _run_before(path: Path) -> str | None:
         run = json.loads((path / _INDEX).read_text())["run"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return run if isinstance(run, str) and run.startswith("run-") and "/" not in run else None
+    return run if isinstance(run, str) and _RUN.fullmatch(run) else None
 
 
 def _put(path: Path, text: str) -> None:
