@@ -10,7 +10,7 @@ import pytest
 
 from replicant import cli, errors
 from replicant.cli import _migration
-from replicant.cli._migration import _names, _ops
+from replicant.cli._migration import _exists, _names, _ops
 
 HEAD = "import tensorflow as tf\n"
 REPLICANT = "import replicant  # before Keras, which then runs on JAX\n"
@@ -472,6 +472,23 @@ def test_ranges_over_what_may_be_an_array_are_listed(tmp_path):
     assert "keras.ops.fori_loop" in migration.findings[0].advice
 
 
+def test_tensors_in_annotations_are_arrays(tmp_path):
+    migration = migrated(tmp_path, HEAD + "def f(x: tf.Tensor) -> list[tf.Tensor]:\n    return isinstance(x, tf.Tensor)\n")
+    assert "def f(x: jax.Array) -> list[jax.Array]:\n    return isinstance(x, tf.Tensor)\n" in migration.text
+    assert [finding.line for finding in migration.findings] == [3]
+
+
+def test_dtypes_that_are_compared_with_string_are_listed(tmp_path):
+    (found,) = migrated(tmp_path, HEAD + "y = x.dtype == tf.string\n").findings
+    assert (found.kind, found.construct) == ("check", "x.dtype == tf.string")
+    assert "x.dtype.kind" in found.advice
+
+
+def test_advice_on_files_is_given_once(tmp_path):
+    migration = migrated(tmp_path, HEAD + "tf.io.gfile.exists(a)\ntf.io.gfile.remove(b)\n")
+    assert [(finding.line, finding.kind) for finding in migration.findings] == [(2, "check")]
+
+
 def test_set_shape_is_left_out(tmp_path):
     migration = migrated(tmp_path, HEAD + "def f(x):\n    x.set_shape([2])\n")
     assert migration.text == "def f(x):\n    pass\n"
@@ -835,7 +852,7 @@ def test_the_command_line_without_migrate_needs_no_libcst():
 
 def test_every_operation_of_the_table_exists_in_keras():
     for old, op in _ops.OPS.items():
-        assert _names.exists(op.target), old
+        assert _exists.exists(op.target), old
         specs = [spec.rstrip("*") for spec in op.parameters if not spec.endswith("!")]
         new = [spec.partition(">")[2] if ">" in spec else spec for spec in specs]
         assert {name for name in new if name} | {name for name, _ in op.defaults} <= set(_ops._parameters_of(op.target)), old
@@ -843,4 +860,4 @@ def test_every_operation_of_the_table_exists_in_keras():
 
 def test_every_fixed_name_exists():
     dotted = [target for target in _names._EXACT.values() if target.partition(".")[0] in ("replicant", "keras")]
-    assert [target for target in dotted if not _names.exists(target)] == []
+    assert [target for target in dotted if not _exists.exists(target)] == []
