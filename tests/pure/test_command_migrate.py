@@ -232,6 +232,10 @@ def test_statements(tmp_path, old, new):
             'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n',
             'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n',
         ),
+        (
+            "import os; import tensorflow as tf; x = tf.ones(2); y = 1\n",
+            f"{REPLICANT}import keras\nimport os\nx = keras.ops.ones(2)\ny = 1\n",
+        ),
         ("from tensorflow import nn\nnn.relu(x)\n", f"{REPLICANT}import keras\nkeras.ops.relu(x)\n"),
         ("import numpy\n\n\ndef tf():\n    return tf.cast\n", "import numpy\n\n\ndef tf():\n    return tf.cast\n"),
     ],
@@ -509,6 +513,27 @@ def test_packages_that_need_tensorflow_are_listed(tmp_path, line, advice):
     (found,) = migrated(tmp_path, line + "\n").findings
     assert (found.kind, found.construct) == ("left", line)
     assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    ("text", "construct", "advice"),
+    [
+        ("from tensorflow import *\nones(2)\n", "from tensorflow import *", "import the names that you use"),
+        ("if x: import tensorflow as tf\n", "import tensorflow as tf", "on a line of its own"),
+    ],
+)
+def test_imports_that_cannot_be_translated_are_listed(tmp_path, text, construct, advice):
+    migration = migrated(tmp_path, text)
+    assert migration.text == text
+    assert [(finding.line, finding.construct) for finding in migration.findings] == [(1, construct)]
+    assert advice in migration.findings[0].advice
+
+
+def test_imports_are_never_written_into_a_cell_that_is_kept(tmp_path):
+    text = notebook("!ls", "%%bash\nls", "def f():\n    import tensorflow as tf\n    return tf.ones(2)")
+    first, second, third = sources(migrated(tmp_path, text, "book.ipynb"))
+    assert (first, second) == ("!ls", "%%bash\nls")
+    assert third == f"{REPLICANT}import keras\ndef f():\n    return keras.ops.ones(2)"
 
 
 def test_packages_that_need_no_tensorflow_are_not_listed(tmp_path):
@@ -826,7 +851,10 @@ def test_write_writes_and_the_status_says_that_something_is_left(tmp_path, capsy
     [
         ("program.py", b"def f(:\n", r"program\.py is not valid Python, at 1: "),
         ("program.txt", b"", r"program\.txt must be a script \(\.py\), a notebook \(\.ipynb\), or a page"),
-        ("book.ipynb", b"{}", r"book\.ipynb is not a valid notebook: KeyError\('cells'\)"),
+        ("book.ipynb", b"{}", r"book\.ipynb is not a valid notebook: KeyError\('cells'\)\. If it is an old one: jupyter nbconvert"),
+        ("book.ipynb", b"", r"book\.ipynb is not a valid notebook: JSONDecodeError\("),
+        ("book.ipynb", b"[]", r"book\.ipynb is not a valid notebook: TypeError\("),
+        ("program.py", b"x = 1\n\0", r"program\.py is not valid Python, at "),
         ("program.py", b"\xff\xfe\xff", r"program\.py cannot be read: 'utf-8' codec can't decode"),
         ("program.py", None, r"program\.py cannot be read: .*No such file"),
     ],

@@ -317,6 +317,10 @@ class Rewriter(cst.CSTTransformer):
             self._arrays.pop()
         return self._seeds.leave_function(original_node, updated_node)
 
+    def visit_SimpleStatementSuite(self, node: cst.SimpleStatementSuite) -> None:
+        if m.findall(node, m.OneOf(m.Import(), m.ImportFrom())) and m.findall(node, m.Name("tensorflow")):
+            self._note("left", node, "write the import on a line of its own, and translate the file again")
+
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self._seeds.enter(node)
 
@@ -354,6 +358,8 @@ class Rewriter(cst.CSTTransformer):
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         module = code(node.module) if node.module is not None and not node.relative else ""
+        if isinstance(node.names, cst.ImportStar) and module.partition(".")[0] == "tensorflow":
+            self._note("left", node, "import the names that you use, and translate the file again")
         names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{code(alias.name)}" for alias in node.names]
         if advice := next((advice for name in [module, *names] if (advice := advice_for_package(name))), ""):
             self._note("left", node, advice)
