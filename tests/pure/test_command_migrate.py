@@ -10,7 +10,7 @@ import pytest
 
 from replicant import cli, errors
 from replicant.cli import _migration
-from replicant.cli._migration import _names, _ops
+from replicant.cli._migration import _exists, _names, _ops
 
 HEAD = "import tensorflow as tf\n"
 REPLICANT = "import replicant  # before Keras, which then runs on JAX\n"
@@ -231,6 +231,10 @@ def test_statements(tmp_path, old, new):
         (
             'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n',
             'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n',
+        ),
+        (
+            "import os; import tensorflow as tf; x = tf.ones(2); y = 1\n",
+            f"{REPLICANT}import keras\nimport os\nx = keras.ops.ones(2)\ny = 1\n",
         ),
         ("from tensorflow import nn\nnn.relu(x)\n", f"{REPLICANT}import keras\nkeras.ops.relu(x)\n"),
         ("import numpy\n\n\ndef tf():\n    return tf.cast\n", "import numpy\n\n\ndef tf():\n    return tf.cast\n"),
@@ -472,6 +476,23 @@ def test_ranges_over_what_may_be_an_array_are_listed(tmp_path):
     assert "keras.ops.fori_loop" in migration.findings[0].advice
 
 
+def test_tensors_in_annotations_are_arrays(tmp_path):
+    migration = migrated(tmp_path, HEAD + "def f(x: tf.Tensor) -> list[tf.Tensor]:\n    return isinstance(x, tf.Tensor)\n")
+    assert "def f(x: jax.Array) -> list[jax.Array]:\n    return isinstance(x, tf.Tensor)\n" in migration.text
+    assert [finding.line for finding in migration.findings] == [3]
+
+
+def test_dtypes_that_are_compared_with_string_are_listed(tmp_path):
+    (found,) = migrated(tmp_path, HEAD + "y = x.dtype == tf.string\n").findings
+    assert (found.kind, found.construct) == ("check", "x.dtype == tf.string")
+    assert "x.dtype.kind" in found.advice
+
+
+def test_advice_on_files_is_given_once(tmp_path):
+    migration = migrated(tmp_path, HEAD + "tf.io.gfile.exists(a)\ntf.io.gfile.remove(b)\n")
+    assert [(finding.line, finding.kind) for finding in migration.findings] == [(2, "check")]
+
+
 def test_set_shape_is_left_out(tmp_path):
     migration = migrated(tmp_path, HEAD + "def f(x):\n    x.set_shape([2])\n")
     assert migration.text == "def f(x):\n    pass\n"
@@ -492,6 +513,27 @@ def test_packages_that_need_tensorflow_are_listed(tmp_path, line, advice):
     (found,) = migrated(tmp_path, line + "\n").findings
     assert (found.kind, found.construct) == ("left", line)
     assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    ("text", "construct", "advice"),
+    [
+        ("from tensorflow import *\nones(2)\n", "from tensorflow import *", "import the names that you use"),
+        ("if x: import tensorflow as tf\n", "import tensorflow as tf", "on a line of its own"),
+    ],
+)
+def test_imports_that_cannot_be_translated_are_listed(tmp_path, text, construct, advice):
+    migration = migrated(tmp_path, text)
+    assert migration.text == text
+    assert [(finding.line, finding.construct) for finding in migration.findings] == [(1, construct)]
+    assert advice in migration.findings[0].advice
+
+
+def test_imports_are_never_written_into_a_cell_that_is_kept(tmp_path):
+    text = notebook("!ls", "%%bash\nls", "def f():\n    import tensorflow as tf\n    return tf.ones(2)")
+    first, second, third = sources(migrated(tmp_path, text, "book.ipynb"))
+    assert (first, second) == ("!ls", "%%bash\nls")
+    assert third == f"{REPLICANT}import keras\ndef f():\n    return keras.ops.ones(2)"
 
 
 def test_packages_that_need_no_tensorflow_are_not_listed(tmp_path):
@@ -809,7 +851,10 @@ def test_write_writes_and_the_status_says_that_something_is_left(tmp_path, capsy
     [
         ("program.py", b"def f(:\n", r"program\.py is not valid Python, at 1: "),
         ("program.txt", b"", r"program\.txt must be a script \(\.py\), a notebook \(\.ipynb\), or a page"),
-        ("book.ipynb", b"{}", r"book\.ipynb is not a valid notebook: KeyError\('cells'\)"),
+        ("book.ipynb", b"{}", r"book\.ipynb is not a valid notebook: KeyError\('cells'\)\. If it is an old one: jupyter nbconvert"),
+        ("book.ipynb", b"", r"book\.ipynb is not a valid notebook: JSONDecodeError\("),
+        ("book.ipynb", b"[]", r"book\.ipynb is not a valid notebook: TypeError\("),
+        ("program.py", b"x = 1\n\0", r"program\.py is not valid Python, at "),
         ("program.py", b"\xff\xfe\xff", r"program\.py cannot be read: 'utf-8' codec can't decode"),
         ("program.py", None, r"program\.py cannot be read: .*No such file"),
     ],
@@ -835,7 +880,7 @@ def test_the_command_line_without_migrate_needs_no_libcst():
 
 def test_every_operation_of_the_table_exists_in_keras():
     for old, op in _ops.OPS.items():
-        assert _names.exists(op.target), old
+        assert _exists.exists(op.target), old
         specs = [spec.rstrip("*") for spec in op.parameters if not spec.endswith("!")]
         new = [spec.partition(">")[2] if ">" in spec else spec for spec in specs]
         assert {name for name in new if name} | {name for name, _ in op.defaults} <= set(_ops._parameters_of(op.target)), old
@@ -843,4 +888,4 @@ def test_every_operation_of_the_table_exists_in_keras():
 
 def test_every_fixed_name_exists():
     dotted = [target for target in _names._EXACT.values() if target.partition(".")[0] in ("replicant", "keras")]
-    assert [target for target in dotted if not _names.exists(target)] == []
+    assert [target for target in dotted if not _exists.exists(target)] == []

@@ -57,8 +57,9 @@ class Arrays:
 
     def _truth(self, test: cst.Call | cst.Subscript | cst.BinaryOperation) -> bool:
         if isinstance(test, cst.Call):
-            reduces = isinstance(test.func, cst.Attribute) and test.func.attr.value in _REDUCING_METHODS
-            return self._is_operation(test) or (reduces and self.has_value(test.func.value))  # pyright: ignore[reportAttributeAccessIssue]
+            method = test.func if isinstance(test.func, cst.Attribute) else None
+            reduces = method is not None and method.attr.value in _REDUCING_METHODS and self.has_value(method.value)
+            return reduces or self._is_operation(test)
         return self.has_value(test)
 
     def has_value(self, node: cst.BaseExpression) -> bool:

@@ -7,7 +7,7 @@ import libcst.matchers as m
 
 from ._rewrite import Rewrite, by_name, code
 
-_LOCAL = "for files on this machine; open those of gs:// and the like with fsspec"
+LOCAL = "for files on this machine; open those of gs:// and the like with fsspec"
 
 
 def _local(target: str, *names: str, more: str = "") -> Callable[[cst.Call], Rewrite]:
@@ -25,7 +25,7 @@ def _local(target: str, *names: str, more: str = "") -> Callable[[cst.Call], Rew
             return Rewrite(left=f"{target}(...)")
         kept = [code(given[name]) for name in names if name in given]
         new = cst.parse_expression(f"{target}({', '.join([*kept, *([more] if more else [])])})")
-        return Rewrite(new, frozenset({target.partition(".")[0]} - {"open"}), _LOCAL)
+        return Rewrite(new, frozenset({target.partition(".")[0]} - {"open"}), LOCAL)
 
     return rewrite
 
@@ -58,7 +58,7 @@ def read_file(call: cst.Call) -> Rewrite:
     if given is None or "filename" not in given:
         return Rewrite(left="pathlib.Path(name).read_bytes()")
     new = cst.parse_expression(f"pathlib.Path({code(given['filename'])}).read_bytes()")
-    return Rewrite(new, frozenset({"pathlib"}), _LOCAL)
+    return Rewrite(new, frozenset({"pathlib"}), LOCAL)
 
 
 def weights_file(call: cst.Call, ending_of: Callable[[cst.BaseExpression], str | None]) -> Rewrite:

@@ -41,20 +41,27 @@ class Imports(cst.CSTTransformer):
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine] | cst.RemovalSentinel:
-        statement = original_node.body[0]
-        if isinstance(statement, cst.Import):
-            lines = self._import(statement)
-        elif isinstance(statement, cst.ImportFrom) and statement.module is not None and not statement.relative:
-            lines = self._import_from(statement)
-        else:
+        parts = [self._lines(part) for part in original_node.body]
+        if all(lines is None for lines in parts):
             return updated_node
-        if lines is None:
-            return updated_node
-        if not lines:
+        new: list[cst.SimpleStatementLine] = []
+        for part, lines in zip(updated_node.body, parts, strict=True):
+            if lines is None:  # another statement on the same line
+                new.append(cst.SimpleStatementLine([part.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)]))
+            else:
+                new += [cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine) for line in lines]
+        if not new:
             return cst.RemoveFromParent()
-        parsed = [cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine) for line in lines]
-        parsed[0] = parsed[0].with_changes(leading_lines=updated_node.leading_lines)
-        return cst.FlattenSentinel(parsed)
+        new[0] = new[0].with_changes(leading_lines=updated_node.leading_lines)
+        return cst.FlattenSentinel(new)
+
+    def _lines(self, statement: cst.BaseSmallStatement) -> list[str] | None:
+        """The new lines for an import, or None to leave the statement as it is."""
+        if isinstance(statement, cst.Import):
+            return self._import(statement)
+        if isinstance(statement, cst.ImportFrom) and statement.module is not None and not statement.relative:
+            return self._import_from(statement)
+        return None
 
     def _import(self, node: cst.Import) -> list[str] | None:
         """The new lines, or None to leave the import as it is."""
@@ -188,7 +195,7 @@ def _bound(statement: cst.CSTNode) -> list[str]:
 def _after_docstring(module: cst.Module) -> int:
     place = 0
     for statement in module.body:
-        text = code(statement).strip()
+        text = code(statement.with_changes(leading_lines=[])).strip()
         is_docstring = place == 0 and text[:3] in ('"""', "'''")
         if is_docstring or text.startswith(("from __future__", "__replicant_cell__", "pass  # replicant-magic")):
             place += 1

@@ -218,6 +218,11 @@ def _table() -> dict[str, Op]:
 
 
 OPS = _table()
+# Arguments that may be lists in TensorFlow, but not in Keras.
+_ARRAYS_ONLY = {
+    "keras.ops.scatter": ("indices", "values"),
+    "keras.ops.segment_sum": ("data", "segment_ids"),
+}
 
 
 def bind(op: Op, arguments: list[cst.Arg]) -> list[cst.Arg] | str:
@@ -240,7 +245,10 @@ def bind(op: Op, arguments: list[cst.Arg]) -> list[cst.Arg] | str:
         if not name:
             continue
         positional = argument.keyword is None and order[len(new) : len(new) + 1] == [name] and all(x.keyword is None for x in new)
-        new.append(make_argument(None if positional else name, argument.value))
+        value = argument.value
+        if isinstance(value, cst.List | cst.Tuple) and name in _ARRAYS_ONLY.get(op.target, ()):
+            value = cst.parse_expression(f"keras.ops.array({cst.Module([]).code_for_node(value)})")
+        new.append(make_argument(None if positional else name, value))
         given.add(name)
     absent = [spec.rstrip("*") for spec in op.parameters if spec.endswith("*") and spec.rstrip("*") not in given]
     if absent:

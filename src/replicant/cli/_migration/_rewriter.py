@@ -12,6 +12,7 @@ from ._conditions import Arrays
 from ._definitions import BY_NAME
 from ._findings import Finding
 from ._kinds import Kinds, lacks
+from ._rewrite import Rewrite, code
 from ._seeds import Seeds
 
 _RANGE_ADVICE = "in traced code, range takes Python numbers: use keras.ops.fori_loop for a number that is an array"
@@ -50,6 +51,7 @@ class Rewriter(cst.CSTTransformer):
         self._bound = self._aliases | _scan.from_imports(module)
         self._values = _scan.bound_names(module)
         self._ending_of = _files.Endings(self._values)
+        self._annotations = {name for note in m.findall(module, m.Annotation()) for name in m.findall(note, m.Attribute())}
         self._seeds = Seeds(_scan.traced_functions(module), self._values)
         self._arrays: list[Arrays] = []
         self._handled: set[cst.CSTNode] = set()  # names that were translated together with their call
@@ -81,7 +83,7 @@ class Rewriter(cst.CSTTransformer):
     def _note(self, kind: str, node: cst.CSTNode, advice: str) -> None:
         position: Any = self.get_metadata(PositionProvider, node)
         line = position.start.line
-        construct = " ".join(_calls.code(node).split())
+        construct = " ".join(code(node).split())
         if len(construct) > 100:
             construct = construct[:97] + "..."
         self.findings.append(Finding(line, "left" if kind == "left" else "check", construct, advice))
@@ -119,16 +121,16 @@ class Rewriter(cst.CSTTransformer):
 
     def _renamed(self, name: str, node: cst.Attribute) -> cst.BaseExpression | None:
         root = _root(node)
-        target = _names.target_of(name)
+        target = "jax.Array" if name == "Tensor" and node in self._annotations else _names.target_of(name)
         if target is None:
             self._leave_alone(node, advice_for(name))
             return None
         if root in self._bound:  # the name is translated where it is defined
             alias = _names.target_of(self._bound[root].removeprefix("tensorflow."))
-            if alias is not None and _calls.code(node).replace(root, alias, 1) == target:
+            if alias is not None and code(node).replace(root, alias, 1) == target:
                 return None
         self.translated.add(root)
-        if _calls.code(node) == target or (target == name and self._is_plain_keras(node)):
+        if code(node) == target or (target == name and self._is_plain_keras(node)):
             return None
         return self._expression(target)
 
@@ -139,11 +141,11 @@ class Rewriter(cst.CSTTransformer):
         return cst.parse_expression(target)
 
     def _method_attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
-        if original.attr.value == "lr" and "optimizer" in _calls.code(original.value).rpartition(".")[2]:
+        if original.attr.value == "lr" and "optimizer" in code(original.value).rpartition(".")[2]:
             self._note("check", original, "in Keras 3, an optimizer has learning_rate instead")
             return updated.with_changes(attr=cst.Name("learning_rate"))
         if original.attr.value in ("rank", "ndims") and self._uses_tensorflow and m.matches(original.value, _SHAPE):
-            return cst.parse_expression(f"len({_calls.code(updated.value)})")
+            return cst.parse_expression(f"len({code(updated.value)})")
         return updated
 
     # Calls
@@ -202,10 +204,10 @@ class Rewriter(cst.CSTTransformer):
 
     def _seeded(self, original: cst.Call, new: cst.BaseExpression) -> cst.BaseExpression:
         """Give a call of keras.random a seed if the code is traced. Elsewhere it draws new numbers without one."""
-        if not isinstance(new, cst.Call) or not _calls.code(new.func).startswith("keras.random."):
+        if not isinstance(new, cst.Call) or not code(new.func).startswith("keras.random."):
             return new
         seed = next((a.value for a in new.args if a.keyword is not None and a.keyword.value == "seed"), None)
-        if seed is not None and _calls.code(seed) != "None":
+        if seed is not None and code(seed) != "None":
             if isinstance(seed, cst.Integer):
                 self._note("check", original, _SEED_ADVICE)
             return new
@@ -236,13 +238,13 @@ class Rewriter(cst.CSTTransformer):
         func = self._expression(op.target) if named else updated.func
         return self._seeded(original, updated.with_changes(func=func, args=arguments))
 
-    def _rewritten(self, original: cst.Call, updated: cst.Call, rewrite: _calls.Rewrite) -> cst.BaseExpression:
+    def _rewritten(self, original: cst.Call, updated: cst.Call, rewrite: Rewrite) -> cst.BaseExpression:
         if rewrite.node is None:
             self._leave_alone(original, rewrite.left)
             return updated
         self.translated.add(_root(original.func))
         self.modules |= rewrite.modules
-        if rewrite.check:
+        if rewrite.check and not (rewrite.check == _files.LOCAL and any(f.advice == _files.LOCAL for f in self.findings)):
             self._note("check", original, rewrite.check)
         return rewrite.node
 
@@ -254,7 +256,7 @@ class Rewriter(cst.CSTTransformer):
         if method == "numpy" and not original.args:
             self.modules.add("numpy")
             self._note("check", original, "np.asarray works for an array, a variable or the value of one replica")
-            return cst.parse_expression(f"np.asarray({_calls.code(func.value)})")
+            return cst.parse_expression(f"np.asarray({code(func.value)})")
         if method == "reset_states" and not original.args:
             self._note("check", original, "in Keras 3, the method is called reset_state")
             return updated.with_changes(func=func.with_changes(attr=cst.Name("reset_state")))
@@ -263,7 +265,7 @@ class Rewriter(cst.CSTTransformer):
         if method == "get_shape" and not original.args:
             return func.with_changes(attr=cst.Name("shape"))
         if method == "as_list" and m.matches(original.func, m.Attribute(value=_SHAPE)):
-            return cst.parse_expression(f"list({_calls.code(func.value)})")
+            return cst.parse_expression(f"list({code(func.value)})")
         if method == "save" and original.args:
             self._check_saved_model(original)
         if method in _RENAMED:
@@ -271,7 +273,7 @@ class Rewriter(cst.CSTTransformer):
         return updated
 
     def _check_saved_model(self, node: cst.Call) -> None:
-        owner, ending = _calls.code(node.func).rpartition(".")[0], self._ending_of(node.args[0].value)
+        owner, ending = code(node.func).rpartition(".")[0], self._ending_of(node.args[0].value)
         if owner.rpartition(".")[2].lower().endswith("model") and ending is not None and not ending.endswith((".keras", ".h5")):
             self._note("left", node, "in Keras 3, the name must end in .keras, here and in load_model; model.export is for serving")
 
@@ -315,6 +317,10 @@ class Rewriter(cst.CSTTransformer):
             self._arrays.pop()
         return self._seeds.leave_function(original_node, updated_node)
 
+    def visit_SimpleStatementSuite(self, node: cst.SimpleStatementSuite) -> None:
+        if m.findall(node, m.OneOf(m.Import(), m.ImportFrom())) and m.findall(node, m.Name("tensorflow")):
+            self._note("left", node, "write the import on a line of its own, and translate the file again")
+
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self._seeds.enter(node)
 
@@ -340,15 +346,21 @@ class Rewriter(cst.CSTTransformer):
         if self._arrays and self._arrays[-1].may_be(test):
             self._note("check", test, _IF_ADVICE)
 
+    def visit_Comparison(self, node: cst.Comparison) -> None:
+        if any(self._name(side) in ("string", "dtypes.string") for side in (node.left, *(t.comparator for t in node.comparisons))):
+            self._note("check", node, 'no dtype of NumPy equals str: compare x.dtype.kind with "U" or "O"')
+
     def visit_Import(self, node: cst.Import) -> bool:
         for alias in node.names:
-            if advice := advice_for_package(_calls.code(alias.name)):
+            if advice := advice_for_package(code(alias.name)):
                 self._note("left", node, advice)
         return False
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        module = _calls.code(node.module) if node.module is not None and not node.relative else ""
-        names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{_calls.code(alias.name)}" for alias in node.names]
+        module = code(node.module) if node.module is not None and not node.relative else ""
+        if isinstance(node.names, cst.ImportStar) and module.partition(".")[0] == "tensorflow":
+            self._note("left", node, "import the names that you use, and translate the file again")
+        names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{code(alias.name)}" for alias in node.names]
         if advice := next((advice for name in [module, *names] if (advice := advice_for_package(name))), ""):
             self._note("left", node, advice)
         return False
@@ -362,15 +374,15 @@ class Rewriter(cst.CSTTransformer):
             return cst.RemoveFromParent()
         if not isinstance(assign, cst.Assign) or len(original_node.body) > 1:
             return updated_node
-        target, new = _calls.code(assign.targets[0].target), cst.ensure_type(updated_node.body[0], cst.Assign)
+        target, new = code(assign.targets[0].target), cst.ensure_type(updated_node.body[0], cst.Assign)
         if target in self._unused and isinstance(assign.value, cst.Call) and self._name(assign.value.func) in _DEVICE_LISTS:
             self._note(
                 "check", assign, "this was left out: listing devices starts JAX, but virtual devices must be made before that"
             )
             return cst.RemoveFromParent()
-        if _calls.code(new.value) == target:
+        if code(new.value) == target:
             return cst.RemoveFromParent()  # keras = tf.keras
-        if target.replace("'", '"') == 'os.environ["KERAS_BACKEND"]' and _calls.code(new.value).strip("'\"") == "tensorflow":
+        if target.replace("'", '"') == 'os.environ["KERAS_BACKEND"]' and code(new.value).strip("'\"") == "tensorflow":
             return updated_node.with_changes(body=[new.with_changes(value=cst.SimpleString('"jax"'))])
         return updated_node
 

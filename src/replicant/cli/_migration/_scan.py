@@ -7,7 +7,8 @@ import libcst.matchers as m
 
 from ._rewrite import code
 
-_ENDS_IN_FUNCTION = m.Attribute(attr=m.Name("function")) | m.Name("function")
+_FUNCTION = (m.Attribute(attr=m.Name("function")), m.Name("function"))
+_RUN = m.Attribute(attr=m.OneOf(m.Name("run"), m.Name("experimental_run_v2")))
 # Keras calls these methods of a model or layer in compiled code.
 TRACED_METHODS = {"call", "compute_loss", "predict_step", "test_step", "train_step"}
 
@@ -53,11 +54,10 @@ def traced_functions(module: cst.Module) -> set[str]:
     They are those that ``tf.function`` decorates or takes, those that are passed to ``run``, the methods that Keras compiles, and
     whatever is called in one of these.
     """
-    decorated = m.Decorator(decorator=m.OneOf(_ENDS_IN_FUNCTION, m.Call(func=_ENDS_IN_FUNCTION)))
+    decorated = m.Decorator(decorator=m.OneOf(*_FUNCTION, m.Call(func=m.OneOf(*_FUNCTION))))
     functions = [cst.ensure_type(x, cst.FunctionDef) for x in m.findall(module, m.FunctionDef())]
     found = {cst.ensure_type(x, cst.FunctionDef).name.value for x in m.findall(module, m.FunctionDef(decorators=[decorated]))}
-    passed = m.Call(func=m.Attribute(attr=m.Name("run") | m.Name("experimental_run_v2")) | _ENDS_IN_FUNCTION)
-    for node in m.findall(module, passed):
+    for node in m.findall(module, m.Call(func=m.OneOf(_RUN, *_FUNCTION))):
         found |= {a.value.value for a in cst.ensure_type(node, cst.Call).args[:1] if isinstance(a.value, cst.Name)}
     for node in m.findall(module, m.ClassDef(bases=[m.AtLeastN(n=1)])):
         found |= {
@@ -111,7 +111,8 @@ def bound_names(module: cst.Module) -> dict[str, list[cst.BaseExpression | None]
                 for name in m.findall(target.target, m.Name()):
                     found.setdefault(cst.ensure_type(name, cst.Name).value, []).append(node.value if single else None)
             continue
-        targets = node.target if isinstance(node, cst.For) else node.name if hasattr(node, "name") else node
-        for name in m.findall(targets, m.Name()):
+        named = isinstance(node, cst.FunctionDef | cst.ClassDef | cst.Param | cst.ImportAlias | cst.AsName)
+        bound = node.target if isinstance(node, cst.For) else node.name if named else node
+        for name in m.findall(bound, m.Name()):
             found.setdefault(cst.ensure_type(name, cst.Name).value, []).append(None)
     return found

@@ -91,9 +91,8 @@ def read(path: Path) -> Source:
     try:
         cells = [read_cell("".join(cell["source"])) for cell in _code_cells(json.loads(text))]
     except (ValueError, KeyError, TypeError) as error:
-        raise CommandError(
-            f"{path} is not a valid notebook: {error!r}. If it is an old one: jupyter nbconvert --to notebook {path}"
-        ) from error
+        remedy = f" If it is an old one: jupyter nbconvert --to notebook {path}" if isinstance(error, KeyError) else ""
+        raise CommandError(f"{path} is not a valid notebook: {error!r}.{remedy}") from error
     return Source(path, text, cells, encoding)
 
 
