@@ -15,7 +15,7 @@ import numpy as np
 from replicant.cli import _migration
 
 HERE = Path(__file__).resolve().parent
-SECONDS = 300.0
+SECONDS = 480.0  # for all processes of a run, which take some seconds
 # What describes devices and clusters, and what the process of the tests has set for itself.
 FOREIGN = ("JAX_NUM", "JAX_PROCESS", "JAX_COORDINATOR", "NPROC", "TF_CONFIG", "XLA_FLAGS", "KERAS_BACKEND", "PYTHONWARNINGS")
 OF_TESTS = ("REPLICANT_FUSE_REPLICAS", "REPLICANT_KERNELS")

@@ -1,4 +1,4 @@
-"""A U-Net and a discriminator of patches, with skip connections, an L1 loss and summaries, under a strategy's scope."""
+"""A U-Net and a discriminator of patches, with skip connections and an L1 loss, under a strategy's scope."""
 
 import numpy as np
 import tensorflow as tf
