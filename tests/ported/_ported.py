@@ -30,12 +30,14 @@ class Ported:
     Attributes:
         by_hand: The lines that a hand changes after the translation, old and new, with their indentation. An old line stands there
             exactly once; an empty new line deletes it.
+        strategy: The program names no strategy, and `replicant run --strategy` gives it this one, but not on one device.
         workers: The program runs as two worker processes with one device each, instead of as one process with two devices.
         apart: By how much numbers of two devices may differ from those of one, relative to the largest of their array.
         aside: The names of numbers that may differ, because random layers or statistics of a replica's own rows make them.
     """
 
     by_hand: tuple[tuple[str, str], ...] = ()
+    strategy: str | None = None
     workers: bool = False
     apart: float = 1e-5
     aside: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from typing import Any
 import keras
 
 from . import (
+    _adapted,
     _batch_ends,
     _batch_statistics,
     _data,
@@ -177,6 +178,7 @@ HOOKS = (
     Hook(keras.Layer, "__delattr__", ("self", "name"), (_tracked.delete,)),
     Hook(Tracker, "track", ("self", "attr"), (_tracked.track,)),
     Hook(Tracker, "untrack", ("self", "value"), (_tracked.untrack,)),
+    Hook(keras.layers.Normalization, "adapt", ("self", "data"), (_adapted.adapt,)),
     Hook(keras.layers.BatchNormalization, "call", ("self", "inputs", "training", "mask"), (_batch_statistics.call,)),
     Hook(keras.layers.Embedding, "call", ("self", "inputs"), (Slot.SERVERS,)),
     # What Keras computes with
