@@ -83,16 +83,37 @@ def test_random_numbers_without_a_seed() -> None:
     def noise() -> Any:
         return keras.random.normal([2])
 
-    message = r"keras\.random was called without a seed inside `strategy\.run`.*keras\.random\.normal\(shape, seed=seed\)"
-    for call in (replicant.function(noise), lambda: two().run(noise)):
-        with pytest.raises(ArgumentError, match=message):
-            call()
-    assert noise().shape == (2,)
+    compiled, strategies = replicant.function(noise), (two(), replicant.OneDeviceStrategy("cpu:1"), replicant.get_strategy())
+    drawn = []
+    for strategy in (*strategies, *strategies):  # the generator belongs to no strategy
+        drawn += [*strategy.experimental_local_results(strategy.run(noise)), compiled(), noise()]
+    assert len(np.unique(np.array(drawn), axis=0)) == len(drawn) == 20
+    keras.utils.set_random_seed(5)
+    eager = [np.asarray(noise()) for _ in range(3)]
+    keras.utils.set_random_seed(5)
+    again = replicant.function(noise)
+    np.testing.assert_array_equal([again() for _ in range(3)], eager)
+    keras.utils.set_random_seed(5)
+    replicas = two().run(lambda: noise())
+    np.testing.assert_array_equal(replicas.values[0], eager[0])  # replica 0 draws the numbers of one device
     with pytest.raises(ValueError, match="JAX RNG"):  # a trace that is not ours
         jax.jit(noise)()
     seed = keras.random.SeedGenerator(1)
     draw = replicant.function(lambda: keras.random.normal([2], seed=seed))
     assert not np.array_equal(draw(), draw())
+
+
+class Noisy(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return x + keras.random.normal([2])
+
+
+def test_random_numbers_without_a_seed_in_functional_code() -> None:
+    layer = Noisy()
+    layer(X)
+    message = r"without a seed in functional code of Keras.*attribute of the model.*keras\.random\.normal\(shape, seed=seed\)"
+    with pytest.raises(ArgumentError, match=message):
+        replicant.function(lambda: layer.stateless_call([], [], np.ones(2, "float32")))()
 
 
 class Branching(keras.layers.Layer):

@@ -19,6 +19,7 @@ SECONDS = 300.0
 # What describes devices and clusters, and what the process of the tests has set for itself.
 FOREIGN = ("JAX_NUM", "JAX_PROCESS", "JAX_COORDINATOR", "NPROC", "TF_CONFIG", "XLA_FLAGS", "KERAS_BACKEND", "PYTHONWARNINGS")
 OF_TESTS = ("REPLICANT_FUSE_REPLICAS", "REPLICANT_KERNELS")
+APART = {"REPLICANT_FUSE_REPLICAS": "0"}  # each device computes its own rows, as GPUs do
 
 Numbers = dict[str, np.ndarray]
 
@@ -30,14 +31,12 @@ class Ported:
     Attributes:
         by_hand: The lines that a hand changes after the translation, old and new, with their indentation. An old line stands there
             exactly once; an empty new line deletes it.
-        strategy: The program names no strategy, and `replicant run --strategy` gives it this one, but not on one device.
         workers: The program runs as two worker processes with one device each, instead of as one process with two devices.
         apart: By how much numbers of two devices may differ from those of one, relative to the largest of their array.
         aside: The names of numbers that may differ, because random layers or statistics of a replica's own rows make them.
     """
 
     by_hand: tuple[tuple[str, str], ...] = ()
-    strategy: str | None = None
     workers: bool = False
     apart: float = 1e-5
     aside: tuple[str, ...] = ()
@@ -52,10 +51,9 @@ def translate(program: Path, by_hand: Sequence[tuple[str, str]], path: Path) -> 
     path.write_text("\n".join(lines) + "\n")
 
 
-def run_on_devices(path: Path, number: int, folder: Path) -> Numbers:
-    """Run a translated program on that many virtual devices, and return the numbers that it saved."""
-    [numbers] = _run(path, folder, [{"JAX_NUM_CPU_DEVICES": str(number)}])
-    return numbers
+def run_on_devices(path: Path, number: int, folder: Path) -> list[Numbers]:
+    """Run a translated program on that many virtual devices, and return the numbers that it saved, as the only item."""
+    return _run(path, folder, [{"JAX_NUM_CPU_DEVICES": str(number), **APART}])
 
 
 def run_on_workers(path: Path, number: int, folder: Path) -> list[Numbers]:

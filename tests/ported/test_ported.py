@@ -33,10 +33,10 @@ def test_a_program_gives_the_numbers_of_one_device(name, tmp_path):
     ported = PROGRAMS[name]
     path = tmp_path / f"{Path(name).name}.py"
     _ported.translate(HERE / f"{name}.py", ported.by_hand, path)
-    one = _ported.run_on_devices(path, 1, tmp_path / "one")
-    many = (_ported.run_on_workers if ported.workers else _ported.run_on_devices)(path, 2, tmp_path / "two")
+    run = _ported.run_on_workers if ported.workers else _ported.run_on_devices
+    [one] = run(path, 1, tmp_path / "one")
     assert one, "the program saved no numbers"
-    for two in many if isinstance(many, list) else [many]:
+    for two in run(path, 2, tmp_path / "two"):
         assert two.keys() == one.keys()
         for key in one.keys() - set(ported.aside):
             largest = np.max(np.abs(one[key]), initial=1e-3)

@@ -243,17 +243,19 @@ def draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def global_generator(original: Any) -> Any:
-    """Return the generator of random functions without a seed. Keras refuses to do so in a trace."""
-    try:
+    """Return the generator of random functions without a seed. Keras refuses to do so in a trace; a program of ours has its state."""
+    if current_recorder() is None:
         return original()
-    except ValueError as error:
-        if current_recorder() is None:
-            raise
+    if not isinstance(_internals.get_stateless_scope(), RecordingScope):
         raise ArgumentError(
-            "A function of keras.random was called without a seed inside `strategy.run` or a compiled function, where it would "
-            "draw the same numbers at every step. Create a generator once, outside, seed = keras.random.SeedGenerator(), and pass "
-            "it: keras.random.normal(shape, seed=seed)."
-        ) from error
+            "A function of keras.random was called without a seed in functional code of Keras, such as `stateless_call`, where it "
+            "would draw the same numbers at every step. Create a generator once, seed = keras.random.SeedGenerator(), make it an "
+            "attribute of the model, and pass it: keras.random.normal(shape, seed=seed)."
+        )
+    with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval():
+        generator = original()
+    generator.state.__dict__.pop(MADE_UNDER, None)  # it serves all strategies, whoever draws first
+    return generator
 
 
 _MEAN_TYPES = ("sum_over_batch_size", "mean", "mean_with_sample_weight")

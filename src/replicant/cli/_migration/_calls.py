@@ -52,10 +52,14 @@ def _tuple(shape: cst.BaseExpression) -> cst.BaseExpression | None:
     return None
 
 
+_FUNCTION_OPTIONS = {"func", "autograph", "jit_compile", "reduce_retracing", "experimental_relax_shapes"}
+
+
 def function(call: cst.Call) -> Rewrite:
-    """Translate ``tf.function``, of whose options JAX needs only ``jit_compile``."""
-    kept = [a for a in call.args if a.keyword is None or a.keyword.value == "jit_compile"]
-    dropped = [a.keyword.value for a in call.args if a.keyword is not None and a.keyword.value != "jit_compile"]
+    """Translate ``tf.function``, without the options that `replicant.function` does not take."""
+    kept = [a for a in call.args if a.keyword is None or a.keyword.value in _FUNCTION_OPTIONS]
+    dropped = [a.keyword.value for a in call.args if a.keyword is not None and a.keyword.value not in _FUNCTION_OPTIONS]
+    kept = [cst.Arg(a.value) if a.keyword is not None and a.keyword.value == "func" else a for a in kept]
     new = call.with_changes(args=[a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in kept]) if kept else call.func
     check = f"these options were left out, because JAX traces by shapes: {', '.join(dropped)}" if dropped else ""
     return Rewrite(new, check=check)
@@ -105,6 +109,47 @@ def _signature(types: cst.BaseExpression, shapes: cst.BaseExpression) -> str | N
     return None if shape is None else f"replicant.data.TensorSpec({code(shape)}, {code(types.with_changes(lpar=[], rpar=[]))})"
 
 
+def dataset_method(name: str) -> Callable[[cst.Call], Rewrite]:
+    """Return the translation of a function of a dataset that is a method here."""
+
+    def rewrite(call: cst.Call) -> Rewrite:
+        if not call.args or call.args[0].star or call.args[0].keyword is not None:
+            return Rewrite(left=f"dataset.{name}(...)")
+        owner = call.args[0].value
+        if not isinstance(owner, cst.Name | cst.Attribute | cst.Call | cst.Subscript) and not owner.lpar:
+            owner = owner.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return Rewrite(call.with_changes(func=cst.Attribute(owner, cst.Name(name)), args=call.args[1:]))
+
+    return rewrite
+
+
+# Functions that return what `Dataset.apply` takes, by their names in tf.data.experimental, and the methods that do the same.
+TRANSFORMATIONS = {
+    "enumerate_dataset": "enumerate",
+    **{
+        name: name
+        for name in (
+            "bucket_by_sequence_length",
+            "group_by_window",
+            "ignore_errors",
+            "rejection_resample",
+            "scan",
+            "snapshot",
+            "take_while",
+            "unbatch",
+            "unique",
+        )
+    },
+}
+
+
+def apply_transformation(call: cst.Call, method: str) -> Rewrite:
+    """Translate ``dataset.apply(tf.data.experimental.NAME(...))`` to the method of that name."""
+    inner = cst.ensure_type(call.args[0].value, cst.Call)
+    func = cst.ensure_type(call.func, cst.Attribute)
+    return Rewrite(call.with_changes(func=func.with_changes(attr=cst.Name(method)), args=inner.args))
+
+
 def tensor_spec(call: cst.Call) -> Rewrite:
     """Translate ``tf.TensorSpec``: shapes are tuples, and there are no names."""
     given = by_name(call.args, "shape", "dtype", "name")
@@ -151,12 +196,6 @@ def _last_literal(node: cst.BaseExpression) -> str:
     return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
 
 
-def strings_layer(name: str) -> Callable[[cst.Call], Rewrite]:
-    """Return the translation of a layer that Keras 3 computes with TensorFlow on every backend."""
-    new = cst.parse_expression(f"replicant.keras.layers.{name}")
-    return lambda call: Rewrite(call.with_changes(func=new), frozenset({"replicant"}))
-
-
 def load_latest_weights(call: cst.Call) -> Rewrite:
     """Translate ``model.load_weights(tf.train.latest_checkpoint(folder))``: load the newest file with weights."""
     inner = cst.ensure_type(call.args[0].value, cst.Call)
@@ -195,9 +234,8 @@ HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
     "TensorSpec": tensor_spec,
     "TensorShape": tensor_shape,
     "io.FixedLenFeature": feature,
+    "data.experimental.cardinality": dataset_method("cardinality"),
+    "data.experimental.get_single_element": dataset_method("get_single_element"),
+    "data.experimental.save": dataset_method("save"),
     "keras.callbacks.ModelCheckpoint": weights_file,
-    **{
-        f"keras.layers.{name}": strings_layer(name)
-        for name in ("StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing")
-    },
 }

@@ -3,6 +3,7 @@
 import libcst as cst
 
 from . import _names
+from ._advice import advice_for
 from ._calls import code
 from ._findings import Finding
 
@@ -82,7 +83,7 @@ class Imports(cst.CSTTransformer):
 
         target = OPS[full].target if full in OPS else _names.target_of(full)
         if target is None or '"' in target or target in ("str", "None"):
-            self.findings.append(Finding(0, "left", f"from {module} import {name}", _names.advice_for(full)))
+            self.findings.append(Finding(0, "left", f"from {module} import {name}", advice_for(full)))
             return module, name
         origin, _, new = target.rpartition(".")
         return origin, new

@@ -1,11 +1,30 @@
-"""Finds out which expressions are strategies and datasets, as far as the text says so, so that their methods can be checked."""
+"""Finds out which expressions are strategies, datasets and the like, as far as the text says so, to check their methods."""
 
 from collections.abc import Callable
 
 import libcst as cst
 
-STRATEGY, DATASET = "replicant.Strategy", "replicant.data.Dataset"
-_DATASETS = ("data.TFRecordDataset", "data.TextLineDataset")
+from ._exists import exists
+
+STRATEGY, DATASET, TAPE, OPTIONS = (
+    "replicant.Strategy",
+    "replicant.data.Dataset",
+    "replicant.GradientTape",
+    "replicant.data.Options",
+)
+_ONE_BY_NAME = {"GradientTape": TAPE, "data.Options": OPTIONS, "data.experimental.make_csv_dataset": DATASET}
+# The methods of a dataset that return something else. All others return a dataset.
+_NO_DATASET = {
+    "as_numpy_iterator",
+    "cardinality",
+    "element_spec",
+    "explain",
+    "fingerprint",
+    "get_single_element",
+    "options",
+    "reduce",
+    "save",
+}
 
 
 class Kinds:
@@ -19,18 +38,18 @@ class Kinds:
         self._name_of = name_of
         self._kinds: dict[str, str] = {}
 
-    def note(self, node: cst.Assign) -> None:
+    def note(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
         """Note that a name gets a value."""
-        kind = self.of(node.value)
-        for target in node.targets:
-            if isinstance(target.target, cst.Name):
-                if kind is None:
-                    self._kinds.pop(target.target.value, None)
-                else:
-                    self._kinds[target.target.value] = kind
+        kind = self.of(value)
+        if not isinstance(target, cst.Name):
+            return
+        if kind is None:
+            self._kinds.pop(target.value, None)
+        else:
+            self._kinds[target.value] = kind
 
     def of(self, node: cst.CSTNode) -> str | None:
-        """The kind of an expression: `STRATEGY`, `DATASET`, or None if the text does not say."""
+        """The kind of an expression: one of the names above, or None if the text does not say."""
         if isinstance(node, cst.Name):
             return self._kinds.get(node.value)
         if not isinstance(node, cst.Call):
@@ -38,9 +57,19 @@ class Kinds:
         name = self._name_of(node.func) or ""
         if name.startswith("distribute.") and name.endswith("Strategy"):
             return STRATEGY
-        if name.startswith("data.Dataset.") or name in _DATASETS:
+        if name in _ONE_BY_NAME:
+            return _ONE_BY_NAME[name]
+        if name.startswith("data.") and (name.startswith("data.Dataset.") or name.endswith("Dataset")):
             return DATASET
         method = node.func
         if isinstance(method, cst.Attribute) and self.of(method.value) == DATASET:
-            return DATASET  # nearly all methods of a dataset return a dataset
+            known = exists(f"{DATASET}.{method.attr.value}")
+            return DATASET if known and method.attr.value not in _NO_DATASET else None
         return None
+
+
+def lacks(owner: str, name: str) -> bool:
+    """Whether a value of a kind has no attribute of this name."""
+    if owner == OPTIONS:
+        return name != "experimental_distribute"
+    return not exists(f"{owner}.{name}")

@@ -8,8 +8,9 @@ import libcst.matchers as m
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider, QualifiedNameSource
 
 from . import _calls, _names, _ops
+from ._advice import advice_for, advice_for_method
 from ._findings import Finding
-from ._kinds import Kinds
+from ._kinds import Kinds, lacks
 
 _IF_ADVICE = "in traced code, the condition must not be an array: use keras.ops.where or jax.lax.cond instead"
 _DEVICE_LISTS = ("config.list_physical_devices", "config.experimental.list_physical_devices")
@@ -82,14 +83,11 @@ class Rewriter(cst.CSTTransformer):
             return False
         name = node.attr.value
         owner = self._kinds.of(node.value)
-        if name == "extended" and not self._name(node):
-            self._note("left", node, "strategy.extended is internal to TensorFlow: use run, reduce or merge_call")
-        elif owner is not None and name not in _RENAMED and not _names.exists(f"{owner}.{name}"):
-            self._note("left", node.attr, f"{owner} has no {name}; docs/differences.md and docs/input.md list what it has")
-        elif name == "minimize" and self._uses_tensorflow:
-            self._note(
-                "left", node, "in Keras 3, an optimizer has no minimize: use replicant.GradientTape and optimizer.apply_gradients"
-            )
+        if owner is not None and name not in _RENAMED and lacks(owner, name):
+            advice = advice_for_method(name) or f"{owner} has no {name}; docs/differences.md and docs/input.md list what it has"
+            self._note("left", node.attr, advice)
+        elif self._uses_tensorflow and owner is None and not self._name(node) and (advice := advice_for_method(name)):
+            self._note("left", node, advice)
         return self._name(node) is None  # the longest name decides, not its parts
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
@@ -109,7 +107,7 @@ class Rewriter(cst.CSTTransformer):
         root = _root(node)
         target = _names.target_of(name)
         if target is None:
-            self._leave_alone(node, _names.advice_for(name))
+            self._leave_alone(node, advice_for(name))
             return None
         if root in self._bound:  # the name is translated where it is defined
             alias = _names.target_of(self._bound[root].removeprefix("tensorflow."))
@@ -137,13 +135,15 @@ class Rewriter(cst.CSTTransformer):
         name = self._name(node.func)
         if name in _ops.OPS or name in _calls.HANDLERS or name == "print":
             self._handled.add(node.func)
-        if self._loads_latest_weights(node):
+        if self._loads_latest_weights(node) or self._transformation(node):
             self._handled.add(_inner(node).func)
         return name not in _TAKERS or _calls.logical_devices(node).node is None  # otherwise nothing of it is kept
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         if self._loads_latest_weights(original_node):
             return self._rewritten(original_node, updated_node, _calls.load_latest_weights(updated_node))
+        if method := self._transformation(original_node):
+            return self._rewritten(original_node, updated_node, _calls.apply_transformation(updated_node, method))
         name = self._name(original_node.func)
         if name is None:
             return self._method_call(original_node, updated_node)
@@ -204,6 +204,13 @@ class Rewriter(cst.CSTTransformer):
         pattern = m.Call(func=m.Attribute(attr=m.Name("load_weights")), args=[m.Arg(value=m.Call(args=[m.Arg()]))])
         return m.matches(node, pattern) and self._name(_inner(node).func) == "train.latest_checkpoint"
 
+    def _transformation(self, node: cst.Call) -> str:
+        """The method that does what ``dataset.apply(tf.data.experimental.NAME(...))`` does, or ""."""
+        if not m.matches(node, m.Call(func=m.Attribute(attr=m.Name("apply")), args=[m.Arg(value=m.Call())])):
+            return ""
+        name = self._name(_inner(node).func) or ""
+        return _calls.TRANSFORMATIONS.get(name.removeprefix("data.experimental."), "") if name.startswith("data.") else ""
+
     def _is_iterated(self, node: cst.Call) -> bool:
         return node in self._iterated
 
@@ -213,7 +220,12 @@ class Rewriter(cst.CSTTransformer):
         self._iterated = {x.iter for x in m.findall(node, m.For() | m.CompFor()) if isinstance(x, cst.For | cst.CompFor)}
 
     def visit_Assign(self, node: cst.Assign) -> None:
-        self._kinds.note(node)
+        for target in node.targets:
+            self._kinds.note(target.target, node.value)
+
+    def visit_WithItem(self, node: cst.WithItem) -> None:
+        if node.asname is not None:
+            self._kinds.note(node.asname.name, node.item)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._functions.append(node.name.value)
