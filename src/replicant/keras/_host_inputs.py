@@ -178,6 +178,13 @@ def call_layer(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: A
     return original(layer, *args, **kwargs) if cut is None else cut.call(cut.prepared(args[0]), cut.rest, *args[1:], **kwargs)
 
 
+def expand_dims(original: Callable[..., Any], x: Any, axis: Any) -> Any:
+    """Add axes to an array. Strings stay on the host, as in ``dataset.map``."""
+    if isinstance(x, str) or (isinstance(x, np.ndarray) and x.dtype.kind in "OU"):
+        return np.expand_dims(np.asarray(x, object), axis)
+    return original(x, axis)
+
+
 def call_graph(original: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a functional model inside a step. What was computed on the host goes into its rest."""
     if not _is_prepared(inputs):

@@ -11,10 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers, ops
-from keras.layers import TextVectorization
 
 keras.utils.set_random_seed(17)
-vocab_size, maxlen, embed_dim, num_heads, feed_forward_dim, batch_size = 30, 10, 8, 2, 12, 6
+vocab_size, maxlen, embed_dim, num_heads, feed_forward_dim, batch_size = 30, 10, 8, 2, 12, 8
 
 
 def causal_attention_mask(batch_size, n_dest, n_src, dtype):
@@ -74,19 +73,17 @@ for i in range(20):
     filenames.append(f"review_{i:02}.txt")
     with open(filenames[-1], "w") as file:
         file.write("<br />".join([" ".join(random.choices(words, k=9)) + "!"] * 2) + "\n")
-random.shuffle(filenames)
 text_ds = tf.data.TextLineDataset(filenames)
 text_ds = text_ds.shuffle(buffer_size=256, seed=3)
 text_ds = text_ds.batch(batch_size)
 
 
 def custom_standardization(input_string):
-    lowercased = tf.strings.lower(input_string)
-    stripped_html = tf.strings.regex_replace(lowercased, "<br />", " ")
+    stripped_html = tf.strings.regex_replace(tf.strings.lower(input_string), "<br />", " ")
     return tf.strings.regex_replace(stripped_html, f"([{string.punctuation}])", r" \1")
 
 
-vectorize_layer = TextVectorization(
+vectorize_layer = layers.TextVectorization(
     standardize=custom_standardization, max_tokens=vocab_size - 1, output_mode="int", output_sequence_length=maxlen + 1
 )
 vectorize_layer.adapt(text_ds)

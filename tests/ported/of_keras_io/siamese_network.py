@@ -23,9 +23,7 @@ for folder in ("left", "right"):
 
 
 def preprocess_image(filename):
-    image_string = tf.io.read_file(filename)
-    image = tf.image.decode_png(image_string, channels=3)
-    image = tf.image.convert_image_dtype(image, tf.float32)
+    image = tf.image.convert_image_dtype(tf.image.decode_png(tf.io.read_file(filename), channels=3), tf.float32)
     return tf.image.resize(image, target_shape)
 
 
@@ -45,13 +43,9 @@ dataset = dataset.shuffle(buffer_size=1024, seed=4, reshuffle_each_iteration=Fal
 train_dataset = dataset.take(17).batch(8, drop_remainder=False).prefetch(tf.data.AUTOTUNE)
 val_dataset = dataset.skip(17).batch(8, drop_remainder=False).prefetch(8)
 
-base = keras.Sequential(
-    [
-        keras.Input(target_shape + (3,)),
-        layers.Conv2D(4, 3, strides=2, activation="relu", name="frozen"),
-        layers.Conv2D(6, 3, activation="relu"),
-    ]
-)
+image = layers.Input(target_shape + (3,))
+x = layers.Conv2D(4, 3, strides=2, activation="relu", name="frozen")(image)
+base = Model(image, layers.Conv2D(6, 3, activation="relu")(x))
 flatten = layers.Flatten()(base.output)
 dense = layers.BatchNormalization()(layers.Dense(16, activation="relu")(flatten))
 embedding = Model(base.input, layers.Dense(8)(dense), name="Embedding")
