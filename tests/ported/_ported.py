@@ -31,7 +31,7 @@ class Ported:
     Attributes:
         by_hand: The lines that a hand changes after the translation, old and new, with their indentation. An old line stands there
             exactly once; an empty new line deletes it.
-        strategy: The program names no strategy. On several devices, `replicant run --strategy` gives it this one, and on one device it
+        strategy: The program names no strategy. On several devices, `replicant run --strategy` gives it this one. On one device, it
             has none.
         workers: The program runs as two worker processes with one device each, instead of as one process with two devices.
         apart: By how much numbers of two devices may differ from those of one, relative to the largest of their array.

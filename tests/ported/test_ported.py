@@ -59,8 +59,8 @@ def test_the_page_has_the_rows_of_the_table():
 
 
 def test_no_program_names_what_it_becomes():
-    for name in PROGRAMS:
+    for name, ported in PROGRAMS.items():
         text = (HERE / f"{name}.py").read_text()
         assert re.search("^import (tensorflow as tf|keras)$", text, re.MULTILINE), name
-        assert ("strategy" in text) == (PROGRAMS[name].strategy is None), name
+        assert ("strategy" in text) == (ported.strategy is None), name
         assert "replicant" not in text, name

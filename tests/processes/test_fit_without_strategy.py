@@ -45,11 +45,11 @@ class Linear(keras.Model):
             loss = keras.ops.mean((self.dense(x) - y) ** 2)
         weights = self.dense.trainable_weights
         self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-        return {"loss": loss}
+        return {"error": loss}
 model = Linear()
 model.compile("sgd")
 rows = np.ones((7, 2), "float32")
-losses = model.fit(rows, rows[:, :1], batch_size=3, epochs=2, verbose=0).history["loss"]
+losses = model.fit(rows, rows[:, :1], batch_size=3, epochs=2, verbose=0).history["error"]
 assert losses[1] < losses[0]
 print("fitted")
 """,

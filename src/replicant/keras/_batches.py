@@ -22,7 +22,7 @@ wants_states: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_w
 class Batches:
     """Batches as Keras has them: x, (x, y) or (x, y, sample_weight). The pass begins when the first one is read.
 
-    An element that is not a tuple is x alone, which steps of models get as it is. Keras would take a list apart, so that stays (x,).
+    An element that is not a tuple is x alone, and steps of models get it as it is. Keras would take a list apart, so it gets (x,).
 
     Args:
         dataset: The dataset to read.

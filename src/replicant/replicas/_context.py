@@ -289,8 +289,9 @@ def require_cross_replica(strategy: ActiveStrategy, what: str, instead: str = ""
     if not _stack.frames:
         if (whole := _of_program.get()) not in (None, strategy):
             raise MixedStrategyError(
-                f"Mixing different strategies: {what} of {strategy!r} was called, but `replicant run --strategy` has made {whole!r} "
-                "the strategy of the whole program. Leave --strategy out, or let the program use replicant.get_strategy()."
+                f"Mixing different strategies: {what} of {strategy!r} was called, but `replicant run --strategy` has made "
+                f"{whole!r} the strategy of the whole program. Leave --strategy out, or let the program use "
+                "replicant.get_strategy()."
             )
         return
     current, replica = _stack.frames[-1]

@@ -39,6 +39,6 @@ def check_backend(environ: Mapping[str, str]) -> None:
     backend = environ.get("KERAS_BACKEND", "jax")
     if backend != "jax":
         raise BackendError(
-            f"replicant run --strategy: KERAS_BACKEND is {backend!r} when Keras is imported, but strategies need Keras on JAX. Set it "
-            "to 'jax', or do not set it. `replicant migrate` changes it in programs for TensorFlow."
+            f"replicant run --strategy: KERAS_BACKEND is {backend!r} when Keras is imported, but strategies need Keras on JAX. Set "
+            "it to 'jax', or do not set it. `replicant migrate` changes it in programs for TensorFlow."
         )

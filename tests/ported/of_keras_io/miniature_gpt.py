@@ -1,4 +1,4 @@
-"""A small language model on text files: vectorized text, causal attention, two outputs of which one has a loss, a callback that writes."""
+"""A small language model on text files: vectorized text, causal attention, two outputs with one loss, a callback that writes."""
 
 import os
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 keras.utils.set_random_seed(17)
-vocab_size, maxlen, embed_dim, num_heads, feed_forward_dim, batch_size = 30, 10, 8, 2, 12, 8
+vocab_size, maxlen, embed_dim, num_heads, feed_forward_dim, batch_size = 19, 10, 8, 2, 12, 8
 
 
 def causal_attention_mask(batch_size, n_dest, n_src, dtype):
@@ -67,7 +67,7 @@ def create_model():
 
 # The text: one file for each review
 random.seed(0)
-words = "this movie was really good bad long short and but the actor music I we liked hated it much".split()
+words = ["this", "movie", "was", "really", "good", "bad", "long", "and", "the", "actor", "music", "I", "we", "liked", "it", "much"]
 filenames = []
 for i in range(20):
     filenames.append(f"review_{i:02}.txt")
@@ -84,7 +84,7 @@ def custom_standardization(input_string):
 
 
 vectorize_layer = layers.TextVectorization(
-    standardize=custom_standardization, max_tokens=vocab_size - 1, output_mode="int", output_sequence_length=maxlen + 1
+    standardize=custom_standardization, max_tokens=vocab_size, output_mode="int", output_sequence_length=maxlen + 1
 )
 vectorize_layer.adapt(text_ds)
 vocab = vectorize_layer.get_vocabulary()
@@ -109,7 +109,7 @@ class TextGenerator(keras.callbacks.Callback):
         indices = np.asarray(indices).astype("int32")
         preds = keras.activations.softmax(ops.expand_dims(logits, 0))[0]
         preds = np.asarray(preds).astype("float32")
-        return np.random.choice(indices, p=preds / preds.sum())
+        return np.random.choice(indices, p=preds / preds.sum())  # noqa: NPY002
 
     def on_epoch_end(self, epoch, logs=None):
         tokens = list(self.start_tokens)
@@ -121,6 +121,6 @@ class TextGenerator(keras.callbacks.Callback):
 
 
 model = create_model()
-start_tokens = [vocab.index(word) if word in vocab else 1 for word in "this movie was".split()]
+start_tokens = [vocab.index(word) if word in vocab else 1 for word in ("this", "movie", "was")]
 history = model.fit(text_ds, verbose=2, epochs=2, callbacks=[TextGenerator(7, start_tokens, vocab)]).history
 np.savez("numbers.npz", loss=history["loss"], kernel=model.get_weights()[0])

@@ -43,7 +43,7 @@ dataset = dataset.shuffle(buffer_size=1024, seed=4, reshuffle_each_iteration=Fal
 train_dataset = dataset.take(17).batch(8, drop_remainder=False).prefetch(tf.data.AUTOTUNE)
 val_dataset = dataset.skip(17).batch(8, drop_remainder=False).prefetch(8)
 
-image = layers.Input(target_shape + (3,))
+image = layers.Input((*target_shape, 3))
 x = layers.Conv2D(4, 3, strides=2, activation="relu", name="frozen")(image)
 base = Model(image, layers.Conv2D(6, 3, activation="relu")(x))
 flatten = layers.Flatten()(base.output)
@@ -60,9 +60,9 @@ class DistanceLayer(layers.Layer):
         return (ap_distance, an_distance)
 
 
-anchor_input = layers.Input(name="anchor", shape=target_shape + (3,))
-positive_input = layers.Input(name="positive", shape=target_shape + (3,))
-negative_input = layers.Input(name="negative", shape=target_shape + (3,))
+anchor_input = layers.Input(name="anchor", shape=(*target_shape, 3))
+positive_input = layers.Input(name="positive", shape=(*target_shape, 3))
+negative_input = layers.Input(name="negative", shape=(*target_shape, 3))
 distances = DistanceLayer()(embedding(anchor_input), embedding(positive_input), embedding(negative_input))
 siamese_network = Model(inputs=[anchor_input, positive_input, negative_input], outputs=distances)
 

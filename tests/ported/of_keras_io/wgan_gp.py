@@ -39,7 +39,7 @@ def make_generator():
 
 
 class WGAN(keras.Model):
-    def __init__(self, discriminator, generator, latent_dim, discriminator_extra_steps=3, gp_weight=10.0):
+    def __init__(self, discriminator, generator, latent_dim, discriminator_extra_steps=2, gp_weight=10.0):
         super().__init__()
         self.discriminator, self.generator, self.latent_dim = discriminator, generator, latent_dim
         self.d_steps, self.gp_weight = discriminator_extra_steps, gp_weight

@@ -16,7 +16,7 @@ NUMERIC_FEATURE_NAMES = ["height", "slope", "shade"]
 CATEGORICAL_FEATURES_WITH_VOCABULARY = {"area": ["north", "south", "west"], "soil": ["s1", "s2", "s3", "s4"]}
 CATEGORICAL_FEATURE_NAMES = list(CATEGORICAL_FEATURES_WITH_VOCABULARY)
 FEATURE_NAMES = NUMERIC_FEATURE_NAMES + CATEGORICAL_FEATURE_NAMES
-CSV_HEADER = FEATURE_NAMES + ["cover"]
+CSV_HEADER = [*FEATURE_NAMES, "cover"]
 COLUMN_DEFAULTS = [[0] if name in [*NUMERIC_FEATURE_NAMES, "cover"] else ["NA"] for name in CSV_HEADER]
 batch_size = 8
 
