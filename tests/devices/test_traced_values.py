@@ -94,7 +94,7 @@ def test_random_numbers_without_a_seed() -> None:
     again = replicant.function(noise)
     np.testing.assert_array_equal([again() for _ in range(3)], eager)
     keras.utils.set_random_seed(5)
-    replicas = two().run(lambda: noise())
+    replicas = two().run(noise)
     np.testing.assert_array_equal(replicas.values[0], eager[0])  # replica 0 draws the numbers of one device
     with pytest.raises(ValueError, match="JAX RNG"):  # a trace that is not ours
         jax.jit(noise)()

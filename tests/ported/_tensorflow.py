@@ -4,28 +4,27 @@ from _ported import Ported
 
 NO_TENSORFLOW = ("import tensorflow as tf", "")  # the last of its names is translated by hand
 TENSORFLOW = {
-    "custom_training": Ported(
-        by_hand=(
-            (
-                "            loss += replicant.scale_regularization_loss(tf.add_n(model_losses))",
-                "            loss += replicant.scale_regularization_loss(sum(model_losses))",
-            ),
-            NO_TENSORFLOW,
-        )
-    ),
-    "keras": Ported(
-        by_hand=(
-            (
-                "    keras.callbacks.ModelCheckpoint(filepath=checkpoint_prefix + \".weights.h5\", save_weights_only=True),",
-                "    keras.callbacks.ModelCheckpoint(filepath=checkpoint_prefix, save_weights_only=True),",
-            ),
-        )
-    ),
+    "custom_training": Ported(),
+    "keras": Ported(),
     "input": Ported(),
     "save_and_load": Ported(),
-    "multi_worker_with_ctl": Ported(workers=True),
+    "multi_worker_with_ctl": Ported(
+        by_hand=(
+            (
+                "        shutil.rmtree(write_checkpoint_dir)",
+                "        shutil.rmtree(write_checkpoint_dir, ignore_errors=True)",  # only the chief writes
+            ),
+        ),
+        workers=True,
+    ),
     "multi_worker_with_keras": Ported(workers=True),
-    "parameter_server_training": Ported(aside=("asynchronous",)),
+    "parameter_server_training": Ported(
+        by_hand=(
+            ("creator = tf.keras.utils.experimental.DatasetCreator(dataset_fn)", "creator = dataset_fn"),
+            NO_TENSORFLOW,
+        ),
+        aside=("asynchronous",),
+    ),
     "distributed_training": Ported(
         by_hand=(
             (
@@ -35,7 +34,13 @@ TENSORFLOW = {
             NO_TENSORFLOW,
         )
     ),
-    "tpu": Ported(),
+    "tpu": Ported(
+        by_hand=(
+            ("    tf.config.experimental_connect_to_cluster(resolver)", ""),
+            ("    tf.tpu.experimental.initialize_tpu_system(resolver)", ""),
+            NO_TENSORFLOW,
+        )
+    ),
     "mixed_precision": Ported(),
     "migrate_mirrored_strategy": Ported(),
     "migrate_fault_tolerance": Ported(),

@@ -28,6 +28,19 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != ".replicant.lock")
 
 
+def test_arguments_have_the_names_of_tensorflow(tmp_path: Path) -> None:
+    state = {"step": 1}
+    checkpoint = replicant.Checkpoint(state=state)
+    saved = checkpoint.save(file_prefix=tmp_path / "ckpt", options=None)
+    assert replicant.latest_checkpoint(checkpoint_dir=tmp_path) == saved
+    written = checkpoint.write(file_prefix=tmp_path / "other")
+    for restored in (checkpoint.restore, checkpoint.read):
+        for path in (saved, written):
+            state["step"] = 2
+            restored(save_path=path).assert_consumed()
+            assert state == {"step": 1}
+
+
 @pytest.mark.parametrize("options", [None, ASYNC], ids=["", "async"])
 def test_the_newest_stay(tmp_path: Path, options: Any) -> None:
     with manager_of(tmp_path / "run") as manager:

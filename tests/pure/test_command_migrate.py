@@ -1,9 +1,11 @@
 """``replicant migrate``: what becomes of each construct, and what is said about the others."""
 
 import json
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from replicant import cli, errors
@@ -63,6 +65,46 @@ def body(tmp_path, text):
         ("tf.one_hot(x, depth=10)", 'keras.ops.one_hot(x, num_classes=10, dtype="float32")'),
         ("tf.one_hot(x, 10, dtype=tf.int32)", 'keras.ops.one_hot(x, 10, dtype="int32")'),
         ("tf.concat([x, y], 0)", "keras.ops.concatenate([x, y], 0)"),
+        ("tf.keras.layers.Dense(3, activation=tf.nn.elu)", "keras.layers.Dense(3, activation=keras.ops.elu)"),
+        ("tf.nn.relu(features=x) + tf.nn.sigmoid(x)", "keras.ops.relu(x=x) + keras.ops.sigmoid(x)"),
+        ("tf.nn.gelu(x)", "keras.ops.gelu(x, approximate=False)"),
+        ("tf.nn.l2_normalize(x, 1)", "keras.ops.normalize(x, 1, epsilon=1e-6)"),
+        ("tf.nn.softplus(tf.math.softplus(features=x))", "keras.ops.softplus(keras.ops.softplus(x=x))"),
+        ("tf.split(x, 3, axis=-1)", "keras.ops.split(x, 3, axis=-1)"),
+        ("tf.split(x, [3, 4, 5])", "keras.ops.split(x, [3, 7])"),
+        ("tf.einsum('ij,jk', x, y, optimize='auto')", "keras.ops.einsum('ij,jk', x, y)"),
+        ("tf.linspace(0.0, 1.0, 5, name='x')", "keras.ops.linspace(0.0, 1.0, 5)"),
+        ("tf.norm(x)", "keras.ops.norm(x)"),
+        ("tf.linalg.norm(x, ord=1, axis=-1, keepdims=True)", "keras.ops.norm(x, ord=1, axis=-1, keepdims=True)"),
+        ("tf.pad(x, [[1, 1], [0, 0]])", "keras.ops.pad(x, [[1, 1], [0, 0]])"),
+        ("tf.pad(x, tf.constant([[1, 1]]), 'REFLECT')", 'keras.ops.pad(x, [[1, 1]], mode="reflect")'),
+        ("tf.pad(x, p, constant_values=-1)", "keras.ops.pad(x, p, constant_values=-1)"),
+        ("tf.roll(x, 1, axis=0)", "keras.ops.roll(x, 1, axis=0)"),
+        ("tf.reverse(x, [1])", "keras.ops.flip(x, [1])"),
+        ("tf.add_n(losses)", "sum(losses)"),
+        ("tf.dtypes.cast(x, tf.dtypes.float32)", 'keras.ops.cast(x, "float32")'),
+        ("tf.dtypes.as_dtype(x)", "keras.backend.standardize_dtype(x)"),
+        ("tf.int32.max - tf.float16.min", 'np.iinfo("int32").max - np.finfo("float16").min'),
+        ("tf.train.ClusterSpec({'worker': ['a:1']})", "replicant.cluster.ClusterSpec({'worker': ['a:1']})"),
+        ("tf.nest.map_structure(f, x)", "keras.tree.map_structure(f, x)"),
+        ("tf.math.squared_difference(x, y)", "keras.ops.square(keras.ops.subtract(x, y))"),
+        ("tf.random.uniform([2], maxval=5, dtype=tf.int64)", 'keras.random.randint([2], 0, 5, dtype="int64")'),
+        ("tf.keras.backend.mean(x, axis=-1)", "keras.ops.mean(x, axis=-1)"),
+        ("tf.keras.backend.concatenate([x, y])", "keras.ops.concatenate([x, y], axis=-1)"),
+        ("x.get_shape().as_list() + x.shape.as_list()", "list(x.shape) + list(x.shape)"),
+        ("x.shape.rank", "len(x.shape)"),
+        ("tf.ensure_shape(x, [2])", "x"),
+        ("tf.io.gfile.exists(path=p)", "os.path.exists(p)"),
+        ("tf.io.gfile.makedirs(p)", "os.makedirs(p, exist_ok=True)"),
+        ("tf.io.gfile.rmtree(p)", "shutil.rmtree(p)"),
+        ("tf.io.gfile.glob(p)", "glob.glob(p)"),
+        ("tf.io.gfile.join(p, 'a', 'b')", "os.path.join(p, 'a', 'b')"),
+        ("tf.io.gfile.copy(a, b, overwrite=True)", "shutil.copyfile(a, b)"),
+        ("tf.io.gfile.GFile(p, mode='w')", "open(p, 'w')"),
+        ("tf.io.read_file(p)", "pathlib.Path(p).read_bytes()"),
+        ("model.save_weights('last')", "model.save_weights('last.weights.h5')"),
+        ("model.save_weights('last.weights.h5')", "model.save_weights('last.weights.h5')"),
+        ("model.load_weights(filepath='old.h5')", "model.load_weights(filepath='old.h5')"),
         ("tf.math.maximum(x, 0.0)", "keras.ops.maximum(x, 0.0)"),
         (
             "tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=x)",
@@ -92,7 +134,18 @@ def body(tmp_path, text):
         ("tf.config.set_logical_device_configuration(d, [c(), c()])", "replicant.set_virtual_devices(2)"),
         (
             "tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True)",
-            'keras.callbacks.ModelCheckpoint(path + ".weights.h5", save_weights_only=True)',
+            (
+                'keras.callbacks.ModelCheckpoint(path if str(path).endswith(".weights.h5") else f"{path}.weights.h5", '
+                "save_weights_only=True)"
+            ),
+        ),
+        (
+            'tf.keras.callbacks.ModelCheckpoint("a/{epoch}", save_weights_only=True)',
+            'keras.callbacks.ModelCheckpoint("a/{epoch}.weights.h5", save_weights_only=True)',
+        ),
+        (
+            'tf.keras.callbacks.ModelCheckpoint(os.path.join(folder, "w.weights.h5"), save_weights_only=True)',
+            'keras.callbacks.ModelCheckpoint(os.path.join(folder, "w.weights.h5"), save_weights_only=True)',
         ),
         (
             'tf.keras.callbacks.ModelCheckpoint(folder + "/{epoch}.keras")',
@@ -147,24 +200,39 @@ def test_statements(tmp_path, old, new):
         ("import tensorflow as tf\n\ntf.distribute.get_strategy()\n", f"{REPLICANT}\nreplicant.get_strategy()\n"),
         (
             '"""Doc."""\n\n# why\nimport tensorflow as tf\nx = tf.ones([2]).numpy()\n',
-            '"""Doc."""\n\n# why\nimport keras\nimport numpy as np\nx = np.asarray(keras.ops.ones([2]))\n',
+            f'"""Doc."""\n\n# why\n{REPLICANT}import keras\nimport numpy as np\nx = np.asarray(keras.ops.ones([2]))\n',
         ),
-        ("from tensorflow import keras\nkeras.Model()\n", "import keras\nkeras.Model()\n"),
-        ("from tensorflow.keras import layers as L, Model\nL.Dense(1)\n", "from keras import layers as L, Model\nL.Dense(1)\n"),
+        ("from tensorflow import keras\nkeras.Model()\n", REPLICANT + "import keras\nkeras.Model()\n"),
+        (
+            "from tensorflow.keras import layers as L, Model\nL.Dense(1)\n",
+            REPLICANT + "from keras import layers as L, Model\nL.Dense(1)\n",
+        ),
         (
             "from tensorflow.keras.callbacks import TensorBoard, EarlyStopping\n",
-            "from replicant.keras.callbacks import TensorBoard\nfrom keras.callbacks import EarlyStopping\n",
+            REPLICANT + "from replicant.keras.callbacks import TensorBoard\nfrom keras.callbacks import EarlyStopping\n",
         ),
         (
             "from tensorflow import reduce_sum\nreduce_sum(x, keepdims=True)\n",
-            "from keras.ops import sum as reduce_sum\nreduce_sum(x, keepdims=True)\n",
+            REPLICANT + "from keras.ops import sum as reduce_sum\nreduce_sum(x, keepdims=True)\n",
         ),
-        ("import keras\nimport tensorflow as tf\ntf.ones(2)\n", "import keras\nkeras.ops.ones(2)\n"),
-        ("import tensorflow.keras as K\nK.Model()\n", "import keras as K\nK.Model()\n"),
+        ("import keras\nimport tensorflow as tf\ntf.ones(2)\n", REPLICANT + "import keras\nkeras.ops.ones(2)\n"),
+        ("import tensorflow.keras as K\nK.Model()\n", REPLICANT + "import keras as K\nK.Model()\n"),
         (
             "from tensorflow import range as r\nx = [i for i in r(3)]\n",
-            "from keras.ops import arange as r\nx = [i for i in range(3)]\n",
+            REPLICANT + "from keras.ops import arange as r\nx = [i for i in range(3)]\n",
         ),
+        ("import keras\nkeras.Model()\n", REPLICANT + "import keras\nkeras.Model()\n"),
+        ("from keras import ops\nimport keras_hub\n", REPLICANT + "from keras import ops\nimport keras_hub\n"),
+        (
+            "import os\ntry:\n    import keras_cv\nexcept ImportError:\n    pass\nimport tensorflow as tf\ntf.keras.Model()\n",
+            f"import os\n{REPLICANT}import keras\ntry:\n    import keras_cv\nexcept ImportError:\n    pass\nkeras.Model()\n",
+        ),
+        ("import keras\nimport replicant\n", "import keras\nimport replicant\n"),
+        (
+            'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n',
+            'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n',
+        ),
+        ("from tensorflow import nn\nnn.relu(x)\n", f"{REPLICANT}import keras\nkeras.ops.relu(x)\n"),
         ("import numpy\n\n\ndef tf():\n    return tf.cast\n", "import numpy\n\n\ndef tf():\n    return tf.cast\n"),
     ],
 )
@@ -181,6 +249,29 @@ def test_imports(tmp_path, old, new):
             "tf.matmul(x, y, transpose_b=True)",
             "has no equivalent of the argument 'transpose_b'",
         ),
+        ("tf.roll(x, 1)", "tf.roll(x, 1)", "without the argument 'axis', keras.ops.roll does something else"),
+        ("tf.split(x, [n, m])", "tf.split(x, [n, m])", "takes the places of the cuts, not the sizes of the parts"),
+        ("tf.norm(x, 1)", "tf.norm(x, 1)", "without an axis, reshape x to one vector"),
+        ("tf.pad(x, p, mode)", "tf.pad(x, p, mode)", 'keras.ops.pad(x, pad_width, mode="constant")'),
+        ("tf.einsum('i', x, foo=1)", "tf.einsum('i', x, foo=1)", "keras.ops.einsum(subscripts, *arrays)"),
+        ("tf.io.gfile.rename(a, b)", "tf.io.gfile.rename(a, b)", "check os.path.exists(target) before"),
+        ("tf.io.gfile.stat(p)", "tf.io.gfile.stat", "os, shutil and glob for files on this machine"),
+        ("tf.io.gfile.glob([a, b])", "tf.io.gfile.glob([a, b])", "for each pattern"),
+        ("tf.io.read_file(a, b, c)", "tf.io.read_file(a, b, c)", "pathlib.Path(name).read_bytes()"),
+        ("tf.math.squared_difference(x)", "tf.math.squared_difference(x)", "keras.ops.square(x - y)"),
+        ("tf.random.uniform([2], dtype=tf.int32)", "tf.random.uniform([2], dtype=tf.int32)", "keras.random.randint"),
+        ("tf.data.experimental.save(*a)", "tf.data.experimental.save(*a)", "dataset.save(...)"),
+        ("tf.keras.utils.image_dataset_from_directory(p)", "tf.keras.utils.image_dataset_from_directory", "list_files"),
+        (
+            "tf.keras.preprocessing.timeseries_dataset_from_array(p)",
+            "tf.keras.preprocessing.timeseries_dataset_from_array",
+            "windows",
+        ),
+        ("tf.Module()", "tf.Module", "keras.layers.Layer or keras.Model"),
+        ("f.get_concrete_function(x)", "f.get_concrete_function", "call the function"),
+        ("tape.jacobian(y, x)", "tape.jacobian", "jax.jacrev(f)(x)"),
+        ("self.compiled_metrics.update_state(y, z)", "self.compiled_metrics", "compute_metrics(x, y, y_pred)"),
+        ("my_model.save('folder')", "my_model.save('folder')", "must end in .keras"),
         ("tf.cast(*x)", "tf.cast(*x)", "it is called with * or **"),
         ("tf.while_loop(c, b, v)", "tf.while_loop", "jax.lax.while_loop"),
         ("tf.compat.v1.Session()", "tf.compat.v1.Session", "rewrite it for TensorFlow 2 first"),
@@ -243,6 +334,33 @@ def test_what_works_by_now_is_translated_and_not_listed(tmp_path, old, new):
     assert not migration.findings
 
 
+CLIP = "tf.clip_by_global_norm([x, None], 5.0)"
+
+
+def test_functions_that_neither_has_are_defined(tmp_path):
+    text = migrated(tmp_path, HEAD + "import os\nx = tf.constant([3.0, 4.0])\n(y, _), norm = " + CLIP + "\n").text
+    names = {}
+    exec(text, names)
+    assert names["y"].tolist() == [3.0, 4.0]
+    assert float(names["norm"]) == 5.0
+    exec(text.replace("5.0)", "1.0)"), names)
+    assert np.allclose(names["y"], [0.6, 0.8])
+    exec(text.replace("3.0", "float('inf')"), names)
+    assert np.isnan(names["y"]).all()
+    text = migrated(
+        tmp_path,
+        HEAD + "x = tf.zeros([2])\ny = tf.nn.sigmoid_cross_entropy_with_logits(labels=x * 0, logits=tf.constant([-100.0, 1.0]))\n",
+    ).text
+    exec(text, names)
+    assert np.allclose(names["y"], [0.0, 1.3132617])
+
+
+def test_a_function_of_the_same_name_is_not_defined_again(tmp_path):
+    migration = migrated(tmp_path, HEAD + "def clip_by_global_norm(x): pass\n" + CLIP + "\n")
+    assert [finding.construct for finding in migration.findings] == [CLIP]
+    assert migration.text.count("def ") == 1
+
+
 def test_a_model_with_a_step_of_its_own_keeps_it(tmp_path):
     text = (
         "import tensorflow as tf\n\n\nclass Model(tf.keras.Model):\n    def train_step(self, data):\n        x, y = data\n"
@@ -278,7 +396,10 @@ def test_a_program_without_tensorflow_is_left_alone(tmp_path):
 
 def test_an_import_without_a_counterpart_stays(tmp_path):
     migration = migrated(tmp_path, "\nfrom tensorflow.keras import layers, Nothing\nfrom tensorflow import float32\n")
-    assert migration.text == "\nfrom keras import layers\nfrom tensorflow.keras import Nothing\nfrom tensorflow import float32\n"
+    assert (
+        migration.text
+        == f"\n{REPLICANT}from keras import layers\nfrom tensorflow.keras import Nothing\nfrom tensorflow import float32\n"
+    )
     assert [(finding.line, finding.construct) for finding in migration.findings] == [
         (2, "from tensorflow.keras import Nothing"),
         (3, "from tensorflow import float32"),
@@ -297,9 +418,134 @@ def test_layers_for_text_are_those_that_need_no_tensorflow(tmp_path):
 def test_imported_layers_for_text_are_those_that_need_no_tensorflow(tmp_path):
     text = "from tensorflow.keras.layers import Dense, Discretization, TextVectorization\nTextVectorization(10)\n"
     assert migrated(tmp_path, text).text == (
-        "from keras.layers import Dense\n"
+        f"{REPLICANT}from keras.layers import Dense\n"
         "from replicant.keras.layers import Discretization, TextVectorization\nTextVectorization(10)\n"
     )
+
+
+TRACED = "@tf.function\ndef step(x, flag, losses, it):\n    y = tf.reduce_sum(x)\n    "
+
+
+@pytest.mark.parametrize(
+    ("condition", "listed"),
+    [
+        ("losses", False),
+        ("not flag", False),
+        ("x is None or flag", False),
+        ("not it.has_value()", False),
+        ("isinstance(x, list) and len(x) > 2", False),
+        ("x.shape[0] > 2", False),
+        ("flag == 'sum'", False),
+        ("flag in (1, 2)", False),
+        ("strategy.num_replicas_in_sync > 1", False),
+        ("tf.rank(x) > 1", False),
+        ("x > 0", True),
+        ("y", True),
+        ("flag and y > 1", True),
+        ("tf.reduce_any(x)", True),
+        ("-x[0] + 1 < 2", True),
+        ("(x > 1).all()", True),
+        ("x % 2", True),
+    ],
+)
+def test_only_conditions_that_may_be_arrays_are_listed(tmp_path, condition, listed):
+    migration = migrated(tmp_path, HEAD + TRACED + f"if {condition}: pass\n")
+    assert [finding.line for finding in migration.findings] == [5] * listed
+
+
+def test_conditions_outside_of_traced_code_are_not_listed(tmp_path):
+    assert not migrated(tmp_path, HEAD + "def f(x):\n    if x > 0: return tf.ones(2)\n").findings
+
+
+def test_conditions_in_what_traced_code_calls_are_listed(tmp_path):
+    text = (
+        "class A(tf.keras.Model):\n    def call(self, x):\n        return self.inner(x)\n"
+        "    def inner(self, x):\n        while x > 0: pass\n"
+    )
+    assert [finding.line for finding in migrated(tmp_path, HEAD + text).findings] == [6]
+
+
+def test_ranges_over_what_may_be_an_array_are_listed(tmp_path):
+    text = TRACED + "for i in tf.range(x): pass\n    for i in tf.range(3): pass\n    for i in tf.range(tf.shape(x)[0]): pass\n"
+    migration = migrated(tmp_path, HEAD + text)
+    assert [(finding.line, finding.construct) for finding in migration.findings] == [(5, "tf.range(x)")]
+    assert "keras.ops.fori_loop" in migration.findings[0].advice
+
+
+def test_set_shape_is_left_out(tmp_path):
+    migration = migrated(tmp_path, HEAD + "def f(x):\n    x.set_shape([2])\n")
+    assert migration.text == "def f(x):\n    pass\n"
+    assert [(finding.line, finding.kind) for finding in migration.findings] == [(3, "check")]
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("import tensorflow_hub as hub", "keras_hub"),
+        ("import tensorflow_probability as tfp", "substrates.jax"),
+        ("from tensorflow_text import WordpieceTokenizer", "replicant.keras.layers"),
+        ("import tensorflow_addons.optimizers as o", "no longer developed"),
+        ("import tf_keras", "Keras 2"),
+    ],
+)
+def test_packages_that_need_tensorflow_are_listed(tmp_path, line, advice):
+    (found,) = migrated(tmp_path, line + "\n").findings
+    assert (found.kind, found.construct) == ("left", line)
+    assert advice in found.advice
+
+
+def test_packages_that_need_no_tensorflow_are_not_listed(tmp_path):
+    assert not migrated(tmp_path, "import tensorflow_probability.substrates.jax as tfp\nfrom . import official\n").findings
+
+
+def test_random_numbers_in_a_function_get_a_generator(tmp_path):
+    text = HEAD + "\n\ndef draw():\n    return tf.random.normal([2])\n\n\n# noise\n@tf.function\ndef step():\n    return draw()\n"
+    migration = migrated(tmp_path, text)
+    assert migration.text == (
+        f"{REPLICANT}import keras\n\n\nseed_generator = keras.random.SeedGenerator()\n\n\ndef draw():\n"
+        "    return keras.random.normal([2], seed=seed_generator)\n\n\n"
+        "# noise\n@replicant.function\ndef step():\n    return draw()\n"
+    )
+    assert not migration.findings
+    names = {}
+    exec(migration.text, names)
+    assert np.any(np.asarray(names["step"]()) != np.asarray(names["step"]()))
+
+
+def test_random_numbers_elsewhere_need_none(tmp_path):
+    text = "def augment(x):\n    return x + tf.random.normal([2])\nd = d.map(augment)\n"
+    assert body(tmp_path, text) == text.replace("tf.", "keras.")
+
+
+@pytest.mark.parametrize("base", ["keras.layers.Layer", "keras.Model"])
+def test_random_numbers_of_a_layer_get_a_generator_of_its_own(tmp_path, base):
+    head = f"class Noise(tf.{base}):\n    def __init__(self, n):\n        super().__init__()\n"
+    text = "        self.n = n\n    def call(self, x):\n        return x + tf.random.normal([2])\n"
+    made = "        self.seed_generator = keras.random.SeedGenerator()\n"
+    new = text.replace("tf.random.normal([2])", "keras.random.normal([2], seed=self.seed_generator)")
+    assert body(tmp_path, head + text) == head.replace("tf.", "") + made + new
+
+
+def test_random_numbers_of_a_layer_without_a_constructor(tmp_path):
+    text = "class A(tf.keras.Model):\n    'Doc.'\n    def call(self, x):\n        return tf.nn.dropout(x, 0.5)\n"
+    assert body(tmp_path, text) == (
+        "class A(keras.Model):\n    'Doc.'\n    def __init__(self, *args, **kwargs):\n        super().__init__(*args, **kwargs)\n"
+        "        self.seed_generator = keras.random.SeedGenerator()\n\n    def call(self, x):\n"
+        "        return keras.random.dropout(x, 0.5, seed=self.seed_generator)\n"
+    )
+
+
+def test_a_generator_is_made_once_where_the_functions_are(tmp_path):
+    step = "    @tf.function\n    def {}():\n        return tf.random.normal([2])\n"
+    new = body(tmp_path, "def main():\n    replicas()\n" + step.format("one") + step.format("two"))
+    assert new.count("seed_generator = keras") == 1
+    assert new.index("replicas()") < new.index("    seed_generator = keras") < new.index("def one")
+
+
+def test_seeds_that_are_numbers_are_listed(tmp_path):
+    (found,) = migrated(tmp_path, HEAD + TRACED + "return tf.random.normal([2], seed=1)\n").findings
+    assert (found.line, found.kind) == (5, "check")
+    assert "keras.random.SeedGenerator(number)" in found.advice
 
 
 def test_assumptions_are_listed(tmp_path):
@@ -337,17 +583,185 @@ def test_a_notebook_keeps_its_cells_and_magics_and_loses_its_outputs(tmp_path):
     migration = migrated(tmp_path, json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}), "book.ipynb")
     text, first, second = json.loads(migration.text)["cells"]
     assert text == cells[0]
-    assert "".join(first["source"]) == "%load_ext x\nimport keras\nimport tensorflow as tf"
+    assert "".join(first["source"]) == f"%load_ext x\n{REPLICANT}import keras\nimport tensorflow as tf"
     assert "".join(second["source"]) == "!ls\ny = tf.image.flip(keras.ops.ones(2))"
     assert (first["outputs"], first["execution_count"]) == ([], None)
     assert [migration.source.place(finding.line) for finding in migration.findings] == ["cell 2, line 2"]
+
+
+def notebook(*cells, **more):
+    """The text of a notebook with these code cells."""
+    cells = [{"cell_type": "code", "metadata": {}, "source": cell, "outputs": [1], "execution_count": 7} for cell in cells]
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, **more)
+
+
+def sources(migration):
+    return ["".join(cell["source"]) for cell in json.loads(migration.text)["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%%bash\necho $HOME $(ls)\n",
+        "%%html\n<b>x</b>",
+        "!pip install a \\\n  b $X",
+        "files = !ls $X\n%env A=$B",
+        "x = (3\n     % 2)\n!ls\ntext = '''\n!ls\n%d\n'''",
+        "?print\nprint?",
+        "  y = 1\n  if y:\n    y = 2\n",
+        "def f():\n  !ls\n",
+        "%%time\n\ny = 1",
+        "if x:\n\ty = 1\n",
+        "y = 1\r\nz = 2\r\n",
+        "",
+        "\n\n",
+        "# only a comment",
+    ],
+)
+def test_cells_without_tensorflow_stay_as_they_are(tmp_path, cell):
+    text = notebook("import tensorflow as tf\n", cell, "x = tf.ones(2)\n")
+    migration = migrated(tmp_path, text, "book.ipynb")
+    first, second, third = sources(migration)
+    assert (first, second, third) == (f"{REPLICANT}import keras\n", cell, "x = keras.ops.ones(2)\n")
+    assert not migration.findings
+
+
+def test_commands_next_to_what_is_translated_stay(tmp_path):
+    cell = "%%time\n  \n!ls \\\n  $X\nx = tf.ones(2)  \nfiles = !ls\n"
+    assert sources(migrated(tmp_path, notebook(HEAD + cell), "book.ipynb")) == [
+        f"{REPLICANT}import keras\n" + cell.replace("tf.", "keras.ops.")
+    ]
+
+
+def test_an_indented_cell_stays_indented(tmp_path):
+    text = notebook(HEAD, "  x = tf.ones(2)\n\n  if x:\n    y = '''\n  a'''")
+    assert sources(migrated(tmp_path, text, "book.ipynb"))[1] == "  x = keras.ops.ones(2)\n\n  if x:\n    y = '''\n  a'''"
+
+
+def test_a_cell_that_is_not_python_is_kept_and_listed(tmp_path):
+    text = notebook(HEAD, "x = tf.(", "%%bash\npython -c 'import tensorflow'", "x = tf.ones(2)")
+    migration = migrated(tmp_path, text, "book.ipynb")
+    assert sources(migration)[1:] == ["x = tf.(", "%%bash\npython -c 'import tensorflow'", "x = keras.ops.ones(2)"]
+    found = [(migration.source.place(finding.line), finding.kind, finding.construct) for finding in migration.findings]
+    assert found == [("cell 2, line 1", "left", "x = tf.("), ("cell 3, line 1", "left", "%%bash")]
+    assert "kept as it is (not valid Python in line 1)" in migration.findings[0].advice
+    assert "kept as it is (it is a cell of %%bash)" in migration.findings[1].advice
+
+
+def test_a_cell_that_writes_a_script_is_a_program_of_its_own(tmp_path):
+    text = notebook("import numpy as np", "%%writefile main.py\nimport tensorflow as tf\ntf.Module()\nx = tf.ones(2)\n", "tf = 1")
+    migration = migrated(tmp_path, text, "book.ipynb")
+    assert sources(migration) == [
+        "import numpy as np",
+        f"%%writefile main.py\n{REPLICANT}import keras\nimport tensorflow as tf\ntf.Module()\nx = keras.ops.ones(2)\n",
+        "tf = 1",
+    ]
+    assert [migration.source.place(finding.line) for finding in migration.findings] == ["cell 2, line 3"]
+
+
+@pytest.mark.parametrize("cells", [(), ("print(1)",)])
+def test_a_notebook_with_nothing_to_translate_is_not_touched(tmp_path, cells):
+    text = notebook(*cells, indent=3)
+    assert migrated(tmp_path, text, "book.ipynb").text == text
+
+
+@pytest.mark.parametrize(
+    "style", [{"indent": 2}, {"indent": "\t"}, {"indent": None}, {"separators": (",", ":")}, {"indent": 1, "ensure_ascii": False}]
+)
+def test_a_notebook_keeps_its_style(tmp_path, style):
+    new = migrated(tmp_path, notebook("import tensorflow as tf", "x = tf.ones(2)", "'\u00e9'", **style), "book.ipynb").text
+    expected = notebook(f"{REPLICANT}import keras", "x = keras.ops.ones(2)", "'\u00e9'")
+    expected = json.loads(
+        expected.replace('"outputs": [1]', '"outputs": []').replace('"execution_count": 7', '"execution_count": null')
+    )
+    assert new == json.dumps(expected, **style)
+
+
+def test_a_script_keeps_its_line_ends_tabs_and_encoding(tmp_path):
+    text = "# -*- coding: latin-1 -*-\r\nimport tensorflow as tf\r\nif x:\r\n\ty = tf.ones(2)  # \u00e9\r\n"
+    path = tmp_path / "program.py"
+    path.write_bytes(text.encode("latin-1"))
+    assert cli.main(["migrate", "--write", str(path)]) == 0
+    imports = f"{REPLICANT}import keras\n".replace("\n", "\r\n")
+    expected = text.replace("import tensorflow as tf\r\n", imports).replace("tf.", "keras.ops.")
+    assert path.read_bytes().decode("latin-1") == expected
+
+
+def test_a_folder_is_translated_into_another(tmp_path, capsys):
+    source, target = tmp_path / "in", tmp_path / "out"
+    (source / "sub").mkdir(parents=True)
+    for folder in (".venv", "env", "__pycache__"):
+        (source / folder).mkdir()
+        (source / folder / "x.py").write_text(HEAD)
+    (source / "env" / "pyvenv.cfg").touch()
+    (source / "a.py").write_text(HEAD + "x = tf.ones(2)\n")
+    (source / "broken.py").write_text("def f(:\n")
+    (source / "data.csv").write_text("1")
+    (source / "latin.py").write_bytes(b"x = '\xe9'\n")
+    (source / "ready.py").write_text("import replicant\nimport keras\nkeras.Model()\n")
+    (source / "sub" / "book.ipynb").write_text(notebook(HEAD + "tf.Module()"))
+    (source / "linked.py").symlink_to(source / "a.py")
+    (source / "loop").symlink_to(source)
+    assert cli.main(["migrate", str(source), "--output", str(target)]) == 1
+    written = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+    assert written == ["a.py", "ready.py", "sub/book.ipynb"]
+    assert (target / "a.py").read_text() == f"{REPLICANT}import keras\nx = keras.ops.ones(2)\n"
+    assert (target / "ready.py").read_text() == (source / "ready.py").read_text()
+    assert (source / "a.py").read_text() == HEAD + "x = tf.ones(2)\n"
+    output = capsys.readouterr().out
+    assert "Links, which were left alone:\n" in output
+    assert f"  {source / 'linked.py'}\n  {source / 'loop'}\n" in output
+    assert f"Not read:\n  {source / 'broken.py'} is not valid Python, at 1: " in output
+    assert f"  {source / 'latin.py'} cannot be read: 'utf-8' codec" in output
+    assert output.endswith("\nFiles: 3, changed: 1, not read: 2. To write: 1, to check: 0.\n")
+    assert f"{source / 'sub' / 'book.ipynb'}: Not translated:\n  cell 1, line 2: tf.Module\n" in output
+    with pytest.raises(SystemExit):
+        cli.main(["migrate", "--write", str(source), "--output", str(target)])
+
+
+@pytest.mark.parametrize(
+    ("files", "output", "message"),
+    [
+        (["a.py", "b.py"], "c.py", "--output takes one file or folder at a time; got 2"),
+        (["a.py"], "a.py", "--output is the input itself: "),
+        (["a.py"], "b.py", r"b\.py exists already\. Remove it"),
+        (["a.py"], "c.txt", r"--output must be a \.py file"),
+        (["."], ".", "--output is the input itself: "),
+        (["."], "new", "lies in the input folder"),
+        (["sub"], "a.py", "exists already, and is no folder"),
+        (["sub"], ".", r"a\.py exists already"),
+    ],
+)
+def test_an_output_that_would_overwrite_something_is_refused(tmp_path, capsys, files, output, message):
+    files, output = [str(tmp_path / name) for name in files], str(tmp_path / output)
+    for name in ("a.py", "b.py", "sub/a.py", "sub/c.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(HEAD)
+    assert cli.main(["migrate", *files, "--output", output]) == 1
+    assert re.search(message, capsys.readouterr().err)
+    assert sorted(path.name for path in tmp_path.rglob("*.py")) == ["a.py", "a.py", "b.py", "c.py"]
+    assert (tmp_path / "a.py").read_text() == HEAD
+
+
+def test_an_empty_folder_has_nothing_to_translate(tmp_path, capsys):
+    assert cli.main(["migrate", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "\nFiles: 0, changed: 0, not read: 0. To write: 0, to check: 0.\n"
+
+
+def test_a_program_that_was_translated_stays_as_it_is(tmp_path):
+    text = (
+        HEAD + "\n@tf.function\ndef step(x):\n    return x + tf.random.normal([2])\n"
+        "c = tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True)\n" + CLIP + "\n"
+    )
+    once = migrated(tmp_path, text).text
+    assert migrated(tmp_path, once).text == once
 
 
 def test_the_python_blocks_of_a_page(tmp_path):
     page = (
         "# tf.ones\n\n```python\nimport tensorflow as tf\n```\n\ntext\n\n```\ntf.ones(2)\n```\n\n```python\ntf.ones(2)\n```\nend\n"
     )
-    assert migrated(tmp_path, page, "page.md").text == page.replace("import tensorflow as tf", "import keras").replace(
+    assert migrated(tmp_path, page, "page.md").text == page.replace("import tensorflow as tf", f"{REPLICANT}import keras").replace(
         "```python\ntf.ones", "```python\nkeras.ops.ones"
     )
 
@@ -368,7 +782,7 @@ def test_the_diff_of_a_long_script_shows_only_what_changes(tmp_path, capsys):
     path.write_text("import tensorflow as tf\n" + "\n\nx = tf.zeros([2])\n" * 150)  # empty lines are more than a hundredth of all
     cli.main(["migrate", str(path)])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == [f"--- {path}", f"+++ {path} (Replicant)", "@@ -1,451 +1,451 @@"]
+    assert lines[:3] == [f"--- {path}", f"+++ {path} (Replicant)", "@@ -1,451 +1,452 @@"]
     assert lines.count("-x = tf.zeros([2])") == lines.count("+x = keras.ops.zeros([2])") == 150
     assert not {"+", "-"} & set(lines)
 
@@ -422,7 +836,8 @@ def test_the_command_line_without_migrate_needs_no_libcst():
 def test_every_operation_of_the_table_exists_in_keras():
     for old, op in _ops.OPS.items():
         assert _names.exists(op.target), old
-        new = [spec.partition(">")[2] if ">" in spec else spec for spec in op.parameters if not spec.endswith("!")]
+        specs = [spec.rstrip("*") for spec in op.parameters if not spec.endswith("!")]
+        new = [spec.partition(">")[2] if ">" in spec else spec for spec in specs]
         assert {name for name in new if name} | {name for name, _ in op.defaults} <= set(_ops._parameters_of(op.target)), old
 
 

@@ -76,8 +76,8 @@ class Checkpoint:
         """The number of the last checkpoint that was saved or restored, or 0 if there is none."""
         return self._save_counter
 
-    def save(self, prefix: str | os.PathLike[str], options: CheckpointOptions | None = None) -> str:
-        """Save to the folder ``prefix-n`` and return its path; n is the next unused number in that directory.
+    def save(self, file_prefix: str | os.PathLike[str], options: CheckpointOptions | None = None) -> str:
+        """Save to the folder ``file_prefix-n`` and return its path; n is the next unused number in that directory.
 
         Raises:
             CheckpointError: If the checkpoint, or the one before it in the background, cannot be written; nothing of it is left.
@@ -85,16 +85,16 @@ class Checkpoint:
             VariableError: If a variable has one value per replica but no aggregation.
         """
         self._writer.wait()
-        start = Path(prefix)
+        start = Path(file_prefix)
         number = chiefs("checkpoint number", lambda: next_number(start, self._save_counter))
         path = self._write(start.with_name(f"{start.name}-{number}"), number, options)
         self._save_counter = number
         return path
 
-    def write(self, path: str | os.PathLike[str], options: CheckpointOptions | None = None) -> str:
-        """Save to the folder `path`, which must not exist, and return it. It raises the same errors as ``save``."""
+    def write(self, file_prefix: str | os.PathLike[str], options: CheckpointOptions | None = None) -> str:
+        """Save to the folder `file_prefix`, which must not exist, and return it. It raises the same errors as ``save``."""
         self._writer.wait()
-        return self._write(Path(path), self._save_counter, options)
+        return self._write(Path(file_prefix), self._save_counter, options)
 
     def sync(self) -> None:
         """Wait until the background write is on the disk, as tf.train.Checkpoint.sync does.
@@ -106,11 +106,11 @@ class Checkpoint:
         """
         self._writer.wait()
 
-    def restore(self, path: str | os.PathLike[str] | None) -> RestoreStatus:
-        """Restore the objects' values from the checkpoint at `path`.
+    def restore(self, save_path: str | os.PathLike[str] | None) -> RestoreStatus:
+        """Restore the objects' values from the checkpoint at `save_path`.
 
         Args:
-            path: A path that ``save``, ``write`` or ``latest_checkpoint`` returned. With None, nothing happens.
+            save_path: A path that ``save``, ``write`` or ``latest_checkpoint`` returned. With None, nothing happens.
 
         Returns:
             The status, which holds what did not match, with ``assert_consumed()``, ``assert_existing_objects_matched()`` and
@@ -121,13 +121,13 @@ class Checkpoint:
                 cannot be built. Then no value has changed.
             ContextError: If it is called inside ``run``.
         """
-        status, meta, _ = self._read("restore", path)
+        status, meta, _ = self._read("restore", save_path)
         self._save_counter = meta.get("save_counter", self._save_counter)
         return status
 
-    def read(self, path: str | os.PathLike[str] | None) -> RestoreStatus:
+    def read(self, save_path: str | os.PathLike[str] | None) -> RestoreStatus:
         """Restore what ``write`` wrote: like ``restore``, but without an effect on the number of the next ``save``."""
-        return self._read("read", path)[0]
+        return self._read("read", save_path)[0]
 
     def _read(self, what: str, path: str | os.PathLike[str] | None) -> tuple[RestoreStatus, dict[str, Any], list[np.ndarray]]:
         """Also returns the manifest and the extra arrays."""

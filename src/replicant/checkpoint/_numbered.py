@@ -23,8 +23,8 @@ def next_number(prefix: Path, after: int) -> int:
     return max([after, *found]) + 1
 
 
-def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
-    """Return the path of the newest complete checkpoint in `directory`, or None if there is none or no such directory.
+def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
+    """Return the path of the newest complete checkpoint in `checkpoint_dir`, or None if there is none or no such directory.
 
     Among the checkpoints of one prefix, the newest has the highest number; among several prefixes, it was written last. Every byte
     of it is checked. Incomplete or damaged checkpoints are skipped with a warning; other files do not matter. In contrast to
@@ -38,7 +38,7 @@ def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     ...     print(replicant.latest_checkpoint(folder))
     None
     """
-    folder = Path(directory)
+    folder = Path(checkpoint_dir)
     if not folder.is_dir():
         return None
     families: dict[str, list[tuple[int, Path]]] = defaultdict(list)

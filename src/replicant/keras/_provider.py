@@ -243,7 +243,7 @@ def draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def global_generator(original: Any) -> Any:
-    """Return the generator of random functions without a seed. Keras refuses to do so in a trace; a program of ours has its state."""
+    """Return the generator of random functions without a seed. Keras refuses to do so in a trace, but a program has its state."""
     if current_recorder() is None:
         return original()
     if not isinstance(_internals.get_stateless_scope(), RecordingScope):

@@ -109,4 +109,6 @@ for epoch in range(2):
     for batch in train_ds:
         losses.append(float(distributed_train_step(batch)))
     print(f"Epoch {epoch + 1} Loss {losses[-1]:.4f}")
-np.savez("numbers.npz", losses=np.array(losses), weights=decoder.fc.get_weights()[0], attention=decoder.attention.V.get_weights()[0])
+np.savez(
+    "numbers.npz", losses=np.array(losses), weights=decoder.fc.get_weights()[0], attention=decoder.attention.V.get_weights()[0]
+)

@@ -129,4 +129,6 @@ with strategy.scope():
     train_ds = strategy.experimental_distribute_dataset(dataset)
     test_ds = strategy.experimental_distribute_dataset(dataset)
     history = trainer.custom_loop(train_ds, test_ds)
-np.savez("numbers.npz", history=np.array(history, "float32"), weights=model.conv1.kernel.numpy(), head=model.classifier.kernel.numpy())
+np.savez(
+    "numbers.npz", history=np.array(history, "float32"), weights=model.conv1.kernel.numpy(), head=model.classifier.kernel.numpy()
+)

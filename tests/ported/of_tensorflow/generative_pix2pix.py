@@ -1,4 +1,4 @@
-"""A U-Net and a discriminator of patches, with skip connections, an L1 loss and summaries, under a strategy's scope."""
+"""A U-Net and a discriminator of patches, with skip connections and an L1 loss, under a strategy's scope."""
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,9 @@ def load(picture):
     return input_image, real_image
 
 
-train_dataset = tf.data.Dataset.from_tensor_slices(pictures).map(load, num_parallel_calls=tf.data.AUTOTUNE).shuffle(6, seed=17).batch(2)
+train_dataset = (
+    tf.data.Dataset.from_tensor_slices(pictures).map(load, num_parallel_calls=tf.data.AUTOTUNE).shuffle(6, seed=17).batch(2)
+)
 initializer = tf.random_normal_initializer(0.0, 0.02)
 
 
@@ -50,9 +52,7 @@ def Generator():  # noqa: N802 - as Keras names what makes a model
     for up, skip in zip((upsample(8, 3, apply_dropout=True), upsample(4, 3)), reversed(skips[:-1])):
         x = up(x)
         x = tf.keras.layers.Concatenate()([x, skip])
-    last = tf.keras.layers.Conv2DTranspose(
-        3, 3, strides=2, padding="same", kernel_initializer=initializer, activation="tanh"
-    )
+    last = tf.keras.layers.Conv2DTranspose(3, 3, strides=2, padding="same", kernel_initializer=initializer, activation="tanh")
     return tf.keras.Model(inputs=inputs, outputs=last(x))
 
 

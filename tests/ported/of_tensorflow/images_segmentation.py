@@ -62,9 +62,7 @@ with strategy.scope():
         return tf.keras.Model(inputs=inputs, outputs=last(x))
 
     model = unet_model(output_channels=OUTPUT_CLASSES)
-    model.compile(
-        optimizer="adam", loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
-    )
+    model.compile(optimizer="adam", loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
 
 
 def create_mask(pred_mask):

@@ -35,7 +35,7 @@ synchronous = model.fit(dataset, epochs=3, steps_per_epoch=10, verbose=0)
 evaluated_again = model.evaluate(eval_dataset, steps=3, return_dict=True, verbose=0)
 np.savez(
     "numbers.npz",
-    asynchronous=np.array([asynchronous[-1] < asynchronous[0], evaluated["loss"] < 5]),
+    asynchronous=int(asynchronous[-1] < asynchronous[0]),
     loss=np.array(synchronous.history["loss"]),
     evaluated=np.array(list(evaluated_again.values())),
     weights=model.get_weights()[0],

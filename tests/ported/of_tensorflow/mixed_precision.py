@@ -23,12 +23,12 @@ def create_model():
 
 with strategy.scope():
     model = create_model()
-    model.compile(loss="sparse_categorical_crossentropy", optimizer=tf.keras.optimizers.RMSprop(), metrics=["accuracy"])
+    model.compile(loss="sparse_categorical_crossentropy", optimizer=tf.keras.optimizers.RMSprop(1e-4), metrics=["accuracy"])
 history = model.fit(x_train, y_train, batch_size=16, epochs=2, verbose=0)
 
 with strategy.scope():
     loop_model = create_model()
-    optimizer = tf.keras.optimizers.RMSprop()
+    optimizer = tf.keras.optimizers.RMSprop(1e-4)
     optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
 loss_object = tf.keras.losses.SparseCategoricalCrossentropy(reduction="none")
 train_dataset = tf.data.Dataset.from_tensor_slices((x_train, y_train)).batch(16)

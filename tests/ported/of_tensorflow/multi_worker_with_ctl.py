@@ -17,7 +17,11 @@ tf.random.set_seed(9)
 
 
 def is_chief(task_type, task_id, cluster_spec):
-    return task_type is None or task_type == "chief" or (task_type == "worker" and task_id == 0 and "chief" not in cluster_spec.as_dict())
+    return (
+        task_type is None
+        or task_type == "chief"
+        or (task_type == "worker" and task_id == 0 and "chief" not in cluster_spec.as_dict())
+    )
 
 
 def write_filepath(filepath, task_type, task_id, cluster_spec):
@@ -100,7 +104,7 @@ while epoch.numpy() < num_epochs:
     train_accuracy.reset_state()
     checkpoint_manager.save()
     if not is_chief(task_type, task_id, cluster_spec):
-        tf.io.gfile.rmtree(os.path.dirname(write_checkpoint_dir))
+        tf.io.gfile.rmtree(write_checkpoint_dir)
     epoch.assign_add(1)
     step_in_epoch.assign(0)
 

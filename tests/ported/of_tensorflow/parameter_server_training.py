@@ -63,12 +63,7 @@ def step_fn(iterator):
     return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
 
 
-@tf.function
-def per_worker_dataset_fn():
-    return strategy.distribute_datasets_from_function(dataset_fn)
-
-
-per_worker_dataset = coordinator.create_per_worker_dataset(lambda: dataset_fn())
+per_worker_dataset = coordinator.create_per_worker_dataset(dataset_fn)
 per_worker_iterator = iter(per_worker_dataset)
 history = []
 for _ in range(6):
@@ -86,5 +81,6 @@ print("Final loss is", loss.fetch(), "accuracy", float(accuracy.result()))
 with strategy.scope():
     fitted = create_model()
     fitted.compile(tf.keras.optimizers.SGD(0.5), loss="mse", steps_per_execution=2)
-losses = fitted.fit(tf.keras.utils.experimental.DatasetCreator(dataset_fn), epochs=2, steps_per_epoch=4, verbose=0).history["loss"]
+creator = tf.keras.utils.experimental.DatasetCreator(dataset_fn)
+losses = fitted.fit(creator, epochs=2, steps_per_epoch=4, verbose=0).history["loss"]
 np.savez("numbers.npz", history=np.array(history), embedding=weights[0], kernel=weights[1], asynchronous=np.array(losses))

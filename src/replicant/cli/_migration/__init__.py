@@ -1,8 +1,10 @@
 """Translates tf.distribute programs.
 
-A program goes through these files: _sources reads it, _rewriter translates it with the help of _names, _ops and _calls, _imports
-fixes its imports, and _sources puts it back.
+A program goes through these files: _folders finds it, _sources and _cells read it, _rewriter translates it with the help of _scan,
+_names, _ops, _calls, _functions, _files, _seeds and _conditions, _imports fixes its imports, and _sources puts it back. What has no
+translation is explained by _advice.
 """
 
+from ._folders import tasks_of as tasks_of
 from ._migrate import Migration as Migration
 from ._migrate import migrate as migrate

@@ -3,9 +3,8 @@
 A row is shown only while the name in `unless` is missing, so that nothing here has to change when Replicant or Keras gets it.
 """
 
+import pydoc
 from dataclasses import dataclass
-
-from ._exists import exists
 
 
 @dataclass(frozen=True)
@@ -14,11 +13,11 @@ class Row:
 
     Attributes:
         text: What to write instead.
-        unless: The dotted name of what makes the advice void, if it exists.
+        unless: The dotted name of what makes the advice void once it exists.
     """
 
     text: str
-    unless: str = ""
+    unless: str
 
 
 # Names without "tensorflow.": the longest one that fits is used.
@@ -53,18 +52,54 @@ NAMES = {
     "distribute.experimental.CentralStorageStrategy": "replicant.MirroredStrategy(): each device has a copy of the variables",
     "errors": "replicant.errors lists the exceptions",
     "estimator": "use Keras: model.fit, or a custom training loop (replicant new)",
+    "custom_gradient": "keras.ops.custom_gradient, or jax.custom_vjp",
+    "dtypes": 'dtypes are strings here, such as "float32"',
+    "executing_eagerly": "delete it: code outside of @replicant.function runs eagerly, and code in it is traced",
+    "boolean_mask": "keras.ops.where, because the shape of the result must be known; NumPy in dataset.map",
+    "gather_nd": "index the array: x[indices[..., 0], indices[..., 1]]",
+    "get_logger": "delete it: Replicant's messages are in logging.getLogger('replicant')",
+    "linalg": "keras.ops or jax.numpy.linalg",
+    "nn.avg_pool2d": "keras.ops.average_pool(x, pool_size, strides, padding)",
+    "nn.conv2d": "keras.ops.conv(x, kernel, strides, padding), where strides are those of height and width alone",
+    "nn.depthwise_conv2d": "keras.ops.depthwise_conv(x, kernel, strides, padding)",
+    "nn.max_pool2d": "keras.ops.max_pool(x, pool_size, strides, padding)",
+    "nn": "keras.ops, keras.layers or jax.nn",
     "image": "Pillow or keras.ops.image, in dataset.map",
+    "io.gfile": "os, shutil and glob for files on this machine, fsspec for gs:// and the like",
+    "io.decode_image": "np.asarray(PIL.Image.open(io.BytesIO(data))), in dataset.map",
+    "io.decode_png": "np.asarray(PIL.Image.open(io.BytesIO(data))), in dataset.map",
+    "io.write_file": "pathlib.Path(name).write_bytes(data)",
     "io": "read files in Python (replicant.data has TFRecordDataset, TextLineDataset and parse_example)",
     "io.decode_jpeg": "simplejpeg or Pillow, in dataset.map",
     "keras": "Keras 3 has no such name; see https://keras.io/guides/migrating_to_keras_3",
     "keras.backend": "Keras 3 has these functions in keras.ops",
+    "keras.backend.get_value": "np.asarray(x)",
+    "keras.backend.set_value": "variable.assign(value)",
+    **{
+        f"keras.{module}.{kind}_dataset_from_directory": f"Keras makes it with tf.data: {advice}"
+        for module in ("utils", "preprocessing")
+        for kind, advice in (
+            ("audio", "replicant.data.Dataset.list_files(folder + '/*/*.wav').map(load), where load reads a file"),
+            ("image", "replicant.data.Dataset.list_files(folder + '/*/*').map(load), where load reads a picture with Pillow"),
+            ("text", "replicant.data.Dataset.list_files(folder + '/*/*.txt').map(load), where load reads a file"),
+        )
+    },
+    **{
+        f"keras.{module}.timeseries_dataset_from_array": (
+            "Keras makes it with tf.data: cut the windows with np.lib.stride_tricks.sliding_window_view, and use from_tensor_slices"
+        )
+        for module in ("utils", "preprocessing")
+    },
     "keras.utils.experimental.DatasetCreator": "call strategy.distribute_datasets_from_function(dataset_fn) yourself",
     "lookup": "a Python dict in dataset.map, or replicant.keras.layers.StringLookup",
     "numpy_function": "call the function directly in dataset.map",
     "profiler": "replicant.keras.callbacks.TensorBoard(profile_batch=...), or jax.profiler",
     "py_function": "call the function directly in dataset.map",
     "ragged": "pad the batches: dataset.padded_batch",
-    "random.Generator": "keras.random.SeedGenerator, or jax.random with your own keys",
+    "Module": "keras.layers.Layer or keras.Model, with add_weight",
+    "random": "keras.random, with seed=keras.random.SeedGenerator() in traced code, or jax.random with your own keys",
+    "random.Generator": "generator = keras.random.SeedGenerator(seed), then keras.random.normal(shape, seed=generator)",
+    "test": 'replicant.list_devices("GPU") lists the GPUs',
     "saved_model": "model.export (needs TensorFlow), or model.save",
     "sparse": "JAX has no sparse tensors here: use dense ones",
     "strings": "Python's str methods in dataset.map: strings stay on the host",
@@ -78,11 +113,42 @@ NAMES = {
 # Methods and attributes, whatever they belong to.
 METHODS = {
     "extended": Row("strategy.extended is internal to TensorFlow: use run, reduce or merge_call", "replicant.Strategy.extended"),
+    "batch_jacobian": Row("jax.vmap(jax.jacrev(f))(x) of a function f of one example", "replicant.GradientTape.batch_jacobian"),
+    "compiled_loss": Row("in Keras 3, a model has compute_loss(x, y, y_pred)", "keras.Model.compiled_loss"),
+    "compiled_metrics": Row("in Keras 3, a model has compute_metrics(x, y, y_pred)", "keras.Model.compiled_metrics"),
+    "get_concrete_function": Row(
+        "call the function: it is compiled for the shapes of each call", "replicant._function.Function.get_concrete_function"
+    ),
+    "jacobian": Row("jax.jacrev(f)(x) of a function f of x", "replicant.GradientTape.jacobian"),
     "minimize": Row(
         "in Keras 3, an optimizer has no minimize: use replicant.GradientTape and optimizer.apply_gradients",
         "keras.optimizers.Optimizer.minimize",
     ),
 }
+
+
+# Packages that need TensorFlow, by what is imported.
+PACKAGES = {
+    "official": "it needs TensorFlow: copy what you use, and translate it",
+    "tensorflow_addons": "it needs TensorFlow, and is no longer developed: Keras 3 has most of it",
+    "tensorflow_datasets": "it returns tf.data: load arrays (tfds.load(..., batch_size=-1)) and make a Dataset from them",
+    "tensorflow_decision_forests": "it needs TensorFlow: use ydf or scikit-learn",
+    "tensorflow_federated": "it needs TensorFlow",
+    "tensorflow_graphics": "it needs TensorFlow",
+    "tensorflow_hub": "its models need TensorFlow: use keras_hub, or keras.applications",
+    "tensorflow_io": "it needs TensorFlow: read the files with Python packages, in dataset.map",
+    "tensorflow_model_optimization": "it needs TensorFlow: keras.Model.quantize, or prune by hand",
+    "tensorflow_probability": "tensorflow_probability.substrates.jax needs no TensorFlow: import that, or use numpyro or distrax",
+    "tensorflow_recommenders": "it needs TensorFlow: use keras_rs",
+    "tensorflow_text": "it needs TensorFlow: use the layers of replicant.keras.layers, or a tokenizer of another package",
+    "tensorflow_transform": "it needs TensorFlow: preprocess in dataset.map",
+    "tf_keras": "it is Keras 2, which runs on TensorFlow alone: import keras",
+}
+
+
+def advice_for_package(module: str) -> str:
+    """What to use instead of an imported module, or "" if there is nothing to say about it."""
+    return "" if ".substrates.jax" in module else PACKAGES.get(module.partition(".")[0], "")
 
 
 def advice_for(name: str) -> str:
@@ -94,4 +160,4 @@ def advice_for(name: str) -> str:
 def advice_for_method(name: str) -> str:
     """What to write instead of a method or an attribute, or "" if there is nothing to say about it."""
     row = METHODS.get(name)
-    return row.text if row is not None and not (row.unless and exists(row.unless)) else ""
+    return row.text if row is not None and pydoc.locate(row.unless) is None else ""

@@ -1,43 +1,12 @@
 """Calls that need more than another name. A handler gets a call as it was translated so far, and returns a `Rewrite`."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import libcst as cst
 import libcst.matchers as m
 
-
-@dataclass(frozen=True)
-class Rewrite:
-    """The translation of a call.
-
-    Attributes:
-        node: The new expression, or None to leave the call as it is.
-        modules: The modules that it needs to import.
-        check: The assumption to show to the user, if any.
-        left: Why the call could not be translated, if it could not.
-    """
-
-    node: cst.BaseExpression | None = None
-    modules: frozenset[str] = field(default_factory=frozenset)
-    check: str = ""
-    left: str = ""
-
-
-def code(node: cst.CSTNode) -> str:
-    """The source code of a node."""
-    return cst.Module([]).code_for_node(node)
-
-
-def by_name(arguments: Sequence[cst.Arg], *names: str) -> dict[str, cst.BaseExpression] | None:
-    """The arguments by their names, or None if there are other arguments or stars."""
-    found: dict[str, cst.BaseExpression] = {}
-    for i, argument in enumerate(arguments):
-        name = argument.keyword.value if argument.keyword else names[i] if i < len(names) else ""
-        if argument.star or name not in names:
-            return None
-        found[name] = argument.value
-    return found
+from . import _files, _functions
+from ._rewrite import Rewrite, by_name, code
 
 
 def _tuple(shape: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -173,29 +142,6 @@ def tensor_shape(call: cst.Call) -> Rewrite:
     return Rewrite(shape) if shape is not None else Rewrite(left="shapes are tuples")
 
 
-def weights_file(call: cst.Call) -> Rewrite:
-    """Translate ``ModelCheckpoint``: in Keras 3, the suffix of the file must say what it contains."""
-    names = ("filepath", "monitor", "verbose", "save_best_only", "save_weights_only", "mode", "save_freq")
-    given = by_name([a for a in call.args if a.keyword is None or a.keyword.value in names], *names)
-    if given is None or "filepath" not in given:
-        return Rewrite(call)
-    weights = "save_weights_only" in given and code(given["save_weights_only"]) != "False"
-    ending, path = ".weights.h5" if weights else ".keras", given["filepath"]
-    if _last_literal(path).endswith(ending):
-        return Rewrite(call)
-    old = next(a for a in call.args if a.value is path)
-    new = call.with_deep_changes(old, value=cst.parse_expression(f'{code(path)} + "{ending}"'))
-    return Rewrite(new, check=f"in Keras 3, the name of the file must end in {ending}")
-
-
-def _last_literal(node: cst.BaseExpression) -> str:
-    if isinstance(node, cst.BinaryOperation):
-        return _last_literal(node.right)
-    if isinstance(node, cst.FormattedString) and node.parts and isinstance(node.parts[-1], cst.FormattedStringText):
-        return node.parts[-1].value
-    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
-
-
 def load_latest_weights(call: cst.Call) -> Rewrite:
     """Translate ``model.load_weights(tf.train.latest_checkpoint(folder))``: load the newest file with weights."""
     inner = cst.ensure_type(call.args[0].value, cst.Call)
@@ -237,5 +183,6 @@ HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
     "data.experimental.cardinality": dataset_method("cardinality"),
     "data.experimental.get_single_element": dataset_method("get_single_element"),
     "data.experimental.save": dataset_method("save"),
-    "keras.callbacks.ModelCheckpoint": weights_file,
+    **_files.HANDLERS,
+    **_functions.HANDLERS,
 }

@@ -1,18 +1,27 @@
 """Fixes the imports of a translated module."""
 
+import re
+from typing import Any
+
 import libcst as cst
+import libcst.matchers as m
 
 from . import _names
 from ._advice import advice_for
-from ._calls import code
+from ._definitions import DEFINITIONS, with_needs
 from ._findings import Finding
+from ._ops import OPS
+from ._rewrite import code
 
 _STATEMENTS = {
     "replicant": "import replicant  # before Keras, which then runs on JAX",
     "keras": "import keras",
     "jax": "import jax",
     "numpy": "import numpy as np",
+    "glob": "import glob",
+    "os": "import os",
     "pathlib": "import pathlib",
+    "shutil": "import shutil",
 }
 
 
@@ -20,13 +29,13 @@ class Imports(cst.CSTTransformer):
     """Removes imports of TensorFlow that are no longer used, and translates the others.
 
     Args:
-        needed: The modules that the new code needs, which are keys of `_STATEMENTS`.
         kept: The names that still stand for TensorFlow.
+        translated: The names of TensorFlow of which something was translated.
     """
 
-    def __init__(self, needed: set[str], kept: set[str]) -> None:
+    def __init__(self, kept: set[str], translated: set[str]) -> None:
         super().__init__()
-        self.needed, self.kept = set(needed), kept
+        self.kept, self.translated = kept, translated
         self.findings: list[Finding] = []
 
     def leave_SimpleStatementLine(
@@ -70,6 +79,8 @@ class Imports(cst.CSTTransformer):
         for alias in node.names:
             name = code(alias.name)
             bound = code(alias.asname.name) if alias.asname else name
+            if self._is_spent(f"{prefix}.{name}".removeprefix("."), bound):
+                continue
             origin, new = self._origin(f"{prefix}.{name}".removeprefix("."), module, name)
             lines.setdefault(origin, []).append(new if new == bound else f"{new} as {bound}")
         return [
@@ -77,10 +88,13 @@ class Imports(cst.CSTTransformer):
             for origin, names in lines.items()
         ]
 
+    def _is_spent(self, full: str, bound: str) -> bool:
+        """Whether all that an import was for has been translated."""
+        no_target = full not in OPS and _names.target_of(full) is None
+        return no_target and bound in self.translated and bound not in self.kept
+
     def _origin(self, full: str, module: str, name: str) -> tuple[str, str]:
         """The module and the name to import instead, or those of TensorFlow if there are none."""
-        from ._ops import OPS
-
         target = OPS[full].target if full in OPS else _names.target_of(full)
         if target is None or '"' in target or target in ("str", "None"):
             self.findings.append(Finding(0, "left", f"from {module} import {name}", advice_for(full)))
@@ -93,11 +107,15 @@ def _is_tensorflow(module: str) -> bool:
     return module.partition(".")[0] == "tensorflow"
 
 
-def fix_imports(module: cst.Module, needed: set[str], kept: set[str]) -> tuple[cst.Module, list[Finding]]:
-    """The module with the imports that it needs, and the imports that could not be translated."""
+def fix_imports(
+    module: cst.Module, needed: set[str], kept: set[str], translated: set[str], definitions: set[str]
+) -> tuple[cst.Module, list[Finding]]:
+    """The module with the imports and definitions that it needs, and the imports that could not be translated."""
     place = _place(module)
     have = {line for statement in module.body for line in _bound(statement)}
-    missing = [name for name in _STATEMENTS if name in needed and _STATEMENTS[name].split("  ")[0] not in have]
+    after = module.visit(Imports(kept, translated))
+    wanted = needed | ({"replicant"} if _runs_on_another_backend(module, after, needed) else set())
+    missing = [name for name in _STATEMENTS if name in wanted and _STATEMENTS[name].split("  ")[0] not in have]
     new = [cst.parse_statement(_STATEMENTS[name]) for name in missing]
     if place is None:
         place = _after_docstring(module)
@@ -106,17 +124,52 @@ def fix_imports(module: cst.Module, needed: set[str], kept: set[str]) -> tuple[c
         moved = cst.ensure_type(body[place], cst.SimpleStatementLine)
         new[0] = cst.ensure_type(new[0], cst.SimpleStatementLine).with_changes(leading_lines=moved.leading_lines)
         body[place] = moved.with_changes(leading_lines=[])
-    transformer = Imports(needed, kept)
-    changed = module.with_changes(body=[*body[:place], *new, *body[place:]]).visit(transformer)
-    return changed, transformer.findings
+    transformer = Imports(kept, translated)
+    changed = module.with_changes(body=_with_definitions([*body[:place], *new, *body[place:]], place + len(new), definitions))
+    return changed.visit(transformer), transformer.findings
+
+
+def _runs_on_another_backend(before: cst.Module, after: cst.Module, needed: set[str]) -> bool:
+    """Whether the program uses Keras, but neither Replicant, which makes Keras run on JAX, nor the setting that does."""
+    roots = {_imported_root(code(node)) for node in m.findall(after, m.Import() | m.ImportFrom())}
+    if "replicant" in {_imported_root(code(node)) for node in m.findall(before, m.Import() | m.ImportFrom())}:
+        return False
+    text = before.code
+    if "tensorflow" not in text and re.search(r"""KERAS_BACKEND["']\]?\s*[=,]\s*["']""", text):
+        return False  # it chooses a backend itself, and uses nothing of TensorFlow
+    return "keras" in needed | roots
+
+
+def _with_definitions(body: list[Any], place: int, names: set[str]) -> list[Any]:
+    """The statements of a module with the definitions that it needs, after the imports that begin at a place."""
+    if not names:
+        return body
+    while place < len(body) and _bound(body[place]):
+        place += 1
+    gap = [cst.EmptyLine(indent=False)] * 2
+    new = [cst.parse_statement(DEFINITIONS[name]).with_changes(leading_lines=gap) for name in with_needs(names)]
+    if place < len(body):
+        lines = list(body[place].leading_lines)
+        while lines and lines[0].comment is None:
+            del lines[0]
+        body[place] = body[place].with_changes(leading_lines=[*gap, *lines])
+    return [*body[:place], *new, *body[place:]]
 
 
 def _place(module: cst.Module) -> int | None:
-    """The index of the first import of TensorFlow or Keras at the top level, or None."""
+    """The index of the first statement at the top level that imports TensorFlow, Keras or what belongs to them, or None."""
     for i, statement in enumerate(module.body):
-        if any(line.split()[1].partition(".")[0] in ("tensorflow", "keras") for line in _bound(statement)):
+        if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+            continue
+        imports = [code(node) for node in m.findall(statement, m.Import() | m.ImportFrom())]
+        if any(_imported_root(line).startswith(("tensorflow", "keras", "tf_")) for line in imports):
             return i
     return None
+
+
+def _imported_root(line: str) -> str:
+    """The package that an import statement imports first."""
+    return line.split()[1].partition(".")[0].rstrip(",")
 
 
 def _bound(statement: cst.CSTNode) -> list[str]:
@@ -136,7 +189,8 @@ def _after_docstring(module: cst.Module) -> int:
     place = 0
     for statement in module.body:
         text = code(statement).strip()
-        if (place == 0 and text[:3] in ('"""', "'''")) or text.startswith("from __future__"):
+        is_docstring = place == 0 and text[:3] in ('"""', "'''")
+        if is_docstring or text.startswith(("from __future__", "__replicant_cell__", "pass  # replicant-magic")):
             place += 1
         else:
             break

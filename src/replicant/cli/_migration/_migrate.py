@@ -1,8 +1,8 @@
 """Translates a file."""
 
 import difflib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import libcst as cst
@@ -21,18 +21,33 @@ class Migration:
     Attributes:
         source: The file as it is.
         text: The translated text.
+        cells: The translated text of each cell.
         findings: What the user has to look at, in the order of lines.
     """
 
     source: Source
     text: str
+    cells: list[str]
     findings: list[Finding]
 
     def diff(self) -> str:
-        """The changes in the form of ``diff -u``."""
+        """The changes in the form of ``diff -u``. Those of a notebook are those of its cells."""
+        if self.text == self.source.text:
+            return ""
         name = str(self.source.path)
-        old, new = self.source.text.splitlines(keepends=True), self.text.splitlines(keepends=True)
+        if self.source.path.suffix == ".ipynb":
+            old, new = _lines_of(cell.text for cell in self.source.cells), _lines_of(self.cells)
+        else:
+            old, new = self.source.text.splitlines(keepends=True), self.text.splitlines(keepends=True)
         return "".join(_diff(old, new, name, f"{name} (Replicant)"))
+
+    def write(self, path: Path) -> None:
+        """Write the translation to a file."""
+        path.write_bytes(self.text.encode(self.source.encoding))
+
+
+def _lines_of(cells: Iterable[str]) -> list[str]:
+    return [line for number, cell in enumerate(cells, 1) for line in (f"# cell {number}\n", *f"{cell.rstrip()}\n".splitlines(True))]
 
 
 def _diff(old: list[str], new: list[str], old_name: str, new_name: str) -> Iterator[str]:
@@ -68,12 +83,26 @@ def migrate(path: Path) -> Migration:
     source = read(path)
     joined = source.joined()
     try:
-        module, rewriter = rewrite(joined)
+        code, findings = _translate(joined)
     except cst.ParserSyntaxError as error:
         raise CommandError(f"{path} is not valid Python, at {source.place(error.raw_line)}: {error.message}") from error
-    module, import_findings = fix_imports(module, rewriter.modules, rewriter.kept)
-    findings = sorted({*rewriter.findings, *(_at_line(finding, joined) for finding in import_findings)})
-    return Migration(source, source.with_code(module.code), findings)
+    cells = source.split(code)
+    for number, cell in enumerate(source.cells):
+        first = source.first_line(number)
+        if cell.note:
+            findings.append(Finding(first, "left", cell.text.strip().partition("\n")[0], cell.note))
+        if cell.own and cell.code is not None:
+            cells[number], own = _translate(cell.code)
+            findings += [replace(finding, line=finding.line + first - 1) for finding in own]
+    new = [cell.restored(code) for cell, code in zip(source.cells, cells, strict=True)]
+    return Migration(source, source.with_code(cells), new, sorted(set(findings)))
+
+
+def _translate(code: str) -> tuple[str, list[Finding]]:
+    """The translation of one program, and what the user has to look at."""
+    module, rewriter = rewrite(code)
+    module, left = fix_imports(module, rewriter.modules, rewriter.kept, rewriter.translated, rewriter.definitions)
+    return module.code, [*rewriter.findings, *(_at_line(finding, code) for finding in left)]
 
 
 def _at_line(finding: Finding, text: str) -> Finding:

@@ -3,13 +3,35 @@
 import inspect
 
 from ._exists import exists, found
+from ._ops import OPS
 
 _DTYPES = "bfloat16 bool complex64 float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 
 # In full, without "tensorflow."; the rest is done by prefixes.
 _EXACT = {
-    **{name: f'"{name}"' for name in _DTYPES.split()},
+    **{f"{module}{name}": f'"{name}"' for module in ("", "dtypes.") for name in _DTYPES.split()},
+    **{
+        f"{module}{old}": f'"{new}"'
+        for module in ("", "dtypes.")
+        for old, new in (("half", "float16"), ("double", "float64"), ("complex128", "complex128"))
+    },
     "string": "str",
+    "dtypes.string": "str",
+    "as_dtype": "keras.backend.standardize_dtype",
+    "dtypes.as_dtype": "keras.backend.standardize_dtype",
+    "UnconnectedGradients.NONE": '"none"',
+    "UnconnectedGradients.ZERO": '"zero"',
+    "train.ClusterSpec": "replicant.cluster.ClusterSpec",
+    "constant_initializer": "keras.initializers.Constant",
+    "ones_initializer": "keras.initializers.Ones",
+    "random_normal_initializer": "keras.initializers.RandomNormal",
+    "random_uniform_initializer": "keras.initializers.RandomUniform",
+    "zeros_initializer": "keras.initializers.Zeros",
+    "io.gfile.exists": "os.path.exists",
+    "io.gfile.isdir": "os.path.isdir",
+    "io.gfile.listdir": "os.listdir",
+    "io.gfile.remove": "os.remove",
+    "io.gfile.rmtree": "shutil.rmtree",
     "newaxis": "None",
     "__version__": "replicant.__version__",
     "function": "replicant.function",
@@ -57,6 +79,7 @@ _OLD_PREFIXES = (
     ("keras.callbacks.experimental.", "keras.callbacks."),
     ("keras.optimizers.legacy.", "keras.optimizers."),
     ("keras.optimizers.experimental.", "keras.optimizers."),
+    *((f"keras.preprocessing.{kind}.", "keras.utils.") for kind in ("image_dataset", "text_dataset", "timeseries")),
 )
 
 # Tried in this order until a name exists.
@@ -75,7 +98,21 @@ _PREFIXES = (
     ("train.experimental.", "replicant."),
     ("train.", "replicant."),
     ("errors.", "replicant.errors."),
+    ("nest.", "keras.tree."),
+    ("summary.", "replicant.summary."),
 )
+
+# Keras makes these with tf.data, whatever its backend.
+NEEDS_TENSORFLOW = {
+    f"keras.{module}.{name}"
+    for module in ("utils", "preprocessing")
+    for name in (
+        "audio_dataset_from_directory",
+        "image_dataset_from_directory",
+        "text_dataset_from_directory",
+        "timeseries_dataset_from_array",
+    )
+}
 
 
 def target_of(name: str) -> str | None:
@@ -91,9 +128,16 @@ def target_of(name: str) -> str | None:
         return _EXACT[name]
     if _has_own(name):
         return f"replicant.{name}"
+    if name in NEEDS_TENSORFLOW:
+        return None
+    if name in OPS and not OPS[name].defaults:
+        return OPS[name].target  # the function itself is used as a value
     owner, _, member = name.rpartition(".")  # the owner is an enumeration or a class
     if owner in _EXACT and exists(f"{_EXACT[owner]}.{member}"):
         return f"{_EXACT[owner]}.{member}"
+    if owner in _EXACT and _EXACT[owner].startswith('"') and member in ("max", "min"):
+        info = "finfo" if "float" in owner or owner.endswith(("half", "double")) else "iinfo"
+        return f"np.{info}({_EXACT[owner]}).{member}"
     targets = (new + name.removeprefix(old) for old, new in _PREFIXES if name.startswith(old))
     return next((target for target in targets if exists(target)), "keras" if name == "keras" else None)
 

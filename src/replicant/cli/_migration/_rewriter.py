@@ -1,17 +1,21 @@
 """Walks through a program and translates what has an equivalent. Everything else is left as it is and reported."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import libcst as cst
 import libcst.matchers as m
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider, QualifiedNameSource
 
-from . import _calls, _names, _ops
-from ._advice import advice_for, advice_for_method
+from . import _calls, _files, _functions, _names, _ops, _scan
+from ._advice import advice_for, advice_for_method, advice_for_package
+from ._conditions import Arrays
+from ._definitions import BY_NAME
 from ._findings import Finding
 from ._kinds import Kinds, lacks
+from ._seeds import Seeds
 
+_RANGE_ADVICE = "in traced code, range takes Python numbers: use keras.ops.fori_loop for a number that is an array"
+_SEED_ADVICE = "in Keras, a number as seed gives the same numbers at every call: pass a keras.random.SeedGenerator(number)"
 _IF_ADVICE = "in traced code, the condition must not be an array: use keras.ops.where or jax.lax.cond instead"
 _DEVICE_LISTS = ("config.list_physical_devices", "config.experimental.list_physical_devices")
 _RENAMED = {
@@ -21,11 +25,16 @@ _RENAMED = {
 _TAKERS = ("config.set_logical_device_configuration", "config.experimental.set_virtual_device_configuration")
 
 
+_SHAPE = m.Attribute(attr=m.Name("shape")) | m.Call(func=m.Attribute(attr=m.Name("get_shape")), args=[])
+_SET_SHAPE = m.SimpleStatementLine(body=[m.Expr(m.Call(func=m.Attribute(attr=m.Name("set_shape")), args=[m.Arg()]))])
+
+
 class Rewriter(cst.CSTTransformer):
     """One walk through a program.
 
-    Afterwards, `findings` has what the user has to look at, `modules` the modules that the new code needs, and `kept` the names of
-    TensorFlow that are still in use.
+    Afterwards, `findings` has what the user has to look at, `modules` the modules that the new code needs, `definitions` the
+    functions that it needs, `kept` the names of TensorFlow that are still in use, and `translated` those of which something was
+    translated.
     """
 
     METADATA_DEPENDENCIES = (PositionProvider, QualifiedNameProvider)
@@ -35,13 +44,18 @@ class Rewriter(cst.CSTTransformer):
         self.findings: list[Finding] = []
         self.modules: set[str] = set()
         self.kept: set[str] = set()
-        self._aliases = _module_aliases(module)
-        self._bound = self._aliases | _from_imports(module)
-        self._traced = _traced_functions(module)
-        self._functions: list[str] = []
+        self.translated: set[str] = set()
+        self.definitions: set[str] = set()
+        self._aliases = _scan.module_aliases(module)
+        self._bound = self._aliases | _scan.from_imports(module)
+        self._values = _scan.bound_names(module)
+        self._ending_of = _files.Endings(self._values)
+        self._seeds = Seeds(_scan.traced_functions(module), self._values)
+        self._arrays: list[Arrays] = []
         self._handled: set[cst.CSTNode] = set()  # names that were translated together with their call
-        self._unused = _only_for_virtual_devices(module)
+        self._unused = _scan.only_for_virtual_devices(module, _TAKERS)
         self._uses_tensorflow = bool(m.findall(module, m.Name("tensorflow") | m.Name("keras")))
+        self._imports_tensorflow = bool(m.findall(module, m.Name("tensorflow")))
         self._kinds = Kinds(self._name)
 
     # Which name
@@ -113,27 +127,30 @@ class Rewriter(cst.CSTTransformer):
             alias = _names.target_of(self._bound[root].removeprefix("tensorflow."))
             if alias is not None and _calls.code(node).replace(root, alias, 1) == target:
                 return None
+        self.translated.add(root)
         if _calls.code(node) == target or (target == name and self._is_plain_keras(node)):
             return None
         return self._expression(target)
 
     def _expression(self, target: str) -> cst.BaseExpression:
         root = target.partition(".")[0]
-        if root in ("replicant", "keras", "jax"):
-            self.modules.add(root)
+        if root in ("replicant", "keras", "jax", "np", "os", "shutil"):
+            self.modules.add("numpy" if root == "np" else root)
         return cst.parse_expression(target)
 
     def _method_attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression:
         if original.attr.value == "lr" and "optimizer" in _calls.code(original.value).rpartition(".")[2]:
             self._note("check", original, "in Keras 3, an optimizer has learning_rate instead")
             return updated.with_changes(attr=cst.Name("learning_rate"))
+        if original.attr.value in ("rank", "ndims") and self._uses_tensorflow and m.matches(original.value, _SHAPE):
+            return cst.parse_expression(f"len({_calls.code(updated.value)})")
         return updated
 
     # Calls
 
     def visit_Call(self, node: cst.Call) -> bool:
         name = self._name(node.func)
-        if name in _ops.OPS or name in _calls.HANDLERS or name == "print":
+        if name in _ops.OPS or name in _calls.HANDLERS or name in BY_NAME or name in ("print", "add_n", "math.add_n"):
             self._handled.add(node.func)
         if self._loads_latest_weights(node) or self._transformation(node):
             self._handled.add(_inner(node).func)
@@ -148,16 +165,58 @@ class Rewriter(cst.CSTTransformer):
         if name is None:
             return self._method_call(original_node, updated_node)
         if name == "range" and self._is_iterated(original_node):
+            if self._arrays and any(self._arrays[-1].has_value(a.value) for a in original_node.args):
+                self._note("check", original_node, _RANGE_ADVICE)
             return updated_node.with_changes(func=cst.Name("range"))
         if name == "print":
-            traced = any(function in self._traced for function in self._functions)
-            handler = _calls.print_traced if traced else _calls.print_outside
+            handler = _calls.print_traced if self._seeds.is_traced else _calls.print_outside
             return self._rewritten(original_node, updated_node, handler(updated_node))
+        if name in ("add_n", "math.add_n") and len(updated_node.args) == 1 and "sum" not in self._values:
+            return updated_node.with_changes(func=cst.Name("sum"), args=[cst.Arg(updated_node.args[0].value)])
+        return self._function_call(name, original_node, updated_node)
+
+    def _function_call(self, name: str, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        if name == "keras.callbacks.ModelCheckpoint" and self._imports_tensorflow:
+            updated = cst.ensure_type(self._rewritten(original, updated, _files.weights_file(updated, self._ending_of)), cst.Call)
+        if name == "random.uniform":
+            rewrite = _functions.uniform(updated)
+            if rewrite.node is not None or rewrite.left:
+                return self._seeded(original, self._rewritten(original, updated, rewrite))
+        if name in BY_NAME:
+            new, parameters = BY_NAME[name]
+            if new in self._values and new not in self._bound:
+                self._leave_alone(original, f"the program has a {new} of its own, which may do the same")
+                return updated
+            return self._operation(_ops.Op(self._own_name(new), parameters), original, updated)
         if name in _calls.HANDLERS:
-            return self._special(name, original_node, updated_node)
+            return self._special(name, original, updated)
         if name in _ops.OPS:
-            return self._operation(_ops.OPS[name], original_node, updated_node)
-        return updated_node
+            return self._operation(_ops.OPS[name], original, updated)
+        return updated
+
+    def _own_name(self, name: str) -> str:
+        """The name of a definition in the new program, which has to define it."""
+        self.definitions.add(name)
+        self.modules.add("keras")
+        return name
+
+    def _seeded(self, original: cst.Call, new: cst.BaseExpression) -> cst.BaseExpression:
+        """Give a call of keras.random a seed if the code is traced. Elsewhere it draws new numbers without one."""
+        if not isinstance(new, cst.Call) or not _calls.code(new.func).startswith("keras.random."):
+            return new
+        seed = next((a.value for a in new.args if a.keyword is not None and a.keyword.value == "seed"), None)
+        if seed is not None and _calls.code(seed) != "None":
+            if isinstance(seed, cst.Integer):
+                self._note("check", original, _SEED_ADVICE)
+            return new
+        if not self._seeds.is_traced:
+            return new
+        generator = self._seeds.request()
+        if not generator:
+            self._note("left", original, "pass seed=keras.random.SeedGenerator(), made once outside")
+            return new
+        kept = [a for a in new.args if a.value is not seed]
+        return new.with_changes(args=[*kept, _ops.make_argument("seed", cst.parse_expression(generator))])
 
     def _special(self, name: str, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         func, renamed = original.func, None
@@ -172,13 +231,16 @@ class Rewriter(cst.CSTTransformer):
         if isinstance(arguments, str):
             self._leave_alone(original, f"{arguments}: write it with keras.ops")
             return updated
-        func = self._expression(op.target) if isinstance(original.func, cst.Attribute) else updated.func
-        return updated.with_changes(func=func, args=arguments)
+        self.translated.add(_root(original.func))
+        named = isinstance(original.func, cst.Attribute) or "." not in op.target
+        func = self._expression(op.target) if named else updated.func
+        return self._seeded(original, updated.with_changes(func=func, args=arguments))
 
     def _rewritten(self, original: cst.Call, updated: cst.Call, rewrite: _calls.Rewrite) -> cst.BaseExpression:
         if rewrite.node is None:
             self._leave_alone(original, rewrite.left)
             return updated
+        self.translated.add(_root(original.func))
         self.modules |= rewrite.modules
         if rewrite.check:
             self._note("check", original, rewrite.check)
@@ -196,9 +258,22 @@ class Rewriter(cst.CSTTransformer):
         if method == "reset_states" and not original.args:
             self._note("check", original, "in Keras 3, the method is called reset_state")
             return updated.with_changes(func=func.with_changes(attr=cst.Name("reset_state")))
+        if method in ("save_weights", "load_weights") and self._imports_tensorflow:
+            return self._rewritten(original, updated, _files.saved_weights(updated, self._ending_of))
+        if method == "get_shape" and not original.args:
+            return func.with_changes(attr=cst.Name("shape"))
+        if method == "as_list" and m.matches(original.func, m.Attribute(value=_SHAPE)):
+            return cst.parse_expression(f"list({_calls.code(func.value)})")
+        if method == "save" and original.args:
+            self._check_saved_model(original)
         if method in _RENAMED:
             return updated.with_changes(func=func.with_changes(attr=cst.Name(_RENAMED[method])))
         return updated
+
+    def _check_saved_model(self, node: cst.Call) -> None:
+        owner, ending = _calls.code(node.func).rpartition(".")[0], self._ending_of(node.args[0].value)
+        if owner.rpartition(".")[2].lower().endswith("model") and ending is not None and not ending.endswith((".keras", ".h5")):
+            self._note("left", node, "in Keras 3, the name must end in .keras, here and in load_model; model.export is for serving")
 
     def _loads_latest_weights(self, node: cst.Call) -> bool:
         pattern = m.Call(func=m.Attribute(attr=m.Name("load_weights")), args=[m.Arg(value=m.Call(args=[m.Arg()]))])
@@ -217,6 +292,7 @@ class Rewriter(cst.CSTTransformer):
     # Statements
 
     def visit_Module(self, node: cst.Module) -> None:
+        self._seeds.start(node)
         self._iterated = {x.iter for x in m.findall(node, m.For() | m.CompFor()) if isinstance(x, cst.For | cst.CompFor)}
 
     def visit_Assign(self, node: cst.Assign) -> None:
@@ -228,37 +304,62 @@ class Rewriter(cst.CSTTransformer):
             self._kinds.note(node.asname.name, node.item)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self._functions.append(node.name.value)
+        self._seeds.enter(node)
+        if self._seeds.is_traced:
+            self._arrays.append(Arrays(node, self._name))
 
-    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
-        self._functions.pop()
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef | cst.FlattenSentinel[cst.BaseStatement]:
+        if self._seeds.is_traced:
+            self._arrays.pop()
+        return self._seeds.leave_function(original_node, updated_node)
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self._seeds.enter(node)
+
+    def leave_ClassDef(
+        self, original_node: cst.ClassDef, updated_node: cst.ClassDef
+    ) -> cst.ClassDef | cst.FlattenSentinel[cst.BaseStatement]:
+        return self._seeds.leave_class(original_node, updated_node)
+
+    def visit_Lambda(self, node: cst.Lambda) -> None:
+        self._seeds.enter(node)
+
+    def leave_Lambda(self, original_node: cst.Lambda, updated_node: cst.Lambda) -> cst.Lambda:
+        self._seeds.leave_lambda()
         return updated_node
 
     def visit_If(self, node: cst.If) -> None:
-        self._check_branch(node, node.test)
+        self._check_branch(node.test)
 
     def visit_While(self, node: cst.While) -> None:
-        self._check_branch(node, node.test)
+        self._check_branch(node.test)
 
-    def _check_branch(self, node: cst.If | cst.While, test: cst.BaseExpression) -> None:
-        if self._functions and self._functions[-1] in self._traced:
+    def _check_branch(self, test: cst.BaseExpression) -> None:
+        if self._arrays and self._arrays[-1].may_be(test):
             self._note("check", test, _IF_ADVICE)
 
     def visit_Import(self, node: cst.Import) -> bool:
         for alias in node.names:
-            if _calls.code(alias.name).partition(".")[0] == "tensorflow_datasets":
-                self._note(
-                    "left", node, "it returns tf.data: load arrays (tfds.load(..., batch_size=-1)) and make a Dataset from them"
-                )
+            if advice := advice_for_package(_calls.code(alias.name)):
+                self._note("left", node, advice)
         return False
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        module = _calls.code(node.module) if node.module is not None and not node.relative else ""
+        names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{_calls.code(alias.name)}" for alias in node.names]
+        if advice := next((advice for name in [module, *names] if (advice := advice_for_package(name))), ""):
+            self._note("left", node, advice)
         return False
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
         assign = original_node.body[0]
+        if self._uses_tensorflow and m.matches(original_node, _SET_SHAPE):
+            self._note("check", assign, "this was left out: JAX knows all shapes")
+            return cst.RemoveFromParent()
         if not isinstance(assign, cst.Assign) or len(original_node.body) > 1:
             return updated_node
         target, new = _calls.code(assign.targets[0].target), cst.ensure_type(updated_node.body[0], cst.Assign)
@@ -295,69 +396,3 @@ def _root(node: cst.CSTNode) -> str:
     while isinstance(node, cst.Attribute | cst.Call):
         node = node.value if isinstance(node, cst.Attribute) else node.func
     return node.value if isinstance(node, cst.Name) else ""
-
-
-def _module_aliases(module: cst.Module) -> dict[str, str]:
-    """The names at the top of the module that stand for a name in TensorFlow, as in ``layers = tf.keras.layers``."""
-    names = {"tensorflow": "tensorflow", **_imported(module)}
-    aliases: dict[str, str] = {}
-    for statement in module.body:
-        assign = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-        if isinstance(assign, cst.Assign) and len(assign.targets) == 1 and isinstance(assign.targets[0].target, cst.Name):
-            root, dot, rest = _calls.code(assign.value).partition(".")
-            if isinstance(assign.value, cst.Attribute) and root in names:
-                aliases[assign.targets[0].target.value] = names[root] + dot + rest
-    return aliases
-
-
-def _imported(module: cst.Module) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for node in m.findall(module, m.ImportAlias(asname=m.AsName())):
-        alias = cst.ensure_type(node, cst.ImportAlias)
-        if alias.asname is not None and _calls.code(alias.name).partition(".")[0] == "tensorflow":
-            found[_calls.code(alias.asname.name)] = _calls.code(alias.name)
-    return found
-
-
-def _from_imports(module: cst.Module) -> dict[str, str]:
-    """The names that an import binds to something in TensorFlow, as in ``from tensorflow.keras import layers``."""
-    found = {name: full for name, full in _imported(module).items() if "." in full}
-    for node in m.findall(module, m.ImportFrom()):
-        statement = cst.ensure_type(node, cst.ImportFrom)
-        prefix = _calls.code(statement.module) if statement.module else ""
-        if prefix.partition(".")[0] == "tensorflow" and not isinstance(statement.names, cst.ImportStar):
-            for alias in statement.names:
-                name = _calls.code(alias.name)
-                found[_calls.code(alias.asname.name) if alias.asname else name] = f"{prefix}.{name}"
-    return found
-
-
-def _traced_functions(module: cst.Module) -> set[str]:
-    """The functions that ``tf.function`` decorates, and those that are passed to ``run``."""
-    decorated = m.Decorator(decorator=m.OneOf(_ENDS_IN_FUNCTION, m.Call(func=_ENDS_IN_FUNCTION)))
-    found = {cst.ensure_type(x, cst.FunctionDef).name.value for x in m.findall(module, m.FunctionDef(decorators=[decorated]))}
-    for node in m.findall(module, m.Call(func=m.Attribute(attr=m.Name("run")))):
-        call = cst.ensure_type(node, cst.Call)
-        found |= {a.value.value for a in call.args[:1] if isinstance(a.value, cst.Name)}
-    return found
-
-
-_ENDS_IN_FUNCTION = m.Attribute(attr=m.Name("function"))
-
-
-def _only_for_virtual_devices(module: cst.Module) -> set[str]:
-    """The names that are assigned once and then used only in ``set_logical_device_configuration``."""
-
-    def count(nodes: Iterable[cst.CSTNode]) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for node in nodes:
-            for name in m.findall(node, m.Name()):
-                value = cst.ensure_type(name, cst.Name).value
-                counts[value] = counts.get(value, 0) + 1
-        return counts
-
-    takers = [name.rpartition(".")[2] for name in _TAKERS]
-    calls = m.findall(module, m.Call(func=m.Attribute(attr=m.OneOf(*(m.Name(name) for name in takers)))))
-    inside = count(cst.ensure_type(call, cst.Call).args[0] for call in calls)
-    everywhere = count([module])
-    return {name for name, number in inside.items() if everywhere[name] == number + 1}
