@@ -67,6 +67,7 @@ from .strategies import (
 )
 from .strategies import install_default_strategy as _install_default_strategy
 from .strategies._strategy import Strategy
+from .variables._libraries import connect_keras_for_fit as _connect_keras_for_fit
 from .variables._variable import Variable
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 _install_default_strategy()
 _install_kernels()
 _configure_compile_cache()
+_connect_keras_for_fit()
 
 __version__ = "0.1.0"
 

@@ -205,3 +205,16 @@ def test_what_cannot_work_is_said():
         pair.predict({"a": TEXTS}, verbose=0)
     with pytest.raises(errors.ArgumentError, match="the model 'pair' has 2 inputs; got 3"):
         pair.predict([TEXTS] * 3, verbose=0)
+
+
+def test_axes_are_added_to_strings_and_taken_away():
+    word = keras.Input((), dtype="string", name="word")
+    lookup = StringLookup(vocabulary=["x", "y"], output_mode="multi_hot", num_oov_indices=0)
+    column = keras.ops.expand_dims(word, -1)
+    pair = keras.ops.reshape(keras.ops.squeeze(keras.ops.expand_dims(column, 1), 2), (-1, 1))
+    model = keras.Model(word, [lookup(column), lookup(pair)])
+    found = model.predict(np.array(["y", "x"], object), verbose=0)
+    for each in found:
+        np.testing.assert_array_equal(each, [[0, 1], [1, 0]])
+    dataset = Dataset.from_tensor_slices(["y", "x"]).map(lambda text: keras.ops.expand_dims(text, 0)).map(lookup)
+    np.testing.assert_array_equal(list(dataset), [[0, 1], [1, 0]])

@@ -31,12 +31,15 @@ class Ported:
     Attributes:
         by_hand: The lines that a hand changes after the translation, old and new, with their indentation. An old line stands there
             exactly once; an empty new line deletes it.
+        strategy: The program names no strategy. On several devices, `replicant run --strategy` gives it this one. On one device, it
+            has none.
         workers: The program runs as two worker processes with one device each, instead of as one process with two devices.
         apart: By how much numbers of two devices may differ from those of one, relative to the largest of their array.
         aside: The names of numbers that may differ, because random layers or statistics of a replica's own rows make them.
     """
 
     by_hand: tuple[tuple[str, str], ...] = ()
+    strategy: str | None = None
     workers: bool = False
     apart: float = 1e-5
     aside: tuple[str, ...] = ()
@@ -51,9 +54,14 @@ def translate(program: Path, by_hand: Sequence[tuple[str, str]], path: Path) -> 
     path.write_text("\n".join(lines) + "\n")
 
 
-def run_on_devices(path: Path, number: int, folder: Path) -> list[Numbers]:
+def run_on_devices(path: Path, number: int, folder: Path, strategy: str | None = None) -> list[Numbers]:
     """Run a translated program on that many virtual devices, and return the numbers that it saved, as the only item."""
-    return _run(path, folder, [{"JAX_NUM_CPU_DEVICES": str(number), **APART}])
+    variables = {"JAX_NUM_CPU_DEVICES": str(number), **APART}
+    if strategy is None:
+        return _run(path, folder, [variables])
+    if number == 1:
+        return _run(path, folder, [{**variables, "KERAS_BACKEND": "jax"}])  # as a program without Replicant is told it
+    return _run(path, folder, [variables], ["-m", "replicant", "run", "--strategy", strategy])
 
 
 def run_on_workers(path: Path, number: int, folder: Path) -> list[Numbers]:
@@ -71,7 +79,7 @@ def _free_ports(number: int) -> list[int]:
     return ports
 
 
-def _run(path: Path, folder: Path, variables: Sequence[dict[str, str]]) -> list[Numbers]:
+def _run(path: Path, folder: Path, variables: Sequence[dict[str, str]], command: Sequence[str] = ()) -> list[Numbers]:
     """Run a program once for each of these sets of environment variables, all at the same time and in the same folder."""
     folder.mkdir()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith((*FOREIGN, *OF_TESTS))}
@@ -85,7 +93,7 @@ def _run(path: Path, folder: Path, variables: Sequence[dict[str, str]]) -> list[
             with log.open("w") as out:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, str(path)], cwd=folder, env=inherited | own, stdout=out, stderr=subprocess.STDOUT
+                        [sys.executable, *command, str(path)], cwd=folder, env=inherited | own, stdout=out, stderr=subprocess.STDOUT
                     )
                 )
         for process in processes:

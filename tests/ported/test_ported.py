@@ -4,6 +4,7 @@ They make the calls of public programs, with code and data of their own. Each sa
 `numbers-<its index>.npz`. `docs/ported.md` is the table of them.
 """
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ PROGRAMS = {
     for folder, table in (("of_tensorflow", _tensorflow.TENSORFLOW), ("of_keras_io", _keras_io.KERAS_IO))
     for name, ported in table.items()
 }
-IN_TEST = ("of_tensorflow/migrate_mirrored_strategy",)  # `make test` runs the shortest, and `make test-all` all of them
+IN_TEST = ("of_tensorflow/migrate_mirrored_strategy", "of_keras_io/vae")  # `make test` runs these, and `make test-all` all of them
 
 
 @pytest.mark.cases(*IN_TEST)
@@ -33,7 +34,8 @@ def test_a_program_gives_the_numbers_of_one_device(name, tmp_path):
     ported = PROGRAMS[name]
     path = tmp_path / f"{Path(name).name}.py"
     _ported.translate(HERE / f"{name}.py", ported.by_hand, path)
-    run = _ported.run_on_workers if ported.workers else _ported.run_on_devices
+    on_devices = functools.partial(_ported.run_on_devices, strategy=ported.strategy)
+    run = _ported.run_on_workers if ported.workers else on_devices
     [one] = run(path, 1, tmp_path / "one")
     assert one, "the program saved no numbers"
     for two in run(path, 2, tmp_path / "two"):
@@ -57,7 +59,8 @@ def test_the_page_has_the_rows_of_the_table():
 
 
 def test_no_program_names_what_it_becomes():
-    for name in PROGRAMS:
+    for name, ported in PROGRAMS.items():
         text = (HERE / f"{name}.py").read_text()
-        assert "import tensorflow as tf" in text, name
+        assert re.search("^import (tensorflow as tf|keras)$", text, re.MULTILINE), name
+        assert ("strategy" in text) == (ported.strategy is None), name
         assert "replicant" not in text, name

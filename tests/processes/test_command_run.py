@@ -113,16 +113,106 @@ def test_another_allocator_is_loaded(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("True\n", f"replicant run: LD_PRELOAD={tmp_path / 'libjemalloc.so.2'}\n")
 
 
+FIT = """
+import sys, threading
+import keras, numpy as np
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+rows = np.arange(14, dtype="float32").reshape(7, 2)
+model.fit(rows, rows[:, :1], batch_size=4, verbose=0)
+import replicant
+seen = []
+thread = threading.Thread(target=lambda: seen.append(replicant.get_strategy()))
+thread.start(), thread.join()
+strategy = replicant.get_strategy()
+assert seen == [strategy] and replicant.has_strategy() and replicant.in_cross_replica_context()
+with strategy.scope():
+    print(strategy.num_replicas_in_sync, len(model.weights[0].value.devices()), __name__, sys.argv[1:], sys.path[0])
+"""
+
+
+def test_a_program_without_a_strategy_gets_one(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    first = "import os\nos.environ['JAX_NUM_CPU_DEVICES'] = '3'\n"  # before Keras and JAX are imported, so it has its effect
+    (tmp_path / "folder" / "train.py").write_text(first + FIT)
+    done = run("--strategy", "mirrored", "folder/train.py", "-x", cwd=tmp_path, REPLICANT_FUSE_REPLICAS="0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"3 3 __main__ ['-x'] {tmp_path / 'folder'}\n"
+    assert done.stderr == SAID.replace("run: ", "run: strategy mirrored; ")
+
+
+UNDER_STRATEGY = {
+    "a scope of its own": (
+        "import replicant\nwith replicant.MirroredStrategy().scope(): pass",
+        (1, "", "but `replicant run --strategy` has made MirroredStrategy(['cpu:0']) the strategy of the whole program."),
+    ),
+    "a run of its own": (
+        "import replicant\nreplicant.OneDeviceStrategy('cpu:0').run(lambda: 1)",
+        (1, "", "Leave --strategy out, or let the program use replicant.get_strategy()."),
+    ),
+    "nothing to distribute": (
+        "print(1)",
+        (0, "1\n", "--strategy mirrored had no effect, because the program made no model, variable or distributed data."),
+    ),
+    "nothing, and it exits": ("import sys, replicant\nsys.exit()", (0, "", "--strategy mirrored had no effect")),
+    "its own exit code": ("import sys, replicant\nsys.exit(7)", (7, "", "")),
+    "another backend": (
+        "import os\nos.environ['KERAS_BACKEND'] = 'tensorflow'\nimport keras",
+        (1, "", "KERAS_BACKEND is 'tensorflow' when Keras is imported, but strategies need Keras on JAX. Set it to"),
+    ),
+    "an error": ("import replicant\nraise OSError('own')", (1, "", "OSError: own")),
+    "virtual devices": (
+        "import replicant\nreplicant.set_virtual_devices(2)\nprint(replicant.get_strategy().num_replicas_in_sync)",
+        (0, "2\n", ""),
+    ),
+    "a child process": (
+        """import subprocess, sys, replicant
+print(replicant.has_strategy(), flush=True)
+subprocess.run([sys.executable, '-c', 'import replicant; print(replicant.has_strategy())'])""",
+        (0, "True\nFalse\n", ""),
+    ),
+}
+
+
+@pytest.mark.cases("a scope of its own", "another backend")
+@pytest.mark.parametrize(("program", "expected"), UNDER_STRATEGY.values(), ids=UNDER_STRATEGY)
+def test_a_program_under_a_strategy(tmp_path: Path, program: str, expected: tuple[int, str, str]) -> None:
+    done = run("--strategy", "mirrored", "--quiet", "-c", program, cwd=tmp_path, JAX_NUM_CPU_DEVICES="1")
+    code, printed, told = expected
+    assert (done.returncode, done.stdout) == (code, printed), done.stderr
+    assert told in done.stderr
+    assert bool(done.stderr) == bool(told)
+
+
+@pytest.mark.slow
+def test_a_module_under_a_strategy_starts_processes(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "part.py").write_text("""
+import multiprocessing, sys
+import replicant
+def child(number):
+    return number + 1, replicant.has_strategy()
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(child, [1]), replicant.has_strategy(), sys.argv[1:])
+""")
+    done = run("--strategy", "mirrored", "--quiet", "-m", "package.part", "-v", cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("[(2, False)] True ['-v']\n", 0), done.stderr
+
+
 WRONG = [
     (["missing.py"], "The script 'missing.py' does not exist (looked in {cwd}). To run a module, write -m missing.py."),
     (["--cores", "9999", "-c", "1"], "--cores 9999: this process may not use 9999. Choose from "),
     (["--allocator", "fast", "-c", "1"], "--allocator 'fast' is not known. It is one of jemalloc, mimalloc, tcmalloc, or the path"),
     (["--devices", "0", "-c", "1"], "--devices must be from 1 to 1024. Got 0."),
+    (["--strategy", "fast", "-c", "1"], "--strategy 'fast' is not known. It is one of: mirrored."),
 ]
 
 
 @pytest.mark.cases("missing", "cores")
-@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=["missing", "cores", "allocator", "devices"])
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=["missing", "cores", "allocator", "devices", "strategy"])
 def test_mistakes_are_told(tmp_path: Path, arguments: list[str], message: str) -> None:
     done = run(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")

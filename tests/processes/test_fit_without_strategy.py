@@ -31,6 +31,28 @@ PROGRAMS = {
     "Keras first": "import keras\n" + DATASET + FIT,
     "Keras last": DATASET + FIT,
     "the default strategy": DATASET + "strategy = replicant.get_strategy(); replicant.Checkpoint()\n" + FIT,
+    "a step in TensorFlow's form": """
+import keras
+import numpy as np
+import replicant
+class Linear(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+    def train_step(self, data):
+        x, y = data
+        with replicant.GradientTape() as tape:
+            loss = keras.ops.mean((self.dense(x) - y) ** 2)
+        weights = self.dense.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return {"error": loss}
+model = Linear()
+model.compile("sgd")
+rows = np.ones((7, 2), "float32")
+losses = model.fit(rows, rows[:, :1], batch_size=3, epochs=2, verbose=0).history["error"]
+assert losses[1] < losses[0]
+print("fitted")
+""",
     "distributed": DATASET
     + "dataset = replicant.get_strategy().experimental_distribute_dataset(dataset)\n"
     + FIT.partition("assert np")[0]
@@ -42,7 +64,7 @@ def answer(program: str, **environ: str) -> str:
     return printed(program, {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"} | environ)
 
 
-@pytest.mark.cases("Keras first", "Keras last")
+@pytest.mark.cases("Keras first", "Keras last", "a step in TensorFlow's form")
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_fit_takes_a_dataset(program: str) -> None:
     assert answer(program, KERAS_BACKEND="jax") == "fitted"

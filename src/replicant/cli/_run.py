@@ -9,6 +9,8 @@ from pathlib import Path
 from ..launch._cpu import ALLOCATORS, Chosen, Machine, Wishes, check_preload, choose, library_folders, parse_cores, shown_cores
 from ..launch._environment import accelerators_of
 from ..launch._settings import check_script
+from ..strategies._of_program import STRATEGIES, check_name
+from . import _under_strategy
 
 SUMMARY = "Run a program on CPUs with settings that must be made before Python starts: allocator, cores, threads, devices."
 
@@ -27,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=int, metavar="N", help="number of threads that XLA computes with (default: one for each core)")
     add("--devices", type=int, metavar="N", help="number of virtual CPU devices")
     add("--cache", metavar="DIR", help="folder for compiled programs")
+    add("--strategy", metavar="NAME", help=f"give a program without strategies one, on all devices: {', '.join(STRATEGIES)}")
     add("--quiet", action="store_true", help="do not say what was set")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-m", "--module", action="store_true", help="run SCRIPT as a module, as python -m does")
@@ -42,6 +45,8 @@ def main(arguments: argparse.Namespace) -> int:
         ArgumentError: If an option cannot be met, or if the environment contradicts it.
         ConfigurationError: If the system is not Linux.
     """
+    if arguments.strategy is not None:
+        check_name(arguments.strategy)
     wishes = Wishes(
         allocator=arguments.allocator,
         cores=None if arguments.cores is None else parse_cores(arguments.cores),
@@ -57,12 +62,19 @@ def main(arguments: argparse.Namespace) -> int:
     if wishes.cores is not None:
         os.sched_setaffinity(0, wishes.cores)  # which the program inherits
     if not arguments.quiet:
-        print(f"replicant run: {_told(chosen, wishes)}", file=sys.stderr)
+        print(f"replicant run: {_told(chosen, wishes, arguments.strategy)}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    kind = ["-m"] if arguments.module else ["-c"] if arguments.code else []
-    argv = [sys.executable, *kind, arguments.script, *arguments.arguments]
+    argv = [sys.executable, *_program(arguments), *arguments.arguments]
     os.execve(argv[0], argv, {**environ, **chosen.variables})  # noqa: S606 - it is the user's program
+
+
+def _program(arguments: argparse.Namespace) -> list[str]:
+    """Return what Python is told to run."""
+    if arguments.strategy is not None:
+        kind = "module" if arguments.module else "code" if arguments.code else "script"
+        return [_under_strategy.__file__, arguments.strategy, kind, arguments.script]
+    return [*(["-m"] if arguments.module else ["-c"] if arguments.code else []), arguments.script]
 
 
 def _given() -> dict[str, str]:
@@ -85,9 +97,10 @@ def _machine(environ: Mapping[str, str]) -> Machine:
     )
 
 
-def _told(chosen: Chosen, wishes: Wishes) -> str:
+def _told(chosen: Chosen, wishes: Wishes, strategy: str | None) -> str:
     """Say in one line what was set, and what the user had set."""
-    parts = [] if wishes.cores is None else [f"cores {shown_cores(wishes.cores)}"]
+    parts = [] if strategy is None else [f"strategy {strategy}"]
+    parts += [] if wishes.cores is None else [f"cores {shown_cores(wishes.cores)}"]
     parts += [f"{name}={value}" for name, value in chosen.variables.items()]
     if chosen.kept:
         parts.append("as you set it: " + " ".join(f"{name}={value}" for name, value in chosen.kept.items()))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError, DatasetError
-from ..variables._libraries import connect_keras_for_fit
 from ._arguments import calls_in_parallel, function, whole
 from ._iterator import DatasetIterator
 from ._methods import Methods, chosen_seed, saved_compression
@@ -63,7 +62,6 @@ class Dataset(Methods):
     def __init__(self, node: Node, options: Options | None = None) -> None:
         self._node = node
         self._options = options or Options()
-        connect_keras_for_fit()
 
     @property
     def node(self) -> Node:

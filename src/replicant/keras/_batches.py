@@ -20,7 +20,9 @@ wants_states: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_w
 
 
 class Batches:
-    """Batches as tuples (x,), (x, y) or (x, y, sample_weight). The pass begins when the first one is read.
+    """Batches as Keras has them: x, (x, y) or (x, y, sample_weight). The pass begins when the first one is read.
+
+    An element that is not a tuple is x alone, and steps of models get it as it is. Keras would take a list apart, so it gets (x,).
 
     Args:
         dataset: The dataset to read.
@@ -44,7 +46,7 @@ class Batches:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> tuple[Any, ...]:
+    def __next__(self) -> Any:
         if self._iterator is None:
             self._iterator = iter(self._dataset)
         try:
@@ -57,7 +59,10 @@ class Batches:
         if wants_states.get():
             self._states.append((self._num_batches, self._iterator.state()))
         batch = map_replicas(_global_batch, element)
-        return self._finish(batch if isinstance(batch, tuple) else (batch,))
+        if isinstance(batch, tuple):
+            return self._finish(batch)
+        finished = self._finish((batch,))
+        return finished if isinstance(batch, list) or len(finished) > 1 else finished[0]
 
     def state_after(self, num_batches: int) -> State:
         """Return the position after `num_batches` batches, which may be at most two fewer than were read."""

@@ -19,6 +19,7 @@ from typing import Any
 import keras
 
 from . import (
+    _adapted,
     _batch_ends,
     _batch_statistics,
     _data,
@@ -198,10 +199,12 @@ HOOKS = (
     Hook(keras.Layer, "__delattr__", ("self", "name"), (_tracked.delete,)),
     Hook(Tracker, "track", ("self", "attr"), (_tracked.track,)),
     Hook(Tracker, "untrack", ("self", "value"), (_tracked.untrack,)),
+    Hook(keras.layers.Normalization, "adapt", ("self", "data"), (_adapted.adapt,)),
     Hook(keras.layers.BatchNormalization, "call", ("self", "inputs", "training", "mask"), (_batch_statistics.call,)),
     Hook(keras.layers.Embedding, "call", ("self", "inputs"), (Slot.SERVERS,)),
     # What Keras computes with
     Hook(backend.core, "stop_gradient", ("variable",), (_tracked.stop_gradient,)),
+    Hook(backend.numpy, "expand_dims", ("x", "axis"), (_host_inputs.expand_dims,)),
     # Older versions of Keras do not know cuDNN's LSTM of both directions, and have one that only raises for one direction.
     Hook(backend, "lstm", (), (_recurrent.lstm,)),
     *([Hook(backend, "bidirectional_lstm", ("inputs",), (_recurrent.lstm,))] if hasattr(backend, "bidirectional_lstm") else []),

@@ -19,8 +19,14 @@ import numpy as np
 from ..errors import ArgumentError, ArgumentTypeError
 from ..input._dataset import Dataset
 from ..input.distributed._distributed import DistributedDataset
-from ._internals import Functional
+from ._internals import ExpandDims, Functional, Reshape, Squeeze
 
+# Operations of Keras that only change the shape of strings. Those of numbers are compiled.
+_SHAPING: dict[type, Callable[[Any, Any], Any]] = {
+    ExpandDims: lambda operation, x: np.expand_dims(x, operation.axis),
+    Reshape: lambda operation, x: np.reshape(x, operation.newshape),
+    Squeeze: lambda operation, x: np.squeeze(x, operation.axis),
+}
 _COMPUTED = "computed on the host: {}"  # the keys of a batch whose front has been computed
 
 
@@ -74,7 +80,7 @@ class Cut:
         if id(tensor) not in values:
             node = self.makers[id(tensor)]
             args = [keras.tree.map_structure(lambda each: self._value_of(each, values), arg) for arg in node.arguments.args]
-            values[id(tensor)] = node.operation.on_host(*args)
+            values[id(tensor)] = _host_function(node.operation, tensor)(*args)
         return values[id(tensor)]
 
     def call(self, prepared: dict[str, Any], rest: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
@@ -140,9 +146,15 @@ def _on_host(tensor: Any, makers: dict[int, Any], known: dict[int, bool]) -> boo
     """Return whether a tensor is an input, or comes from a host layer whose inputs are on the host as well."""
     if id(tensor) not in known:
         node = makers[id(tensor)]
-        is_host_layer = hasattr(node.operation, "on_host")
-        known[id(tensor)] = is_host_layer and all(_on_host(each, makers, known) for each in node.input_tensors)
+        on_host = _host_function(node.operation, tensor) is not None
+        known[id(tensor)] = on_host and all(_on_host(each, makers, known) for each in node.input_tensors)
     return known[id(tensor)]
+
+
+def _host_function(operation: Any, result: Any) -> Callable[..., Any] | None:
+    """Return what computes an operation on the host; None if it is compiled."""
+    shaping = _SHAPING.get(type(operation)) if result.dtype == "string" else None
+    return getattr(operation, "on_host", None) if shaping is None else functools.partial(shaping, operation)
 
 
 def _ranked(value: Any, tensor: Any) -> Any:
@@ -164,6 +176,13 @@ def call_layer(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: A
         return original(layer, *args, **kwargs)
     cut = cut_of(layer)
     return original(layer, *args, **kwargs) if cut is None else cut.call(cut.prepared(args[0]), cut.rest, *args[1:], **kwargs)
+
+
+def expand_dims(original: Callable[..., Any], x: Any, axis: Any) -> Any:
+    """Add axes to an array. Strings stay on the host, as in ``dataset.map``."""
+    if isinstance(x, str) or (isinstance(x, np.ndarray) and x.dtype.kind in "OU"):
+        return np.expand_dims(np.asarray(x, object), axis)
+    return original(x, axis)
 
 
 def call_graph(original: Callable[..., Any], graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -40,6 +40,7 @@ try:
     from keras.src.losses import loss as loss_module
     from keras.src.losses.loss import Loss
     from keras.src.models.functional import Functional
+    from keras.src.ops.numpy import ExpandDims, Reshape, Squeeze
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
     from keras.src.random import seed_generator
@@ -65,6 +66,7 @@ __all__ = [
     "BaseOptimizer",
     "DataAdapter",
     "EpochIterator",
+    "ExpandDims",
     "Functional",
     "JAXEpochIterator",
     "JAXTrainer",
@@ -73,7 +75,9 @@ __all__ = [
     "Loss",
     "LossScaleOptimizer",
     "NumpySliceable",
+    "Reshape",
     "SeedGenerator",
+    "Squeeze",
     "TrackedDict",
     "TrackedList",
     "TrackedSet",

@@ -180,9 +180,41 @@ class _Stack(threading.local):
         self.frames: list[tuple[ActiveStrategy, ReplicaContext | None]] = []
 
 
+class _OfProgram:
+    """The strategy of the whole program, in all threads: it is active outside all scopes, in place of the default strategy."""
+
+    def __init__(self) -> None:
+        self.make: Callable[[], ActiveStrategy] | None = None
+        self.strategy: ActiveStrategy | None = None
+        self._lock = threading.Lock()
+
+    def get(self) -> ActiveStrategy | None:
+        """Return the strategy, and make it if this is its first use; None if the program has none."""
+        if self.strategy is None and self.make is not None:
+            with self._lock, entered(default_strategy(), None):  # what makes it asks which strategy is active
+                self.strategy = self.strategy or self.make()
+        return self.strategy
+
+
 _NOTHING = nullcontext()
 _stack = _Stack()
 _default: dict[str, Any] = {}
+_of_program = _OfProgram()
+
+
+def set_program_strategy(make: Callable[[], ActiveStrategy] | None) -> None:
+    """Set the function that makes the strategy of the whole program at its first use; None for a program without one."""
+    _of_program.make, _of_program.strategy = make, None
+
+
+def has_program_strategy() -> bool:
+    """Whether the whole program has a strategy, even if that is not made yet."""
+    return _of_program.make is not None
+
+
+def program_strategy_is_made() -> bool:
+    """Whether the strategy of the whole program is made."""
+    return _of_program.strategy is not None
 
 
 def set_default_strategy(make: Callable[[], ActiveStrategy]) -> None:
@@ -199,8 +231,8 @@ def default_strategy() -> ActiveStrategy:
 
 
 def active_strategy() -> ActiveStrategy:
-    """Return the strategy in whose scope or ``run`` this is called; outside all scopes, the default strategy."""
-    return _stack.frames[-1][0] if _stack.frames else default_strategy()
+    """Return the strategy in whose scope or ``run`` this is called; outside all scopes, that of the program, or the default one."""
+    return _stack.frames[-1][0] if _stack.frames else _of_program.get() or default_strategy()
 
 
 def planning() -> Planning | None:
@@ -220,6 +252,8 @@ def get_replica_context() -> ReplicaContext | None:
     """
     if _stack.frames and _stack.frames[-1][0] is not default_strategy():
         return _stack.frames[-1][1]
+    if not _stack.frames and has_program_strategy():
+        return None
     default_strategy()
     return _default["context"]
 
@@ -253,6 +287,12 @@ def require_cross_replica(strategy: ActiveStrategy, what: str, instead: str = ""
         MixedStrategyError: Under another strategy.
     """
     if not _stack.frames:
+        if (whole := _of_program.get()) not in (None, strategy):
+            raise MixedStrategyError(
+                f"Mixing different strategies: {what} of {strategy!r} was called, but `replicant run --strategy` has made "
+                f"{whole!r} the strategy of the whole program. Leave --strategy out, or let the program use "
+                "replicant.get_strategy()."
+            )
         return
     current, replica = _stack.frames[-1]
     if replica is not None and current is not default_strategy():

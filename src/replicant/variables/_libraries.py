@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from ..errors import BackendError
+from ..replicas._context import has_program_strategy
 from ..runtime import _imports
 from ..tracing._primitive_names import check
 
@@ -37,6 +38,8 @@ def _connect_keras() -> None:
     try:
         connect_libraries()
     except BackendError as error:
+        if has_program_strategy():
+            raise
         warnings.warn(f"Keras's fit, evaluate and predict cannot read datasets of Replicant: {error}", stacklevel=4)
 
 
