@@ -70,7 +70,7 @@ from .strategies._strategy import Strategy
 from .variables._variable import Variable
 
 if TYPE_CHECKING:
-    from . import cluster, coordinator, data, errors, keras, kernels, plan
+    from . import cluster, coordinator, data, errors, keras, kernels, plan, summary
     from .coordinator._strategy import ParameterServerStrategy
 
 _install_default_strategy()
@@ -128,10 +128,11 @@ __all__ = [
     "run_elastic",
     "scale_regularization_loss",
     "set_virtual_devices",
+    "summary",
     "value_and_grad",
 ]
 
-_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan"}
+_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan", "summary"}
 
 
 def __getattr__(name: str) -> Any:
