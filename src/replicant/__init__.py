@@ -71,7 +71,7 @@ from .variables._libraries import connect_keras_for_fit as _connect_keras_for_fi
 from .variables._variable import Variable
 
 if TYPE_CHECKING:
-    from . import cluster, coordinator, data, errors, keras, kernels, plan
+    from . import cluster, coordinator, data, errors, keras, kernels, plan, summary
     from .coordinator._strategy import ParameterServerStrategy
 
 _install_default_strategy()
@@ -130,10 +130,11 @@ __all__ = [
     "run_elastic",
     "scale_regularization_loss",
     "set_virtual_devices",
+    "summary",
     "value_and_grad",
 ]
 
-_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan"}
+_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan", "summary"}
 
 
 def __getattr__(name: str) -> Any:

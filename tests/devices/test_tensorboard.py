@@ -23,8 +23,9 @@ import replicant
 from replicant.data import Dataset
 from replicant.errors import ArgumentError, ConfigurationError
 from replicant.keras.callbacks import BackupAndRestore, TensorBoard
-from replicant.keras.callbacks._event_file import EventFile, buckets
-from replicant.keras.callbacks._pictures import pictures_of, png
+from replicant.keras.callbacks._pictures import pictures_of
+from replicant.summary._event_file import EventFile, buckets
+from replicant.summary._png import png
 
 X = np.arange(60, dtype=np.float32).reshape(20, 3) / 60
 Y = np.arange(20, dtype=np.float32)

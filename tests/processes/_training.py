@@ -194,6 +194,16 @@ def own_data(strategy: Any) -> dict[str, Any]:
     }
 
 
+def summaries(strategy: Any, folder: str) -> list[bool]:
+    """Write a summary on every worker."""
+    loss = strategy.reduce("SUM", strategy.run(lambda: replicant.get_replica_context().replica_id_in_sync_group))
+    writer = replicant.summary.create_file_writer(folder)
+    with writer.as_default():
+        written = replicant.summary.scalar("loss", loss, step=1)
+    writer.close()
+    return [written, strategy.extended.experimental_between_graph]
+
+
 def checkpoints(strategy: Any, folder: str) -> dict[str, Any]:
     """Save and restore checkpoints together."""
 
@@ -267,6 +277,7 @@ def cases(names: str, strategy: Any, folder: str) -> dict[str, Any]:
         "own_data": lambda: own_data(strategy),
         "checkpoints": lambda: checkpoints(strategy, f"{folder}/checkpoints"),
         "callbacks": lambda: callbacks(strategy, folder),
+        "summaries": lambda: summaries(strategy, f"{folder}/summaries"),
     }
     return {name: made[name]() for name in names.split()}
 

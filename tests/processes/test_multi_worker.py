@@ -21,12 +21,12 @@ import _group  # noqa: E402
 import _training  # noqa: E402
 
 CASES = {
-    (2, 1): "values loop dropout unseeded fit own_step own_data checkpoints callbacks",
+    (2, 1): "values loop dropout unseeded fit own_step own_data checkpoints callbacks summaries",
     (3, 1): "values loop fit own_step",
     (2, 2): "values loop fit own_step own_data meshes",
 }
 FIRST = {  # what the cases that `make test` runs ask for
-    (2, 1): "values loop dropout unseeded fit own_step checkpoints callbacks",
+    (2, 1): "values loop dropout unseeded fit own_step checkpoints callbacks summaries",
     (2, 2): "values own_data meshes",
 }
 RUNS_ALL = "1" in (os.environ.get("REPLICANT_TEST_SLOW"), os.environ.get("REPLICANT_TEST_FULL"))
@@ -186,8 +186,14 @@ def test_fit_goes_on_after_an_interruption_and_only_the_chief_writes(answers):
     found, folder = answers((2, 1))
     for answer in found:
         assert answer["callbacks"]["resumed"] == answer["callbacks"]["plain"]  # the same program: the same bits
-    written = sorted(path.name for path in folder.iterdir() if path.name != "checkpoints")
+    written = sorted(path.name for path in folder.iterdir() if path.name not in ("checkpoints", "summaries"))
     assert written == ["plain-0.csv", "plain-0.weights.h5", "resumed-0.csv", "resumed-0.weights.h5"]
+
+
+def test_only_the_chief_writes_summaries(answers):
+    found, folder = answers((2, 1))
+    assert [answer["summaries"] for answer in found] == [[True, True], [False, True]]
+    assert len(list((folder / "summaries").iterdir())) == 1
 
 
 def test_the_chief_is_known(answers):

@@ -8,6 +8,7 @@ import pytest
 
 GOLDEN = {
     "replicant": [
+        "CentralStorageStrategy",
         "Checkpoint",
         "CheckpointManager",
         "CheckpointOptions",
@@ -36,6 +37,7 @@ GOLDEN = {
         "compile_cache",
         "compute_average_loss",
         "coordinator",
+        "custom_gradient",
         "data",
         "errors",
         "function",
@@ -54,6 +56,7 @@ GOLDEN = {
         "run_elastic",
         "scale_regularization_loss",
         "set_virtual_devices",
+        "summary",
         "value_and_grad",
     ],
     "replicant.cluster": [
@@ -120,6 +123,20 @@ GOLDEN = {
         "StringLookup",
         "TextVectorization",
     ],
+    "replicant.summary": [
+        "SummaryWriter",
+        "create_file_writer",
+        "create_noop_writer",
+        "experimental",
+        "flush",
+        "histogram",
+        "image",
+        "record_if",
+        "scalar",
+        "should_record_summaries",
+        "text",
+    ],
+    "replicant.summary.experimental": ["get_step", "set_step"],
     "replicant.kernels": ["Status", "disable", "disabled", "enable", "status"],
     "replicant.errors": [
         "AlreadyStartedError",
@@ -141,6 +158,7 @@ GOLDEN = {
         "LossReductionError",
         "LostProcessError",
         "LostStateError",
+        "MissingNameError",
         "MixedStrategyError",
         "NonFiniteError",
         "OutOfRangeError",

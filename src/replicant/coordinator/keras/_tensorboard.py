@@ -47,7 +47,7 @@ class StatsWriter:
     """
 
     def __init__(self, coordinator: ClusterCoordinator, log_dir: str | Path):
-        from ...keras.callbacks._event_file import EventFile
+        from ...summary._event_file import EventFile
 
         self._coordinator = coordinator
         self._file = EventFile(Path(log_dir) / _RUN)

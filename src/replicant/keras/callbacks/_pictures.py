@@ -1,12 +1,8 @@
-"""Turns weights into pictures, and pictures into PNG files."""
-
-import struct
-import zlib
+"""Turns weights into pictures."""
 
 import keras
 import numpy as np
 
-_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}  # number of channels -> PNG type: gray, RGB, RGB with transparency
 _MAX_PICTURES = 3
 
 
@@ -38,22 +34,6 @@ def _as_stack(array: np.ndarray) -> np.ndarray | None:
         case 3:
             last = keras.config.image_data_format() == "channels_last"
             return (np.moveaxis(array, -1, 0) if last else array)[..., None]
-        case 4 if array.shape[-1] in _COLOUR_TYPES:
+        case 4 if array.shape[-1] in (1, 3, 4):
             return array
     return None
-
-
-def png(image: np.ndarray) -> bytes:
-    """Encode `image`, uint8[height, width, 1 or 3 or 4], as a PNG file.
-
-    >>> png(np.zeros((1, 1, 1), np.uint8))[1:4]
-    b'PNG'
-    """
-    height, width, channels = image.shape
-    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
-    no_filter = np.zeros((height, 1), np.uint8)  # each line begins with the number of its filter
-    lines = np.concatenate([no_filter, image.reshape(height, -1)], axis=1)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
-    )

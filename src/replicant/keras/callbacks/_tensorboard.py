@@ -15,10 +15,10 @@ import keras
 import numpy as np
 
 from ...errors import ArgumentError
+from ...summary._event_file import EventFile, import_writer
 from .. import _hooks
 from .._fit import strategy_of
 from .._internals import JAXTrainer
-from ._event_file import EventFile, import_writer
 from ._pictures import pictures_of
 from ._profile import Profile
 from ._watch import attach, detach

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigurationError
-from ._pictures import png
+from ..errors import ConfigurationError
+from ._png import png
 
 _FLUSH_SECONDS = 2.0  # a flush waits for the disk, so many small flushes would slow training down
 _FLOAT, _DOUBLE, _STRING = 1, 2, 7  # the numbers of tensor types in the file format
-_NUM_BUCKETS = 30
+NUM_BUCKETS = 30  # of a histogram, unless another number is asked for
 
 _numbers = itertools.count()
 
@@ -36,33 +36,36 @@ def import_writer(module: str) -> Any:
 class EventFile:
     """One event file of a run. It needs no thread: events are written as they are added, and reach the disk within seconds."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, name_suffix: str = ""):
         self._event = import_writer("proto.event_pb2").Event
         folder.mkdir(parents=True, exist_ok=True)
         # Without the suffix, two fits that begin in the same second would overwrite each other's file. It is random because
         # otherwise somebody could prepare a link of that name, and its target would be overwritten.
-        suffix = f".{os.getpid()}.{next(_numbers):06}.{secrets.token_hex(8)}.v2"
+        suffix = f".{os.getpid()}.{next(_numbers):06}.{secrets.token_hex(8)}.v2{name_suffix}"
         self._writer = import_writer("event_file_writer").EventsWriter(str(folder / "events"), suffix)
         self._flushed = time.monotonic()
 
-    def scalar(self, tag: str, value: float, step: int) -> None:
+    def scalar(self, tag: str, value: float, step: int, description: str = "") -> None:
         """Add a point to a curve."""
-        self._add(tag, step, "scalars", {"dtype": _FLOAT, "float_val": [value]}, shape=())
+        self._add(tag, step, "scalars", {"dtype": _FLOAT, "float_val": [value]}, shape=(), description=description)
 
-    def histogram(self, tag: str, values: np.ndarray, step: int) -> None:
+    def histogram(self, tag: str, values: np.ndarray, step: int, num_buckets: int = NUM_BUCKETS, description: str = "") -> None:
         """Add the distribution of finite numbers."""
-        rows = buckets(values)
-        self._add(tag, step, "histograms", {"dtype": _DOUBLE, "double_val": rows.ravel().tolist()}, shape=rows.shape)
+        rows = buckets(values, num_buckets)
+        tensor = {"dtype": _DOUBLE, "double_val": rows.ravel().tolist()}
+        self._add(tag, step, "histograms", tensor, shape=rows.shape, description=description)
 
-    def images(self, tag: str, images: Sequence[np.ndarray], step: int) -> None:
+    def images(self, tag: str, images: Sequence[np.ndarray] | np.ndarray, step: int, description: str = "") -> None:
         """Add pictures of equal size, uint8[height, width, channels]."""
-        height, width, _ = images[0].shape
+        height, width = np.shape(images)[1:3]
         strings = [str(width).encode(), str(height).encode(), *map(png, images)]
-        self._add(tag, step, "images", {"dtype": _STRING, "string_val": strings}, shape=(len(strings),))
+        self._add(tag, step, "images", {"dtype": _STRING, "string_val": strings}, shape=(len(strings),), description=description)
 
-    def text(self, tag: str, markdown: str, step: int) -> None:
-        """Add a text in Markdown."""
-        self._add(tag, step, "text", {"dtype": _STRING, "string_val": [markdown.encode()]}, shape=())
+    def text(self, tag: str, markdown: str | Sequence[str], step: int, shape: tuple[int, ...] = (), description: str = "") -> None:
+        """Add a text in Markdown, or a table of them with this shape."""
+        texts = [markdown] if isinstance(markdown, str) else markdown
+        tensor = {"dtype": _STRING, "string_val": [text.encode() for text in texts]}
+        self._add(tag, step, "text", tensor, shape=shape, description=description)
 
     def keras_graph(self, tag: str, config: dict[str, Any], step: int) -> None:
         """Add a Keras model's config, which TensorBoard draws as a graph of layers."""
@@ -79,31 +82,40 @@ class EventFile:
         self._writer.close()
 
     def _add(
-        self, tag: str, step: int, plugin: str, tensor: dict[str, Any], *, shape: tuple[int, ...], content: bytes = b""
+        self,
+        tag: str,
+        step: int,
+        plugin: str,
+        tensor: dict[str, Any],
+        *,
+        shape: tuple[int, ...],
+        content: bytes = b"",
+        description: str = "",
     ) -> None:
         event = self._event(wall_time=time.time(), step=step)
-        value = event.summary.value.add(tag=tag, metadata={"plugin_data": {"plugin_name": plugin, "content": content}})
+        metadata = {"plugin_data": {"plugin_name": plugin, "content": content}, "summary_description": description}
+        value = event.summary.value.add(tag=tag, metadata=metadata)
         value.tensor.MergeFrom(type(value.tensor)(tensor_shape={"dim": [{"size": size} for size in shape]}, **tensor))
         self._writer.write_event(event)
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self.flush()
 
 
-def buckets(values: np.ndarray) -> np.ndarray:
-    """Return float64[30, 3] of left edge, right edge and count, with the buckets of TensorFlow's histograms.
+def buckets(values: np.ndarray, num_buckets: int = NUM_BUCKETS) -> np.ndarray:
+    """Return float64[num_buckets, 3] of left edge, right edge and count, with the buckets of TensorFlow's histograms.
 
     >>> buckets(np.array([0.0, 1.0, 30.0]))[[0, 1, 29]].tolist()
     [[0.0, 1.0, 1.0], [1.0, 2.0, 1.0], [29.0, 30.0, 1.0]]
     """
     values = np.asarray(values, np.float64).ravel()
-    rows = np.zeros((_NUM_BUCKETS, 3))
-    if not values.size:
+    rows = np.zeros((num_buckets, 3))
+    if not values.size or not num_buckets:
         return rows
     low, high = values.min(), values.max()
     if low == high:  # all values go to the last bucket, which has no width
         rows[:, :2] = low
         rows[-1, 2] = values.size
         return rows
-    rows[:, 2], edges = np.histogram(values, _NUM_BUCKETS, (low, high))
+    rows[:, 2], edges = np.histogram(values, num_buckets, (low, high))
     rows[:, 0], rows[:, 1] = edges[:-1], edges[1:]
     return rows
