@@ -404,6 +404,11 @@ class GradientTape:
         """Do what `_gradients` does, outside of traces."""
         eager = self._eager
         assert eager is not None
+        if not all(map(eager.knows, targets)):
+            raise GradientError(
+                "The target of `tape.gradient` was computed inside a loop, a branch or another function that JAX traces, but the "
+                "tape was opened outside of it. Open the tape inside it as well, or call `tape.gradient` outside."
+            )
         values = [self._values_of(x) if jnp.issubdtype(dtype_of(x), jnp.inexact) else [] for x in sources]
         arrays = [value for each in values for value in each]
         parts = iter(pull_rows(lambda row: eager.gradients(targets, row, arrays), cotangents, rows.num, at_once=rows.at_once))

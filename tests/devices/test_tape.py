@@ -439,3 +439,68 @@ def test_a_tape_does_not_outlive_its_function() -> None:
     replicant.function(fn)(THREE)
     with pytest.raises(GradientError, match="outside the function in which the tape recorded"):
         kept[-1]()
+
+
+def cond_in_tape(x):
+    with replicant.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+        return jax.lax.cond(x > 0, lambda: tape.gradient(y, x), lambda: x)
+
+
+def scan_after_tape(x):
+    with replicant.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = x * x
+    return jax.lax.scan(lambda total, _: (total + tape.gradient(y, x), None), jnp.float32(0), None, length=2)[0]
+
+
+def carried_through_scan(x):
+    """The second product contains the first one, which the body does not see."""
+    with replicant.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+
+        def body(carry, _):
+            y = carry * x
+            return y, tape.gradient(y, x)
+
+        return jax.lax.scan(body, jnp.float32(1), None, length=2)[1]
+
+
+def jit_after_tape(x):
+    with replicant.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    return jax.jit(lambda: tape.gradient(y, x))()
+
+
+def tape_in_scan(x):
+    def body(total, _):
+        with replicant.GradientTape() as tape:
+            tape.watch(x)
+            y = x * x
+        return total + tape.gradient(y, x), None
+
+    return jax.lax.scan(body, jnp.float32(0), None, length=2)[0]
+
+
+OPENED_OUTSIDE = r"(computed|called) inside a loop, a branch or another function that JAX traces.*Open the tape inside it as well"
+
+
+@pytest.mark.parametrize("traced", [True, False], ids=["function", "eager"])
+@pytest.mark.parametrize(
+    ("fn", "eager"), [(cond_in_tape, 6.0), (scan_after_tape, 12.0), (carried_through_scan, None), (jit_after_tape, 6.0)]
+)
+def test_a_gradient_in_a_body_of_a_tape_that_was_opened_outside(fn, eager, traced):
+    """The body does not see what the tape saw. An eager tape has the values, unless the target itself is computed in the body."""
+    x = jnp.float32(3)
+    if traced or eager is None:
+        with pytest.raises(GradientError, match=OPENED_OUTSIDE):
+            (replicant.function(fn) if traced else fn)(x)
+    else:
+        assert float(fn(x)) == eager
+
+
+@pytest.mark.parametrize("wrap", [replicant.function, lambda fn: fn], ids=["function", "eager"])
+def test_a_tape_in_a_body(wrap):
+    assert float(wrap(tape_in_scan)(jnp.float32(3))) == 12.0

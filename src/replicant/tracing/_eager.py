@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
-from jax.core import Trace
+from jax.core import Trace, Tracer
 
 from ..errors import GradientError
 
@@ -136,6 +136,14 @@ class Eager(Trace):
                     _add(known, x, part)
         return [known.get(id(source)) for source in sources]
 
+    def knows(self, target: Any) -> bool:
+        """Return whether this trace sees how `target` is computed. In a loop or function that JAX traces, it sees nothing."""
+        if not isinstance(target, Tracer) or any(target is x for step in self._steps for x in step.results):
+            return True
+        with jex.take_current_trace() as now:
+            pass
+        return _outermost(now) is _outermost(self)
+
     def _reached(self, sources: Sequence[Any]) -> set[int]:
         """Return the ids of all arrays that were computed from the sources, and of the sources."""
         reached = {id(x) for x in sources}
@@ -143,6 +151,13 @@ class Eager(Trace):
             if any(id(x) in reached for x in step.operands):
                 reached.update(id(x) for x in step.results if id(x) not in self._roots)
         return reached
+
+
+def _outermost(trace: Any) -> Any:
+    """Return the trace around all tapes."""
+    while isinstance(trace, Eager):
+        trace = trace.around
+    return trace
 
 
 def _has_gradient(x: Any) -> bool:

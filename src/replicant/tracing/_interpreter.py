@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from ..errors import GradientError, RaggedStepError
 from ._closed_jaxpr import ClosedJaxpr
 from ._gradient_paths import GradientPath, find_paths, in_order
-from ._marks import exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
+from ._marks import asks_outer_tape, exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
 from ._primitive_names import JIT
 from ._varying import Varying
 
@@ -86,6 +86,7 @@ class _Machine:
                 results = yield self._exchange(step, values)
             elif step.primitive.name == JIT and has_markers(step.params["jaxpr"].jaxpr):
                 body = step.params["jaxpr"]
+                _check_tapes(body.jaxpr, step)
                 flags = [self._varying(v) for v in step.invars]
                 results = yield from evaluate(body.jaxpr, body.consts, values, flags, self._answer)
             else:
@@ -173,11 +174,23 @@ def _last_uses(jaxpr: jex.Jaxpr) -> set[jex.Var]:
 
 def _bind(eqn: jex.JaxprEqn, values: list[Any], answer: Answer | None) -> list[Any]:
     params = eqn.params
-    if any(has_markers(inner) for inner in inner_jaxprs(eqn)):
+    marked = [inner for inner in inner_jaxprs(eqn) if has_markers(inner)]
+    if marked:
+        for inner in marked:
+            _check_tapes(inner, eqn)
         params = {key: _without_marks(value, eqn, answer) for key, value in params.items()}
     with eqn.ctx.manager:
         results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(params))
     return list(results) if eqn.primitive.multiple_results else [results]
+
+
+def _check_tapes(body: jex.Jaxpr, eqn: jex.JaxprEqn) -> None:
+    """Refuse a gradient in a body whose tape was opened outside, as what happened before is not seen there."""
+    if asks_outer_tape(body):
+        raise GradientError(
+            f"`tape.gradient` was called inside a loop, a branch or another function that JAX traces ({eqn.primitive.name}), but "
+            "the tape was opened outside of it. Open the tape inside it as well, or call `tape.gradient` outside."
+        )
 
 
 def _without_marks(param: Any, eqn: jex.JaxprEqn, answer: Answer | None) -> Any:

@@ -102,7 +102,7 @@ def has_markers(jaxpr: jex.Jaxpr) -> bool:
 def asks_outer_tape(jaxpr: jex.Jaxpr) -> bool:
     """Whether `jaxpr` computes a gradient with a tape that was opened outside of it."""
     marks = list(_all_marks(jaxpr))
-    opened = {eqn.params["tape"] for eqn in marks if eqn.primitive is region_p}
+    opened = {eqn.params["tape"] for eqn in marks if eqn.primitive is region_p and eqn.params["opens"]}
     return any(eqn.primitive is gradient_p and eqn.params["tape"] not in opened for eqn in marks)
 
 
