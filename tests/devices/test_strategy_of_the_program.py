@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ from replicant.errors import MixedStrategyError
 from replicant.replicas import _context
 from replicant.strategies import _of_program
 
+fit: Any = keras.Model.fit  # type checkers expect another type of `verbose`
 DEVICES = ["cpu:0", "cpu:1"]
 made: list[replicant.Strategy] = []
 
@@ -52,8 +54,7 @@ def test_it_is_as_inside_its_scope() -> None:
     assert replicant.has_strategy()
     (strategy,) = made
     variable = replicant.Variable(2.0)
-    assert strategy.run(lambda: variable + 1.0).num_replicas == 2
-    assert strategy.run(lambda: replicant.get_replica_context().num_replicas_in_sync) == 2
+    assert strategy.run(variable.read_value).num_replicas == 2
     with strategy.scope():
         assert replicant.get_strategy() is strategy
     dataset = strategy.experimental_distribute_dataset(replicant.data.Dataset.range(4).batch(4))
@@ -65,13 +66,13 @@ def test_models_are_distributed() -> None:
     model.compile("sgd", "mse")
     rows = np.arange(14, dtype=np.float32).reshape(7, 2) / 10
     weights = model.get_weights()
-    model.fit(rows, rows[:, :1], batch_size=4, shuffle=False, verbose=0)
+    fit(model, rows, rows[:, :1], batch_size=4, shuffle=False, verbose=0)
     assert model.__dict__["_replicant_strategy"] is made[0]
     _context.set_program_strategy(None)
     alone = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     alone.set_weights(weights)
     alone.compile("sgd", "mse")
-    alone.fit(rows, rows[:, :1], batch_size=4, shuffle=False, verbose=0)
+    fit(alone, rows, rows[:, :1], batch_size=4, shuffle=False, verbose=0)
     for got, expected in zip(model.get_weights(), alone.get_weights(), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 

@@ -61,8 +61,8 @@ class Batches:
         batch = map_replicas(_global_batch, element)
         if isinstance(batch, tuple):
             return self._finish(batch)
-        finished = self._finish((batch,))
-        return finished if isinstance(batch, list) or len(finished) > 1 else finished[0]
+        x, *rest = self._finish((batch,))
+        return (x, *rest) if rest or isinstance(batch, list) else x
 
     def state_after(self, num_batches: int) -> State:
         """Return the position after `num_batches` batches, which may be at most two fewer than were read."""
