@@ -89,6 +89,7 @@ __all__ = [
     "convert_to_sliceable",
     "data_adapters",
     "get_stateless_scope",
+    "global_state",
     "in_safe_mode",
     "in_stateless_scope",
     "is_tracking_enabled",

@@ -17,7 +17,7 @@ import weakref
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import jax
 import numpy as np
@@ -175,7 +175,7 @@ def _index_of(path: Path) -> dict[str, Any]:
     return index
 
 
-def _is_index(index: Any) -> bool:
+def _is_index(index: Any) -> TypeGuard[dict[str, Any]]:
     """Return whether this is what `save` writes. A stranger may have written it, so it names no file elsewhere."""
     try:
         elements, shards = index["elements"], index["shards"]
