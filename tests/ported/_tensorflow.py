@@ -19,21 +19,9 @@ TENSORFLOW = {
     ),
     "multi_worker_with_keras": Ported(workers=True),
     "parameter_server_training": Ported(
-        by_hand=(
-            ("creator = tf.keras.utils.experimental.DatasetCreator(dataset_fn)", "creator = dataset_fn"),
-            NO_TENSORFLOW,
-        ),
         aside=("asynchronous",),
     ),
-    "distributed_training": Ported(
-        by_hand=(
-            (
-                "mirrored_strategy = replicant.MirroredStrategy(cross_device_ops=tf.distribute.HierarchicalCopyAllReduce())",
-                "mirrored_strategy = replicant.MirroredStrategy()",
-            ),
-            NO_TENSORFLOW,
-        )
-    ),
+    "distributed_training": Ported(),
     "tpu": Ported(
         by_hand=(
             ("    tf.config.experimental_connect_to_cluster(resolver)", ""),

@@ -171,9 +171,29 @@ def print_traced(call: cst.Call) -> Rewrite:
     return Rewrite(cst.parse_expression(f"jax.debug.print({' '.join(texts)!r}{arguments})"), frozenset({"jax"}))
 
 
+def mirrored_strategy(call: cst.Call) -> Rewrite:
+    """Leave out ``cross_device_ops``, which `replicant.MirroredStrategy` does not take."""
+    given = by_name(call.args, "devices", "cross_device_ops")
+    if given is None or "cross_device_ops" not in given:
+        return Rewrite(call)
+    kept = [a for a in call.args if a.value is given.get("devices")]
+    check = "cross_device_ops was left out, because XLA chooses how to reduce"
+    return Rewrite(call.with_changes(args=[a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in kept]), check=check)
+
+
+def dataset_creator(call: cst.Call) -> Rewrite:
+    """Translate ``DatasetCreator(dataset_fn)`` to the function, which `fit` takes."""
+    given = by_name(call.args, "dataset_fn", "input_options")
+    if given is None or set(given) != {"dataset_fn"}:
+        return Rewrite(left="pass dataset_fn itself to fit")
+    return Rewrite(given["dataset_fn"], check="fit takes this function, and calls it with an input context")
+
+
 # The handlers by the name of what is called, without "tensorflow.".
 HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
     "function": function,
+    "distribute.MirroredStrategy": mirrored_strategy,
+    "keras.utils.experimental.DatasetCreator": dataset_creator,
     "config.set_logical_device_configuration": logical_devices,
     "config.experimental.set_virtual_device_configuration": logical_devices,
     "data.Dataset.from_generator": from_generator,
