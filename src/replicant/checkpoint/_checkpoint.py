@@ -19,11 +19,11 @@ from ._numbered import next_number
 from ._objects import Inventory, kind_of
 from ._options import CheckpointOptions
 from ._restore import Restore, RestoreStatus
-from ._values import decode, encode, fetch, start_fetching
+from ._values import Saves, decode, encode, fetch, start_fetching
 from ._writer import BackgroundWriter
 
 
-class Checkpoint:
+class Checkpoint(Saves):
     """Objects whose values are saved and restored together.
 
     Args:

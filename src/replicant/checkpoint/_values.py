@@ -25,6 +25,10 @@ _NUMBER_TYPES = (bool, int, float)  # exactly these types; a subclass (np.float6
 _PARSE: dict[str, Any] = {"bool": lambda text: text == "True", "int": int, "float": float}
 
 
+class Saves:
+    """What a ``Checkpoint`` is: it saves values, and is none."""
+
+
 def check_leaf(key: str, leaf: Any) -> None:
     """Check that `leaf` can be part of a checkpoint.
 
@@ -42,9 +46,7 @@ def check_leaf(key: str, leaf: Any) -> None:
         return
     if isinstance(leaf, Mirrored) or type(leaf) in _NUMBER_TYPES:
         return
-    from ._checkpoint import Checkpoint  # imports this file
-
-    if isinstance(leaf, Checkpoint):
+    if isinstance(leaf, Saves):
         raise ArgumentTypeError(
             f"Checkpoint: {key!r} is a Checkpoint, and a Checkpoint holds no other one. Pass a dict of what that one holds: "
             'Checkpoint(inner={"model": model, "optimizer": optimizer}).'

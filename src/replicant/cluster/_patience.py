@@ -57,7 +57,12 @@ class Patience:
         calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._put = calls.put
         threading.Thread(target=_make_calls, args=(calls.get,), name="replicant-calls", daemon=True).start()
-        weakref.finalize(self, calls.put, None).atexit = False
+        self._end = weakref.finalize(self, calls.put, None)
+        self._end.atexit = False
+
+    def close(self) -> None:
+        """End the thread, after the call that may still run. There must be no more calls."""
+        self._end()
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Return or raise what ``fn(*args)`` returns or raises.

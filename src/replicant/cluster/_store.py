@@ -67,6 +67,7 @@ class JaxStore:
     def close(self) -> None:
         """Leave the service; what it is told afterwards is a ConnectionAbortedError."""
         client, self._client = self._client, _Closed()
+        self._patience.close()
         is_left = False
         with contextlib.suppress(RuntimeError):  # it may be gone already
             client.shutdown()
