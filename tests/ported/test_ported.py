@@ -25,7 +25,7 @@ PROGRAMS = {
     for folder, table in (("of_tensorflow", _tensorflow.TENSORFLOW), ("of_keras_io", _keras_io.KERAS_IO))
     for name, ported in table.items()
 }
-IN_TEST = ("of_tensorflow/migrate_mirrored_strategy", "of_keras_io/vae")  # `make test` runs these, and `make test-all` all of them
+IN_TEST = ("of_tensorflow/migrate_mirrored_strategy",)  # `make test` runs the shortest, and `make test-all` all of them
 
 
 @pytest.mark.cases(*IN_TEST)
