@@ -32,7 +32,7 @@ IN_TEST = ("of_tensorflow/migrate_mirrored_strategy",)  # `make test` runs the s
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_gives_the_numbers_of_one_device(name, tmp_path):
     ported = PROGRAMS[name]
-    path = tmp_path / f"{Path(name).name}.py"
+    path = tmp_path / f"program_{Path(name).name}.py"  # `keras.py` would hide the module of that name
     _ported.translate(HERE / f"{name}.py", ported.by_hand, path)
     on_devices = functools.partial(_ported.run_on_devices, strategy=ported.strategy)
     run = _ported.run_on_workers if ported.workers else on_devices

@@ -350,6 +350,14 @@ def test_what_works_by_now_is_translated_and_not_listed(tmp_path, old, new):
     assert not migration.findings
 
 
+def test_what_a_strategy_leaves_out_needs_no_tensorflow(tmp_path):
+    for given in ("cross_device_ops=tf.distribute.NcclAllReduce(num_packs=2)", "None, tf.distribute.HierarchicalCopyAllReduce()"):
+        migration = migrated(tmp_path, f"{HEAD}s = tf.distribute.MirroredStrategy({given})\n")
+        assert "tensorflow" not in migration.text
+        [found] = migration.findings
+        assert (found.kind, found.advice) == ("check", "cross_device_ops was left out, because XLA chooses how to reduce")
+
+
 CLIP = "tf.clip_by_global_norm([x, None], 5.0)"
 
 

@@ -181,6 +181,12 @@ def mirrored_strategy(call: cst.Call) -> Rewrite:
     return Rewrite(call.with_changes(args=[a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in kept]), check=check)
 
 
+def left_out(call: cst.Call) -> list[cst.CSTNode]:
+    """Return the names of TensorFlow in ``cross_device_ops``, which no longer count."""
+    ops = (by_name(call.args, "devices", "cross_device_ops") or {}).get("cross_device_ops")
+    return [ops.func if isinstance(ops, cst.Call) else ops] if ops is not None else []
+
+
 def dataset_creator(call: cst.Call) -> Rewrite:
     """Translate ``DatasetCreator(dataset_fn)`` to the function, which `fit` takes."""
     given = by_name(call.args, "dataset_fn", "input_options")

@@ -154,6 +154,8 @@ class Rewriter(cst.CSTTransformer):
         name = self._name(node.func)
         if name in _ops.OPS or name in _calls.HANDLERS or name in BY_NAME or name in ("print", "add_n", "math.add_n"):
             self._handled.add(node.func)
+        if name == "distribute.MirroredStrategy":
+            self._handled.update(_calls.left_out(node))
         if self._loads_latest_weights(node) or self._transformation(node):
             self._handled.add(_inner(node).func)
         return name not in _TAKERS or _calls.logical_devices(node).node is None  # otherwise nothing of it is kept
