@@ -60,6 +60,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 def main() -> None:
     """Run the program as Python would."""
     strategy, kind, program, *arguments = sys.argv[1:]
+    # With os.path, as Python itself does it: the program starts with as few modules as possible.
     folder = {"script": os.path.dirname(os.path.realpath(program)), "module": os.getcwd(), "code": ""}[kind]  # noqa: PTH109, PTH120
     if not sys.flags.safe_path:  # then Python has put the folder of this file there
         sys.path[0] = folder
