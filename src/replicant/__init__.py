@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 if "keras" not in sys.modules:
     os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads this at import; by default it looks for TensorFlow
 
-from .runtime import _imports
+from .runtime import _collector, _imports
 
-with _imports.CollectionPaused():
+with _collector.CollectionPaused():
     _imports.install()
     from . import _function as _function  # with it come JAX and most of this package
 

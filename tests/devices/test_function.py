@@ -1,6 +1,7 @@
 """What replicant.function compiles, when it compiles again, and what it leaves to Python."""
 
 import enum
+import gc
 
 import jax
 import jax.numpy as jnp
@@ -290,3 +291,27 @@ def test_no_concrete_function() -> None:
             reads.get_concrete_function(*args)
     with pytest.raises(ContextError, match="was called inside another compiled function or a tape"):
         replicant.function(lambda x: fn.get_concrete_function(x).as_text())(jnp.ones(2))
+
+
+def test_no_garbage_is_looked_for_while_a_program_is_traced() -> None:
+    before, seen = gc.get_threshold(), []
+
+    @replicant.function
+    def inner(x):
+        seen.append(gc.get_threshold())
+        return x + 1.0
+
+    @replicant.function
+    def outer(x, fails=False):
+        y = inner(x)
+        seen.append(gc.get_threshold())
+        if fails:
+            raise ValueError("the program's own")
+        return y * 2.0
+
+    assert float(outer(jnp.ones(()))) == 4.0
+    assert gc.get_threshold() == before
+    assert {len(seen) > 0, *(threshold[0] > 1 << 30 for threshold in seen)} == {True}
+    with pytest.raises(ValueError, match="the program's own"):
+        outer(jnp.ones(()), fails=True)
+    assert gc.get_threshold() == before

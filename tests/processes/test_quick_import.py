@@ -211,7 +211,7 @@ print(gc.get_threshold(), gc.isenabled())
 def test_a_program_that_changes_the_thresholds_meanwhile_is_respected():
     program = """
 import gc
-from replicant.runtime._imports import CollectionPaused
+from replicant.runtime._collector import CollectionPaused
 with CollectionPaused():
     with CollectionPaused():
         pass

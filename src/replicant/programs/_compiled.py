@@ -15,6 +15,7 @@ from ..errors import ReplicantError
 from ..replicas._context import active_strategy
 from ..replicas._own_mesh import handed_over, in_a_trace, mesh_is_set, without_mesh
 from ..replicas._placement import Placement
+from ..runtime._collector import CollectionPaused
 from ..variables import _recorder
 from ..variables._libraries import tracing
 from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState, recording, require_eager
@@ -139,6 +140,10 @@ class Compiled:
         self._numbers.learn(tree, leaves, works)
 
     def _compile_any(self, leaves: list[Any], tree: Any, placement: Placement) -> tuple[Signature, Program]:
+        with CollectionPaused():
+            return self._find_or_compile(leaves, tree, placement)
+
+    def _find_or_compile(self, leaves: list[Any], tree: Any, placement: Placement) -> tuple[Signature, Program]:
         """Find or make a program for these arguments. Numbers that have changed become inputs if the code allows that."""
 
         def signature(numbers: tuple[int, ...]) -> Signature:

@@ -5,7 +5,6 @@ than Keras itself. So while Keras is imported, the code of the modules in ``DEFE
 is first asked for, and from then on they are ordinary modules. scikit-learn and SciPy themselves are always the real ones.
 """
 
-import gc
 import importlib.abc
 import importlib.machinery
 import sys
@@ -14,6 +13,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ._collector import CollectionPaused
+
 # The modules whose code waits, and what they import. Keras and JAX import them as a whole (`from keras import wrappers`). Were a
 # version to import one of their names, their code would run at once, as it does without this table.
 DEFERRED = {
@@ -21,7 +22,6 @@ DEFERRED = {
     "jax.experimental.sparse.linalg": "SciPy's sparse and linear solvers",
     "jax.experimental.pallas.tpu": "the compiler of kernels for TPUs",
 }
-_PAUSED = (1 << 30) + 7  # a threshold that nobody else sets
 
 # Called once Keras has been imported, if that happens after the import of Replicant.
 after_keras: list[Callable[[], None]] = []
@@ -152,18 +152,6 @@ class Finder(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             spec.loader = _KerasLoader(spec.loader, self) if is_keras else _DeferringLoader(spec.loader)
         return spec
-
-
-class CollectionPaused:
-    """Keeps Python from looking for garbage while modules are imported: these make many objects, and almost all of them stay."""
-
-    def __enter__(self) -> None:
-        self._before = gc.get_threshold()
-        gc.set_threshold(_PAUSED, *self._before[1:])
-
-    def __exit__(self, *exc_info: object) -> None:
-        if gc.get_threshold()[0] == _PAUSED != self._before[0]:  # nobody else has changed it, nor paused it before
-            gc.set_threshold(*self._before)
 
 
 def install() -> None:
