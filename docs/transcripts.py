@@ -166,7 +166,6 @@ def _output(command: str, folder: str) -> str:
         (r"\(host \S+, pid \d+\)", "(host ..., pid ...)"),
         (r"its last step: \d+", "its last step: ..."),
         (r"/\S+/rank-(\d)\.log", r".../rank-\1.log"),
-        (r"^\[\d\] \[Gloo\] .*\n", ""),
         (r"(, at an earlier time)?, in \d+\.\d s$", ", in ... s"),
         (r"interfaces [^;]+;", "interfaces ...;"),
         (r"port \d+ on", "port ... on"),

@@ -11,10 +11,10 @@ import collections
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
-from ..cluster import _bootstrap, _heartbeat
+from ..cluster import _bootstrap, _gloo_chatter, _heartbeat
 from ..kernels import _memory
 
 _MAX_IN_FLIGHT = 4
@@ -79,8 +79,26 @@ def _start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, 
             _in_flight[0].block_until_ready()
             _heartbeat.waited(time.monotonic() - began)
             _in_flight.popleft()
-        box.extend(map(program, *[(arg,) for arg in args]))
-    _in_flight.append(box[0][0] if isinstance(box[0], tuple) else box[0])
+        with _quiet(box):
+            box.extend(map(program, *[(arg,) for arg in args]))
+    _in_flight.append(_first(box))
+
+
+def _first(box: list[Any]) -> Any:
+    return box[0][0] if isinstance(box[0], tuple) else box[0]
+
+
+def _quiet(box: list[Any]) -> AbstractContextManager[None]:
+    """Keep away what workers would print while they connect for the first program in which certain devices meet."""
+    if _bootstrap.world() is None:
+        return nullcontext()
+
+    def wait() -> None:
+        began = time.monotonic()
+        _first(box).block_until_ready()
+        _heartbeat.waited(time.monotonic() - began)
+
+    return _gloo_chatter.connecting().quiet(wait)
 
 
 def forget() -> None:
