@@ -389,7 +389,9 @@ class GradientTape:
             parts = [jnp.zeros(rows.shape(array.shape), array.dtype) for array in arrays]
         elif arrays or (absent and recorder.facts.several):
             marks = {"tape": self._id, "call": call, "num_targets": len(targets), "owners": tuple(owners), "absent": tuple(absent)}
-            parts = gradient_p.bind(*targets, *cotangents, *arrays, **marks, rows=rows.num, at_once=rows.at_once)
+            slices, gathered = recorder.slices_behind(arrays)
+            marks |= {"rows": rows.num, "at_once": rows.at_once, "gathered": gathered}
+            parts = gradient_p.bind(*targets, *cotangents, *arrays, *slices, **marks)
         else:
             parts = []
         for i in {*owners}:

@@ -16,6 +16,7 @@ GOLDEN = {
         "CommunicationOptions",
         "CompileCache",
         "DistributedValues",
+        "FullyShardedStrategy",
         "GradientTape",
         "Mirrored",
         "MirroredStrategy",

@@ -188,6 +188,8 @@ def assign(ref: Ref, value: np.ndarray | Copies) -> None:
     with jax.ensure_compile_time_eval():  # a variable may be created in the middle of a trace
         ref.set_raw(jnp.array(array, copy=True), stacked=stacked)
     ref.expose()
+    with jax.ensure_compile_time_eval():
+        ref.keep_slices()
 
 
 def replaced(leaf: Any, value: Any) -> Any:

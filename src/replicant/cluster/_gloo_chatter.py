@@ -28,7 +28,8 @@ class Connecting:
         self._num_compiled = 0
         jax.monitoring.register_event_duration_secs_listener(self._note)
 
-    def _note(self, event: str, _duration: float, **_: Any) -> None:
+    def _note(self, event: str, duration_secs: float, **_: Any) -> None:
+        del duration_secs
         self._num_compiled += event == _COMPILED
 
     @contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
+from jax.core import Tracer
 
 from ..errors import ArgumentError, LossReductionError
 from ..reductions._search import GRADIENTS
@@ -35,6 +36,9 @@ from ._reached import reached, settings
 from ._refs import MADE_UNDER, ref_of_keras
 
 __all__ = ["reached", "settings", "tracing"]  # the functions that every provider has
+
+
+_LARGE = 1 << 24  # bytes from which a sliced variable is never whole on one device, not even while it is made
 
 
 class RecordingScope(keras.StatelessScope):
@@ -97,6 +101,17 @@ def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> No
     strategy = active_strategy()
     if strategy.placement.devices:
         variable.__dict__[MADE_UNDER] = strategy
+        if _is_cut(variable):
+            ref_of_keras(variable).keep_slices()
+
+
+def _home_of_slices(variable: Any, dtype: Any) -> Any:
+    """Return the sharding of a large variable that is made in slices, each on its device; None for other variables."""
+    placement, shape = active_strategy().placement, tuple(variable.shape)
+    if placement.slices_from is None or math.prod(shape) * dtype.itemsize < _LARGE or variable.synchronization == "on_read":
+        return None
+    axis = placement.slice_axis(shape, dtype, slot=False)
+    return None if axis is None else placement.sliced(axis)
 
 
 def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,9 +125,14 @@ def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
 
 def initialize(original: Any, variable: Any, initializer: Any) -> Any:
     """Initialize a variable. In a plan, large variables become zeros, since only their shapes count."""
-    if planning() is None:
-        return original(variable, initializer)
     dtype = jnp.dtype(variable._dtype)
+    if planning() is None:
+        home = _home_of_slices(variable, dtype)
+        if home is None or not isinstance(initializer, keras.initializers.Initializer):
+            return original(variable, initializer)
+        return variable._initialize(
+            jax.jit(lambda: jnp.asarray(initializer(variable.shape, dtype=variable._dtype)), out_shardings=home)()
+        )
     if math.prod(variable.shape) * dtype.itemsize < BIG:
         return original(variable, initializer)
     return variable._initialize(jax.device_put(zeros(variable.shape, dtype)))
@@ -147,7 +167,20 @@ def assign(original: Any, variable: Any, value: Any) -> Any:
             value = jnp.asarray(value, ref.dtype)
             recorder.write_combined(ref, value)
             return value
-    return original(variable, value)
+    result = original(variable, value)
+    if recorder is None and _is_cut(variable):
+        ref_of_keras(variable).keep_slices()
+    return result
+
+
+def _is_cut(variable: Any) -> bool:
+    """Whether a variable with a value of its own was made under a strategy that cuts variables into slices."""
+    strategy = variable.__dict__.get(MADE_UNDER)
+    if strategy is None or strategy.placement.slices_from is None or _internals.in_stateless_scope():
+        return False
+    if variable._value is None or isinstance(variable._value, Tracer) or variable.synchronization == "on_read":
+        return False
+    return strategy.placement.slice_axis(tuple(variable.shape), jnp.dtype(variable._dtype), slot=False) is not None
 
 
 class _Applying(threading.local):
@@ -163,7 +196,7 @@ def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = 
     if context is None or current_recorder() is None:
         return _apply_here(original, optimizer, grads, trainable_variables)
     grads = list(grads)
-    outermost = _applying.depth == 0
+    outermost, cut_already = _applying.depth == 0, False
     if outermost:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
@@ -171,13 +204,16 @@ def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = 
         for slot in optimizer.variables:
             ref_of_keras(slot).slot = True
         if context.num_replicas_in_sync > 1:
-            grads = _summed(context, grads)
+            axes = _sliced_optimizer.axes_of(optimizer, trainable_variables, context.strategy.placement)
+            cut_already = axes is not None
+            grads = _summed(context, grads) if axes is None else _summed_in_slices(context, grads, axes)
     _applying.depth += 1
     try:
         if isinstance(optimizer, _internals.LossScaleOptimizer):
             return _apply_functionally(optimizer, grads, trainable_variables)
-        if outermost and context.strategy.placement.slices_slots:
-            return _sliced_optimizer.apply(original, optimizer, grads, trainable_variables, context.strategy.placement)
+        if outermost and context.strategy.placement.slices_state:
+            placement = context.strategy.placement
+            return _sliced_optimizer.apply(original, optimizer, grads, trainable_variables, placement, cut_already=cut_already)
         return original(optimizer, grads, trainable_variables)
     finally:
         _applying.depth -= 1
@@ -207,6 +243,19 @@ def _summed(context: ReplicaContext, grads: list[Any]) -> list[Any]:
         totals = context.all_reduce(ReduceOp.SUM, sent)
     for i, total in zip(present, totals, strict=True):
         result[i] = total.astype(grads[i].dtype)
+    return result
+
+
+def _summed_in_slices(context: ReplicaContext, grads: list[Any], axes: list[int | None]) -> list[Any]:
+    """Sum the gradients over all replicas, and keep this replica's slices of those that have an axis to cut along."""
+    recorder = current_recorder()
+    assert isinstance(recorder, ReplicaRecorder)
+    cut = {i: axis for i, (g, axis) in enumerate(zip(grads, axes, strict=True)) if g is not None and axis is not None}
+    result = _summed(context, [None if i in cut else g for i, g in enumerate(grads)])
+    with jax.named_scope(GRADIENTS):
+        parts = recorder.sums_of_slices([jnp.asarray(grads[i]) for i in cut], list(cut.values()))
+    for i, part in zip(cut, parts, strict=True):
+        result[i] = part
     return result
 
 

@@ -23,8 +23,25 @@ _ELEMENT_BY_ELEMENT = tuple(
 )
 
 
+def axes_of(optimizer: Any, variables: Sequence[Any] | None, placement: Placement) -> list[int | None] | None:
+    """Return the axis along which each variable's gradient is cut once it is summed; None if the optimizer needs them whole."""
+    known = optimizer._trainable_variables
+    recorder = current_recorder()
+    if placement.slices_from is None or not isinstance(recorder, ReplicaRecorder) or not recorder.slices:
+        return None
+    if not _is_element_by_element(optimizer, known):
+        return None
+    return [placement.slice_axis(tuple(v.shape), v.dtype, slot=True) for v in (known if variables is None else variables)]
+
+
 def apply(
-    original: Callable[..., Any], optimizer: Any, grads: list[Any], variables: Sequence[Any] | None, placement: Placement
+    original: Callable[..., Any],
+    optimizer: Any,
+    grads: list[Any],
+    variables: Sequence[Any] | None,
+    placement: Placement,
+    *,
+    cut_already: bool = False,
 ) -> Any:
     """Call ``optimizer.apply`` on the gradients of the global batch, inside a replica."""
     known = optimizer._trainable_variables
@@ -34,10 +51,10 @@ def apply(
         return original(optimizer, grads, given)
 
     def part_of(gradient: Any, variable: Any) -> Any:
-        axis = placement.slice_axis(tuple(variable.shape))
-        return gradient if gradient is None or axis is None else recorder.slice_of(gradient, axis)
+        axis = placement.slice_axis(tuple(variable.shape), variable.dtype, slot=True)
+        return gradient if gradient is None or axis is None or cut_already else recorder.slice_of(gradient, axis)
 
-    axes = [(v, placement.slice_axis(tuple(v.shape))) for v in known]
+    axes = [(v, placement.slice_axis(tuple(v.shape), v.dtype, slot=True)) for v in known]
     cut: dict[Ref, int] = {ref_of_keras(v): axis for v, axis in axes if axis is not None}
     with recorder.working_on_slices(cut):
         return original(optimizer, [part_of(g, v) for g, v in zip(grads, given, strict=True)], given)

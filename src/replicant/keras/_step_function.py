@@ -79,7 +79,12 @@ class StepFunction:
     def __init__(self, step: Callable[..., Any], placement: Placement, state_names: Sequence[str], *, compiled: bool):
         self._step = step
         # An eager step is the same on every device: JAX has no sharding to name what XLA would choose for its single operations.
-        self._placement = dataclasses.replace(placement, factored=True, slices_slots=placement.slices_slots and compiled)
+        self._placement = dataclasses.replace(
+            placement,
+            factored=True,
+            slices_slots=placement.slices_slots and compiled,
+            slices_from=placement.slices_from if compiled else None,
+        )
         self._state_names = state_names
         self._holds_slots = [name == "optimizer_variables" for name in state_names]
         self._agreed: set[Any] = set()  # signatures for which the workers have compared their programs
@@ -189,7 +194,7 @@ class StepFunction:
         def make(placement: Placement) -> Executable:
             return StepFunction(self._step, placement, self._state_names, compiled=True).one
 
-        return found_step(make, inputs, slices_slots=self._placement.slices_slots)
+        return found_step(make, inputs, self._placement)
 
     def _traced_one(self, state: Any, data: Any) -> tuple[Any, Any]:
         outputs, state = self._on_lists(state, data)
@@ -197,7 +202,7 @@ class StepFunction:
 
     def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
         with in_global_view(self._placement):
-            outputs, state = self._step(tuple(map(list, state)), data)
+            outputs, state = self._step(tuple(map(self._gathered, state, self._holds_slots)), data)
         return outputs, tuple(_Leaves(list(part)) for part in state)
 
     def _traced_many(self, state: Any, data: Any, *, last_only: bool) -> tuple[Any, Any]:
@@ -212,6 +217,12 @@ class StepFunction:
             return self._settled(jax.tree.map(lambda x: x[-1], outputs), axis=0), state
         return self._settled(outputs, axis=1), state
 
+    def _gathered(self, part: Any, slots: bool) -> list[Any]:
+        """Return weights whole, as the model computes with them."""
+        if slots or self._placement.slices_from is None:
+            return list(part)
+        return [self._placement.constrain(x) if self._slice_axis(x, slots) is not None else x for x in part]
+
     def _at_home(self, state: Any) -> Any:
         """Constrain the state in a trace to lie where the next step needs it."""
         return tuple(
@@ -220,7 +231,7 @@ class StepFunction:
         )
 
     def _slice_axis(self, x: Any, slots: bool) -> int | None:
-        return self._placement.slice_axis(x.shape) if slots else None
+        return self._placement.slice_axis(x.shape, x.dtype, slot=slots)
 
     def _settled(self, outputs: Any, *, axis: int) -> Any:
         """Cut the outputs evenly or mirror them: JAX has no sharding to name what XLA would choose for other cuts.
@@ -272,7 +283,7 @@ class StepFunction:
 
 
 def _held(name: str, kind: str, x: Any, placement: Placement, slots: bool) -> Held:
-    layout = "sliced" if slots and placement.slice_axis(x.shape) is not None else "mirrored"
+    layout = "mirrored" if placement.slice_axis(x.shape, x.dtype, slot=slots) is None else "sliced"
     return Held(name, kind, x.shape, x.dtype, layout)
 
 

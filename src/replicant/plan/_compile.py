@@ -65,7 +65,7 @@ class FoundStep:
         return tuple(self.found.held(dataclasses.replace(placement, slices_slots=slices_slots or placement.slices_slots)))
 
     def _placed(self, placement: Placement) -> Placement:
-        return dataclasses.replace(placement, slices_slots=self.found.slices_slots)
+        return dataclasses.replace(placement, slices_slots=self.found.slices_slots, slices_from=self.found.slices_from)
 
     def lower(self, placement: Placement) -> Any:
         """Lower the step for the devices of `placement`."""

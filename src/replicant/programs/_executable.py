@@ -63,14 +63,14 @@ class Executable:
 
 
 def found_step(
-    make: Callable[[Placement], Executable], inputs: Callable[[Placement], tuple[Any, ...]], *, slices_slots: bool
+    make: Callable[[Placement], Executable], inputs: Callable[[Placement], tuple[Any, ...]], strategy: Placement
 ) -> StepFound:
     """Describe a training step in the form that a plan needs.
 
     Args:
         make: Makes the program for the devices of a placement.
         inputs: Returns the program's inputs for a placement, as trees of Held.
-        slices_slots: Whether the program's strategy cuts the optimizer's state into slices.
+        strategy: The placement of the program's strategy.
     """
 
     def held(placement: Placement) -> list[Held]:
@@ -80,7 +80,7 @@ def found_step(
         program = make(placement)
         return program.lower(*jax.tree.map(partial(_abstract, program.placement), inputs(program.placement)))
 
-    return StepFound(lower, held, slices_slots=slices_slots)
+    return StepFound(lower, held, slices_slots=strategy.slices_slots, slices_from=strategy.slices_from)
 
 
 def _abstract(placement: Placement, held: Held) -> jax.ShapeDtypeStruct:
@@ -88,6 +88,6 @@ def _abstract(placement: Placement, held: Held) -> jax.ShapeDtypeStruct:
         rows = held.shape[0] if held.shape else 1
         home = placement.cut(math.gcd(rows, placement.num_replicas), 0)
     else:
-        axis = placement.slice_axis(held.shape) if held.layout == "sliced" else None
+        axis = placement.slice_axis(held.shape, held.dtype, slot=True) if held.layout == "sliced" else None
         home = placement.home(stacked=held.layout == "stacked", slice_axis=axis)
     return jax.ShapeDtypeStruct(held.shape, held.dtype, sharding=home)

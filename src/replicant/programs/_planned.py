@@ -50,7 +50,7 @@ def found_in_run(
         found = program(placement)
         return [_held(ref, placement) for ref in found.written], [_held(ref, placement) for ref in found.kept], batch
 
-    return found_step(lambda placement: program(placement).executable, inputs, slices_slots=needs.placement.slices_slots)
+    return found_step(lambda placement: program(placement).executable, inputs, needs.placement)
 
 
 def _held(ref: Ref, placement: Placement) -> Held:

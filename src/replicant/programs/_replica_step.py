@@ -148,7 +148,9 @@ class ReplicaStep:
         closed = traced.trace([*raws, *arrays], layouts, self.facts(), has_rows=self.inputs.has_rows(0))
         self._check_reductions(closed, refs, [leaves[i] for i in moving], [self.inputs.names[i] for i in moving])
         varying = Varying(closed.jaxpr, [layout is not None for layout in layouts])
-        check_agreement(traced.written, varying.outputs[traced.num_results :], n, slices)
+        num_outputs = traced.num_results + len(traced.written)
+        check_agreement(traced.written, varying.outputs[traced.num_results : num_outputs], n, slices)
+        check_agreement(traced.cut, varying.outputs[num_outputs:], n)
         is_out_stacked = varying.outputs[: traced.num_results]
         out_layouts = [_ROW if s else None for s in is_out_stacked]
         out_layouts += [_ROW if ref.copies(n) else slices.get(ref) for ref in traced.written]
@@ -179,7 +181,7 @@ class ReplicaStep:
 
         def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
             local = [x[0] if layout == _ROW else x for x, layout in zip(inputs, layouts, strict=True)]
-            answers = self._unmarked(closed, consts, local, varies)
+            answers = self._unmarked(closed, consts, local, varies)[: len(out_layouts)]
             return [jnp.asarray(x)[None] if layout == _ROW else x for x, layout in zip(answers, out_layouts, strict=True)]
 
         return jax.shard_map(
@@ -249,7 +251,10 @@ def _shape(x: Any, layout: Layout = None, num_replicas: int = 1) -> jax.ShapeDty
 
 
 class Replica:
-    """The trace of a replica function: results first, then the values of the variables that it wrote."""
+    """The trace of a replica function: results first, then the values of the variables that it wrote.
+
+    Last come values that were cut into slices. They are there for one check only, and no program computes them.
+    """
 
     def __init__(self, step: ReplicaStep, refs: list[Ref], moving: list[int], slices: dict[Ref, int] | None = None):
         self._step = step
@@ -257,6 +262,7 @@ class Replica:
         self._moving = moving
         self._slices = slices
         self.written: list[Ref] = []
+        self.cut: list[Ref] = []
         self.num_results = 0
         self._tree: Any = None
         self._leaves: list[Any] = []
@@ -280,6 +286,7 @@ class Replica:
             facts=facts,
             has_rows=has_rows,
             slices=self._slices,
+            sums_of_slices=group.sums_of_slices if isinstance(group, MeshAxis) else None,
         )
         leaves = list(step.inputs.leaves)
         for position, value in zip(self._moving, inputs[k:], strict=True):
@@ -296,7 +303,8 @@ class Replica:
         arrays = [jnp.asarray(x) for x, kind in zip(answers, self._leaves, strict=True) if kind is _COMPUTED]
         self.num_results = len(arrays)
         self.written = list(recorder.written)
-        return [*arrays, *[recorder.values[ref] for ref in self.written]]
+        self.cut = [ref for ref, _ in recorder.cut_values]
+        return [*arrays, *[recorder.values[ref] for ref in self.written], *[value for _, value in recorder.cut_values]]
 
     def fill(self, computed: Sequence[Any], arguments: Sequence[Any], other: Any = None) -> Any:
         """Return the function's result: computed values, arguments that were passed through, and Python objects (or `other`)."""

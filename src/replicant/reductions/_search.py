@@ -13,8 +13,10 @@ from typing import Any
 from ..replicas._copies import VariableAggregation
 from ..tracing._graph import Graph, Node, Operand, Value, ancestors
 from ..tracing._marks import gradient_p, sync_p
-from ..tracing._primitive_names import ADDITIVE, AGREEING, INDEX, LINEAR, SUMS
+from ..tracing._primitive_names import ADDITIVE, AGREEING, INDEX, LINEAR, SUM_OF_SLICES, SUMS
 from ._causes import Again, Cause, Finding, Input, Mean, Shared
+
+_SUMS = SUMS | {SUM_OF_SLICES}
 
 # The name of the part of a program in which an optimizer sums gradients over the replicas.
 GRADIENTS = "replicant_sum_of_gradients"
@@ -39,7 +41,7 @@ class _State:
 
 def sums_over_replicas(node: Node) -> bool:
     """Whether an equation adds up, or otherwise combines, values of all replicas."""
-    return node.name in SUMS or node.eqn.primitive is sync_p
+    return node.name in _SUMS or node.eqn.primitive is sync_p
 
 
 class Search:
@@ -277,7 +279,7 @@ class Search:
         return leaves
 
     def _after_exchange(self, node: Node, states: list[_State]) -> _State:
-        sums = node.name in SUMS or node.eqn.params.get("aggregation") is VariableAggregation.SUM
+        sums = node.name in _SUMS or node.eqn.params.get("aggregation") is VariableAggregation.SUM
         gradient = any(s.gradient for s in states)
         causes: frozenset[Cause] = frozenset()
         if sums and not node.backward:

@@ -192,6 +192,16 @@ class MeshAxis:
     def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
         return _all_gather(leaf, axis)
 
+    def sums_of_slices(self, leaves: Sequence[jax.Array], axes: Sequence[int]) -> list[jax.Array]:
+        """Sum each leaf over the replicas, and return this replica's slice of each sum along its axis."""
+        if not self._bucket:
+            return [lax.psum_scatter(x, AXIS, scatter_dimension=k, tiled=True) for x, k in zip(leaves, axes, strict=True)]
+        # After a reduce-scatter, every later sum over gloo is up to 50 times slower. So sum, then slice.
+        me, n = self.replica_id(), self.num_replicas
+        sums = self._bucketed_sum(leaves)
+        sizes = [x.shape[k] // n for x, k in zip(leaves, axes, strict=True)]
+        return [lax.dynamic_slice_in_dim(x, me * size, size, k) for x, k, size in zip(sums, axes, sizes, strict=True)]
+
     def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
         n, me = self.num_replicas, self.replica_id()
         columns = [[row[i] for i in range(n)] for row in (lax.all_gather(x, AXIS) for x in leaves)]

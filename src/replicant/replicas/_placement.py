@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
@@ -27,6 +29,8 @@ class Placement:
         devices: One device per replica. Without devices, there is one replica wherever JAX puts it (the default strategy).
         fused: Whether all replicas compute on the first device, as one vectorized program (``tracing/_fused.py``).
         slices_slots: Whether optimizer state is cut into one slice per replica where its shape allows it (ZeRO stage 1).
+        slices_from: The number of elements from which all variables, and so their optimizer state, are cut into one slice per
+            replica where their shape allows it (ZeRO stage 3); None mirrors them.
         world: The workers, if devices of several processes take part. The devices are then in the order of the workers, with
             equally many from each.
         bytes_per_pack: The largest piece, in bytes, of gradients that are sent as one flat vector; 0 sends it in one piece.
@@ -39,6 +43,7 @@ class Placement:
     devices: tuple[Device, ...] = ()
     fused: bool = False
     slices_slots: bool = False
+    slices_from: int | None = None
     world: World | None = None
     bytes_per_pack: int = 0
     factored: bool = False
@@ -105,13 +110,32 @@ class Placement:
 
     def planned(self, planning: Planning) -> "Placement":
         """Return the placement that replaces this one while a plan is made, with the plan's devices and the same options."""
-        return Placement(planning.devices, fused=len(planning.devices) > 1, slices_slots=self.slices_slots, planning=planning)
+        return Placement(
+            planning.devices,
+            fused=len(planning.devices) > 1,
+            slices_slots=self.slices_slots,
+            slices_from=self.slices_from,
+            planning=planning,
+        )
 
-    def slice_axis(self, shape: tuple[int, ...]) -> int | None:
-        """Return the axis along which optimizer state of this shape is cut into slices; None if it is mirrored."""
-        if not self.slices_slots or self.on_one_device:
+    @cached_property
+    def slices_state(self) -> bool:
+        """Whether optimizer state is cut into slices."""
+        return self.slices_slots or self.slices_from is not None
+
+    def slice_axis(self, shape: tuple[int, ...], dtype: Any, *, slot: bool) -> int | None:
+        """Return the axis along which a variable of this shape, or its optimizer state, is cut into slices; None if it is mirrored.
+
+        Variables of floats are cut along their longest axis that the number of replicas divides, and their state in the same way.
+        """
+        if self.on_one_device:
             return None
-        return next((axis for axis, size in enumerate(shape) if size > 0 and size % self.num_replicas == 0), None)
+        axes = [axis for axis, size in enumerate(shape) if size > 0 and size % self.num_replicas == 0]
+        if self.slices_from is not None:
+            if not jnp.issubdtype(dtype, jnp.inexact):  # the state of random numbers must be whole
+                return None
+            return max(axes, key=lambda axis: shape[axis], default=None) if math.prod(shape) >= self.slices_from else None
+        return next(iter(axes), None) if slot and self.slices_slots else None
 
     def sliced(self, axis: int) -> Sharding:
         """Return the sharding of an array of which each replica holds a slice along `axis`."""

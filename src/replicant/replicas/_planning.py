@@ -47,13 +47,22 @@ class StepFound(BaseException):
         lower: A function that returns the step, lowered by JAX, for the devices of a placement.
         held: A function that returns what the step reads, and how that lies on the devices of a placement.
         slices_slots: Whether the strategy cuts optimizer state into slices.
+        slices_from: The number of elements from which the strategy cuts all variables; None if it mirrors them.
     """
 
-    def __init__(self, lower: Callable[[Any], Any], held: Callable[[Any], Sequence[Held]], *, slices_slots: bool):
+    def __init__(
+        self,
+        lower: Callable[[Any], Any],
+        held: Callable[[Any], Sequence[Held]],
+        *,
+        slices_slots: bool,
+        slices_from: int | None = None,
+    ):
         super().__init__("the first training step")
         self.lower = lower
         self.held = held
         self.slices_slots = slices_slots
+        self.slices_from = slices_from
 
 
 class Planning:

@@ -128,6 +128,8 @@ class Strategy:
             facts.append(("computed as", f"one program on {placement.devices[0]}"))
         if placement.slices_slots:
             facts.append(("optimizer state", "in slices"))
+        if placement.slices_from is not None:
+            facts.append(("variables", f"in slices, from {placement.slices_from} elements"))
         return _display.strategy(type(self).__name__, [str(device) for device in placement.devices], facts)
 
     @contextmanager

@@ -53,7 +53,8 @@ def _recorded(jaxpr: jex.Jaxpr, tape: int, end: int) -> list[int]:
 def _path(jaxpr: jex.Jaxpr, position: int) -> GradientPath:
     mark = jaxpr.eqns[position]
     k = mark.params["num_targets"]
-    targets, cotangents, sources = mark.invars[:k], mark.invars[k : 2 * k], _named(mark.invars[2 * k :])
+    slices = len(mark.invars) - len(mark.params["gathered"])
+    targets, cotangents, sources = mark.invars[:k], mark.invars[k : 2 * k], _named(mark.invars[2 * k : slices])
     recorded = _recorded(jaxpr, mark.params["tape"], position)
     reached = set(sources)
     forward = []

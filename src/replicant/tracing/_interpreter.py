@@ -7,6 +7,7 @@ ways to run: one replica, one SPMD program, and several replicas of different si
 import dataclasses
 from collections import ChainMap
 from collections.abc import Callable, Generator, MutableMapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 
 from ..errors import GradientError, RaggedStepError
 from ._closed_jaxpr import ClosedJaxpr
+from ._gathered import gathered_again, gathered_p
 from ._gradient_paths import GradientPath, find_paths, in_order
 from ._marks import asks_outer_tape, exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
 from ._primitive_names import JIT
@@ -110,12 +112,16 @@ class _Machine:
 
     def _differentiate(self, path: GradientPath, env: Env, made: list[jex.Var]) -> tuple[Callable[..., Any], list[Any]]:
         produced = {v for eqn in path.eqns for v in eqn.outvars}
+        # Inside another path, the value that this one has in the other counts.
+        gathered = self._gathered(path) if env is self._env else {}
 
         def forward(sources: list[Any]) -> tuple[list[Any], list[Any]]:
             local: Env = ChainMap({}, env)
             shifts = {}
             for var, value in zip(path.sources, sources, strict=True):
-                if var in produced:
+                if var in gathered:
+                    local[var] = gathered[var](value)
+                elif var in produced:
                     shifts[var] = value
                 else:
                     local[var] = value
@@ -126,10 +132,21 @@ class _Machine:
                         local[var] = local[var] + shifts[var]
             return [self.read(local, v) for v in path.targets], [local[v] for v in made]
 
-        # A source that the path itself computes is differentiated through a shift by zero.
-        inputs = [_zeros(v) if v in produced else self.read(env, v) for v in path.sources]
+        # A source that the path itself computes, or that is gathered, is differentiated through a shift by zero.
+        inputs = [_zeros(v) if v in produced or v in gathered else self.read(env, v) for v in path.sources]
+        if gathered:  # for the backward pass, they are gathered again
+            forward = gathered_again(forward)
         _, pullback, values = jax.vjp(forward, inputs, has_aux=True)
         return pullback, values
+
+    def _gathered(self, path: GradientPath) -> dict[Any, Callable[[Any], Any]]:
+        """Return a function for each source that lies in slices, which gathers it and adds a shift of zero."""
+        found = path.mark.params["gathered"]
+        slices = path.mark.invars[len(path.mark.invars) - len(found) :]
+        return {
+            path.sources[position]: partial(gathered_p.bind, self.read(self._env, part), axis=axis)
+            for (position, axis), part in zip(found, slices, strict=True)
+        }
 
     def _exchange(self, eqn: jex.JaxprEqn, values: list[Any]) -> Question:
         arrays = [jnp.asarray(value, _dtype(var)) for value, var in zip(values, eqn.invars, strict=True)]

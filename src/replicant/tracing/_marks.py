@@ -20,7 +20,7 @@ from ._closed_jaxpr import ClosedJaxpr
 #   tape: the id of the tape. call: the index of the `gradient` call in this trace. num_targets: the number of targets. owners: for
 #   each source, its index among what `gradient` was asked for. absent: the indices of those without a value. rows: None, or for a
 #   jacobian the number of cotangents of each target, along axis 0; the results have this axis too. at_once: whether to compute them
-#   together.
+#   together. gathered: for each source that was gathered from slices, its index and the axis; the slices are the last operands.
 gradient_p = jex.Primitive("replicant_gradient")
 # region_p has no operands and no results. Here a tape starts (opens=True) or stops recording.
 region_p = jex.Primitive("replicant_region")
@@ -42,9 +42,9 @@ for _primitive in MARKERS:
 
 
 @gradient_p.def_abstract_eval
-def _gradient_shapes(*avals: Any, num_targets: int, rows: int | None, **params: Any) -> Sequence[Any]:
+def _gradient_shapes(*avals: Any, num_targets: int, rows: int | None, gathered: tuple[Any, ...], **params: Any) -> Sequence[Any]:
     del params
-    sources = avals[2 * num_targets :]
+    sources = avals[2 * num_targets : len(avals) - len(gathered)]
     return list(sources) if rows is None else [ShapedArray((rows, *aval.shape), aval.dtype) for aval in sources]
 
 

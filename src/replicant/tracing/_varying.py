@@ -60,7 +60,10 @@ class Varying:
             return self._while(eqn, inputs)
         # This includes the gradient mark. A path with anything that varies has varying targets, or contains an all-reduce, whose
         # backward pass multiplies by local values.
-        return [any(inputs) or (eqn.primitive is gradient_p and bool(self._vars))] * len(eqn.outvars)
+        if eqn.primitive is gradient_p:
+            slices = len(inputs) - len(eqn.params["gathered"])  # they differ, but what they are gathered to does not
+            return [any(inputs[:slices]) or bool(self._vars)] * len(eqn.outvars)
+        return [any(inputs)] * len(eqn.outvars)
 
     @staticmethod
     def _loop(body: jex.Jaxpr, inputs: list[bool], num_consts: int, num_carry: int) -> list[bool]:

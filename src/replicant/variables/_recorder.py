@@ -70,7 +70,8 @@ class Recorder:
         self.rehearsing = rehearsing
         self.facts = facts
         self.num_gradients = 0
-        self.trace: Any = None  # the trace that this recorder belongs to
+        self.trace: Any = None  # the state of the trace that this recorder belongs to
+        self.live_trace: Any = None  # that trace
 
     def read(self, ref: Ref) -> Any:
         """Return the current value, as user code sees it."""
@@ -83,6 +84,11 @@ class Recorder:
     def replace(self, ref: Ref, new: Any) -> None:
         """Let the code that follows read `new`. It is no output of the program, because the servers make the change."""
         self.values[ref] = new
+
+    def slices_behind(self, arrays: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
+        """Return the slices from which some of the arrays were gathered, and for each its position and axis."""
+        del arrays
+        return [], ()
 
     def without_output(self, ref: Ref) -> None:
         """Forget that a variable was written, so that its value is no output of the program."""
@@ -183,6 +189,7 @@ class ReplicaRecorder(Recorder):
         has_rows: Whether this replica got data in this step.
         slices: The variables of which this replica holds a slice, each with its axis. Code reads and assigns the whole variable,
             except in an optimizer's update, which works on slices (``working_on_slices``).
+        sums_of_slices: Sums values over the replicas, and returns this replica's slices of the sums.
     """
 
     def __init__(
@@ -194,20 +201,36 @@ class ReplicaRecorder(Recorder):
         facts: Facts,
         has_rows: bool = True,
         slices: "dict[Ref, int] | None" = None,
+        sums_of_slices: Callable[[Sequence[jax.Array], Sequence[int]], list[jax.Array]] | None = None,
     ):
         super().__init__(known, rehearsing=rehearsing, facts=facts)
         self._group = group
         self._has_rows = has_rows
         self.num_replicas = group.num_replicas
         self.slices = slices or {}
+        self._sums_of_slices = sums_of_slices
         self._working: dict[Ref, int] = {}
+        self.cut_values: list[tuple[Ref, Any]] = []  # what was assigned to them, which all replicas must agree on
+        self._gathered: dict[int, tuple[Any, Any, int]] = {}  # id of a whole value -> the value, its slice and the axis
 
     def read(self, ref: Ref) -> Any:
         if ref not in self.values:
             return self._stand_in(ref, ref.shape)
         if ref in self.slices and not self._working:
-            return self._group.all_gather(self.values[ref], self.slices[ref])
+            with jex.set_current_trace(self.live_trace):  # not in that of a loop or jax.checkpoint, where no tape would see it
+                whole = self._group.all_gather(self.values[ref], self.slices[ref])
+            self._gathered[id(whole)] = (whole, self.values[ref], self.slices[ref])
+            return whole
         return self.values[ref]
+
+    def slices_behind(self, arrays: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
+        found = [(i, *self._gathered[id(array)][1:]) for i, array in enumerate(arrays) if id(array) in self._gathered]
+        return [part for _, part, _ in found], tuple((i, axis) for i, _, axis in found)
+
+    def sums_of_slices(self, values: Sequence[jax.Array], axes: Sequence[int]) -> list[jax.Array]:
+        """Sum each value over the replicas, and return this replica's slice of each sum along its axis."""
+        assert self._sums_of_slices is not None, "only equal replicas on several devices hold slices"
+        return self._sums_of_slices(values, axes)
 
     def writes_slice(self, ref: Ref) -> bool:
         """Whether an assignment to a variable now takes this replica's slice of it."""
@@ -221,6 +244,7 @@ class ReplicaRecorder(Recorder):
     @contextmanager
     def working_on_slices(self, refs: "dict[Ref, int]") -> Iterator[None]:
         """Read and assign `refs` and all sliced variables as slices in the ``with`` block; after it, `refs` are whole again."""
+        refs = {ref: axis for ref, axis in refs.items() if ref not in self.slices}
         whole = {ref: self.read(ref) for ref in refs}
         slices = {ref: self.slice_of(whole[ref], axis) for ref, axis in refs.items()}
         self.values |= slices
@@ -250,6 +274,7 @@ class ReplicaRecorder(Recorder):
         if ref.on_read and ref.rows_only and not self._has_rows:
             return  # a replica without data leaves a metric as it is, whatever it has computed from no rows
         if ref in self.slices and not self._working:
+            self.cut_values.append((ref, jnp.asarray(value)))
             value = self.slice_of(jnp.asarray(value), self.slices[ref])
         self.values[ref] = own_value(value)
         self.written[ref] = None
@@ -320,6 +345,8 @@ _trace_ids = itertools.count()
 def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Make `recorder` the current one for one trace."""
     recorder.trace = jex.get_opaque_trace_state(convention="flax")  # `convention` is required, but no longer has a meaning
+    with jex.take_current_trace() as recorder.live_trace:
+        pass
     _active.recorders.append(recorder)
     try:
         with _trace_id(next(_trace_ids)):

@@ -86,7 +86,7 @@ class Ref:
 
     def slice_axis(self, placement: Placement) -> int | None:
         """Return the axis along which each replica has its slice of the variable; None if each has the whole of it."""
-        return placement.slice_axis(self.shape) if self.slot and not self.on_read else None
+        return None if self.on_read else placement.slice_axis(tuple(self.shape), self.dtype, slot=self.slot)
 
     def load(self, placement: Placement, *, donated: bool) -> jax.Array:
         """Return the stored array as the input of a program, which may overwrite it if `donated`."""
@@ -113,6 +113,12 @@ class Ref:
     def home(self, placement: Placement) -> Sharding | None:
         """Return the sharding of the variable in the programs of a placement."""
         return placement.home(stacked=self.copies(placement.num_replicas), slice_axis=self.slice_axis(placement))
+
+    def keep_slices(self) -> None:
+        """Keep only the slices of a new variable on their devices, if the strategy under which it was made cuts it."""
+        placement = None if self.strategy is None else self.strategy.placement
+        if placement is not None and placement.planning is None and self.slice_axis(placement) is not None:
+            self.store(self.load(placement, donated=True), placement)
 
     def store(self, raw: jax.Array, placement: Placement) -> None:
         """Store what a program wrote."""

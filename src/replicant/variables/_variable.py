@@ -97,6 +97,7 @@ class Variable:
         if self._ref.copies(num_replicas):  # every copy starts with the initial value
             with _no_trace():
                 self._ref.set_raw(jnp.broadcast_to(array, (num_replicas, *array.shape)), stacked=True)
+        self._ref.keep_slices()
 
     @property
     def name(self) -> str:
@@ -250,6 +251,7 @@ class Variable:
         if recorder is None:
             ref.set_raw(split_value(new, ref.aggregation, raw.shape[0]) if stacked else new, stacked=stacked)
             ref.expose()
+            ref.keep_slices()
             return new
         if isinstance(recorder, _recorder.CrossRecorder):
             recorder.write(ref, new)

@@ -1,0 +1,152 @@
+"""FullyShardedStrategy: one replica on each of this process's devices, each of which keeps a slice of every large variable."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..errors import ArgumentError, ArgumentTypeError
+from ..replicas._placement import Placement
+from ..variables._known import is_variable, ref_of
+from ._devices import have_threads, resolve_devices
+from ._strategy import Strategy
+
+_MIN_SIZE = 1024
+
+
+class FullyShardedStrategy(Strategy):
+    """One replica on each device of this process, in lockstep, with variables cut into one slice per device.
+
+    A device keeps 1/n of each large variable and of its optimizer state. A replica gathers a variable when it reads it, and again
+    for the backward pass. An optimizer sums the gradients of each slice on the device that keeps it, and updates it there. Code and
+    numbers are those of ``MirroredStrategy``.
+
+    Semantics: MirroredStrategy, and ZeRO stage 3 (Rajbhandari et al. 2020).
+
+    Args:
+        devices: Names ("cpu:0", "GPU:1") or ``jax.Device`` objects; None or an empty list for all local devices.
+        min_size: The number of elements from which a variable of floats is cut. It is cut along its longest axis that the number of
+            devices divides. Smaller variables, and those without such an axis, are mirrored.
+        strict: As for ``MirroredStrategy``.
+
+    Raises:
+        DeviceError: If a device does not exist or is given twice.
+        ArgumentError: If `min_size` is negative.
+        ArgumentTypeError: If `min_size` is not an int.
+
+    >>> import replicant
+    >>> strategy = replicant.FullyShardedStrategy(["cpu:0"])
+    >>> strategy.num_replicas_in_sync
+    1
+    """
+
+    def __init__(self, devices: Sequence[Any] | None = None, *, min_size: int = _MIN_SIZE, strict: bool | None = None):
+        if isinstance(min_size, bool) or not isinstance(min_size, int):
+            raise ArgumentTypeError(
+                f"FullyShardedStrategy: min_size must be an int, a number of elements; got {min_size!r} of type "
+                f"{type(min_size).__name__}."
+            )
+        if min_size < 0:
+            raise ArgumentError(
+                f"FullyShardedStrategy: min_size must not be negative; got {min_size}. 0 cuts every one that can be cut."
+            )
+        have_threads()
+        super().__init__(Placement(resolve_devices(devices), slices_from=min_size), strict=strict)
+
+    def explain(self, variables: Any) -> "SlicePlan":
+        """Say how variables lie on the devices.
+
+        Args:
+            variables: A model, an optimizer or another object with an attribute ``variables``, or a list of variables.
+
+        Returns:
+            A SlicePlan, which prints as a table.
+
+        Raises:
+            ArgumentTypeError: If there are no variables in it.
+        """
+        found = getattr(variables, "variables", variables)
+        if not isinstance(found, Iterable) or not all(map(is_variable, found := list(found))):
+            raise ArgumentTypeError(
+                f"explain takes a model or a list of variables; got {variables!r} of type {type(variables).__name__}."
+            )
+        return SlicePlan(tuple(self._rule(ref_of(variable)) for variable in found), self.num_replicas_in_sync)
+
+    def _rule(self, ref: Any) -> "SliceRule":
+        placement, shape = self.placement, tuple(ref.shape)
+        axis = ref.slice_axis(placement)
+        n, reason = placement.num_replicas, ""
+        assert placement.slices_from is not None, "it is given to the placement above"
+        if n == 1:
+            reason = "there is one device"
+        elif ref.on_read:
+            reason = "each replica has its own copy"
+        elif not jnp.issubdtype(ref.dtype, jnp.inexact):
+            reason = f"{ref.dtype} is no float"
+        elif math.prod(shape) < placement.slices_from:
+            reason = f"fewer than {placement.slices_from} elements"
+        elif axis is None:
+            reason = f"{n} divides no axis"
+        num_bytes = math.prod(shape) * ref.dtype.itemsize
+        return SliceRule(ref.name, shape, axis, reason, num_bytes, num_bytes if axis is None else num_bytes // n)
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceRule:
+    """How one variable lies on the devices.
+
+    Args:
+        name: The name of the variable.
+        shape: Its shape.
+        axis: The axis along which it is cut; None if each device has the whole of it.
+        reason: Why it is not cut.
+        num_bytes: The bytes of the whole variable.
+        bytes_per_device: The bytes on each device.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axis: int | None
+    reason: str
+    num_bytes: int
+    bytes_per_device: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SlicePlan:
+    """How variables lie on the devices.
+
+    Args:
+        rules: One for each variable.
+        num_devices: The number of devices.
+    """
+
+    rules: tuple[SliceRule, ...]
+    num_devices: int
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all variables."""
+        return sum(rule.num_bytes for rule in self.rules)
+
+    @property
+    def bytes_per_device(self) -> int:
+        """The bytes of all variables on each device."""
+        return sum(rule.bytes_per_device for rule in self.rules)
+
+    def __str__(self) -> str:
+        rows = [(rule.name, str(list(rule.shape)), _how(rule, self.num_devices)) for rule in self.rules]
+        widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
+        lines = [f"{name:{widths[0]}}  {shape:{widths[1]}}  {how}" for name, shape, how in rows]
+        lines.append(f"{self.num_bytes:,} bytes in all, {self.bytes_per_device:,} on each of {self.num_devices} devices")
+        return "\n".join(lines)
+
+
+def _how(rule: SliceRule, num_devices: int) -> str:
+    if rule.axis is None:
+        return f"mirrored: {rule.reason}"
+    part = list(rule.shape)
+    part[rule.axis] //= num_devices
+    return f"cut along axis {rule.axis}: {part} on each device"
