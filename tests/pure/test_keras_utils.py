@@ -235,12 +235,27 @@ def test_labels_that_are_given_stay_as_they_are(twelve):
     assert pairs == {f"{kind}{i}": i + 6 * (kind == "good") for kind in ("bad", "good") for i in range(6)}
 
 
-def test_the_order_without_a_seed_comes_from_numpy(twelve):
+def test_without_a_seed_a_position_holds_the_order(twelve):
+    def dataset():
+        return texts(twelve, shuffle=True, batch_size=5)
+
+    assert dataset().file_paths == texts(twelve).file_paths
+    iterator = iter(dataset())
+    read = [next(iterator)[0].tolist()]
+    again = iter(dataset())
+    again.restore(json.loads(json.dumps(iterator.state())))
+    rest = [batch.tolist() for batch, _ in iterator]
+    assert [batch.tolist() for batch, _ in again] == rest
+    assert sorted(sum(read + rest, [])) == sorted(of(texts(twelve)))
+    assert len({tuple(of(dataset())) for _ in range(5)}) > 1
+
+
+def test_the_generators_that_keras_seeds_fix_the_order(twelve):
     orders = []
     for _ in range(2):
-        np.random.seed(5)  # noqa: NPY002 - the generator that Keras uses
-        orders.append(text_dataset_from_directory(twelve, verbose=False).file_paths)
-    assert orders[0] == orders[1] != sorted(orders[0])
+        keras.utils.set_random_seed(5)
+        orders.append(of(texts(twelve, shuffle=True)))
+    assert orders[0] == orders[1]
 
 
 def test_each_pass_has_another_order_and_validation_has_none(twelve):
@@ -396,12 +411,12 @@ def cut(rows, sizes):
     return [rows[end - size : end].tolist() for end, size in zip(ends, sizes, strict=True)]
 
 
-@pytest.mark.parametrize("policy", ["AUTO", "FILE"])
-def test_workers_share_a_folder(twelve, run_workers, policy):
+@pytest.mark.parametrize(("policy", "seed"), [("AUTO", 1), ("AUTO", None), ("FILE", 1)])
+def test_workers_share_a_folder(twelve, run_workers, policy, seed):
     def read(worker, exchange):
         options = Options()
         options.experimental_distribute.auto_shard_policy = AutoShardPolicy[policy]
-        dataset = texts(twelve, shuffle=True, seed=1, batch_size=4).with_options(options)
+        dataset = texts(twelve, shuffle=True, seed=seed, batch_size=4).with_options(options)
         shared = DistributedDataset(dataset, Topology(2, worker, 1), cut, exchange=exchange)
         return [(text, label) for words, labels in shared for text, label in zip(words[0], labels[0], strict=True)]
 
@@ -427,7 +442,7 @@ def test_workers_that_read_different_things_say_so(twelve, run_workers, make, me
             list(DistributedDataset(make(twelve, worker), Topology(2, worker, 1), cut, exchange=exchange))
         return str(caught.value)
 
-    assert "give a seed to functions that shuffle" in " ".join(run_workers(2, said)) or "lists" not in message
+    assert "functions that shuffle them the same seed" in " ".join(run_workers(2, said)) or "lists" not in message
 
 
 def test_a_cache_file_notices_that_a_picture_changed(pets, tmp_path):

@@ -107,8 +107,8 @@ def _raise_for_names(exchange: ExchangeFn, names: list[str]) -> None:
         f"The workers have different lists of files (names: {_listed([str(each['count']) for each in lists])}), so some examples "
         "would be read twice and others never. "
         f"The first difference is file number {places.start + number}: {_listed(shown)}. Give all "
-        "workers the same names in the same order: sort what you list, as `sorted(glob.glob(pattern))` and `list_files` do, give a "
-        "seed to functions that shuffle them, and make sure that every worker finds every file."
+        "workers the same names in the same order: sort what you list, as `sorted(glob.glob(pattern))` and `list_files` do, give "
+        "functions that shuffle them the same seed, and make sure that every worker finds every file."
     )
 
 

@@ -119,8 +119,7 @@ class Folder:
             DatasetError: If the folder cannot be read, or there are no examples.
         """
         has_labels = self._check()
-        seed = int(np.random.randint(10**6)) if self.seed is None else self.seed  # noqa: NPY002 - as Keras draws it
-        found = self._shuffled(self._found(has_labels), seed)
+        found = self._shuffled(self._found(has_labels))
 
         def dataset(subset: str | None, shuffle: bool) -> DirectoryDataset:
             part = self._part(found, subset)
@@ -135,7 +134,7 @@ class Folder:
             )
             files = Dataset(source)
             if shuffle:
-                files = files.shuffle(_LOCAL_SHUFFLE * self.batch_size if self.batch_size else _UNBATCHED_SHUFFLE, seed)
+                files = files.shuffle(self._buffer(len(names)), self.seed)
             node = WholeFiles(
                 inputs=(files.node,), fn=function, num_threads=AUTOTUNE, known_spec=function.spec(spec, label), reads=reads
             )
@@ -266,12 +265,19 @@ class Folder:
 
     # The part that is asked for
 
-    def _shuffled(self, found: Examples, seed: int) -> Examples:
-        if not self.shuffle:
+    def _shuffled(self, found: Examples) -> Examples:
+        """The examples in Keras's order. Without a seed, `_buffer` takes care of the order, because positions can hold it."""
+        if not self.shuffle or self.seed is None:
             return found
         order = np.arange(len(found.paths))
-        np.random.RandomState(seed).shuffle(order)
+        np.random.RandomState(self.seed).shuffle(order)
         return found.part(order)
+
+    def _buffer(self, count: int) -> int:
+        """The size of the buffer of the shuffle in each pass."""
+        if self.seed is None:
+            return count
+        return _UNBATCHED_SHUFFLE if self.batch_size is None else _LOCAL_SHUFFLE * self.batch_size
 
     def _part(self, found: Examples, subset: str | None) -> Examples:
         """The examples for training, for validation, or all."""

@@ -42,9 +42,9 @@ def image_dataset_from_directory(  # noqa: PLR0917 - the arguments are those of 
 ) -> Any:
     """Return the pictures in a folder, as `keras.utils.image_dataset_from_directory` does.
 
-    It needs Pillow: ``pip install 'replicant[images]'``. Files are in the order of their names, shuffled if ``shuffle`` is set, and
-    the last part of them is for validation: these are Keras's files, for the same seed. Then each pass shuffles them anew, as
-    ``dataset.shuffle(8 * batch_size, seed)`` does.
+    It needs Pillow: ``pip install 'replicant[images]'``. Files are in the order of their names. With a seed, they are shuffled
+    once, and the last part of them is for validation: these are Keras's files, for the same seed. Then each pass shuffles them
+    anew, as ``dataset.shuffle(8 * batch_size, seed)`` does, or without a seed, as ``dataset.shuffle(len(files))``.
 
     Args:
         directory: The folder. With inferred labels, each folder in it is a class.
@@ -55,7 +55,7 @@ def image_dataset_from_directory(  # noqa: PLR0917 - the arguments are those of 
         batch_size: The number of pictures in a batch; None makes no batches.
         image_size: The height and width to resize to.
         shuffle: Whether to shuffle.
-        seed: A seed for the order. Without one, NumPy's global generator draws it. Several workers need one.
+        seed: A seed for the order. With ``validation_split`` and ``shuffle``, you must give one.
         validation_split: The part of the files, between 0 and 1, that is for validation.
         subset: "training", "validation" or "both", if there is a ``validation_split``.
         interpolation: "bilinear", "nearest" (the pictures stay uint8), "bicubic", "area", "lanczos3", "lanczos5", "gaussian" or
