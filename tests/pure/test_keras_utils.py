@@ -184,6 +184,12 @@ def test_a_folder_that_is_not_there_or_is_a_file_or_elsewhere(plant):
             texts(name)
 
 
+@pytest.mark.parametrize("directory", [None, 3, b"folder", ["folder"]])
+def test_a_folder_that_is_no_path(directory):
+    with pytest.raises(ArgumentTypeError, match=re.escape(f"directory must be the path of a folder. Received: {directory!r}.")):
+        texts(directory)
+
+
 def test_a_folder_that_cannot_be_read():
     folder = Folder("f", "texts", (), "", None, None, None, 1, False, None, None, None, False, False)
     with pytest.raises(DatasetError, match="f: cannot read the folder '/locked'"):
@@ -443,6 +449,30 @@ def test_workers_that_read_different_things_say_so(twelve, run_workers, make, me
         return str(caught.value)
 
     assert "functions that shuffle them the same seed" in " ".join(run_workers(2, said)) or "lists" not in message
+
+
+def test_a_strategy_distributes_and_continues(twelve):
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+
+    def distributed():
+        return iter(strategy.experimental_distribute_dataset(texts(twelve, shuffle=True, seed=1, batch_size=5)))
+
+    def parts(step):
+        words, labels = step
+        return [*map(np.ndarray.tolist, strategy.experimental_local_results(words))], np.concatenate(
+            [np.asarray(x) for x in strategy.experimental_local_results(labels)]
+        ).tolist()
+
+    with distributed() as iterator:
+        first = parts(next(iterator))
+        state = json.loads(json.dumps(iterator.state()))
+        rest = [parts(step) for step in iterator]
+    assert [[len(words) for words in step[0]] for step in [first, *rest]] == [[3, 2], [3, 2], [1, 1]]
+    seen = sorted(word for step in [first, *rest] for words in step[0] for word in words)
+    assert seen == sorted(of(texts(twelve)))
+    with distributed() as again:
+        again.restore(state)
+        assert [parts(step) for step in again] == rest
 
 
 def test_a_cache_file_notices_that_a_picture_changed(pets, tmp_path):

@@ -148,6 +148,8 @@ class Folder:
 
     def _check(self) -> bool:
         """Check the arguments, and return whether there are labels."""
+        if not isinstance(self.directory, str | os.PathLike):
+            raise ArgumentTypeError(f"{self.name}: directory must be the path of a folder. Received: {self.directory!r}.")
         if self.label_mode not in ("int", "categorical", "binary", None):
             raise ArgumentError(
                 f'{self.name}: label_mode must be "int", "categorical", "binary" or None. Received: {self.label_mode!r}.'

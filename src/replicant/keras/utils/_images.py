@@ -142,7 +142,7 @@ class PictureReader:
 
 
 def _checked_method(interpolation: str, crop: bool) -> str:
-    method = interpolation.lower()
+    method = str(interpolation).lower()
     allowed = _CROP_METHODS if crop else METHODS
     if method not in allowed:
         where = " with crop_to_aspect_ratio" if crop else ""
