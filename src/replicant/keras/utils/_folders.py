@@ -69,7 +69,7 @@ class Example:
         if self.label_mode is None:
             return example
         if self.label_mode == "binary":
-            return example, np.float32(label)[None]
+            return example, np.array([label], np.float32)
         if self.label_mode == "categorical":
             encoded = np.zeros(self.num_classes, np.float32)
             encoded[int(label)] = 1

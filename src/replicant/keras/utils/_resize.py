@@ -6,6 +6,7 @@ result, the numbers of rows of the picture (their *taps*) and their weights.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +60,7 @@ def taps(size: int, new_size: int, method: str) -> Taps:
     return _METHODS[method](size, new_size)
 
 
-def _weighted(image: NDArray[np.generic], weights: Taps) -> NDArray[np.float32]:
+def _weighted(image: NDArray[Any], weights: Taps) -> NDArray[np.float32]:
     """The weighted sums of rows."""
     places, factors = weights
     total = image[places[:, 0]] * factors[:, 0, None, None]
@@ -90,7 +91,7 @@ def _bicubic(size: int, new_size: int) -> Taps:
     places = _centres(size, new_size) - _F32(0.5)
     floor = np.floor(places)
     part = np.rint((places - floor) * _CUBIC_STEPS) / _F32(_CUBIC_STEPS)
-    distances = np.stack([part + 1, part, 1 - part, 2 - part], 1)
+    distances = np.stack([part + 1, part, 1 - part, 2 - part], 1).astype(_F32)
     return _inside(floor.astype(np.int64)[:, None] + np.arange(-1, 3), _keys(distances), size)
 
 
@@ -122,7 +123,7 @@ def _inside(places: NDArray[np.int64], weights: NDArray[np.floating], size: int)
     """Leave out the taps beyond the edges. The weights of the others add up to 1."""
     weights = np.where((places >= 0) & (places < size), weights, 0).astype(_F32)
     totals = weights.sum(axis=1, keepdims=True)
-    return np.clip(places, 0, size - 1), weights / np.where(totals == 0, _F32(1), totals)
+    return np.clip(places, 0, size - 1), (weights / np.where(totals == 0, 1, totals)).astype(_F32)
 
 
 def _keys(x: NDArray[np.float32]) -> NDArray[np.float32]:
