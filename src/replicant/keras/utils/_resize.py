@@ -109,7 +109,8 @@ def _by_kernel(kernel: Callable[[NDArray[np.float32]], NDArray[np.float32]], rad
     """A method that weighs all places within a radius by their distance."""
 
     def method(size: int, new_size: int) -> Taps:
-        centres = _centres(size, new_size)
+        step = _F32(1) / (_F32(new_size) / _F32(size))  # rounded as TensorFlow does it: taps may lie on the radius
+        centres = (np.arange(new_size, dtype=_F32) + _F32(0.5)) * step
         first = np.ceil(centres - _F32(radius) - _F32(0.5)).astype(np.int64)
         last = np.floor(centres + _F32(radius) - _F32(0.5)).astype(np.int64)
         places = first[:, None] + np.arange(int((last - first).max()) + 1)
