@@ -11,11 +11,12 @@ _PROJECT = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"\A# .+\n\n(?:Install: `|    (?=pip))(.+\n)+")  # the first paragraph
 _COMMAND = re.compile(r"pip install ([^`\n]+)")
-_DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # by module, where the names differ
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow"}  # by module, where the names differ
 # What needs a package although no program imports it: words of a page -> distribution.
 _WORDS = {
     "= replicant.ParameterServerStrategy(": "cloudpickle",
     "StatsWriter(": "tensorboardX",
+    "= image_dataset_from_directory(": "pillow",
     "callbacks.TensorBoard(": "tensorboardX",
     "$ replicant migrate": "libcst",
     "launch --engine ray --workers": "ray",

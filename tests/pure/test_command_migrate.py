@@ -271,12 +271,6 @@ def test_imports(tmp_path, old, new):
         ("tf.math.squared_difference(x)", "tf.math.squared_difference(x)", "keras.ops.square(x - y)"),
         ("tf.random.uniform([2], dtype=tf.int32)", "tf.random.uniform([2], dtype=tf.int32)", "keras.random.randint"),
         ("tf.data.experimental.save(*a)", "tf.data.experimental.save(*a)", "dataset.save(...)"),
-        ("tf.keras.utils.image_dataset_from_directory(p)", "tf.keras.utils.image_dataset_from_directory", "list_files"),
-        (
-            "tf.keras.preprocessing.timeseries_dataset_from_array(p)",
-            "tf.keras.preprocessing.timeseries_dataset_from_array",
-            "windows",
-        ),
         ("tf.Module()", "tf.Module", "keras.layers.Layer or keras.Model"),
         (
             "tf.keras.utils.experimental.DatasetCreator(make, options)",
@@ -436,6 +430,32 @@ def test_layers_for_text_are_those_that_need_no_tensorflow(tmp_path):
     assert "a = replicant.keras.layers.StringLookup(vocabulary=v)" in migration.text
     assert "b = replicant.keras.layers.Hashing(3)" in migration.text
     assert REPLICANT in migration.text
+    assert not migration.findings
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tf.keras.utils.image_dataset_from_directory(p)", "replicant.keras.utils.image_dataset_from_directory(p)"),
+        ("tf.keras.preprocessing.image_dataset_from_directory(p)", "replicant.keras.utils.image_dataset_from_directory(p)"),
+        ("tf.keras.preprocessing.text_dataset_from_directory(p)", "replicant.keras.utils.text_dataset_from_directory(p)"),
+        ("tf.keras.utils.audio_dataset_from_directory(p)", "replicant.keras.utils.audio_dataset_from_directory(p)"),
+        (
+            "tf.keras.preprocessing.timeseries_dataset_from_array(x, y, 3)",
+            "replicant.keras.utils.timeseries_dataset_from_array(x, y, 3)",
+        ),
+        ("tf.keras.utils.split_dataset(x, 0.8)", "replicant.keras.utils.split_dataset(x, 0.8)"),
+        ("utils.text_dataset_from_directory(p)", "replicant.keras.utils.text_dataset_from_directory(p)"),
+        ("utils.to_categorical(y)", "utils.to_categorical(y)"),
+        ("image_dataset_from_directory(p)", "image_dataset_from_directory(p)"),
+    ],
+)
+def test_datasets_of_folders_and_time_series(tmp_path, old, new):
+    head = "from tensorflow.keras import utils\nfrom tensorflow.keras.utils import image_dataset_from_directory\n"
+    migration = migrated(tmp_path, f"{HEAD}{head}a = {old}\n")
+    assert f"a = {new}\n" in migration.text
+    if new.startswith("image"):
+        assert "from replicant.keras.utils import image_dataset_from_directory\n" in migration.text
     assert not migration.findings
 
 

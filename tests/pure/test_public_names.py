@@ -113,7 +113,7 @@ GOLDEN = {
         "parse_example",
         "parse_single_example",
     ],
-    "replicant.keras": ["callbacks", "layers", "use_replica_statistics"],
+    "replicant.keras": ["callbacks", "layers", "use_replica_statistics", "utils"],
     "replicant.keras.callbacks": ["BackupAndRestore", "PreemptionHandler", "StepWatchdog", "TensorBoard", "TerminateOnNaN"],
     "replicant.keras.layers": [
         "CategoryEncoding",
@@ -123,6 +123,13 @@ GOLDEN = {
         "IntegerLookup",
         "StringLookup",
         "TextVectorization",
+    ],
+    "replicant.keras.utils": [
+        "audio_dataset_from_directory",
+        "image_dataset_from_directory",
+        "split_dataset",
+        "text_dataset_from_directory",
+        "timeseries_dataset_from_array",
     ],
     "replicant.summary": [
         "SummaryWriter",

@@ -8,12 +8,12 @@ from . import _hooks as _hooks
 from ._batch_statistics import use_replica_statistics as use_replica_statistics
 
 if TYPE_CHECKING:
-    from . import callbacks, layers
+    from . import callbacks, layers, utils
 
-__all__ = ["callbacks", "layers", "use_replica_statistics"]
+__all__ = ["callbacks", "layers", "use_replica_statistics", "utils"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callbacks", "layers"):
+    if name in ("callbacks", "layers", "utils"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

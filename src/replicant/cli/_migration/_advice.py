@@ -75,21 +75,6 @@ NAMES = {
     "keras.backend": "Keras 3 has these functions in keras.ops",
     "keras.backend.get_value": "np.asarray(x)",
     "keras.backend.set_value": "variable.assign(value)",
-    **{
-        f"keras.{module}.{kind}_dataset_from_directory": f"Keras makes it with tf.data: {advice}"
-        for module in ("utils", "preprocessing")
-        for kind, advice in (
-            ("audio", "replicant.data.Dataset.list_files(folder + '/*/*.wav').map(load), where load reads a file"),
-            ("image", "replicant.data.Dataset.list_files(folder + '/*/*').map(load), where load reads a picture with Pillow"),
-            ("text", "replicant.data.Dataset.list_files(folder + '/*/*.txt').map(load), where load reads a file"),
-        )
-    },
-    **{
-        f"keras.{module}.timeseries_dataset_from_array": (
-            "Keras makes it with tf.data: cut the windows with np.lib.stride_tricks.sliding_window_view, and use from_tensor_slices"
-        )
-        for module in ("utils", "preprocessing")
-    },
     "keras.utils.experimental.DatasetCreator": "call strategy.distribute_datasets_from_function(dataset_fn) yourself",
     "lookup": "a Python dict in dataset.map, or replicant.keras.layers.StringLookup",
     "numpy_function": "call the function directly in dataset.map",

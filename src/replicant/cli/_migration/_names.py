@@ -80,6 +80,7 @@ _OLD_PREFIXES = (
     ("keras.optimizers.legacy.", "keras.optimizers."),
     ("keras.optimizers.experimental.", "keras.optimizers."),
     *((f"keras.preprocessing.{kind}.", "keras.utils.") for kind in ("image_dataset", "text_dataset", "timeseries")),
+    *((f"keras.preprocessing.{kind}_", f"keras.utils.{kind}_") for kind in ("image_dataset", "text_dataset", "timeseries_dataset")),
 )
 
 # Tried in this order until a name exists.
@@ -102,18 +103,6 @@ _PREFIXES = (
     ("summary.", "replicant.summary."),
 )
 
-# Keras makes these with tf.data, whatever its backend.
-NEEDS_TENSORFLOW = {
-    f"keras.{module}.{name}"
-    for module in ("utils", "preprocessing")
-    for name in (
-        "audio_dataset_from_directory",
-        "image_dataset_from_directory",
-        "text_dataset_from_directory",
-        "timeseries_dataset_from_array",
-    )
-}
-
 
 def target_of(name: str) -> str | None:
     """The code that replaces ``tensorflow.<name>``: a dotted name, a string literal or ``str``, or None if there is none.
@@ -128,8 +117,6 @@ def target_of(name: str) -> str | None:
         return _EXACT[name]
     if _has_own(name):
         return f"replicant.{name}"
-    if name in NEEDS_TENSORFLOW:
-        return None
     if name in OPS and not OPS[name].defaults:
         return OPS[name].target  # the function itself is used as a value
     owner, _, member = name.rpartition(".")  # the owner is an enumeration or a class

@@ -15,7 +15,6 @@ import numpy as np
 
 from ...errors import DatasetError
 from .._options import AutoShardPolicy
-from ..files._files import FileNames
 from ..graph._fingerprint import of_value
 from ..graph._graph import Node, nodes
 from ..sources._sources import Rows
@@ -60,7 +59,7 @@ def facts_of(node: Node, policy: AutoShardPolicy, files: list[str]) -> Facts:
         return Facts(policy.name, [], "", [])
     if policy is AutoShardPolicy.FILE:
         return Facts(policy.name, files, "", [])
-    rows = [each for each in nodes(node) if isinstance(each, Rows) and not isinstance(each, FileNames)]
+    rows = [each for each in nodes(node) if isinstance(each, Rows)]
     tables = [(each.label, table) for each in rows for table in each.tables if not _is_names(table, files)]
     share = max(2, _NUMBERS // max(1, sum(table.dtype.kind == "f" for _, table in tables)))
     arrays = [(label, *_of_table(table, share)) for label, table in tables]
@@ -108,8 +107,8 @@ def _raise_for_names(exchange: ExchangeFn, names: list[str]) -> None:
         f"The workers have different lists of files (names: {_listed([str(each['count']) for each in lists])}), so some examples "
         "would be read twice and others never. "
         f"The first difference is file number {places.start + number}: {_listed(shown)}. Give all "
-        "workers the same names in the same order: sort what you list, as `sorted(glob.glob(pattern))` and `list_files` do, and "
-        "make sure that every worker finds every file."
+        "workers the same names in the same order: sort what you list, as `sorted(glob.glob(pattern))` and `list_files` do, give "
+        "functions that shuffle them the same seed, and make sure that every worker finds every file."
     )
 
 

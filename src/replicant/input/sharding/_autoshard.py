@@ -19,6 +19,7 @@ from ..transforms._cache_file import FileStore
 from ..transforms._interleave import Interleave
 from ..transforms._nested_orders import NestedOrders
 from ..transforms._shuffle import Drawing
+from ..transforms._whole_files import ExampleFiles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +118,8 @@ def _why_not_files(sources: list[_Source], num_workers: int) -> str:
     for source in sources:
         if isinstance(source.node, Foreign):
             return f"a {source.node.kind} is shared by files only if AutoShardPolicy.FILE is asked for"
+    if any(isinstance(source.node, ExampleFiles) for source in sources):
+        return "each file is one example, and examples are shared by batches"
     with_files = [source.node for source in sources if source.has_files and source.read]
     if not with_files:
         return "the dataset reads no files"

@@ -11,6 +11,7 @@ from ..graph._structure import STRING, flatten
 from ..sources._foreign import Foreign
 from ..sources._sources import Rows
 from ._interleave import Interleave
+from ._whole_files import WholeFiles
 
 # Fields that do not decide on the elements, or that positions contain: threads, counters, caches.
 _NOT_COMPARED = {
@@ -34,7 +35,7 @@ _FUNCTIONS = ("fn", "predicate", "make", "key_func", "class_func")
 
 def parts(node: Node) -> list[tuple[str, str]]:
     """Return, for each node from the sources on, descriptions and fingerprints of what is compared."""
-    reads_files = any(isinstance(each, ReadFiles | Interleave) for each in nodes(node))
+    reads_files = any(isinstance(each, ReadFiles | Interleave | WholeFiles) for each in nodes(node))
     return [part for each in nodes(node) for part in _of_node(each, reads_files)]
 
 

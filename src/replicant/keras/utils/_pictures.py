@@ -1,0 +1,66 @@
+"""Pictures in files, decoded with Pillow."""
+
+import importlib
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import ConfigurationError, DatasetError
+
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "WEBP")  # whatever the name of the file says
+# What libpng takes of red, green and blue, in parts of 32768.
+_GREY_OF = np.array([9798, 19235, 3735], np.int64)
+
+
+def import_pillow(name: str) -> Any:
+    """Import Pillow for the function ``name``.
+
+    Raises:
+        ConfigurationError: If it is not installed.
+    """
+    try:
+        return importlib.import_module("PIL.Image")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{name} decodes pictures with Pillow, which cannot be imported ({error}). Run: pip install 'replicant[images]'."
+        ) from error
+
+
+def decoded(pillow: Any, name: str, path: str, data: bytes, channels: int) -> NDArray[np.uint8]:
+    """Return a picture as ``uint8[height, width, channels]``. Of an animation, this is the first frame.
+
+    Raises:
+        DatasetError: If it is damaged, or no picture.
+    """
+    try:
+        with pillow.open(io.BytesIO(data), formats=_FORMATS) as picture:
+            if channels == 1 and picture.format == "JPEG":
+                picture.draft("L", None)  # the file has the brightness by itself
+            return _with_channels(picture, channels)
+    # Pillow's decoders raise errors of many types for damaged files.
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, pillow.DecompressionBombError) as error:
+        raise DatasetError(
+            f"{name}: {path!r} is no BMP, GIF, JPEG, PNG or WebP picture, or it is damaged: {error}. Copy the file again, or "
+            "move it out of the folder."
+        ) from error
+
+
+def _with_channels(picture: Any, channels: int) -> NDArray[np.uint8]:
+    if picture.mode.startswith("I"):  # 16 bits of grey, of which the upper 8 are taken
+        grey = (np.asarray(picture).astype(np.int64) >> 8).astype(np.uint8)[:, :, None]
+        return _colours_of_grey(grey, channels)
+    if channels == 4:
+        return np.asarray(picture.convert("RGBA"))
+    if channels == 3:
+        return np.asarray(picture.convert("RGB"))
+    if picture.mode in ("1", "L", "LA", "La"):
+        return np.asarray(picture.convert("L"))[:, :, None]
+    colours = np.asarray(picture.convert("RGB")).astype(np.int64)
+    return ((colours @ _GREY_OF) >> 15).astype(np.uint8)[:, :, None]
+
+
+def _colours_of_grey(grey: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+    colours = np.repeat(grey, min(channels, 3), axis=2)
+    return np.concatenate([colours, np.full_like(grey, 255)], axis=2) if channels == 4 else colours

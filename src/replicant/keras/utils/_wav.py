@@ -1,0 +1,63 @@
+"""Sounds in WAV files."""
+
+import math
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DatasetError
+
+_PCM = 1
+_FORMAT = struct.Struct("<HHIIHH")
+
+
+def decoded(name: str, path: str, data: bytes) -> tuple[NDArray[np.float32], int]:
+    """Return the samples of 16-bit PCM, between -1 and 1, as ``float32[samples, channels]``, and the samples per second.
+
+    Raises:
+        DatasetError: If the file is damaged, or in another format.
+    """
+    chunks = _chunks(data)
+    if chunks is None or len(chunks.get(b"fmt ", b"")) < _FORMAT.size or b"data" not in chunks:
+        raise _error(name, path, "it is damaged, or no WAV file")
+    kind, channels, rate, _, _, bits = _FORMAT.unpack_from(chunks[b"fmt "])
+    if kind != _PCM or bits != 16:
+        raise _error(name, path, f"it has {bits} bits per sample in format {kind}, not 16 bits in format 1 (PCM)")
+    samples = np.frombuffer(chunks[b"data"], "<i2", count=len(chunks[b"data"]) // 2)
+    if not channels or not rate:
+        raise _error(name, path, f"it has {channels} channels and {rate} samples per second")
+    whole = len(samples) // channels
+    return samples[: whole * channels].reshape(whole, channels).astype(np.float32) / np.float32(1 << 15), rate
+
+
+def resampled(sound: NDArray[np.float32], rate: int, new_rate: int) -> NDArray[np.float32]:
+    """Return a sound with another number of samples per second."""
+    from scipy import signal
+
+    if not len(sound):
+        return sound
+    common = math.gcd(rate, new_rate)
+    return signal.resample_poly(sound, new_rate // common, rate // common, axis=0).astype(np.float32)
+
+
+def _chunks(data: bytes) -> dict[bytes, bytes] | None:
+    """The chunks of a RIFF file, or None if it is none or ends too early. The first of each kind counts."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+        return None
+    found: dict[bytes, bytes] = {}
+    at = 12
+    while at + 8 <= len(data):
+        kind, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+        if at + 8 + size > len(data):
+            return None
+        found.setdefault(kind, data[at + 8 : at + 8 + size])
+        at += 8 + size + size % 2
+    return found
+
+
+def _error(name: str, path: str, reason: str) -> DatasetError:
+    return DatasetError(
+        f"{name}: cannot read {path!r}: {reason}. Copy the file again, convert it to WAV of 16-bit PCM, or move it out of "
+        "the folder."
+    )
