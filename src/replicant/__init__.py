@@ -71,7 +71,7 @@ from .variables._libraries import connect_keras_for_fit as _connect_keras_for_fi
 from .variables._variable import Variable
 
 if TYPE_CHECKING:
-    from . import cluster, coordinator, data, errors, keras, kernels, plan, summary
+    from . import cluster, coordinator, data, errors, keras, kernels, plan, random, summary
     from .coordinator._strategy import ParameterServerStrategy
 
 _install_default_strategy()
@@ -127,6 +127,7 @@ __all__ = [
     "list_variables",
     "load_variable",
     "plan",
+    "random",
     "run_elastic",
     "scale_regularization_loss",
     "set_virtual_devices",
@@ -134,7 +135,7 @@ __all__ = [
     "value_and_grad",
 ]
 
-_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan", "summary"}
+_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan", "random", "summary"}
 
 
 def __getattr__(name: str) -> Any:

@@ -53,6 +53,7 @@ GOLDEN = {
         "list_variables",
         "load_variable",
         "plan",
+        "random",
         "run_elastic",
         "scale_regularization_loss",
         "set_virtual_devices",
@@ -123,6 +124,7 @@ GOLDEN = {
         "StringLookup",
         "TextVectorization",
     ],
+    "replicant.random": ["Generator", "get_global_generator", "set_global_generator"],
     "replicant.summary": [
         "SummaryWriter",
         "create_file_writer",

@@ -33,6 +33,7 @@ from . import _fit, _internals, _labels, _sliced_optimizer
 from ._internals import KerasVariable
 from ._reached import reached, settings
 from ._refs import MADE_UNDER, ref_of_keras
+from ._tracked import for_optimizer
 
 __all__ = ["reached", "settings", "tracing"]  # the functions that every provider has
 
@@ -225,6 +226,7 @@ def _build_now(optimizer: Any, variables: list[Any]) -> None:
     """Make the optimizer's variables outside the trace: some have computed initial values."""
     if optimizer.built:
         return
+    variables = for_optimizer(variables)  # before the name scope, which is no part of their names
     with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True
