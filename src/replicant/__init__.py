@@ -28,6 +28,7 @@ from ._function import function
 from ._gradients import value_and_grad
 from ._keep_updates import keep_updates_if
 from ._losses import compute_average_loss, scale_regularization_loss
+from ._module import Module
 from ._tape import GradientTape
 from .checkpoint import (
     Checkpoint,
@@ -93,6 +94,7 @@ __all__ = [
     "GradientTape",
     "Mirrored",
     "MirroredStrategy",
+    "Module",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
     "ParameterServerStrategy",

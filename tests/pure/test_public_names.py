@@ -19,6 +19,7 @@ GOLDEN = {
         "GradientTape",
         "Mirrored",
         "MirroredStrategy",
+        "Module",
         "MultiWorkerMirroredStrategy",
         "OneDeviceStrategy",
         "ParameterServerStrategy",
