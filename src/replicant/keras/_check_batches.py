@@ -66,12 +66,13 @@ def check_batch(batch: tuple[Any, ...], node: Node, what: str) -> None:
     shapes = [np.shape(leaf) for leaf in leaves]
     differ = len({shape[:1] for shape in shapes}) > 1
     loop = _loop.get()
-    names = component_names(structure if len(batch) > 1 else flatten(batch[0])[1])
+    x = batch[0]
+    names = component_names(structure if len(batch) > 1 else flatten(x)[1])
     found = ", ".join(f"{name} has shape {shape}" for name, shape in zip(names, shapes, strict=True))
     if any(not shape for shape in shapes) or (differ and _never_batched(node)):
         raise DatasetError(f"{what} yields no batches: {found}. {_ADVICE}")
     if loop is not None and not _has_batches(node):
-        wanted = [shape for leaf in flatten(batch[0])[0] for shape in loop.inputs if _is_row(np.shape(leaf), shape)]
+        wanted = [shape for leaf in flatten(x)[0] for shape in loop.inputs if _is_row(np.shape(leaf), shape)]
         if wanted:
             raise DatasetError(f"{what} yields no batches: {found}, and the model takes shape {wanted[0]}. {_ADVICE}")
         if not loop.inputs and _never_batched(node):

@@ -30,12 +30,13 @@ from ..variables import _recorder
 from ..variables._known import register_variable_type
 from ..variables._recorder import ReplicaRecorder, current_recorder
 from . import _fit, _internals, _labels, _sliced_optimizer
+from ._global_generator import following
 from ._internals import KerasVariable
 from ._reached import reached, settings
 from ._refs import MADE_UNDER, ref_of_keras
 from ._tracked import for_optimizer
 
-__all__ = ["reached", "settings", "tracing"]  # the functions that every provider has
+__all__ = ["following", "reached", "settings", "tracing"]  # the functions that every provider has
 
 
 class RecordingScope(keras.StatelessScope):
