@@ -1,5 +1,6 @@
 """``replicant.random``: streams of replicas, where their state is kept, and what is refused."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,27 @@ def test_seeds_and_states() -> None:
     assert Generator.from_seed(-1).state.numpy().tolist() == [2**32 - 1, 2**32 - 1, 0, 0]
 
 
+def test_a_tape_outside_of_functions() -> None:
+    generator, weight = Generator.from_seed(1), replicant.Variable(2.0)
+    with replicant.GradientTape() as tape:
+        noise = generator.normal(())
+        loss = weight * noise
+    assert tape.gradient(loss, weight) == noise == Generator.from_seed(1).normal(())
+    assert generator.state.numpy().tolist() == [0, 1, 1, 0]
+
+
+def test_threads_never_draw_the_same() -> None:
+    generator = Generator.from_seed(1)
+    drawn: list[float] = []
+    threads = [threading.Thread(target=lambda: drawn.extend(float(generator.uniform(())) for _ in range(20))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(drawn)) == 60
+    assert generator.state.numpy().tolist() == [0, 1, 60, 0]
+
+
 def test_the_global_generator() -> None:
     draw = replicant.function(lambda: get_global_generator().normal(()))  # it is made in the trace
     assert draw() != draw()
@@ -163,6 +185,12 @@ def test_where_none_can_be_made() -> None:
         replicant.function(lambda: Generator.from_seed(1).normal(()))()
     with pytest.raises(ContextError, match=r"split was called inside .*Call it outside"):
         mirrored(2).run(lambda: generator.split(2))
+    state = generator.state.numpy()
+    with pytest.raises(
+        ContextError, match=r"under jax\.jit or another .*replicant\.function instead, or make the generator an attr"
+    ):
+        jax.jit(lambda: generator.normal(()))()
+    np.testing.assert_array_equal(generator.state.numpy(), state)
     with pytest.raises(ContextError, match="assigned inside a function that JAX traces separately"):
         replicant.function(lambda: jax.lax.scan(lambda c, _: (c, generator.normal(())), 0, length=2))()
 

@@ -18,6 +18,8 @@ from ..checkpoint._objects import register_parts
 from ..errors import ArgumentError, ArgumentTypeError, ContextError
 from ..replicas._context import active_replica_context, active_strategy
 from ..replicas._copies import VariableAggregation, VariableSynchronization
+from ..replicas._own_mesh import in_a_trace
+from ..tracing import _eager
 from ..variables._known import variable_of
 from ..variables._recorder import current_recorder
 from ..variables._variable import OwnRef, Variable
@@ -26,6 +28,7 @@ from ._arguments import float_dtype, int_dtype, parse_shape, within
 _IMPL = "threefry2x32"  # and not the default of JAX, which a user may change
 _ALGORITHMS = (None, "threefry", "auto_select", 2, 3)  # as TensorFlow writes and numbers them
 _WORD = 0xFFFFFFFF
+_counting = threading.RLock()  # threads that draw outside of steps never draw the same; not an attribute, which could not be copied
 
 
 class Generator:
@@ -125,7 +128,8 @@ class Generator:
         number = _integer(delta, "skip takes the number of draws")
         if not 0 <= number < 2**64:
             raise ArgumentError(f"skip takes the number of draws to leave out, from 0 to 2**64 - 1; got {number}.")
-        self._advance(self._state.value(), number)
+        with _counting:
+            self._advance(self._state.value(), number)
 
     def split(self, count: int = 1) -> "list[Generator]":
         """Make `count` new generators, each with a key that this one draws.
@@ -211,17 +215,29 @@ class Generator:
 
     def _draw(self) -> jax.Array:
         """Return the key of this replica's next draw."""
-        words = self._state.value()
-        self._advance(words, 1)
+        with _counting:
+            words = self._state.value()
+            self._advance(words, 1)
         context = active_replica_context()
         replica = 0 if context is None else context.replica_id_in_sync_group
         key = jax.random.wrap_key_data(words[:2], impl=_IMPL)
         return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, words[2]), words[3]), replica)
 
     def _advance(self, words: jax.Array, delta: int) -> None:
+        if current_recorder() is None and in_a_trace() and _eager.current() is None and not self._in_functional_code():
+            raise ContextError(
+                "A Generator was used inside a function under jax.jit or another JAX transformation, or while Keras finds out the "
+                "shapes of a layer, so its state could not be updated. Decorate the function with replicant.function instead, or "
+                "make the generator an attribute of the layer."
+            )
         low = words[2] + jnp.uint32(delta & _WORD)
         high = words[3] + jnp.uint32(delta >> 32) + (low < words[2]).astype(jnp.uint32)
         self._state.assign(jnp.stack([words[0], words[1], low, high]))
+
+    def _in_functional_code(self) -> bool:
+        """Whether Keras's functional code has the state, because a layer has the generator as an attribute."""
+        stand_in = self._state._ref.stand_in  # noqa: SLF001 - users need no name for it
+        return stand_in is not None and stand_in.in_functional_code()
 
     def __repr__(self) -> str:
         return f"<Generator state={self._state!r}>"
