@@ -28,6 +28,7 @@ from ._function import function
 from ._gradients import value_and_grad
 from ._keep_updates import keep_updates_if
 from ._losses import compute_average_loss, scale_regularization_loss
+from ._module import Module
 from ._tape import GradientTape
 from .checkpoint import (
     Checkpoint,
@@ -72,7 +73,7 @@ from .variables._libraries import connect_keras_for_fit as _connect_keras_for_fi
 from .variables._variable import Variable
 
 if TYPE_CHECKING:
-    from . import cluster, coordinator, data, errors, keras, kernels, plan, summary
+    from . import cluster, coordinator, data, errors, keras, kernels, plan, random, summary
     from .coordinator._strategy import ParameterServerStrategy
 
 _install_default_strategy()
@@ -95,6 +96,7 @@ __all__ = [
     "GradientTape",
     "Mirrored",
     "MirroredStrategy",
+    "Module",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
     "ParameterServerStrategy",
@@ -129,6 +131,7 @@ __all__ = [
     "list_variables",
     "load_variable",
     "plan",
+    "random",
     "run_elastic",
     "scale_regularization_loss",
     "set_virtual_devices",
@@ -136,7 +139,7 @@ __all__ = [
     "value_and_grad",
 ]
 
-_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan", "summary"}
+_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan", "random", "summary"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """Code that needs the value of an array while it is compiled gets one error, which names the user's line and what to write."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -231,6 +231,71 @@ def test_a_dataset_without_batches(labels: np.ndarray) -> None:
             DatasetError, match=r"yields no batches: .* has shape \(2,\), .*Call `batch\(batch_size\)` on the dataset"
         ):
             loop(dataset, verbose=0)
+
+
+def rows() -> Iterator[np.ndarray]:
+    yield from X
+
+
+FEATURES: dict[str, Callable[[], Dataset]] = {
+    "rows": lambda: Dataset.from_tensor_slices(X),
+    "mapped": lambda: Dataset.from_tensor_slices(X).map(lambda x: x + 1),
+    "dict": lambda: Dataset.from_tensor_slices({"x": X}),
+    "generator": lambda: Dataset.from_generator(rows),
+}
+
+
+@pytest.mark.parametrize("strategy", [two, replicant.get_strategy], ids=["two", "default"])
+@pytest.mark.parametrize("features", FEATURES)
+def test_features_without_batches(features: str, strategy: Callable[[], Any]) -> None:
+    with strategy().scope():
+        model = made()
+    found = r"component \['x'\]" if features == "dict" else "the element"
+    with pytest.raises(
+        DatasetError, match=rf"yields no batches: {found} has shape \(2,\), and the model takes shape \(None, 2\)\. fit"
+    ):
+        model.fit(FEATURES[features](), verbose=0)
+
+
+class Takes(keras.Model):
+    """A model that does not say what it takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+def test_features_without_batches_of_a_model_that_takes_anything() -> None:
+    model = Takes()
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - of Keras
+        model.fit(Dataset.from_tensor_slices(X), verbose=0)
+    notes = [note for note in caught.value.__notes__ if "has no `batch`" in note]
+    assert len(notes) == 1
+    assert "got an element of its source as if it were a batch: the element has shape (2,). fit, evaluate and predict" in notes[0]
+
+
+def test_errors_of_batches_get_no_such_note() -> None:
+    class Stops(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 2:
+                raise RuntimeError("enough")
+
+    model = Takes()
+    model.compile("sgd", "mse")
+    elements = np.ones((6, 4, 2), np.float32)
+    for dataset in (Dataset.from_tensor_slices((elements, elements[..., :1])), Dataset.from_tensor_slices((X, X[:, :1])).batch(1)):
+        with pytest.raises(RuntimeError, match="enough") as caught:
+            model.fit(dataset, verbose=0, callbacks=[Stops()])
+        assert not [note for note in getattr(caught.value, "__notes__", ()) if "batch" in note]
+
+
+def test_a_last_dimension_that_keras_adds() -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    assert model.predict(Dataset.from_tensor_slices(X), verbose=0).shape == (8, 1)
 
 
 def test_batches_that_nothing_has_made_here_are_fine() -> None:

@@ -271,7 +271,33 @@ def test_imports(tmp_path, old, new):
         ("tf.math.squared_difference(x)", "tf.math.squared_difference(x)", "keras.ops.square(x - y)"),
         ("tf.random.uniform([2], dtype=tf.int32)", "tf.random.uniform([2], dtype=tf.int32)", "keras.random.randint"),
         ("tf.data.experimental.save(*a)", "tf.data.experimental.save(*a)", "dataset.save(...)"),
-        ("tf.Module()", "tf.Module", "keras.layers.Layer or keras.Model"),
+
+
+        ("tf.config.set_visible_devices([], 'GPU')", "tf.config.set_visible_devices", "if it hid the GPUs from TensorFlow; pass"),
+        ("tf.config.experimental.set_visible_devices(d)", "tf.config.experimental.set_visible_devices", "CUDA_VISIBLE_DEVICES"),
+        ("tf.config.experimental.set_memory_growth(d, True)", "tf.config.experimental.set_memory_growth", "PREALLOCATE=false"),
+        (
+            "tf.config.experimental.enable_tensor_float_32_execution(False)",
+            "tf.config.experimental.enable_tensor_float_32_execution",
+            'jax.config.update("jax_default_matmul_precision", "tensorfloat32"), or "highest"',
+        ),
+        (
+            "tf.config.threading.set_intra_op_parallelism_threads(2)",
+            "tf.config.threading.set_intra_op_parallelism_threads",
+            "NPROC=n",
+        ),
+        ("tf.config.optimizer.set_jit(True)", "tf.config.optimizer.set_jit", "delete it: XLA compiles and optimizes"),
+        ("tf.config.run_functions_eagerly(True)", "tf.config.run_functions_eagerly", "leave out @replicant.function"),
+        ("tf.config.experimental_connect_to_cluster(r)", "tf.config.experimental_connect_to_cluster", "delete it: the strategy"),
+        ("tf.tpu.experimental.initialize_tpu_system(r)", "tf.tpu.experimental.initialize_tpu_system", "finds and starts the TPU"),
+        ("tf.config.set_soft_device_placement(True)", "tf.config.set_soft_device_placement", "the strategy places values"),
+        ("tf.config.experimental.get_memory_info('GPU:0')", "tf.config.experimental.get_memory_info", "device.memory_stats()"),
+        (
+            "tf.config.experimental.enable_op_determinism()",
+            "tf.config.experimental.enable_op_determinism",
+            "deterministic_ops=true",
+        ),
+        ("tf.debugging.set_log_device_placement(True)", "tf.debugging.set_log_device_placement", "visualize_array_sharding"),
         (
             "tf.keras.utils.experimental.DatasetCreator(make, options)",
             "tf.keras.utils.experimental.DatasetCreator(make, options)",
@@ -328,6 +354,12 @@ def test_what_has_no_counterpart_stays_and_is_listed(tmp_path, text, construct, 
         ("d = tf.data.experimental.sample_from_datasets([a, b])", "d = replicant.data.Dataset.sample_from_datasets([a, b])"),
         ("n == tf.data.INFINITE_CARDINALITY", "n == replicant.data.Dataset.INFINITE"),
         ("tape.gradient(y, x)", "tape.gradient(y, x)"),
+        ("tf.config.list_logical_devices('GPU')", "replicant.list_devices('GPU')"),
+        ("tf.config.get_visible_devices('GPU')", "replicant.list_devices('GPU')"),
+        ("class A(tf.Module): pass", "class A(replicant.Module): pass"),
+        ("g = tf.random.Generator.from_seed(1)", "g = replicant.random.Generator.from_seed(1)"),
+        ("x = tf.random.get_global_generator().normal([2])", "x = replicant.random.get_global_generator().normal([2])"),
+        ("tf.random.set_global_generator(g)", "replicant.random.set_global_generator(g)"),
         ("if tf.config.list_physical_devices('GPU'): pass", "if replicant.list_devices('GPU'): pass"),
         ("o = tf.keras.mixed_precision.LossScaleOptimizer(o)", "o = keras.mixed_precision.LossScaleOptimizer(o)"),
         ("f.get_concrete_function(x)", "f.get_concrete_function(x)"),
@@ -731,11 +763,11 @@ def test_a_cell_that_is_not_python_is_kept_and_listed(tmp_path):
 
 
 def test_a_cell_that_writes_a_script_is_a_program_of_its_own(tmp_path):
-    text = notebook("import numpy as np", "%%writefile main.py\nimport tensorflow as tf\ntf.Module()\nx = tf.ones(2)\n", "tf = 1")
+    text = notebook("import numpy as np", "%%writefile main.py\nimport tensorflow as tf\ntf.bitcast(x)\nx = tf.ones(2)\n", "tf = 1")
     migration = migrated(tmp_path, text, "book.ipynb")
     assert sources(migration) == [
         "import numpy as np",
-        f"%%writefile main.py\n{REPLICANT}import keras\nimport tensorflow as tf\ntf.Module()\nx = keras.ops.ones(2)\n",
+        f"%%writefile main.py\n{REPLICANT}import keras\nimport tensorflow as tf\ntf.bitcast(x)\nx = keras.ops.ones(2)\n",
         "tf = 1",
     ]
     assert [migration.source.place(finding.line) for finding in migration.findings] == ["cell 2, line 3"]
@@ -781,7 +813,7 @@ def test_a_folder_is_translated_into_another(tmp_path, capsys):
     (source / "data.csv").write_text("1")
     (source / "latin.py").write_bytes(b"x = '\xe9'\n")
     (source / "ready.py").write_text("import replicant\nimport keras\nkeras.Model()\n")
-    (source / "sub" / "book.ipynb").write_text(notebook(HEAD + "tf.Module()"))
+    (source / "sub" / "book.ipynb").write_text(notebook(HEAD + "tf.bitcast(x)"))
     (source / "linked.py").symlink_to(source / "a.py")
     (source / "loop").symlink_to(source)
     assert cli.main(["migrate", str(source), "--output", str(target)]) == 1
@@ -796,7 +828,7 @@ def test_a_folder_is_translated_into_another(tmp_path, capsys):
     assert f"Not read:\n  {source / 'broken.py'} is not valid Python, at 1: " in output
     assert f"  {source / 'latin.py'} cannot be read: 'utf-8' codec" in output
     assert output.endswith("\nFiles: 3, changed: 1, not read: 2. To write: 1, to check: 0.\n")
-    assert f"{source / 'sub' / 'book.ipynb'}: Not translated:\n  cell 1, line 2: tf.Module\n" in output
+    assert f"{source / 'sub' / 'book.ipynb'}: Not translated:\n  cell 1, line 2: tf.bitcast\n" in output
     with pytest.raises(SystemExit):
         cli.main(["migrate", "--write", str(source), "--output", str(target)])
 

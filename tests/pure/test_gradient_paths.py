@@ -11,7 +11,7 @@ from replicant.tracing._marks import gradient_p, own_p, region_p
 
 def gradient(call: int, target, *sources, tape: int = 0, owners=None, absent=()):
     owners = tuple(range(len(sources))) if owners is None else owners
-    one = {"num_targets": 1, "rows": None, "at_once": True}
+    one = {"num_targets": 1, "rows": None, "at_once": True, "gathered": ()}
     return gradient_p.bind(target, jnp.ones(()), *sources, tape=tape, call=call, owners=owners, absent=absent, **one)
 
 

@@ -12,6 +12,21 @@ from replicant.errors import ArgumentTypeError, DatasetError, ElementError
 SECOND = r"element 1"
 
 
+def test_a_spec_without_a_dtype_is_float32():
+    assert TensorSpec((None, 3)) == TensorSpec([None, 3], np.float32, name="x") == TensorSpec(shape=(None, 3), dtype="float32")
+    assert hash(TensorSpec((3,))) == hash(TensorSpec((3,), name="x"))
+    assert (TensorSpec((), name="x").name, TensorSpec(()).name) == ("x", None)
+    assert repr(TensorSpec((3,), "int32", "x")) == "TensorSpec(shape=(3,), dtype=int32, name='x')"
+
+
+@pytest.mark.parametrize("shape", [None, 3, "34"])
+def test_the_shape_of_a_spec_has_sizes(shape):
+    with pytest.raises(
+        ArgumentTypeError, match=r"such as \(None, 3\), or \(\) for a scalar; got .*number of dimensions must be known"
+    ):
+        TensorSpec(shape)
+
+
 def yielding(*elements):
     return Dataset.from_generator(lambda: iter(elements))
 

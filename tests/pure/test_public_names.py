@@ -20,6 +20,7 @@ GOLDEN = {
         "GradientTape",
         "Mirrored",
         "MirroredStrategy",
+        "Module",
         "MultiWorkerMirroredStrategy",
         "OneDeviceStrategy",
         "ParameterServerStrategy",
@@ -54,6 +55,7 @@ GOLDEN = {
         "list_variables",
         "load_variable",
         "plan",
+        "random",
         "run_elastic",
         "scale_regularization_loss",
         "set_virtual_devices",
@@ -131,6 +133,9 @@ GOLDEN = {
         "text_dataset_from_directory",
         "timeseries_dataset_from_array",
     ],
+
+
+    "replicant.random": ["Generator", "get_global_generator", "set_global_generator"],
     "replicant.summary": [
         "SummaryWriter",
         "create_file_writer",

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ._objects import kind_of
+from ._objects import kind_of, parts_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +82,7 @@ def _step(value: Any, rest: str) -> tuple[str, Any, str]:
 
 
 def _child(value: Any, part: str) -> Any:
+    value = value if (parts := parts_of(value)) is None else parts
     if isinstance(value, Mapping):
         return value[part] if part in value else next((value[key] for key in value if str(key) == part), None)
     if isinstance(value, list | tuple) and part.isdecimal():

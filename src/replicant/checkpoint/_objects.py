@@ -13,6 +13,7 @@ from ..errors import ArgumentError
 from ..replicas._values import is_distributed
 from ..variables._known import is_variable, ref_of
 from ..variables._libraries import connect_libraries
+from ..variables._ref import Ref
 from ._states import Stateful, is_stateful
 from ._values import COPIES, check_leaf
 
@@ -21,10 +22,12 @@ class ObjectKind:
     """How to save and restore objects of certain types.
 
     types: the classes. needs_others: whether objects can be built only after other objects (optimizers after models).
+    is_layer: whether their variables are those of the module that has them.
     """
 
     types: tuple[type, ...]
     needs_others = False
+    is_layer = False
 
     def variables(self, item: Any) -> list[tuple[str, Any]]:
         """Return the object's variables with names that are unique in the object, and equal for equal objects."""
@@ -65,6 +68,23 @@ def register_kind(kind: ObjectKind) -> None:
     _kinds.append(kind)
 
 
+# For each type of objects that consist of others, such as modules, the function that returns these by name.
+_with_parts: dict[type, Callable[[Any], Mapping[str, Any]]] = {}
+
+
+def register_parts(kind: type, find: Callable[[Any], Mapping[str, Any]]) -> None:
+    """Make a type of objects known that are saved as the variables and objects in them. `find` returns these by name.
+
+    They may be in lists, tuples, dicts and other such objects. What has no state of its own, such as numbers, is left out.
+    """
+    _with_parts[kind] = find
+
+
+def parts_of(item: Any) -> Mapping[str, Any] | None:
+    """Return what is in an object that consists of others, by name; None for other objects."""
+    return next((find(item) for kind, find in _with_parts.items() if isinstance(item, kind)), None)
+
+
 def kind_of(item: Any) -> ObjectKind | None:
     """Return how to save `item`, or None if it is not of a registered kind."""
     return next((kind for kind in _kinds if isinstance(item, kind.types)), None)
@@ -89,13 +109,13 @@ class Inventory:
         self.objects: dict[str, Any] = {}
         self.items: dict[str, Any] = {}
         self._variables: dict[str, Any] = {}
-        self._keys: dict[int, str] = {}
+        self._keys: dict[Ref, str] = {}  # an optimizer has other objects for the same variables
         for key, leaf in self._leaves:
             self._add(key, leaf)
 
     def key_of(self, variable: Any) -> str | None:
         """Return the (first) key of a variable, or None if it is not part of the checkpoint."""
-        return self._keys.get(id(variable))
+        return self._keys.get(ref_of(variable))
 
     def will_have(self, key: str) -> bool:
         """Return whether a variable of that key belongs to an object whose variables are not made yet."""
@@ -107,10 +127,13 @@ class Inventory:
 
     def with_leaves(self, replace: Callable[[str, Any], Any]) -> dict[str, Any]:
         """Return new containers in which ``replace(key, leaf)`` replaces every leaf. Objects and variables stay."""
-        new = [leaf if _is_object(leaf) else replace(key, leaf) for key, leaf in self._leaves]
+        new = [leaf if is_saved(leaf) else replace(key, leaf) for key, leaf in self._leaves]
         return jax.tree_util.tree_unflatten(self._tree, new)
 
     def _add(self, key: str, leaf: Any) -> None:
+        if isinstance(leaf, tuple(_with_parts)):
+            self._add_inside(key, leaf, set())
+            return
         kind = kind_of(leaf)
         if kind is not None:
             self.objects[key] = leaf
@@ -124,10 +147,26 @@ class Inventory:
             check_leaf(key, leaf)
             self._add_item(key, leaf)
 
+    def _add_inside(self, key: str, value: Any, seen: set[int]) -> None:
+        """Add what is in an object with parts, each thing once."""
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        parts = parts_of(value)
+        if parts is None and isinstance(value, Mapping):
+            parts = value
+        elif parts is None and isinstance(value, list | tuple):
+            parts = {str(i): item for i, item in enumerate(value)}
+        if parts is not None:
+            for name, part in parts.items():
+                self._add_inside(f"{key}/{name}", part, seen)
+        elif is_saved(value):
+            self._add(key, value)
+
     def _add_variable(self, key: str, variable: Any) -> None:
         self._add_item(key, ref_of(variable))
         self._variables[key] = variable
-        self._keys.setdefault(id(variable), key)
+        self._keys.setdefault(ref_of(variable), key)
 
     def _add_item(self, key: str, item: Any) -> None:
         if key.endswith(COPIES):
@@ -137,9 +176,10 @@ class Inventory:
         self.items[key] = item
 
 
-def _is_object(leaf: Any) -> bool:
-    return is_variable(leaf) or kind_of(leaf) is not None or is_stateful(leaf)
+def is_saved(leaf: Any) -> bool:
+    """Return whether `leaf` is a variable or an object that checkpoints save, and not just a value."""
+    return is_variable(leaf) or isinstance(leaf, tuple(_with_parts)) or kind_of(leaf) is not None or is_stateful(leaf)
 
 
 def _is_leaf(node: Any) -> bool:
-    return _is_object(node) or is_distributed(node)
+    return is_saved(node) or is_distributed(node)

@@ -13,7 +13,7 @@ from ..input.distributed._distributed import DistributedDataset
 from ..input.graph._graph import State
 from ..replicas._values import PerReplica, map_replicas
 
-_MAX_AHEAD = 2  # batches that Keras reads before the step that needs them
+MAX_AHEAD = 2  # batches that Keras reads before the step that needs them
 
 # Whether anything will ask for the position of a pass: taking a state costs some microseconds.
 wants_states: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_wants_states", default=False)
@@ -41,7 +41,7 @@ class Batches:
         self._when_empty = when_empty
         self._iterator: ElementIterator | None = None
         self._num_batches = 0
-        self._states: deque[tuple[int, State]] = deque(maxlen=_MAX_AHEAD + 1)
+        self._states: deque[tuple[int, State]] = deque(maxlen=MAX_AHEAD + 1)
 
     def __iter__(self) -> Self:
         return self

@@ -21,6 +21,7 @@ class _Layers(ObjectKind):
     """Models and layers: their weights, and the state of their seed generators."""
 
     types = (keras.Layer,)
+    is_layer = True
 
     def variables(self, item: Any) -> list[tuple[str, Any]]:
         weights = item.weights
@@ -155,6 +156,7 @@ class _Metrics(ObjectKind):
     """Metrics: what they have accumulated."""
 
     types = (keras.metrics.Metric,)
+    is_layer = True
 
     def variables(self, item: Any) -> list[tuple[str, Any]]:
         return numbered("", item.variables)

@@ -12,8 +12,8 @@ from ..input.graph._graph import Node
 from ..replicas._context import planning
 from . import _internals
 from ._array_batches import rows_of, several
-from ._batches import Batches
-from ._check_batches import check_batch, check_labels
+from ._batches import MAX_AHEAD, Batches
+from ._check_batches import check_batch, check_labels, no_suspicion
 from ._worker_datasets import shared
 
 _OPTIONS = ("batch_size", "steps_per_epoch", "shuffle", "class_weight")  # of Keras's function, in its order
@@ -26,7 +26,7 @@ class DatasetAdapter(_internals.DataAdapter):
         self._dataset = dataset
         self._class_weight = class_weight
         self.batches: Batches | None = None  # of the last pass
-        self._checked = False
+        self._num_checked = 0
 
     def get_numpy_iterator(self) -> Batches:
         """Begin a pass that yields tuples (x,), (x, y) or (x, y, sample_weight)."""
@@ -42,9 +42,12 @@ class DatasetAdapter(_internals.DataAdapter):
 
     def _finished(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         """Check the first batch, and add the weights of the labels' classes to a batch."""
-        if not self._checked and isinstance(self._dataset, Dataset):
-            check_batch(batch, self._dataset.node, repr(self._dataset))
-            self._checked = True
+        if self._num_checked <= MAX_AHEAD and isinstance(self._dataset, Dataset):
+            if self._num_checked == 0:
+                check_batch(batch, self._dataset.node, repr(self._dataset))
+            elif self._num_checked == MAX_AHEAD:
+                no_suspicion()
+            self._num_checked += 1
         if self._class_weight is None:
             return batch
         if len(batch) != 2 or not hasattr(batch[1], "shape"):

@@ -4,7 +4,7 @@ A model that is made, compiled or loaded under a strategy remembers it, so you m
 compiles its steps for the devices of the strategy.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,8 +19,10 @@ from ..replicas._own_mesh import without_mesh
 from ..replicas._placement import Placement
 from ..strategies._strategy import Strategy
 from ..variables._recorder import NotTraceable, current_recorder
-from . import _batch_statistics, _eager, _stateful_step
+from . import _batch_statistics, _eager, _host_inputs, _stateful_step
 from ._array_batches import Several, several
+from ._check_batches import reading_for
+from ._internals import Functional
 from ._stateful_step import PARTS, StatefulStep
 from ._step_function import StepFunction, signature
 
@@ -90,11 +92,17 @@ def _own_strategy(model: Any) -> Strategy | None:
 def on_own_mesh(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a loop, or what it does with one batch, without a mesh that the user has set, if the model belongs to a strategy."""
     _check_outside(model, original.__name__)
-    with naming_the_line(f"{original.__name__} of the model {model.name!r}"):
+    with naming_the_line(f"{original.__name__} of the model {model.name!r}"), reading_for(_inputs_of(model)):
         if strategy_of(model) is None:
             return original(model, *args, **kwargs)
         with without_mesh():
             return original(model, *args, **kwargs)
+
+
+def _inputs_of(model: Any) -> Sequence[Any]:
+    """Return the inputs of a model if Keras compares batches with them; nothing for other models."""
+    graph = getattr(model, "_functional", None) if isinstance(model, keras.Sequential) else model
+    return graph.inputs if isinstance(graph, Functional) and _host_inputs.cut_of(model) is None else ()
 
 
 def _check_outside(model: Any, loop: str) -> None:

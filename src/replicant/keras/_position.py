@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import CheckpointError
 from . import _internals
+from ._global_generator import global_generator
 
 
 @dataclasses.dataclass
@@ -25,7 +26,7 @@ class Randomness:
         name, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - the global one is what Keras shuffles with
         version, internal, following = random.getstate()
         rest = [name, position, has_gauss, repr(gauss), version, None if following is None else repr(following)]
-        generator = _internals.global_state.get_global_attribute(_internals.seed_generator.GLOBAL_SEED_GENERATOR)
+        generator = global_generator()
         drawn = None if generator is None else np.array(generator.state.value)
         return cls(np.array(keys), np.array(internal, np.uint32), rest, drawn)
 

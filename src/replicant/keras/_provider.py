@@ -31,11 +31,13 @@ from ..variables import _recorder
 from ..variables._known import register_variable_type
 from ..variables._recorder import ReplicaRecorder, current_recorder
 from . import _fit, _internals, _labels, _sliced_optimizer
+from ._global_generator import following
 from ._internals import KerasVariable
 from ._reached import reached, settings
 from ._refs import MADE_UNDER, ref_of_keras
+from ._tracked import for_optimizer
 
-__all__ = ["reached", "settings", "tracing"]  # the functions that every provider has
+__all__ = ["following", "reached", "settings", "tracing"]  # the functions that every provider has
 
 
 _LARGE = 1 << 24  # bytes from which a sliced variable is never whole on one device, not even while it is made
@@ -274,6 +276,7 @@ def _build_now(optimizer: Any, variables: list[Any]) -> None:
     """Make the optimizer's variables outside the trace: some have computed initial values."""
     if optimizer.built:
         return
+    variables = for_optimizer(variables)  # before the name scope, which is no part of their names
     with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True

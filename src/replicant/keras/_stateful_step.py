@@ -28,6 +28,7 @@ from ..variables._libraries import tracing
 from ..variables._recorder import CrossRecorder, Facts, ReplicaRecorder, UnknownState, current_recorder, read, recording
 from ..variables._ref import Ref
 from . import _internals
+from ._global_generator import following, global_generator
 from ._refs import ref_of_keras
 
 # The parts of the state of each of Keras's steps.
@@ -89,7 +90,7 @@ def unsaved(model: Any) -> list[str]:
     if step is None:
         return []
     saved = {ref_of_keras(variable) for optimizer in other_optimizers(model).values() for variable in optimizer.variables}
-    generator = _internals.global_state.get_global_attribute(_internals.seed_generator.GLOBAL_SEED_GENERATOR)
+    generator = global_generator()
     saved |= set() if generator is None else {ref_of_keras(generator.state)}  # a backup has its state with those of NumPy's
     return sorted(ref.name for ref in step.others if ref not in saved)
 
@@ -131,6 +132,7 @@ class StatefulStep:
         self._others: dict[Ref, None] = {}  # the variables that are not in Keras's state
         self._at_home: dict[Ref, Any] = {}  # their values that lie where the step needs them
         self._along: list[list[Ref]] = []  # those of the step that is being computed, as `complete` has added them
+        self._follow: Callable[[], Any] = tuple  # before each step
         self._rehearsed: set[Any] = set()  # the signatures of batches for which all variables are known
         self._facts: dict[Any, Facts] = {}
         self.__name__, self.__qualname__ = name, f"{type(model).__name__}.{name}"
@@ -157,6 +159,7 @@ class StatefulStep:
 
     def complete(self, state: Sequence[Any]) -> tuple[Any, ...]:
         """Return Keras's state together with the values of the other variables."""
+        self._follow()
         self._along = self._added() if self._others else []
         if not any(self._along):
             return tuple(state)
@@ -202,6 +205,7 @@ class StatefulStep:
             outside.check(self._what)
             if self._refs() == refs:  # else it has made variables, or we now know which of them are slots
                 self._rehearsed.add(key)
+                self._follow = following(self._others) or self._follow
                 self._facts[self._signature(data)] = facts
                 return
         raise ReplicantError(

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from ..errors import VariableError
+from ..random._generator import Generator
 from ..variables._recorder import read
 from ..variables._variable import OwnRef, Variable
 from . import _internals
@@ -81,7 +82,10 @@ def keras_variable(variable: Variable, use: str) -> Any:
 
 
 def track(original: Any, tracker: Any, attr: Any) -> Any:
-    """Track an attribute. For a ``replicant.Variable``, track its stand-in."""
+    """Track an attribute. For a ``replicant.Variable``, or the state of a generator, track its stand-in."""
+    if isinstance(attr, Generator):
+        track(original, tracker, attr.state)
+        return attr
     if not isinstance(attr, Variable) or not _internals.is_tracking_enabled():
         return original(tracker, attr)
     original(tracker, keras_variable(attr, "set as an attribute of a Keras object"))
@@ -104,15 +108,16 @@ def delete(original: Any, layer: Any, name: str) -> None:
 
 def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
     """Apply an optimizer to variables of Keras and of Replicant."""
-    return original(optimizer, grads, None if trainable_variables is None else _for_optimizer(trainable_variables))
+    return original(optimizer, grads, None if trainable_variables is None else for_optimizer(trainable_variables))
 
 
 def build(original: Any, optimizer: Any, variables: Any) -> None:
     """Build an optimizer for variables of Keras and of Replicant."""
-    original(optimizer, _for_optimizer(variables))
+    original(optimizer, for_optimizer(variables))
 
 
-def _for_optimizer(variables: Any) -> list[Any]:
+def for_optimizer(variables: Any) -> list[Any]:
+    """Return variables as an optimizer takes them: those of Replicant are their stand-ins."""
     return [keras_variable(v, "given to a Keras optimizer") if isinstance(v, Variable) else v for v in variables]
 
 
@@ -122,4 +127,5 @@ def stop_gradient(original: Any, variable: Any) -> Any:
 
 
 def _tracked(value: Any) -> Any:
+    value = value.state if isinstance(value, Generator) else value
     return value._ref.stand_in if isinstance(value, Variable) else None

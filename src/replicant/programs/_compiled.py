@@ -31,7 +31,7 @@ from ._reach import Reach
 from ._results import computed
 from ._signature import Signature
 from ._traced_values import naming_the_line
-from ._watch import Watch, watch_code, watch_layers, watch_trainable
+from ._watch import Watch, follow_libraries, watch_code, watch_layers, watch_trainable
 
 _MAX_TRACES = 16  # of one program; each trace learns something new, so deterministic code never needs that many
 
@@ -197,6 +197,7 @@ class Compiled:
             if placement.planning is not None and any(ref.trainable for ref in program.written):
                 raise found_in_run(functools.partial(Program, self._name, call), needs, arrays, *signature.key[:2])
             watch_trainable(program.watch, needs.refs)
+            follow_libraries(program.watch, needs.refs)
             self._watch(program.watch, reach, args, kwargs)
             self._advice.on_effects(outside)
             self._remember(signature, program)

@@ -92,6 +92,15 @@ def watch_trainable(watch: Watch, refs: Iterable[Ref]) -> None:
         watch.add(partial(_map, read), [holder for holder, _ in pairs], names.__getitem__)
 
 
+def follow_libraries(watch: Watch, refs: Iterable[Ref]) -> None:
+    """Let libraries bring variables of a program up to date whenever it is asked whether the program is valid."""
+    known = set(refs)
+    for provider in connect_libraries():
+        follow = provider.following(known) if hasattr(provider, "following") else None
+        if follow is not None:
+            watch.add(_call, follow, str)  # there is nothing to compare, and so nothing to name
+
+
 def _map(read: Callable[[Any], Any], holders: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(map(read, holders))
 

@@ -20,6 +20,9 @@ class Row:
     unless: str
 
 
+_PRECISION = 'jax.config.update("jax_default_matmul_precision", "tensorfloat32"), or "highest" for full float32'
+_VISIBLE = "delete it if it hid the GPUs from TensorFlow; pass the devices to the strategy, or set CUDA_VISIBLE_DEVICES"
+
 # Names without "tensorflow.": the longest one that fits is used.
 NAMES = {
     "": "there is no equivalent: write it with keras.ops, jax.numpy or Python",
@@ -33,7 +36,23 @@ NAMES = {
     "config.experimental_run_functions_eagerly": "leave out @replicant.function: code outside of it runs eagerly",
     "config.run_functions_eagerly": "leave out @replicant.function: code outside of it runs eagerly",
     "config.set_logical_device_configuration": "replicant.set_virtual_devices(n), before anything else starts JAX",
-    "config.set_visible_devices": "pass the devices to the strategy, or set CUDA_VISIBLE_DEVICES",
+    **{
+        f"config.{module}{name}": advice
+        for name, advice in (
+            ("enable_op_determinism", "set XLA_FLAGS=--xla_gpu_deterministic_ops=true, and call keras.utils.set_random_seed(seed)"),
+            ("enable_tensor_float_32_execution", _PRECISION),
+            ("get_memory_growth", "delete it; JAX reads XLA_PYTHON_CLIENT_PREALLOCATE=false"),
+            ("get_memory_info", "device.memory_stats() of a device that replicant.list_devices() lists"),
+            ("get_soft_device_placement", "delete it: the strategy places values"),
+            ("set_soft_device_placement", "delete it: the strategy places values"),
+            ("set_visible_devices", _VISIBLE),
+            ("tensor_float_32_execution_enabled", "read jax.config.jax_default_matmul_precision"),
+        )
+        for module in ("", "experimental.")
+    },
+    "config.functions_run_eagerly": "code outside of @replicant.function runs eagerly, and code in it does not",
+    "config.optimizer": "delete it: XLA compiles and optimizes every step",
+    "config.threading": "delete it; NPROC=n in the environment limits the threads of XLA",
     "config": "see replicant.list_devices, replicant.set_virtual_devices and jax.config",
     "data": "replicant.data has no such name; docs/input.md lists what it has",
     "data.Iterator": "iter(dataset) gives an iterator, which a Checkpoint can save",
@@ -47,6 +66,7 @@ NAMES = {
     "data.experimental.shuffle_and_repeat": "dataset.shuffle(n).repeat(count)",
     "debugging": "use assert for shapes, jax.debug and jax.experimental.checkify for values",
     "device": "leave it out: the strategy places values",
+    "debugging.set_log_device_placement": "delete it; jax.debug.visualize_array_sharding(x) shows where an array lies",
     "distribute": "Replicant has no such name; docs/differences.md says why",
     "distribute.Server": "delete it: replicant launch starts workers and parameter servers",
     "distribute.experimental.CentralStorageStrategy": "replicant.MirroredStrategy(): each device has a copy of the variables",
@@ -81,9 +101,7 @@ NAMES = {
     "profiler": "replicant.keras.callbacks.TensorBoard(profile_batch=...), or jax.profiler",
     "py_function": "call the function directly in dataset.map",
     "ragged": "pad the batches: dataset.padded_batch",
-    "Module": "keras.layers.Layer or keras.Model, with add_weight",
     "random": "keras.random, with seed=keras.random.SeedGenerator() in traced code, or jax.random with your own keys",
-    "random.Generator": "generator = keras.random.SeedGenerator(seed), then keras.random.normal(shape, seed=generator)",
     "test": 'replicant.list_devices("GPU") lists the GPUs',
     "saved_model": "model.export (needs TensorFlow), or model.save",
     "sparse": "JAX has no sparse tensors here: use dense ones",

@@ -120,7 +120,7 @@ def apply_transformation(call: cst.Call, method: str) -> Rewrite:
 
 
 def tensor_spec(call: cst.Call) -> Rewrite:
-    """Translate ``tf.TensorSpec``: shapes are tuples, and there are no names."""
+    """Translate ``tf.TensorSpec``: shapes are tuples. The name is dropped, since it tells nothing."""
     given = by_name(call.args, "shape", "dtype", "name")
     shape = _tuple(given["shape"]) if given and "shape" in given else None
     if given is None or shape is None or isinstance(given["shape"], cst.Call):

@@ -51,6 +51,14 @@ _EXACT = {
     "config.list_logical_devices": "replicant.list_devices",
     "config.experimental.list_physical_devices": "replicant.list_devices",
     "config.experimental.list_logical_devices": "replicant.list_devices",
+    "config.get_visible_devices": "replicant.list_devices",
+    "config.experimental.get_visible_devices": "replicant.list_devices",
+    "Module": "replicant.Module",
+    **{
+        f"random.{module}{name}": f"replicant.random.{name}"
+        for module in ("", "experimental.")
+        for name in ("Generator", "get_global_generator", "set_global_generator")
+    },
     "random.set_seed": "keras.utils.set_random_seed",
     "keras.backend.clear_session": "keras.utils.clear_session",
     "data.INFINITE_CARDINALITY": "replicant.data.Dataset.INFINITE",

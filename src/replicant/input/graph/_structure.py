@@ -1,13 +1,13 @@
 """Elements: structures of NumPy leaves, their specs, and the names of components in messages."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from ...errors import DatasetError
+from ...errors import ArgumentTypeError, DatasetError
 
 # Strings have no fixed-width dtype here: "string" is the object dtype, and such leaves stay on the host.
 STRING = np.dtype(object)
@@ -17,19 +17,39 @@ STRING = np.dtype(object)
 class TensorSpec:
     """Shape and dtype of one component. None in the shape is a size that can differ; strings have dtype object.
 
+    The name is for the reader: specs that differ in nothing else are equal.
+
+    Args:
+        shape: The sizes, as a tuple or a list.
+        dtype: The dtype.
+        name: A name.
+
+    Raises:
+        ArgumentTypeError: If `shape` is something else, such as a number or None.
+
     >>> TensorSpec((None, 28, 28), np.uint8)
     TensorSpec(shape=(None, 28, 28), dtype=uint8)
+    >>> TensorSpec([3], name="x")
+    TensorSpec(shape=(3,), dtype=float32, name='x')
     """
 
     shape: tuple[int | None, ...]
     dtype: np.dtype
+    name: str | None = dataclasses.field(default=None, compare=False)
 
-    def __init__(self, shape: tuple[int | None, ...], dtype: Any) -> None:
+    def __init__(self, shape: Sequence[int | None], dtype: Any = np.float32, name: str | None = None) -> None:
+        if isinstance(shape, str) or not isinstance(shape, Iterable):
+            raise ArgumentTypeError(
+                f"TensorSpec takes the sizes of the dimensions as its shape, such as (None, 3), or () for a scalar; got {shape!r}. "
+                "The number of dimensions must be known."
+            )
         object.__setattr__(self, "shape", tuple(shape))
         object.__setattr__(self, "dtype", np.dtype(dtype))
+        object.__setattr__(self, "name", name)
 
     def __repr__(self) -> str:
-        return f"TensorSpec(shape={self.shape}, dtype={'string' if self.dtype == STRING else self.dtype})"
+        named = "" if self.name is None else f", name={self.name!r}"
+        return f"TensorSpec(shape={self.shape}, dtype={'string' if self.dtype == STRING else self.dtype}{named})"
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
