@@ -226,6 +226,42 @@ def test_what_no_machine_holds_is_planned_from_shapes_alone() -> None:
     assert json.loads(plan.to_json())["missing_bytes"] == missing
 
 
+def test_labels_of_64_bits_make_no_warning() -> None:
+    def program() -> None:
+        with replicant.MirroredStrategy().scope():
+            model = make_model()
+            model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(np.zeros((12, 6), "float32"), np.zeros(12, "int64"), batch_size=12, verbose=0)
+
+    plan = make_plan(program, "gpu:2xh100")
+    assert (plan.weights, plan.optimizer_state) == (WEIGHTS, 2 * WEIGHTS + 8)
+
+
+@pytest.mark.parametrize("way", ["loop", "fit"])
+def test_all_variables_in_slices(way: str) -> None:
+    def program() -> None:
+        strategy = replicant.FullyShardedStrategy(min_size=8)
+        n = strategy.num_replicas_in_sync
+        with strategy.scope():
+            model, optimizer = make_model(), keras.optimizers.Adam()
+            model.compile(optimizer, "mse")
+        x, y = np.zeros((3 * n, 6), "float32"), np.zeros((3 * n, 2), "float32")
+        if way == "fit":
+            model.fit(x, y, batch_size=3 * n, verbose=0)
+
+        def step(batch: Any) -> None:
+            with replicant.GradientTape() as tape:
+                loss = replicant.compute_average_loss(keras.ops.mean((model(batch[0]) - batch[1]) ** 2, axis=-1))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        for batch in strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices((x, y)).batch(3 * n)):
+            strategy.run(step, args=(batch,))
+
+    plan = make_plan(program, "gpu:2xh100")
+    kept = 4 * (6 * 4 // 2 + 4 + 4 * 2 // 2 + 2)  # the kernels are cut, and their biases are too small
+    assert (plan.weights, plan.optimizer_state) == (kept, 2 * kept + 8)
+
+
 def test_optimizer_state_in_slices() -> None:
     plan = make_plan(lambda: by_loop(shard_optimizer_state=True), "gpu:2xh100")
     # Adam's moments of both layers divide by 2; its step and learning rate do not.

@@ -90,4 +90,5 @@ def _abstract(placement: Placement, held: Held) -> jax.ShapeDtypeStruct:
     else:
         axis = placement.slice_axis(held.shape, held.dtype, slot=True) if held.layout == "sliced" else None
         home = placement.home(stacked=held.layout == "stacked", slice_axis=axis)
-    return jax.ShapeDtypeStruct(held.shape, held.dtype, sharding=home)
+    dtype = jax.dtypes.canonicalize_dtype(held.dtype)  # a batch of NumPy may have 64 bits
+    return jax.ShapeDtypeStruct(held.shape, dtype, sharding=home)
