@@ -260,6 +260,12 @@ def test_all_variables_in_slices(way: str) -> None:
     plan = make_plan(program, "gpu:2xh100")
     kept = 4 * (6 * 4 // 2 + 4 + 4 * 2 // 2 + 2)  # the kernels are cut, and their biases are too small
     assert (plan.weights, plan.optimizer_state) == (kept, 2 * kept + 8)
+    kernels, biases = 4 * (6 * 4 + 4 * 2), 4 * (4 + 2)
+    assert [(x.kind, x.num_bytes) for x in plan.compiled.exchanges] == [
+        *[("all-gather", kernels)] * 2,
+        ("reduce-scatter", kernels // 2),
+        ("all-reduce", biases),
+    ]
 
 
 def test_optimizer_state_in_slices() -> None:

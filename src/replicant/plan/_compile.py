@@ -220,7 +220,11 @@ def _name(chip: Chip | None) -> str:
 
 
 def _exchanges_by_rule(step: FoundStep, target: Target) -> list[Exchange]:
-    """Return one all-reduce of all gradients and, with sliced optimizer state, one all-gather of the weights updated in slices."""
+    """Return what the replicas of a step exchange.
+
+    That is one all-reduce of all gradients and, with sliced optimizer state, one all-gather of the weights updated in slices. Weights
+    that lie in slices are gathered for each direction, and their gradients are summed by a reduce-scatter.
+    """
     if target.num_devices == 1:
         return []
     held = step.held(target)
@@ -228,6 +232,10 @@ def _exchanges_by_rule(step: FoundStep, target: Target) -> list[Exchange]:
     total = sum(x.num_bytes for x in weights)
     if not any(x.layout == "sliced" for x in held):
         return [Exchange("all-reduce", total, 0)]
+    cut = sum(x.num_bytes for x in weights if x.layout == "sliced")
+    if cut:
+        n, gathers = target.num_devices, [Exchange("all-gather", cut, 0)] * 2
+        return [*gathers, Exchange("reduce-scatter", cut // n, n), Exchange("all-reduce", total - cut, 0)]
     sliced = {x.shape for x in held if x.layout == "sliced"}
     return [Exchange("all-reduce", total, 0), Exchange("all-gather", sum(x.num_bytes for x in weights if x.shape in sliced), 0)]
 
