@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...errors import ArgumentTypeError, ElementError
+from ...errors import ArgumentError, ArgumentTypeError, ElementError
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, Cursor, Node, State, sample
 from ..graph._structure import STRING, TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
@@ -178,6 +178,36 @@ def _free_spec(leaves: list[Any], structure: Any) -> Any:
     names = component_names(structure)
     specs = [spec_of(as_leaf(leaf, lambda i=i: f"from_generator: {names[i]} of element 0")) for i, leaf in enumerate(leaves)]
     return jax.tree_util.tree_unflatten(structure, [TensorSpec((None,) * len(spec.shape), spec.dtype) for spec in specs])
+
+
+def signature_of(output_types: Any, output_shapes: Any, output_signature: Any) -> Any:
+    """Return the signature that the arguments of `from_generator` say: a structure of TensorSpecs, or None.
+
+    Raises:
+        ArgumentError: If dtypes come without shapes, or a signature is said twice.
+        ArgumentTypeError: If they are no dtypes, or the shapes have another structure.
+    """
+    if output_types is None and output_shapes is None:
+        return output_signature
+    leaves, structure = flatten(output_types)
+    if output_signature is not None or output_types is None:
+        raise ArgumentError("from_generator: give either output_signature, or output_types together with output_shapes.")
+    if output_shapes is None and any(isinstance(leaf, TensorSpec) for leaf in leaves):
+        return output_types
+    if output_shapes is None:
+        raise ArgumentError(
+            "from_generator: give the shapes, too: `output_signature=TensorSpec(shape, dtype)`, in the structure of the elements, "
+            f"or nothing at all. Received: output_types={output_types!r}."
+        )
+    try:
+        shapes = structure.flatten_up_to(output_shapes)
+        specs = [TensorSpec(tuple(shape), dtype) for shape, dtype in zip(shapes, leaves, strict=True)]
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            "from_generator: output_types must be a structure (tuples, dicts) of dtypes, and output_shapes a shape for each of "
+            f"them. Received: {output_types!r} and {output_shapes!r}."
+        ) from error
+    return jax.tree_util.tree_unflatten(structure, specs)
 
 
 def generator(make: Callable[..., Any], signature: Any, args: Any) -> Generator:
