@@ -192,12 +192,12 @@ def signature_of(output_types: Any, output_shapes: Any, output_signature: Any) -
     leaves, structure = flatten(output_types)
     if output_signature is not None or output_types is None:
         raise ArgumentError("from_generator: give either output_signature, or output_types together with output_shapes.")
-    if output_shapes is None and any(isinstance(leaf, TensorSpec) for leaf in leaves):
-        return output_types
+    if output_shapes is None and not all(_is_dtype(leaf) for leaf in leaves):
+        return output_types  # a signature, as the second argument
     if output_shapes is None:
         raise ArgumentError(
-            "from_generator: give the shapes, too: `output_signature=TensorSpec(shape, dtype)`, in the structure of the elements, "
-            f"or nothing at all. Received: output_types={output_types!r}."
+            "from_generator: output_types need output_shapes. Give output_signature instead, a structure (tuples and dicts) of "
+            f"`TensorSpec(shape, dtype)`, or neither. Received: output_types={output_types!r}."
         )
     try:
         shapes = structure.flatten_up_to(output_shapes)
@@ -208,6 +208,13 @@ def signature_of(output_types: Any, output_shapes: Any, output_signature: Any) -
             f"them. Received: {output_types!r} and {output_shapes!r}."
         ) from error
     return jax.tree_util.tree_unflatten(structure, specs)
+
+
+def _is_dtype(value: Any) -> bool:
+    try:
+        return not isinstance(value, TensorSpec) and np.dtype(value) is not None
+    except TypeError:
+        return False
 
 
 def generator(make: Callable[..., Any], signature: Any, args: Any) -> Generator:
