@@ -114,6 +114,17 @@ def test_the_signature_of_a_generator_may_come_in_every_form_of_tensorflow():
         assert [(n.tolist(), each["x"].tolist()) for n, each in dataset] == [(1, [2.0])]
 
 
+def test_a_generator_keeps_numbers_beyond_float32_where_its_signature_has_room():
+    for value in (1e300, [0.1, 1e300]):
+        [element] = Dataset.from_generator(
+            lambda value=value: iter([value]), output_signature=TensorSpec(np.shape(value), np.float64)
+        )
+        assert element.dtype == np.float64
+        assert element.tolist() == value
+    with pytest.raises(DatasetError, match=r"the element of element 0 holds a number that is beyond float32"):
+        list(Dataset.from_generator(lambda: iter([1e300]), output_signature=TensorSpec((), np.float32)))
+
+
 def test_ranges_of_another_dtype():
     for dtype in (np.int32, np.uint8, np.float32):
         dataset = Dataset.range(250, 0, -100, output_type=dtype)

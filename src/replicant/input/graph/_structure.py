@@ -146,7 +146,7 @@ def _strings(value: Any, array: np.ndarray, name: Callable[[], str]) -> np.ndarr
     return found
 
 
-def _single(array: np.ndarray, name: Callable[[], str]) -> np.ndarray:
+def _single(array: Any, name: Callable[[], str]) -> Any:
     """Python's floating-point numbers in the precision that tf.data gives them."""
     with np.errstate(over="raise"):
         try:

@@ -145,6 +145,8 @@ class _Expected:
 
 def _fitted(value: Any, spec: TensorSpec, name: str, number: int) -> Any:
     """The value with the dtype of its spec."""
+    if spec.dtype == np.float64 and isinstance(value, float | list):
+        value = _double(value)
     leaf = as_leaf(value, lambda: f"from_generator: {name} of element {number}")
     found = spec_of(leaf)
     sizes_fit = len(found.shape) == len(spec.shape) and all(b in (None, a) for a, b in zip(found.shape, spec.shape, strict=True))
@@ -157,6 +159,15 @@ def _fitted(value: Any, spec: TensorSpec, name: str, number: int) -> Any:
             "Give `output_signature` the shape (None where sizes differ) and dtype that the generator yields."
         )
     return converted
+
+
+def _double(value: Any) -> Any:
+    """Python's floating-point numbers as they are, without rounding them to the precision that `as_leaf` gives them."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of unequal lengths, which `as_leaf` refuses
+        return value
+    return array[()] if array.dtype == np.float64 else value
 
 
 def _converted(value: Any, found: np.dtype, wanted: np.dtype) -> Any:
