@@ -204,7 +204,11 @@ def test_a_compressed_file_that_is_read_as_plain_names_the_remedy(tmp_path):
             ArgumentError,
             'compression_type must be None, "", "GZIP" or "ZLIB". Received: \'ZIP\'',
         ),
-        (lambda: TFRecordDataset("a", None, 0), ArgumentError, "num_parallel_reads must be None, AUTOTUNE .* Received: 0"),
+        (
+            lambda: TFRecordDataset("a", num_parallel_reads=0),
+            ArgumentError,
+            "num_parallel_reads must be None, AUTOTUNE .* Received: 0",
+        ),
         (lambda: list(TFRecordDataset(Dataset.range(2))), DatasetError, "reads a dataset of file names.*Received: np.int64"),
         (lambda: Dataset.list_files("/no/such/*.txt"), DatasetError, r"list_files: no file matches '/no/such/\*.txt' \(searched"),
         (lambda: Dataset.list_files([]), ArgumentError, "list_files: there is no file name"),

@@ -184,7 +184,10 @@ def test_a_generator_is_closed_with_its_iterator():
     ("call", "message"),
     [
         (lambda: Dataset.from_generator(iter([1])), "takes a function that returns a new iterator each time.*list_iterator"),
-        (lambda: Dataset.from_generator(list, "int32"), "output_signature must be a structure .* of TensorSpec. Received: 'int32'"),
+        (
+            lambda: Dataset.from_generator(list, output_signature="int32"),
+            "output_signature must be a structure .* of TensorSpec. Received: 'int32'",
+        ),
         (lambda: Dataset.from_generator(list, [TensorSpec((), int)]), r"must be a structure.*Received: \[TensorSpec"),
     ],
 )

@@ -4,6 +4,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArgumentError, ArgumentTypeError
 
 
@@ -45,3 +47,18 @@ def function(method: str, value: Any) -> Callable[..., Any]:
     if not callable(value):
         raise ArgumentTypeError(f"{method} takes a function of one element. Received: {value!r}.")
     return value
+
+
+def number_dtype(method: str, value: Any) -> np.dtype:
+    """Return a dtype of numbers.
+
+    Raises:
+        ArgumentTypeError: If it is something else.
+    """
+    try:
+        dtype = np.dtype(value)
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.kind not in "iuf":
+        raise ArgumentTypeError(f"{method}: output_type must be a dtype of numbers, such as 'int32'. Received: {value!r}.")
+    return dtype

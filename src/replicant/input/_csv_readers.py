@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import ArgumentError, DatasetError
 from ._arguments import whole
 from ._dataset import AUTOTUNE, Dataset
-from ._readers import reading
+from ._readers import check_buffer, reading
 from .files._csv import Column, CsvParser, CsvRecords, columns, fields, inferred
 from .files._files import matching_files
 from .files._stream import checked_compression
@@ -60,7 +60,7 @@ class CsvDataset(Dataset):
         select_cols: Sequence[int] | None = None,
         exclude_cols: Sequence[int] | None = None,
     ) -> None:
-        del buffer_size
+        check_buffer("CsvDataset", buffer_size)
         made = columns("CsvDataset", record_defaults)
         if select_cols is not None and exclude_cols is not None:
             raise ArgumentError("CsvDataset: give either select_cols or exclude_cols, not both.")
@@ -142,6 +142,8 @@ def make_csv_dataset(  # noqa: PLR0917 - the arguments are those of tf.data
     del sloppy
     if encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
         raise ArgumentError(f"{_METHOD}: encoding must be UTF-8. Received: {encoding!r}. Convert the files.")
+    if num_rows_for_inference is not None:
+        _ = whole(_METHOD, "num_rows_for_inference", num_rows_for_inference, 0)
     names_of_files = matching_files(file_pattern)
     form = CsvRecords(checked_compression(_METHOD, compression_type), quotes=bool(use_quote_delim))
     first = _First(form, _delimiter(_METHOD, field_delim), list(names_of_files.tables[0]))
@@ -246,6 +248,8 @@ class _First:
 
 def _selected(columns_: Sequence[int | str], names: list[str]) -> tuple[int, ...]:
     numbers: list[int] = []
+    if not len(columns_):
+        raise ArgumentError(f"{_METHOD}: select_columns must name at least one of the columns {names}. None reads all.")
     for each in columns_:
         if isinstance(each, str) and each in names:
             numbers.append(names.index(each))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError, DatasetError
-from ._arguments import calls_in_parallel, function, whole
+from ._arguments import calls_in_parallel, function, number_dtype, whole
 from ._iterator import DatasetIterator
 from ._methods import Methods, chosen_seed, saved_compression
 from ._options import AutoShardPolicy, Options
@@ -19,8 +19,10 @@ from .files._saved import is_saved, load
 from .graph._graph import INFINITE, UNKNOWN, Node, describe
 from .graph._structure import flatten
 from .sharding._plan import InputPlan, input_plan
-from .sources._generator import generator
-from .sources._sources import integers, tensor_slices, tensors
+from .sources._generator import generator as yielded
+from .sources._generator import signature_of
+from .sources._sources import integers, tensor_slices
+from .sources._sources import tensors as one_element
 from .transforms._batch import Batch, Unbatch
 from .transforms._cache import Cache
 from .transforms._cache_file import FileStore
@@ -47,7 +49,7 @@ class Dataset(Methods):
 
     Transforms return a new dataset and read nothing; data is read when you iterate. As in tf.data, a list is a tensor, and Python
     numbers become float32 and int32. Strings are Python objects that stay on the host. Arrays are not copied, so do not change
-    them while the dataset is in use.
+    them while the dataset is in use. Arguments called ``name`` are accepted, as in tf.data, and have no effect.
 
     >>> dataset = Dataset.from_tensor_slices({"x": [1.0, 2.0, 3.0], "y": [0, 1, 0]}).batch(2)
     >>> for element in dataset:
@@ -78,16 +80,16 @@ class Dataset(Methods):
     # Sources
 
     @staticmethod
-    def from_tensors(tensors_: Any, /) -> "Dataset":
+    def from_tensors(tensors: Any, name: str | None = None) -> "Dataset":
         """Return a dataset of one element: the whole structure.
 
         >>> list(Dataset.from_tensors(([1, 2], 3)).as_numpy_iterator())
         [(array([1, 2], dtype=int32), np.int32(3))]
         """
-        return Dataset(tensors(tensors_))
+        return Dataset(one_element(tensors))
 
     @staticmethod
-    def from_tensor_slices(tensors_: Any, /) -> "Dataset":
+    def from_tensor_slices(tensors: Any, name: str | None = None) -> "Dataset":
         """Return a dataset with one element per row of the arrays (NumPy, JAX, lists), which all have the same number of rows.
 
         Raises:
@@ -98,35 +100,48 @@ class Dataset(Methods):
         >>> list(Dataset.from_tensor_slices((np.zeros((2, 3)), ["a", "b"])))
         [(array([0., 0., 0.]), 'a'), (array([0., 0., 0.]), 'b')]
         """
-        return Dataset(tensor_slices(tensors_))
+        return Dataset(tensor_slices(tensors))
 
     @staticmethod
-    def range(*args: int) -> "Dataset":
-        """Return the int64 numbers of Python's ``range(*args)``.
+    def range(*args: int, output_type: Any = np.int64, name: str | None = None) -> "Dataset":
+        """Return the numbers of Python's ``range(*args)``, as int64 or another dtype.
 
         Raises:
             ArgumentError: If there is no argument, there are more than three, or the step is 0.
+            ArgumentTypeError: If an argument is no integer, or ``output_type`` is no dtype of numbers.
 
         >>> list(Dataset.range(1, 7, 2))
         [np.int64(1), np.int64(3), np.int64(5)]
         """
-        return Dataset(integers(*(whole("range", "an argument", value) for value in args)))
+        numbers = [whole("range", "an argument", value) for value in args]
+        return Dataset(integers(*numbers, dtype=number_dtype("range", output_type)))
 
     @staticmethod
-    def from_generator(generator_: Callable[..., Any], /, output_signature: Any = None, args: Any = None) -> "Dataset":
-        """Return a dataset of what ``generator_(*args)`` yields. A yielded array may itself be a global batch.
+    def from_generator(  # noqa: PLR0917 - the arguments are those of tf.data
+        generator: Callable[..., Any],
+        output_types: Any = None,
+        output_shapes: Any = None,
+        args: Any = None,
+        output_signature: Any = None,
+        name: str | None = None,
+    ) -> "Dataset":
+        """Return a dataset of what ``generator(*args)`` yields. A yielded array may itself be a global batch.
 
         The function is called once per pass, and once more to learn the element spec if no signature is given. A saved
         position is a number of elements, which are skipped on restore.
 
         Args:
-            generator_: A function that returns a new iterator at each call.
+            generator: A function that returns a new iterator at each call.
+            output_types: An older way to say the signature: a structure of dtypes, or the signature itself.
+            output_shapes: The shapes that belong to these dtypes, in the same structure.
+            args: The arguments of the function.
             output_signature: A structure (tuples and dicts) of `TensorSpec`. Elements are checked against it, and Python
                 numbers take its dtypes. None stands for the dtypes and ranks of the first element, with any sizes.
-            args: The arguments of the function.
+            name: Without effect.
 
         Raises:
-            ArgumentTypeError: If ``generator_`` cannot be called, or the signature contains anything but specs.
+            ArgumentTypeError: If ``generator`` cannot be called, or the signature contains anything but specs.
+            ArgumentError: If dtypes come without shapes, or with a signature.
 
         >>> def batches():
         ...     yield [1.0, 2.0]
@@ -134,7 +149,7 @@ class Dataset(Methods):
         >>> list(Dataset.from_generator(batches))
         [array([1., 2.], dtype=float32), array([3.], dtype=float32)]
         """
-        return Dataset(generator(generator_, output_signature, args))
+        return Dataset(yielded(generator, signature_of(output_types, output_shapes, output_signature), args))
 
     @staticmethod
     def load(
@@ -185,7 +200,7 @@ class Dataset(Methods):
         return Dataset(all_shards(shards, Dataset)).interleave(_itself, cycle_length=len(shards))
 
     @staticmethod
-    def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> "Dataset":
+    def list_files(file_pattern: Any, shuffle: bool | None = None, seed: int | None = None, name: str | None = None) -> "Dataset":
         """Return the names of the files that match a pattern, or one of several.
 
         They are sorted, then shuffled again in every pass unless ``shuffle`` is False. Patterns are those of Python's
@@ -205,7 +220,7 @@ class Dataset(Methods):
         return Dataset(node) if shuffle is False else Dataset(node).shuffle(node.size, seed)
 
     @staticmethod
-    def zip(*datasets: Any) -> "Dataset":
+    def zip(*args: Any, datasets: Any = None, name: str | None = None) -> "Dataset":
         """Pair up the elements of several datasets (also of a tuple or dict of them), to the end of the shortest.
 
         Raises:
@@ -215,7 +230,9 @@ class Dataset(Methods):
         >>> list(Dataset.zip(Dataset.range(2), Dataset.range(5, 9)))
         [(np.int64(0), np.int64(5)), (np.int64(1), np.int64(6))]
         """
-        given = datasets[0] if len(datasets) == 1 else datasets
+        if datasets is not None and args:
+            raise ArgumentError("zip: give the datasets in one way: `zip(a, b)` or `zip(datasets=(a, b))`.")
+        given = (args[0] if len(args) == 1 else args) if datasets is None else datasets
         leaves, structure = flatten(given)
         for leaf in leaves:
             _check_dataset("zip", leaf)
@@ -224,13 +241,14 @@ class Dataset(Methods):
         return Dataset(Zip(inputs=tuple(leaf.node for leaf in leaves), structure=structure), _merged_options(leaves))
 
     @staticmethod
-    def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> "Dataset":
+    def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None, name: str | None = None) -> "Dataset":
         """Return endlessly many random numbers from 0 to 2**32 - 1, as int64. With a seed, they are TensorFlow's.
 
         Args:
             seed: A seed. Without one, it is drawn from Python's `random`.
             rerandomize_each_iteration: Whether every iteration, and every pass of a later `repeat`, has other numbers. These are
                 not TensorFlow's, not even with a seed.
+            name: Without effect.
 
         >>> numbers = Dataset.random(seed=4).take(2)
         >>> list(numbers) == list(numbers)
@@ -241,7 +259,7 @@ class Dataset(Methods):
         return Dataset(RandomNumbers(inputs=(), seed=checked, entropy=entropy, reshuffle=bool(rerandomize_each_iteration)))
 
     @staticmethod
-    def counter(start: float = 0, step: float = 1, dtype: Any = np.int64) -> "Dataset":
+    def counter(start: float = 0, step: float = 1, dtype: Any = np.int64, name: str | None = None) -> "Dataset":
         """Return ``start``, ``start + step``, and so on without end.
 
         Raises:
@@ -250,9 +268,9 @@ class Dataset(Methods):
         >>> list(Dataset.counter(start=2, step=3).take(3))
         [np.int64(2), np.int64(5), np.int64(8)]
         """
-        for name, value in (("start", start), ("step", step)):
+        for what, value in (("start", start), ("step", step)):
             if not isinstance(value, int | float | np.integer | np.floating):
-                raise ArgumentTypeError(f"counter: {name} must be a number. Received: {value!r}.")
+                raise ArgumentTypeError(f"counter: {what} must be a number. Received: {value!r}.")
         return Dataset(Counter(inputs=(), start=start, step=step, dtype=np.dtype(dtype)))
 
     @staticmethod
@@ -329,8 +347,14 @@ class Dataset(Methods):
 
     # One function per element
 
-    def map(
-        self, map_func: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
+    def map(  # noqa: PLR0917 - the arguments are those of tf.data
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        synchronous: bool | None = None,
+        use_unbounded_threadpool: bool = False,
+        name: str | None = None,
     ) -> "Dataset":
         """Apply ``map_func`` to every element. Tuples arrive as several arguments, anything else as one.
 
@@ -342,6 +366,12 @@ class Dataset(Methods):
             num_parallel_calls: The number of threads that call it, ahead of the consumer; AUTOTUNE (-1) takes one per core.
                 Threads help functions that release Python's lock: decoders, file access, large NumPy operations.
             deterministic: Whether the order must be kept. It always is; False only permits another.
+            synchronous: True says that it needs no threads, so ``num_parallel_calls`` must be None.
+            use_unbounded_threadpool: As in tf.data, but without effect: there are as many threads as calls.
+            name: Without effect.
+
+        Raises:
+            ArgumentError: If ``synchronous`` is True, and ``num_parallel_calls`` is not None.
 
         >>> list(Dataset.range(3).map(lambda x: x * 10).as_numpy_iterator())
         [np.int64(0), np.int64(10), np.int64(20)]
@@ -349,9 +379,13 @@ class Dataset(Methods):
         [np.int64(0), np.int64(10), np.int64(20)]
         """
         num_threads = calls_in_parallel("map", num_parallel_calls) or 0
+        if synchronous and num_threads:
+            raise ArgumentError(
+                f"map: num_parallel_calls asks for threads, and synchronous for none. Received: {num_parallel_calls}."
+            )
         return self._then(Map(inputs=(self._node,), fn=function("map", map_func), num_threads=num_threads))
 
-    def flat_map(self, map_func: Callable[..., "Dataset"]) -> "Dataset":
+    def flat_map(self, map_func: Callable[..., "Dataset"], name: str | None = None) -> "Dataset":
         """Return all elements of the datasets that ``map_func`` makes from the elements, one dataset after the other.
 
         >>> list(Dataset.range(1, 4).flat_map(lambda n: Dataset.range(n)))
@@ -359,13 +393,14 @@ class Dataset(Methods):
         """
         return self._then(Interleave(inputs=(self._node,), fn=function("flat_map", map_func)))
 
-    def interleave(
+    def interleave(  # noqa: PLR0917 - the arguments are those of tf.data
         self,
         map_func: Callable[..., "Dataset"],
         cycle_length: int | None = None,
         block_length: int | None = None,
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
+        name: str | None = None,
     ) -> "Dataset":
         """Work as `flat_map` does, but take elements from several datasets in turn.
 
@@ -375,6 +410,7 @@ class Dataset(Methods):
             block_length: The number of consecutive elements taken from each; None stands for 1.
             num_parallel_calls: If it is not None, each dataset is read ahead on a thread of its own.
             deterministic: Whether the order must be kept. It always is; False only permits another.
+            name: Without effect.
 
         Raises:
             ArgumentError: If a length is below 1.
@@ -395,7 +431,7 @@ class Dataset(Methods):
             )
         )
 
-    def filter(self, predicate: Callable[..., Any]) -> "Dataset":
+    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> "Dataset":
         """Keep the elements for which ``predicate`` is true. It gets its arguments as the function of `map` does.
 
         >>> list(Dataset.range(5).filter(lambda x: x % 2 == 1))
@@ -405,11 +441,25 @@ class Dataset(Methods):
 
     # Batches
 
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> "Dataset":
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> "Dataset":
         """Stack ``batch_size`` consecutive elements; the last batch may be smaller, or is dropped.
 
         Under a strategy this is the *global* batch. Iteration raises ElementError if the elements of a batch differ in
         shape or dtype.
+
+        Args:
+            batch_size: The number of elements in a batch.
+            drop_remainder: Whether to leave out a last batch that would be smaller.
+            num_parallel_calls: As in tf.data, but without effect: a batch is copied at once.
+            deterministic: Whether the order must be kept. It always is.
+            name: Without effect.
 
         Raises:
             ArgumentError: If the size is below 1.
@@ -418,10 +468,16 @@ class Dataset(Methods):
         [array([0, 1]), array([2, 3]), array([4])]
         """
         size = whole("batch", "batch_size", batch_size, 1)
+        _ = calls_in_parallel("batch", num_parallel_calls)
         return self._then(Batch(inputs=(self._node,), sizes=(size,), drop_remainder=bool(drop_remainder)))
 
     def padded_batch(
-        self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
+        name: str | None = None,
     ) -> "Dataset":
         """Work as `batch` does, for elements of different sizes, which are padded at their ends.
 
@@ -431,6 +487,7 @@ class Dataset(Methods):
                 stands for the largest size in the batch. None alone pads every dimension to its largest size.
             padding_values: One value, or a structure of values. None stands for 0, False and the empty string.
             drop_remainder: Whether to leave out a last batch that would be smaller.
+            name: Without effect.
 
         Raises:
             ArgumentError: If the size is below 1, or ``padded_shapes`` holds no shapes.
@@ -448,7 +505,7 @@ class Dataset(Methods):
         )
         return self._then(node)
 
-    def unbatch(self) -> "Dataset":
+    def unbatch(self, name: str | None = None) -> "Dataset":
         """Return the rows of every element.
 
         >>> list(Dataset.range(5).batch(3).unbatch().batch(2))
@@ -456,7 +513,9 @@ class Dataset(Methods):
         """
         return self._then(Unbatch(inputs=(self._node,)))
 
-    def rebatch(self, batch_size: int | list[int] | tuple[int, ...], drop_remainder: bool = False) -> "Dataset":
+    def rebatch(
+        self, batch_size: int | list[int] | tuple[int, ...], drop_remainder: bool = False, name: str | None = None
+    ) -> "Dataset":
         """Return batches of another size, or of several sizes in turn if given a list.
 
         Raises:
@@ -473,7 +532,9 @@ class Dataset(Methods):
 
     # Order and number
 
-    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None) -> "Dataset":
+    def shuffle(
+        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = True, name: str | None = None
+    ) -> "Dataset":
         """Shuffle through a buffer of ``buffer_size`` elements; the order is uniform if the dataset fits into it.
 
         Every iteration, and every pass of a later `repeat`, has another order unless ``reshuffle_each_iteration`` is
@@ -492,7 +553,7 @@ class Dataset(Methods):
         reshuffle = reshuffle_each_iteration is not False
         return self._then(Shuffle(inputs=(self._node,), buffer_size=size, seed=seed, reshuffle=reshuffle, entropy=entropy))
 
-    def repeat(self, count: int | None = None) -> "Dataset":
+    def repeat(self, count: int | None = None, name: str | None = None) -> "Dataset":
         """Make ``count`` passes one after the other, or endlessly many if it is None or -1.
 
         >>> list(Dataset.range(2).repeat(2).batch(4))
@@ -501,7 +562,7 @@ class Dataset(Methods):
         times = INFINITE if count is None else whole("repeat", "count", count, -1)
         return self._then(Repeat(inputs=(self._node,), count=times))
 
-    def take(self, count: int) -> "Dataset":
+    def take(self, count: int, name: str | None = None) -> "Dataset":
         """Return the first ``count`` elements, or all if it is -1.
 
         >>> list(Dataset.range(10).take(2))
@@ -510,7 +571,7 @@ class Dataset(Methods):
         number = whole("take", "count", count, -1)
         return self if number == -1 else self._then(Take(inputs=(self._node,), count=number))
 
-    def skip(self, count: int) -> "Dataset":
+    def skip(self, count: int, name: str | None = None) -> "Dataset":
         """Return all but the first ``count`` elements, or none if it is -1.
 
         >>> list(Dataset.range(4).skip(2))
@@ -519,7 +580,7 @@ class Dataset(Methods):
         number = whole("skip", "count", count, -1)
         return self.take(0) if number == -1 else self._then(Skip(inputs=(self._node,), count=number))
 
-    def shard(self, num_shards: int, index: int) -> "Dataset":
+    def shard(self, num_shards: int, index: int, name: str | None = None) -> "Dataset":
         """Return every ``num_shards``-th element, starting with number ``index``.
 
         Raises:
@@ -534,7 +595,7 @@ class Dataset(Methods):
             raise ArgumentError(f"shard: index must be from 0 to {number - 1} with {number} shards. Received: {which}.")
         return self._then(Shard(inputs=(self._node,), num_shards=number, index=which))
 
-    def enumerate(self, start: int = 0) -> "Dataset":
+    def enumerate(self, start: int = 0, name: str | None = None) -> "Dataset":
         """Return pairs ``(number, element)``, with int64 numbers.
 
         >>> list(Dataset.from_tensor_slices(["a", "b"]).enumerate())
@@ -542,7 +603,7 @@ class Dataset(Methods):
         """
         return self._then(Enumerate(inputs=(self._node,), start=whole("enumerate", "start", start)))
 
-    def concatenate(self, dataset: "Dataset") -> "Dataset":
+    def concatenate(self, dataset: "Dataset", name: str | None = None) -> "Dataset":
         """Return the elements of this dataset, then those of another.
 
         Raises:
@@ -558,7 +619,7 @@ class Dataset(Methods):
 
     # Memory and time
 
-    def cache(self, filename: str | os.PathLike[str] = "") -> "Dataset":
+    def cache(self, filename: str | os.PathLike[str] = "", name: str | None = None) -> "Dataset":
         """Keep the elements of the first complete pass, and replay them in every later one.
 
         Without a name they are kept in memory. With one they are kept in that file, which is written under another name
@@ -576,15 +637,15 @@ class Dataset(Methods):
             return self._then(Cache(inputs=(self._node,)))
         return self._then(Cache(inputs=(self._node,), store=FileStore(path, self._node), name=Path(path).name))
 
-    def prefetch(self, buffer_size: int) -> "Dataset":
-        """Read up to ``buffer_size`` elements ahead on a thread; -1 (AUTOTUNE) reads 2 ahead.
+    def prefetch(self, buffer_size: int | None, name: str | None = None) -> "Dataset":
+        """Read up to ``buffer_size`` elements ahead on a thread; -1 (AUTOTUNE) and None read 2 ahead.
 
         Distributed datasets read ahead anyway, so they need no `prefetch` at the end.
 
         >>> list(Dataset.range(4).batch(2).prefetch(2))
         [array([0, 1]), array([2, 3])]
         """
-        size = whole("prefetch", "buffer_size", buffer_size, -1)
+        size = AUTOTUNE if buffer_size is None else whole("prefetch", "buffer_size", buffer_size, -1)
         return self if size == 0 else self._then(Prefetch(inputs=(self._node,), buffer_size=size))
 
     # Facts and options
@@ -635,7 +696,7 @@ class Dataset(Methods):
             whole("explain", "replicas_per_worker", replicas_per_worker, 1),
         )
 
-    def with_options(self, options: Options) -> "Dataset":
+    def with_options(self, options: Options, name: str | None = None) -> "Dataset":
         """Return the same dataset with these options.
 
         Raises:

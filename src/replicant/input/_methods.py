@@ -44,7 +44,7 @@ class Methods:
 
     # What depends on earlier elements
 
-    def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], Any]) -> Self:
+    def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], Any], name: str | None = None) -> Self:
         """Call ``scan_func(state, element)``, which returns the next state and the element to pass on.
 
         An iterator's position contains the state, so large states make large positions.
@@ -52,6 +52,7 @@ class Methods:
         Args:
             initial_state: The state before the first element of each pass: a structure of arrays and numbers.
             scan_func: The function. Every state has the structure and the dtypes of the first one.
+            name: Without effect.
 
         >>> from replicant.data import Dataset
         >>> import numpy as np
@@ -61,7 +62,7 @@ class Methods:
         fn, memory = function("scan", scan_func), Memory.of("scan", initial_state)
         return self._then(Scan(inputs=(self._node,), fn=fn, memory=memory, initial=memory.first))
 
-    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any], name: str | None = None) -> Any:
         """Return the state after the last element. ``reduce_func(state, element)`` returns the next state.
 
         Raises:
@@ -77,7 +78,7 @@ class Methods:
         self._check_finite("reduce")
         return reduced(self._node, Memory.of("reduce", initial_state), fn)
 
-    def take_while(self, predicate: Callable[..., Any]) -> Self:
+    def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> Self:
         """Return the elements before the first one for which ``predicate`` is false.
 
         >>> from replicant.data import Dataset
@@ -86,7 +87,7 @@ class Methods:
         """
         return self._then(TakeWhile(inputs=(self._node,), predicate=function("take_while", predicate)))
 
-    def unique(self) -> Self:
+    def unique(self, name: str | None = None) -> Self:
         """Leave out elements that are equal to an earlier one of the same pass.
 
         The values that were seen stay in memory. To continue at a position, the elements before it are read again.
@@ -99,7 +100,9 @@ class Methods:
 
     # Windows and groups
 
-    def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Self:
+    def window(
+        self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False, name: str | None = None
+    ) -> Self:
         """Return windows of elements. Each component of an element becomes a dataset of its own.
 
         Args:
@@ -107,6 +110,7 @@ class Methods:
             shift: The number of elements from the beginning of one window to that of the next; None stands for ``size``.
             stride: The number of elements from one element of a window to the next.
             drop_remainder: Whether to leave out windows with fewer elements.
+            name: Without effect.
 
         Raises:
             ArgumentError: If a number is below 1.
@@ -137,6 +141,7 @@ class Methods:
         reduce_func: Callable[[Any, Any], Any],
         window_size: int | None = None,
         window_size_func: Callable[[Any], int] | None = None,
+        name: str | None = None,
     ) -> Self:
         """Collect elements with the same key, and return the elements of ``reduce_func(key, window)`` for each full window.
 
@@ -147,6 +152,7 @@ class Methods:
             reduce_func: A function of a key and the dataset of the elements in a window that returns a dataset.
             window_size: The number of elements in a window.
             window_size_func: A function of the key that returns this number. Give one of the two.
+            name: Without effect.
 
         Raises:
             ArgumentError: If neither or both of the last two are given, or the number is below 1.
@@ -179,6 +185,7 @@ class Methods:
         pad_to_bucket_boundary: bool = False,
         no_padding: bool = False,
         drop_remainder: bool = False,
+        name: str | None = None,
     ) -> Self:
         """Return padded batches of elements of similar length.
 
@@ -192,6 +199,7 @@ class Methods:
                 ``padded_shapes``, or the first size of each component.
             no_padding: Whether to batch without padding.
             drop_remainder: Whether to leave out batches that are not full at the end.
+            name: Without effect.
 
         Raises:
             ArgumentError: If the numbers of boundaries and batch sizes do not fit, or a number is not allowed.
@@ -220,7 +228,7 @@ class Methods:
 
     # What is left out
 
-    def ignore_errors(self, log_warning: bool = False) -> Self:
+    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Self:
         """Leave out the elements whose making raises an error.
 
         What was read of an unfinished batch is left out with it, as in tf.data, so write this before `batch`. Nothing in front of
@@ -228,6 +236,7 @@ class Methods:
 
         Args:
             log_warning: Whether to log a warning for each error, to the logger ``replicant.data``.
+            name: Without effect.
 
         >>> from replicant.data import Dataset
         >>> numbers = Dataset.from_tensor_slices(["1", "x", "3"])
@@ -237,7 +246,12 @@ class Methods:
         return self._then(IgnoreErrors(inputs=(self._node,), log_warning=bool(log_warning)))
 
     def rejection_resample(
-        self, class_func: Callable[..., Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None
+        self,
+        class_func: Callable[..., Any],
+        target_dist: Any,
+        initial_dist: Any = None,
+        seed: int | None = None,
+        name: str | None = None,
     ) -> Self:
         """Leave out elements at random, so that classes become as frequent as ``target_dist`` says. Returns pairs (class, element).
 
@@ -246,6 +260,7 @@ class Methods:
             target_dist: The frequency of each class that is wanted.
             initial_dist: The frequency of each class in this dataset; None counts them while elements are read.
             seed: A seed, as in `shuffle`. Every pass draws other numbers.
+            name: Without effect.
 
         Raises:
             ArgumentError: If these are not frequencies, or there are not as many of one as of the other.
@@ -290,7 +305,7 @@ class Methods:
             raise ArgumentTypeError(f"apply: the function must return a Dataset. It returned {made!r}.")
         return cast(Self, made)  # nothing but Dataset has these methods
 
-    def get_single_element(self) -> Any:
+    def get_single_element(self, name: str | None = None) -> Any:
         """Return the only element.
 
         Raises:
@@ -358,6 +373,7 @@ class Methods:
         compression: str | None = "AUTO",
         reader_func: Any = None,
         shard_func: Any = None,
+        name: str | None = None,
     ) -> Self:
         """Keep the elements of the first complete pass in a folder, and replay them in later passes and runs.
 
@@ -369,6 +385,7 @@ class Methods:
             compression: "AUTO" or None: elements are written as they are.
             reader_func: Not supported. Use `save` and `load` to write and read several files.
             shard_func: Not supported, as ``reader_func``.
+            name: Without effect.
 
         Raises:
             ArgumentError: If an argument is given that is not supported.
@@ -385,7 +402,7 @@ class Methods:
                 "snapshot: reader_func and shard_func cannot be used: a snapshot is one file. Use `save(path, shard_func=...)` and "
                 "`load(path, reader_func=...)`."
             )
-        if compression not in (None, "AUTO"):
+        if compression not in (None, "", "NONE", "AUTO"):
             raise ArgumentError(f"snapshot: compression must be None or 'AUTO'. Received: {compression!r}.")
         folder = Path(path)
         try:
@@ -418,14 +435,14 @@ def chosen_seed(method: str, seed: int | None) -> tuple[int | None, int]:
 
 
 def saved_compression(method: str, value: str | None) -> str:
-    """Return the compression of saved elements: "" or "GZIP".
+    """Return the compression of saved elements: "" or "GZIP". "AUTO" and "NONE" stand for none.
 
     Raises:
         ArgumentError: If it is another one.
     """
-    if value not in (None, "", "GZIP"):
+    if value not in (None, "", "NONE", "AUTO", "GZIP"):
         raise ArgumentError(f'{method}: compression must be None or "GZIP". Received: {value!r}.')
-    return value or ""
+    return "GZIP" if value == "GZIP" else ""
 
 
 def shard_numbers(fn: Callable[..., Any]) -> Callable[[Any], int]:

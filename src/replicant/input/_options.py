@@ -2,8 +2,9 @@
 
 import dataclasses
 import enum
+from typing import Any
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, MissingNameError
 
 
 class AutoShardPolicy(enum.IntEnum):
@@ -18,6 +19,24 @@ class AutoShardPolicy(enum.IntEnum):
     FILE = 1
     DATA = 2
     HINT = 3
+
+
+_ORDER, _CHOSEN = "the order is always kept", "threads and buffers are chosen for you"
+_NOT_NEEDED = {  # the options of tf.data
+    "autotune": _CHOSEN,
+    "dataset_name": "a dataset has no name",
+    "deterministic": _ORDER,
+    "experimental_deterministic": _ORDER,
+    "experimental_external_state_policy": "positions are always exact",
+    "experimental_optimization": "there is no graph to optimize",
+    "experimental_service": "a strategy shares datasets among workers",
+    "experimental_slack": _CHOSEN,
+    "experimental_symbolic_checkpoint": "positions are always exact",
+    "experimental_threading": _CHOSEN,
+    "experimental_warm_start": _CHOSEN,
+    "framework_type": "there is one framework",
+    "threading": _CHOSEN,
+}
 
 
 @dataclasses.dataclass
@@ -48,8 +67,16 @@ class Options:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name != "experimental_distribute":
-            raise ArgumentError(f"Options has no option {name!r}. It has: experimental_distribute.")
+            raise ArgumentError(_absent(name))
         object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        raise MissingNameError(_absent(name))  # as in `options.threading.private_threadpool_size = 4`
+
+
+def _absent(name: str) -> str:
+    advice = f" Delete the line: {_NOT_NEEDED[name]}." if name in _NOT_NEEDED else ""
+    return f"Options has no option {name!r}. It has: experimental_distribute.{advice}"
 
 
 class InputReplicationMode(enum.Enum):

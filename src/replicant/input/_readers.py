@@ -22,8 +22,10 @@ class TFRecordDataset(Dataset):
     Args:
         filenames: A file name, a list of names, or a dataset of names. The files are read in this order.
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
+        buffer_size: As in tf.data, but without effect: files are read in large pieces.
         num_parallel_reads: The number of files that are read at once, each on a thread, one record of each in turn. None
             reads one file after the other. AUTOTUNE (-1) reads 4.
+        name: Without effect.
 
     Raises:
         ArgumentTypeError: If something is not a file name.
@@ -41,7 +43,15 @@ class TFRecordDataset(Dataset):
     [{'x': array([0, 1])}, {'x': array([2])}]
     """
 
-    def __init__(self, filenames: Any, compression_type: str | None = None, num_parallel_reads: int | None = None) -> None:
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+        num_parallel_reads: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        check_buffer("TFRecordDataset", buffer_size)
         form = Records(checked_compression("TFRecordDataset", compression_type))
         super().__init__(reading(form, filenames, num_parallel_reads))
 
@@ -52,7 +62,9 @@ class TextLineDataset(Dataset):
     Args:
         filenames: A file name, a list of names, or a dataset of names. The files are read in this order.
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
+        buffer_size: Without effect, as for `TFRecordDataset`.
         num_parallel_reads: The number of files that are read at once, as for `TFRecordDataset`.
+        name: Without effect.
 
     Raises:
         ArgumentTypeError: If something is not a file name.
@@ -66,7 +78,15 @@ class TextLineDataset(Dataset):
     [array([1, 2], dtype=int32)]
     """
 
-    def __init__(self, filenames: Any, compression_type: str | None = None, num_parallel_reads: int | None = None) -> None:
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+        num_parallel_reads: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        check_buffer("TextLineDataset", buffer_size)
         form = Lines(checked_compression("TextLineDataset", compression_type))
         super().__init__(reading(form, filenames, num_parallel_reads))
 
@@ -92,6 +112,7 @@ class FixedLengthRecordDataset(Dataset):
         buffer_size: As in tf.data, but without effect: files are read in large pieces.
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
         num_parallel_reads: The number of files that are read at once, as for `TFRecordDataset`.
+        name: Without effect.
 
     Raises:
         ArgumentTypeError: If something is not a file name.
@@ -114,16 +135,23 @@ class FixedLengthRecordDataset(Dataset):
         buffer_size: int | None = None,
         compression_type: str | None = None,
         num_parallel_reads: int | None = None,
+        name: str | None = None,
     ) -> None:
-        del buffer_size
-        name = "FixedLengthRecordDataset"
+        method = "FixedLengthRecordDataset"
+        check_buffer(method, buffer_size)
         form = FixedLength(
-            checked_compression(name, compression_type),
-            record_bytes=whole(name, "record_bytes", record_bytes, 1),
-            header_bytes=whole(name, "header_bytes", header_bytes or 0, 0),
-            footer_bytes=whole(name, "footer_bytes", footer_bytes or 0, 0),
+            checked_compression(method, compression_type),
+            record_bytes=whole(method, "record_bytes", record_bytes, 1),
+            header_bytes=whole(method, "header_bytes", header_bytes or 0, 0),
+            footer_bytes=whole(method, "footer_bytes", footer_bytes or 0, 0),
         )
         super().__init__(reading(form, filenames, num_parallel_reads))
+
+
+def check_buffer(method: str, size: int | None) -> None:
+    """Check a buffer size, which is for tf.data only."""
+    if size is not None:
+        _ = whole(method, "buffer_size", size, 0)
 
 
 def _one_file(form: FileFormat) -> Callable[[str | bytes], Dataset]:

@@ -15,6 +15,7 @@ from ._lines import Lines
 
 _TYPES = {"int32": np.int32, "int64": np.int64, "float32": np.float32, "float64": np.float64}
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
+_HEXADECIMAL = re.compile(r"\s*[+-]?0[xX].*")
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 _SHOWN = 200  # characters of a record in a message
 
@@ -81,6 +82,8 @@ class Column:
         try:
             if self.dtype.kind == "i":
                 return _whole(text, self.dtype)
+            if _HEXADECIMAL.fullmatch(text):
+                return self.dtype.type(float.fromhex(text))
             if "_" not in text:
                 return self.dtype.type(text)
         except (ValueError, OverflowError):

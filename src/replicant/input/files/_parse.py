@@ -99,10 +99,13 @@ class VarLenFeature:
 Features = Mapping[str, FixedLenFeature | VarLenFeature]
 
 
-def parse_single_example(serialized: bytes, features: Features) -> dict[str, Any]:
+def parse_single_example(
+    serialized: bytes, features: Features, example_names: Any = None, name: str | None = None
+) -> dict[str, Any]:
     """Parse the named features of one serialized `tf.train.Example`; other features are ignored.
 
-    To parse many Examples, `batch` them and map `parse_example`, which is several times faster.
+    To parse many Examples, `batch` them and map `parse_example`, which is several times faster. ``example_names`` and ``name`` have
+    no effect.
 
     Raises:
         ElementError: If it is not an Example, or a feature is missing, of another type, or has another number of values.
@@ -111,17 +114,22 @@ def parse_single_example(serialized: bytes, features: Features) -> dict[str, Any
     >>> parse_single_example(encode_example({"x": [1.0, 2.0], "y": 3}), {"x": VarLenFeature("float32")})
     {'x': array([1., 2.], dtype=float32)}
     """
+    del example_names, name
     _check_features("parse_single_example", features)
     found = _decoded("parse_single_example", _as_bytes("parse_single_example", serialized), 0)
     return {name: _one(name, feature, found, 0) for name, feature in features.items()}
 
 
-def parse_example(serialized: Sequence[bytes] | np.ndarray, features: Features) -> dict[str, np.ndarray]:
+def parse_example(
+    serialized: Sequence[bytes] | np.ndarray, features: Features, example_names: Any = None, name: str | None = None
+) -> dict[str, np.ndarray]:
     """Parse the named features of a batch of serialized Examples; the batch becomes the leading dimension.
 
     Args:
         serialized: Byte strings, such as a batch of a `TFRecordDataset`.
         features: A mapping from names to `FixedLenFeature` or `VarLenFeature`.
+        example_names: As in tf.data, but without effect: messages give the numbers of Examples.
+        name: Without effect.
 
     Raises:
         ElementError: If it is not an Example, or a feature is missing, of another type, or has another number of values.
@@ -132,6 +140,7 @@ def parse_example(serialized: Sequence[bytes] | np.ndarray, features: Features) 
     {'x': array([[1, 2],
            [3, 0]]), 'y': array([0.5, 1.5], dtype=float32)}
     """
+    del example_names, name
     _check_features("parse_example", features)
     if isinstance(serialized, bytes | str):
         raise ArgumentTypeError("parse_example takes a batch. Use `parse_single_example` for one Example, or call `batch` first.")

@@ -2,9 +2,9 @@
 
 The files consist of records as in `_records` (length, checksums), each of which holds some elements. They are written in a new
 folder below, and then `snapshot.json` is replaced at once. So a reader sees all of a save or nothing of it, whenever a writer ends.
+What a writer that was killed has left there, the next save removes (`_runs.py`).
 """
 
-import contextlib
 import dataclasses
 import errno
 import json
@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import struct
-import uuid
 import weakref
 import zlib
 from collections.abc import Callable
@@ -29,10 +28,11 @@ from ..graph._structure import STRING, DatasetSpec, TensorSpec, flatten, show_st
 from ..sources._sources import Counted
 from ._block_bytes import decode_block, encode_block
 from ._records import read_record, record_parts
+from ._runs import is_run, new_run, remove_abandoned
 
 _VERSION = 1
 _INDEX = "snapshot.json"
-_RUN, _FILE = re.compile(r"run-[0-9a-f]{32}"), re.compile(r"shard--?\d+")
+_FILE = re.compile(r"shard--?\d+")
 _COMPRESSIONS = ("", "GZIP")
 _ELEMENTS_PER_RECORD = 256
 _BYTES_PER_RECORD = 8 << 20  # of arrays that arrive one by one, which can be whole batches
@@ -184,7 +184,7 @@ def _is_index(index: Any) -> TypeGuard[dict[str, Any]]:
         nesting = elements["nesting"]
         return (
             "version" in index
-            and _RUN.fullmatch(index["run"]) is not None
+            and is_run(index["run"])
             and index["compression"] in _COMPRESSIONS
             and all(_FILE.fullmatch(shard["file"]) for shard in shards)
             and all(len(block) == 2 for shard in shards for block in shard["blocks"])
@@ -235,34 +235,30 @@ def save(node: Node, path: Path, shard_of: Callable[[Any], int] | None, compress
     Raises:
         DatasetError: If a file cannot be written.
     """
-    run = f"run-{uuid.uuid4().hex}"
-    folder = path / run
     try:
-        folder.mkdir(parents=True)
-        before = _run_before(path)
-        with contextlib.ExitStack() as undo:
-            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        with new_run(path) as folder:
+            remove_abandoned(path, lambda: _current_run(path))
+            before = _current_run(path)
             index = _written(node, folder, shard_of, compression)
-            _put(path / _INDEX, json.dumps({"version": _VERSION, "run": run, "compression": compression, **index}))
-            undo.pop_all()
+            text = json.dumps({"version": _VERSION, "run": folder.name, "compression": compression, **index})
+            _put(path / _INDEX, text, folder / _INDEX)
     except OSError as error:
         raise DatasetError(f"save: cannot write to {str(path)!r}: {error.strerror}.") from error
     if before is not None:
         shutil.rmtree(path / before, ignore_errors=True)
 
 
-def _run_before(path: Path) -> str | None:
-    """The folder of an earlier save, which the new one replaces."""
+def _current_run(path: Path) -> str | None:
+    """The folder of the last save, which the next one replaces."""
     try:
         run = json.loads((path / _INDEX).read_text())["run"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return run if isinstance(run, str) and _RUN.fullmatch(run) else None
+    return run if is_run(run) else None
 
 
-def _put(path: Path, text: str) -> None:
-    """Replace a file at once, with its bytes on the disk first."""
-    own = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+def _put(path: Path, text: str, own: Path) -> None:
+    """Replace a file at once, with its bytes on the disk first. ``own`` is where they are written."""
     with own.open("w") as file:
         file.write(text)
         file.flush()

@@ -133,7 +133,9 @@ def as_leaf(value: Any, name: Callable[[], str]) -> Any:
             f"Pad them to the same length, or yield them one by one. NumPy says: {error}"
         ) from error
     if array.dtype.kind in "US":
-        return texts(value, np.asarray(array)) if array.ndim else array.item()
+        return _strings(value, np.asarray(array), name) if array.ndim else array.item()
+    if array.dtype.kind in "Mm":
+        raise DatasetError(f"{name()} holds dates or times, of dtype {array.dtype}. Pass numbers: `dates.astype('int64')`.")
     if array.dtype == STRING:
         if array.ndim == 0:
             return _string(array.item(), name)
@@ -141,7 +143,7 @@ def as_leaf(value: Any, name: Callable[[], str]) -> Any:
     if typed:
         return array
     if array.dtype == np.float64:
-        return array.astype(np.float32)
+        return _single(array, name)
     if array.dtype == np.int64 and (array.size == 0 or np.abs(array).max() < 2**31):
         return array.astype(np.int32)
     return array
@@ -154,6 +156,23 @@ def texts(value: Any, array: np.ndarray) -> np.ndarray:
         if all(isinstance(item, str | bytes) for item in objects.flat):
             return objects
     return array.astype(object)
+
+
+def _strings(value: Any, array: np.ndarray, name: Callable[[], str]) -> np.ndarray:
+    """The strings of a list or an array, as objects. NumPy makes strings of the numbers in a list that holds strings, too."""
+    found = texts(value, array)
+    if not hasattr(value, "dtype"):
+        _check_strings(np.asarray(value, dtype=object), name)
+    return found
+
+
+def _single(array: Any, name: Callable[[], str]) -> Any:
+    """Python's floating-point numbers in the precision that tf.data gives them."""
+    with np.errstate(over="raise"):
+        try:
+            return array.astype(np.float32)
+        except FloatingPointError:
+            raise DatasetError(f"{name()} holds a number that is beyond float32. Pass `np.array(values, np.float64)`.") from None
 
 
 def spec_of(leaf: Any) -> TensorSpec:

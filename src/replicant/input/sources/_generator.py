@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...errors import ArgumentTypeError, ElementError
+from ...errors import ArgumentError, ArgumentTypeError, ElementError
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, Cursor, Node, State, sample
 from ..graph._structure import STRING, TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
@@ -145,6 +145,8 @@ class _Expected:
 
 def _fitted(value: Any, spec: TensorSpec, name: str, number: int) -> Any:
     """The value with the dtype of its spec."""
+    if spec.dtype == np.float64 and isinstance(value, float | list):
+        value = _double(value)
     leaf = as_leaf(value, lambda: f"from_generator: {name} of element {number}")
     found = spec_of(leaf)
     sizes_fit = len(found.shape) == len(spec.shape) and all(b in (None, a) for a, b in zip(found.shape, spec.shape, strict=True))
@@ -157,6 +159,15 @@ def _fitted(value: Any, spec: TensorSpec, name: str, number: int) -> Any:
             "Give `output_signature` the shape (None where sizes differ) and dtype that the generator yields."
         )
     return converted
+
+
+def _double(value: Any) -> Any:
+    """Python's floating-point numbers as they are, without rounding them to the precision that `as_leaf` gives them."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of unequal lengths, which `as_leaf` refuses
+        return value
+    return array[()] if array.dtype == np.float64 else value
 
 
 def _converted(value: Any, found: np.dtype, wanted: np.dtype) -> Any:
@@ -178,6 +189,43 @@ def _free_spec(leaves: list[Any], structure: Any) -> Any:
     names = component_names(structure)
     specs = [spec_of(as_leaf(leaf, lambda i=i: f"from_generator: {names[i]} of element 0")) for i, leaf in enumerate(leaves)]
     return jax.tree_util.tree_unflatten(structure, [TensorSpec((None,) * len(spec.shape), spec.dtype) for spec in specs])
+
+
+def signature_of(output_types: Any, output_shapes: Any, output_signature: Any) -> Any:
+    """Return the signature that the arguments of `from_generator` say: a structure of TensorSpecs, or None.
+
+    Raises:
+        ArgumentError: If dtypes come without shapes, or a signature is said twice.
+        ArgumentTypeError: If they are no dtypes, or the shapes have another structure.
+    """
+    if output_types is None and output_shapes is None:
+        return output_signature
+    leaves, structure = flatten(output_types)
+    if output_signature is not None or output_types is None:
+        raise ArgumentError("from_generator: give either output_signature, or output_types together with output_shapes.")
+    if output_shapes is None and not all(_is_dtype(leaf) for leaf in leaves):
+        return output_types  # a signature, as the second argument
+    if output_shapes is None:
+        raise ArgumentError(
+            "from_generator: output_types need output_shapes. Give output_signature instead, a structure (tuples and dicts) of "
+            f"`TensorSpec(shape, dtype)`, or neither. Received: output_types={output_types!r}."
+        )
+    try:
+        shapes = structure.flatten_up_to(output_shapes)
+        specs = [TensorSpec(tuple(shape), dtype) for shape, dtype in zip(shapes, leaves, strict=True)]
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            "from_generator: output_types must be a structure (tuples, dicts) of dtypes, and output_shapes a shape for each of "
+            f"them. Received: {output_types!r} and {output_shapes!r}."
+        ) from error
+    return jax.tree_util.tree_unflatten(structure, specs)
+
+
+def _is_dtype(value: Any) -> bool:
+    try:
+        return not isinstance(value, TensorSpec) and np.dtype(value) is not None
+    except TypeError:
+        return False
 
 
 def generator(make: Callable[..., Any], signature: Any, args: Any) -> Generator:

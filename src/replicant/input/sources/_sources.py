@@ -11,6 +11,8 @@ from ..graph._blocks import Block, Column, Dense, Gathered
 from ..graph._graph import Cursor, Node, State
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, spec_of
 
+_INT64 = np.dtype(np.int64)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Counted(Node):
@@ -82,21 +84,23 @@ class Rows(Counted):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Range(Counted):
-    """The integers of a range, as int64."""
+    """The integers of a range, in a dtype."""
 
     values: range = range(0)
+    dtype: np.dtype = _INT64
 
     @property
     def label(self) -> str:
-        return f"range({self.values.start}, {self.values.stop}, {self.values.step})"
+        dtype = "" if self.dtype == np.int64 else f", {self.dtype}"
+        return f"range({self.values.start}, {self.values.stop}, {self.values.step}{dtype})"
 
     @property
     def spec(self) -> Any:
-        return TensorSpec((), np.int64)
+        return TensorSpec((), self.dtype)
 
     def columns(self, start: int, stop: int) -> list[Column]:
         first, step = self.values.start, self.values.step
-        return [Dense(first + step * np.arange(start, stop))]
+        return [Dense((first + step * np.arange(start, stop)).astype(self.dtype, copy=False))]
 
 
 def tensors(element: Any) -> Rows:
@@ -130,14 +134,14 @@ def tensor_slices(arrays: Any) -> Rows:
     return Rows(size=len(leaves[0]), tables=tuple(leaves), spec=spec)
 
 
-def integers(*args: int) -> Range:
+def integers(*args: int, dtype: np.dtype) -> Range:
     """Return a source of ``range(*args)``."""
     if not 1 <= len(args) <= 3:
         raise ArgumentError(f"range takes 1 to 3 integers: stop, or start, stop and step. Received {len(args)}.")
     if len(args) == 3 and args[2] == 0:
         raise ArgumentError("range: the step must not be 0.")
     values = range(*args)
-    return Range(size=len(values), values=values)
+    return Range(size=len(values), values=values, dtype=dtype)
 
 
 def _leaves(element: Any, method: str) -> tuple[list[Any], Any]:

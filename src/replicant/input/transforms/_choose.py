@@ -66,6 +66,8 @@ class Sample(Drawing):
 
     @property
     def cardinality(self) -> int:
+        if self.weights is not None and not self.stop_on_empty and any(each.cardinality == INFINITE for each in self.choices):
+            return INFINITE  # its weight is not 0, so it goes on when the others have ended
         return directed_cardinality(self.choices, self.stop_on_empty)
 
     def open(self, state: State | None = None) -> Cursor:

@@ -203,7 +203,7 @@ class Buckets:
                 f"{method}: bucket_batch_sizes must have one size more than bucket_boundaries. Received {len(self.batch_sizes)} "
                 f"sizes and {len(self.boundaries)} boundaries."
             )
-        if not self.boundaries or any(b <= a for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
+        if any(b <= a for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ArgumentError(f"{method}: bucket_boundaries must be numbers that grow. Received: {list(self.boundaries)}.")
         if min(self.batch_sizes) < 1:
             raise ArgumentError(f"{method}: bucket_batch_sizes must be at least 1. Received: {list(self.batch_sizes)}.")

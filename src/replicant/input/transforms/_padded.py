@@ -82,11 +82,13 @@ class PaddedBatch(Batch):
 
 
 def checked_shapes(shapes: Any) -> Any:
-    """Return the argument ``padded_shapes``.
+    """Return the argument ``padded_shapes``. A number alone is the shape of a vector.
 
     Raises:
         ArgumentError: If a size is neither None nor an integer of at least -1.
     """
+    if isinstance(shapes, int | np.integer) and not isinstance(shapes, bool):
+        shapes = [int(shapes)]
     for leaf in jax.tree_util.tree_leaves(shapes, is_leaf=_is_shape):
         if not _is_shape(leaf) or any(size is not None and size < -1 for size in leaf):
             raise ArgumentError(
