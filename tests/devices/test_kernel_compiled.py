@@ -207,7 +207,7 @@ def test_without_numba_it_is_off_and_says_so() -> None:
 
 
 def test_enabling_it_without_numba_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiled.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"'numba_conv' cannot be switched on: numba is not installed; pip install"):
         kernels.enable("numba_conv")
 

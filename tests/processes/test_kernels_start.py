@@ -198,5 +198,5 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all) or some of 1,avg_pool,conv,direct_conv,max_pool,memory,strided_conv, separated by commas."
+        "(all but numba_conv) or some of 1,avg_pool,conv,direct_conv,max_pool,memory,numba_conv,strided_conv, separated by commas."
     )

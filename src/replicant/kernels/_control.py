@@ -119,7 +119,7 @@ def disabled(*names: str) -> Iterator[None]:
 
 def _checked(names: tuple[str, ...]) -> frozenset[str]:
     if fixed := sorted({"conv", "memory"} & set(names)):
-        name, others = fixed[0], ",".join(sorted(FAMILIES.keys() - set(fixed[:1])))
+        name, others = fixed[0], ",".join(sorted(FAMILIES.keys() - BY_NAME - set(fixed[:1])))
         raise ArgumentError(
             f"The kernel {name!r} is an option of {_OPTION_OF[name]} that is read when JAX starts, so it cannot be switched later. "
             f"Start the program with {VARIABLE}=1 to have it, or with {VARIABLE}={others} for all except this one."

@@ -39,8 +39,8 @@ def from_environment() -> frozenset[str]:
         names = frozenset(FAMILIES) - BY_NAME | names - {"1"}
     if unknown := sorted(names - set(FAMILIES)):
         raise ConfigurationError(
-            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all) "
-            f"or some of {','.join(['1', *sorted(FAMILIES)])}, separated by commas."
+            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all but "
+            f"{', '.join(sorted(BY_NAME))}) or some of {','.join(['1', *sorted(FAMILIES)])}, separated by commas."
         )
     return names
 
