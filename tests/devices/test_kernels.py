@@ -247,8 +247,8 @@ def test_what_is_on() -> None:
         (
             ("pool",),
             (
-                "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool', 'numba_conv', 'strided_conv', or no "
-                "name to switch all."
+                "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool', 'numba_conv', 'strided_conv', "
+                "or no name to switch all."
             ),
         ),
         (
