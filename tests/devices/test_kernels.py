@@ -231,11 +231,11 @@ def test_training_is_the_same_after_200_steps() -> None:
 
 def test_what_is_on() -> None:
     states = dict(kernels.status().kernels)
-    assert list(states) == ["conv", "memory", "avg_pool", "direct_conv", "max_pool", "strided_conv"]
+    assert list(states) == ["conv", "memory", "avg_pool", "direct_conv", "max_pool", "numba_conv", "strided_conv"]
     assert (states["avg_pool"], states["max_pool"]) == ("on", "on")
     with kernels.disabled("avg_pool"):
         assert kernels.status().kernels["avg_pool"] == "off: switched off"
-        assert "avg_pool off: switched off, direct_conv on, max_pool on, strided_conv on" in str(kernels.status())
+        assert "avg_pool off: switched off, direct_conv on, max_pool on, numba_conv off" in str(kernels.status())
         assert repr(kernels.status()).splitlines()[3] == (
             "  avg_pool      off: switched off  (sums over windows (average pooling and its gradient), as additions of slices)"
         )
@@ -247,8 +247,8 @@ def test_what_is_on() -> None:
         (
             ("pool",),
             (
-                "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool', 'strided_conv', or no name to "
-                "switch all."
+                "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool', 'numba_conv', 'strided_conv', "
+                "or no name to switch all."
             ),
         ),
         (

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ..errors import ArgumentError
-from . import _convolutions, _memory, _phases, _windows
+from ..errors import ArgumentError, ConfigurationError
+from . import _compiled, _convolutions, _memory, _phases, _windows
 from ._flags import set_conv_option
 from ._lowering import register
-from ._switch import FAMILIES, LOWERINGS, VARIABLE, choose, choose_here, chosen, chosen_everywhere, from_environment
+from ._switch import BY_NAME, FAMILIES, LOWERINGS, VARIABLE, choose, choose_here, chosen, chosen_everywhere, from_environment
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def install() -> None:
 
 def _register() -> None:
     """Give the lowerings to JAX, once. _switch.py decides which of them compute."""
-    for kernel in (*_windows.KERNELS, _convolutions.KERNEL, _phases.KERNEL):
+    for kernel in (*_windows.KERNELS, _convolutions.KERNEL, _phases.KERNEL, _compiled.KERNEL):
         name = (kernel.family, kernel.primitive.name)
         if name not in _installed.registered and register(kernel):
             _installed.registered.add(name)
@@ -72,11 +72,12 @@ def enable(*names: str) -> None:
     Programs are compiled again when they are next called. Programs that were compiled ahead of time do not change.
 
     Args:
-        *names: "max_pool", "avg_pool", "direct_conv" and "strided_conv". Without names, all four are switched on. You can choose
-            "conv" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
+        *names: "max_pool", "avg_pool", "direct_conv", "strided_conv" or "numba_conv". Without names, all but "numba_conv" are
+            switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
+        ConfigurationError: If "numba_conv" cannot be used on this machine.
 
     >>> from replicant import kernels
     >>> kernels.disable("avg_pool")
@@ -85,9 +86,11 @@ def enable(*names: str) -> None:
     Traceback (most recent call last):
     ...
     replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool',
-    'strided_conv', or no name to switch all.
+    'numba_conv', 'strided_conv', or no name to switch all.
     """
-    wanted = chosen_everywhere() | _checked(names)
+    wanted = chosen_everywhere() | (_checked(names) if names else LOWERINGS - BY_NAME)
+    if _compiled.FAMILY in names and (reason := _compiled.objection()):
+        raise ConfigurationError(f"The kernel {_compiled.FAMILY!r} cannot be switched on: {reason}.")
     _register()
     choose(wanted)
 
@@ -116,7 +119,7 @@ def disabled(*names: str) -> Iterator[None]:
 
 def _checked(names: tuple[str, ...]) -> frozenset[str]:
     if fixed := sorted({"conv", "memory"} & set(names)):
-        name, others = fixed[0], ",".join(sorted(FAMILIES.keys() - set(fixed[:1])))
+        name, others = fixed[0], ",".join(sorted(FAMILIES.keys() - BY_NAME - set(fixed[:1])))
         raise ArgumentError(
             f"The kernel {name!r} is an option of {_OPTION_OF[name]} that is read when JAX starts, so it cannot be switched later. "
             f"Start the program with {VARIABLE}=1 to have it, or with {VARIABLE}={others} for all except this one."
@@ -140,7 +143,9 @@ def status() -> Status:
     asked = from_environment()
     states = {"conv": _installed.conv, "memory": _installed.memory}
     for name in sorted(LOWERINGS):
-        if name in chosen():
+        if name in chosen() and name == _compiled.FAMILY and (reason := _compiled.objection()):
+            states[name] = f"off: {reason}"
+        elif name in chosen():
             states[name] = "on" if name in _installed.families else "off: this JAX has changed the lowering that it replaces"
         else:
             states[name] = "off: switched off" if name in asked else f"off: {VARIABLE} does not ask for it"

@@ -26,12 +26,25 @@ class Kernel:
             `plain`.
         plain: A function of ``(*operands, **params)`` that does what JAX does, in terms of other primitives. Without it, the
             lowering that was there before is used: JAX's own, or that of another kernel.
+        is_local: Whether XLA calls machine code of this process. Such a program cannot be exported, and XLA cannot divide the call
+            among devices. So the kernel is only used where each device computes what is its own.
     """
 
     family: str
     primitive: Primitive
     choose: Callable[..., Callable[..., Any] | None]
     plain: Callable[..., Any] | None = None
+    is_local: bool = False
+
+
+def _is_of_this_device(ctx: Any) -> bool:
+    """Whether a program runs in this process, and its operations are those of one device."""
+    if getattr(ctx.module_context.lowering_parameters, "for_export", True):
+        return False
+    axes = ctx.module_context.axis_context
+    if hasattr(axes, "manual_axes"):  # within shard_map
+        return set(axes.manual_axes) == set(axes.mesh.axis_names)
+    return getattr(axes, "num_devices", 0) == 1
 
 
 def present_rule(primitive: Primitive) -> Callable[..., Any] | None:
@@ -53,7 +66,7 @@ def register(kernel: Kernel) -> bool:
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         compute = None
         static = all(isinstance(size, int) for aval in ctx.avals_in for size in aval.shape)  # jax.export also has symbolic sizes
-        if is_on(kernel.family) and static:
+        if is_on(kernel.family) and static and (not kernel.is_local or _is_of_this_device(ctx)):
             compute = kernel.choose(*ctx.avals_in, **params)
         compute = compute or kernel.plain
         if compute is None:

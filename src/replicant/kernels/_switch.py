@@ -16,15 +16,17 @@ FAMILIES = {
     "conv": "convolutions and their gradients by Eigen instead of YNNPACK",
     "direct_conv": "depthwise convolutions, and those of few channels, as sums of shifted arrays",
     "memory": "memory of large temporary arrays is kept from step to step",
+    "numba_conv": "convolutions and their gradients by a function that numba compiles",
     "max_pool": "max pooling and its gradient, without a scatter",
     "strided_conv": "transposed convolutions, and gradients of strided ones, without products with zeros",
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",
 }
 LOWERINGS = frozenset(FAMILIES) - {"conv", "memory"}
+BY_NAME = frozenset({"numba_conv"})  # these compile code of their own, so they are only on if they are named
 
 
 def from_environment() -> frozenset[str]:
-    """The kernels that REPLICANT_KERNELS names, separated by commas. "0" means none of them, and "1" means all.
+    """The kernels that REPLICANT_KERNELS names, separated by commas. "0" means none, and "1" means all but those in BY_NAME.
 
     Raises:
         ConfigurationError: If the variable names a kernel that does not exist.
@@ -34,11 +36,11 @@ def from_environment() -> frozenset[str]:
         return frozenset()
     names = frozenset(name.strip() for name in text.split(","))
     if "1" in names:
-        names = frozenset(FAMILIES) | names - {"1"}
+        names = frozenset(FAMILIES) - BY_NAME | names - {"1"}
     if unknown := sorted(names - set(FAMILIES)):
         raise ConfigurationError(
-            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all) "
-            f"or some of {','.join(['1', *sorted(FAMILIES)])}, separated by commas."
+            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all but "
+            f"{', '.join(sorted(BY_NAME))}) or some of {','.join(['1', *sorted(FAMILIES)])}, separated by commas."
         )
     return names
 

@@ -1,0 +1,250 @@
+"""What numba's functions lack: memory by address, calls by address, and products of vectors that stay in registers.
+
+All addresses and strides are whole numbers, in bytes. Numba and llvmlite need not be installed: only `_compiled.py` imports this,
+once a program can use it.
+"""
+
+import importlib
+from typing import Any
+
+numba: Any = importlib.import_module("numba")
+extending: Any = importlib.import_module("numba.extending")
+cgutils: Any = importlib.import_module("numba.core.cgutils")
+ir: Any = importlib.import_module("llvmlite.ir")
+
+WIDTH = 16  # float32 numbers in a register of AVX-512
+
+int64, void = numba.types.int64, numba.types.void
+_I32, _I64, _BYTES, _FLOAT = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer(), ir.FloatType()
+_VECTOR = ir.VectorType(_FLOAT, WIDTH)
+
+
+def _pointer(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _loaded(builder: Any, address: Any, kind: Any) -> Any:
+    value = builder.load(_pointer(builder, address, kind))
+    value.align = 4
+    return value
+
+
+def _stored(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, _pointer(builder, address, value.type)).align = 4
+
+
+def _external(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
+
+
+@extending.intrinsic
+def load(_: Any, address: Any) -> Any:
+    """The whole number of 8 bytes at an address."""
+    return int64(int64), lambda context, builder, signature, args: _loaded(builder, args[0], _I64)
+
+
+@extending.intrinsic
+def load_half(_: Any, address: Any) -> Any:
+    """The whole number of 4 bytes at an address."""
+    return int64(int64), lambda context, builder, signature, args: builder.sext(_loaded(builder, args[0], _I32), _I64)
+
+
+@extending.intrinsic
+def store(_: Any, address: Any, value: Any) -> Any:
+    """Write 8 bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _stored(builder, args[1], args[0])
+        return context.get_dummy_value()
+
+    return void(int64, int64), generate
+
+
+@extending.intrinsic
+def store_half(_: Any, address: Any, value: Any) -> Any:
+    """Write 4 bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _stored(builder, builder.trunc(args[1], _I32), args[0])
+        return context.get_dummy_value()
+
+    return void(int64, int64), generate
+
+
+@extending.intrinsic
+def fetch_add(_: Any, address: Any, value: Any) -> Any:
+    """Add to the number at an address in one indivisible step, and return what it was before."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _pointer(builder, args[0], _I64), args[1], "seq_cst")
+
+    return int64(int64, int64), generate
+
+
+@extending.intrinsic
+def call(_: Any, function: Any, argument: Any) -> Any:
+    """Call the function at an address with one pointer. It returns a pointer."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.call(_pointer(builder, args[0], ir.FunctionType(_I64, [_I64])), [args[1]])
+
+    return int64(int64, int64), generate
+
+
+@extending.intrinsic
+def allocate(_: Any, size: Any) -> Any:
+    """`malloc`: an address, or 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(builder.call(_external(builder, "malloc", _BYTES, _I64), args), _I64)
+
+    return int64(int64), generate
+
+
+@extending.intrinsic
+def free(_: Any, address: Any) -> Any:
+    """Free what `allocate` returned."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.call(_external(builder, "free", ir.VoidType(), _BYTES), [builder.inttoptr(args[0], _BYTES)])
+        return context.get_dummy_value()
+
+    return void(int64), generate
+
+
+@extending.intrinsic
+def yield_processor(_: Any) -> Any:
+    """Let another thread run."""
+    return numba.types.int32(), lambda context, builder, signature, args: builder.call(_external(builder, "sched_yield", _I32), [])
+
+
+@extending.intrinsic
+def copy(_: Any, to: Any, source: Any, size: Any) -> Any:
+    """Copy bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointers = [builder.inttoptr(address, _BYTES) for address in args[:2]]
+        builder.call(_external(builder, "memcpy", _BYTES, _BYTES, _BYTES, _I64), [*pointers, args[2]])
+        return context.get_dummy_value()
+
+    return void(int64, int64, int64), generate
+
+
+@extending.intrinsic
+def clear(_: Any, to: Any, size: Any) -> Any:
+    """Write zeros."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        function = _external(builder, "memset", _BYTES, _BYTES, _I32, _I64)
+        builder.call(function, [builder.inttoptr(args[0], _BYTES), _I32(0), args[1]])
+        return context.get_dummy_value()
+
+    return void(int64, int64), generate
+
+
+@extending.intrinsic
+def add_vector(_: Any, to: Any, address: Any) -> Any:
+    """Add the WIDTH numbers at `address` to those at `to`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        first, second = (_loaded(builder, address, _VECTOR) for address in args)
+        _stored(builder, builder.fadd(first, second), args[0])
+        return context.get_dummy_value()
+
+    return void(int64, int64), generate
+
+
+@extending.intrinsic
+def out_of_memory(_: Any) -> Any:
+    """The address of the text of an error."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(context.insert_const_string(builder.module, "no memory for a convolution"), _I64)
+
+    return int64(), generate
+
+
+@extending.intrinsic
+def this_function(_: Any) -> Any:
+    """The address of the function that this is called in, which takes and returns one whole number, as C calls it."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        name = f"{builder.function.name}.for_c"
+        function = ir.Function(builder.module, ir.FunctionType(_I64, [_I64]), name)
+        function.linkage = "internal"
+        inner = ir.IRBuilder(function.append_basic_block())
+        called = context.call_conv.call_function(inner, builder.function, int64, [int64], function.args)
+        inner.ret(called[1])
+        return builder.ptrtoint(function, _I64)
+
+    return int64(), generate
+
+
+def _sums(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], second: Any) -> list[Any]:
+    """Add the products of some numbers with each of some vectors."""
+    multiply_add = _external(builder, f"llvm.fma.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR)
+    num_vectors = len(sums) // len(first_rows)
+    vectors = [_loaded(builder, builder.add(second, _I64(v * 4 * WIDTH)), _VECTOR) for v in range(num_vectors)]
+    undefined, everywhere = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_I32, WIDTH), [0] * WIDTH)
+    result = []
+    for j, row in enumerate(first_rows):
+        number = builder.insert_element(undefined, _loaded(builder, builder.add(first, row), _FLOAT), _I32(0))
+        spread = builder.shuffle_vector(number, undefined, everywhere)
+        result += [builder.call(multiply_add, [spread, x, sums[j * num_vectors + v]]) for v, x in enumerate(vectors)]
+    return result
+
+
+def _loop(builder: Any, start: list[Any], count: Any, body: Any) -> list[Any]:
+    """Call ``body(*values) -> next values`` `count` times, at least once. Returns the last values."""
+    before, inside, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(inside)
+    builder.position_at_end(inside)
+    values = [builder.phi(value.type) for value in (_I64(0), *start)]
+    following = [builder.add(values[0], _I64(1)), *body(*values[1:])]
+    for phi, first, later in zip(values, (_I64(0), *start), following, strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following[0], count), inside, after)
+    builder.position_at_end(after)
+    return following[1:]
+
+
+def make_tile(num_rows: int, num_vectors: int) -> Any:
+    """Make the function that computes ``out[j, v] (+)= sum over k, l of first[j, k, l] * second[k, l, v]``.
+
+    The sums of `num_rows` rows j with `num_vectors` vectors v stay in registers. The arguments are: the address of `first`, and the
+    strides of j, k and l in it; the address of `second`, and the strides of k and l in it; the numbers of k and l; the address of
+    `out`, and the stride of j in it; and whether to add (1) or to write (0).
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        first, first_j, first_k, first_l, second, second_k, second_l, num_k, num_l, out, out_j, adds = args
+        cells = [(j, v) for j in range(num_rows) for v in range(num_vectors)]
+        places = [builder.add(out, builder.add(builder.mul(out_j, _I64(j)), _I64(v * 4 * WIDTH))) for j, v in cells]
+        rows = [builder.mul(first_j, _I64(j)) for j in range(num_rows)]
+        present, zero = builder.icmp_signed("!=", adds, _I64(0)), ir.Constant(_VECTOR, [0.0] * WIDTH)
+
+        def of_l(first: Any, second: Any, *sums: Any) -> list[Any]:
+            added = _sums(builder, list(sums), first, rows, second)
+            return [builder.add(first, first_l), builder.add(second, second_l), *added]
+
+        def of_k(first: Any, second: Any, *sums: Any) -> list[Any]:
+            added = _loop(builder, [first, second, *sums], num_l, of_l)[2:]
+            return [builder.add(first, first_k), builder.add(second, second_k), *added]
+
+        sums = [builder.select(present, _loaded(builder, place, _VECTOR), zero) for place in places]
+        for place, total in zip(places, _loop(builder, [first, second, *sums], num_k, of_k)[2:], strict=True):
+            _stored(builder, total, place)
+        return context.get_dummy_value()
+
+    @extending.intrinsic
+    def tile(
+        _: Any, f: Any, fj: Any, fk: Any, fl: Any, s: Any, sk: Any, sl: Any, k: Any, m: Any, o: Any, oj: Any, adds: Any
+    ) -> Any:
+        return void(*[int64] * 12), generate
+
+    @numba.njit
+    def compiled(f: Any, fj: Any, fk: Any, fl: Any, s: Any, sk: Any, sl: Any, k: Any, m: Any, o: Any, oj: Any, adds: Any) -> None:
+        tile(f, fj, fk, fl, s, sk, sl, k, m, o, oj, adds)
+
+    return compiled

@@ -1,0 +1,227 @@
+"""Convolutions by a function that numba compiles: what XLA computes, from several threads and devices, and never in an export."""
+
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from replicant import kernels
+from replicant.errors import ConfigurationError
+from replicant.kernels import _compiled
+
+CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
+TARGET = _compiled.TARGET
+absent = _compiled.objection()
+usable = pytest.mark.skipif(absent is not None, reason=f"the kernel cannot be used here: {absent}")
+
+
+@pytest.fixture
+def switched_on() -> Any:
+    kernels.enable("numba_conv")
+    yield
+    kernels.disable("numba_conv")
+
+
+@pytest.fixture
+def small_ones_too(switched_on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiled, "MIN_PRODUCTS", 0)
+
+
+def convolve(x: Any, w: Any, strides: Any = (1, 1), padding: Any = "SAME", **how: Any) -> Any:
+    return lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=how.pop("layouts", CHANNELS_LAST), **how)
+
+
+def arrays(*shapes: Any, seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [jnp.asarray(rng.integers(-4, 5, shape), jnp.float32) for shape in shapes]  # sums of these are exact in any order
+
+
+def text_of(function: Any, *args: Any) -> str:
+    return jax.jit(function).lower(*args).as_text()
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Any:
+    """The shapes of images and filters, strides, padding and a seed."""
+    window = [draw(st.integers(1, 5)) for _ in range(2)]
+    padding = [(draw(st.integers(0, 4)), draw(st.integers(0, 4))) for _ in range(2)]
+    space = [draw(st.integers(max(1, w - low - high), 19)) for w, (low, high) in zip(window, padding, strict=True)]
+    channels = draw(st.sampled_from([3, 4, 5, 16, 33, 64]))
+    filters = draw(st.sampled_from([16, 32, 48, 64]))
+    images = (draw(st.sampled_from([1, 2, 3, 17])), *space, channels)
+    return images, (*window, channels, filters), (draw(st.integers(1, 3)),) * 2, padding, draw(st.integers(0, 2**16))
+
+
+@usable
+@pytest.mark.usefixtures("small_ones_too")
+def test_values_and_gradients_are_those_of_xla() -> None:
+    num_called = 0
+
+    @settings(max_examples=100 if os.environ.get("REPLICANT_TEST_FULL") else 8, deadline=None)
+    @given(convolutions())
+    def check(case: Any) -> None:
+        nonlocal num_called
+        images, filters, strides, padding, seed = case
+
+        def function(x: Any, w: Any) -> Any:
+            return convolve(x, w, strides, padding)
+
+        def everything(x: Any, w: Any, g: Any) -> Any:
+            value, pull = jax.vjp(function, x, w)
+            return value, *pull(g)
+
+        shape = jax.eval_shape(function, jnp.zeros(images), jnp.zeros(filters)).shape
+        jitted, args = jax.jit(everything), arrays(images, filters, shape, seed=seed)
+        num_called += jitted.lower(*args).as_text().count(TARGET)
+        actual = jitted(*args)
+        with kernels.disabled():
+            expected = jitted(*args)
+        for mine, theirs in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+
+    check()
+    assert num_called > 8
+
+
+@usable
+@pytest.mark.usefixtures("small_ones_too")
+@pytest.mark.parametrize(
+    ("images", "filters", "how", "num_calls"),
+    [
+        ((2, 8, 8, 16), (3, 3, 16, 16), {}, 3),
+        ((2, 8, 8, 16), (3, 3, 16, 24), {}, 1),  # only the input gradient has 16 filters
+        ((2, 8, 8, 2), (3, 3, 2, 16), {}, 0),  # too few channels
+        ((2, 8, 8, 256), (3, 3, 256, 16), {}, 0),  # too many
+        ((2, 8, 8, 16), (1, 1, 16, 16), {}, 0),  # a product of matrices
+        ((2, 8, 8, 16), (3, 3, 1, 16), {"feature_group_count": 16}, 0),
+        ((2, 8, 8, 16), (3, 3, 16, 16), {"rhs_dilation": (2, 2)}, 0),
+        ((2, 8, 8, 16), (3, 3, 16, 16), {"strides": (1, 2)}, 0),
+        ((2, 16, 8, 8), (3, 3, 16, 16), {"layouts": ("NCHW", "HWIO", "NCHW")}, 0),
+        ((0, 8, 8, 16), (3, 3, 16, 16), {}, 0),
+    ],
+)
+def test_only_what_it_can_do_is_given_to_it(images: Any, filters: Any, how: Any, num_calls: int) -> None:
+    def everything(x: Any, w: Any) -> Any:
+        value, pull = jax.vjp(lambda x, w: convolve(x, w, **dict(how)), x, w)
+        return value, pull(value)
+
+    assert text_of(everything, jnp.zeros(images), jnp.zeros(filters)).count(f"@{TARGET}") == num_calls
+
+
+@usable
+@pytest.mark.usefixtures("switched_on")
+def test_small_convolutions_and_other_types_are_left_to_xla() -> None:
+    small, large = jnp.zeros((1, 4, 4, 3)), jnp.zeros((8, 8, 8, 16))
+    assert TARGET not in text_of(convolve, small, jnp.zeros((2, 2, 3, 16)))
+    assert TARGET in text_of(convolve, large, jnp.zeros((3, 3, 16, 16)))
+    for dtype in (jnp.bfloat16, jnp.float16, jnp.int32):
+        assert TARGET not in text_of(convolve, large.astype(dtype), jnp.zeros((3, 3, 16, 16), dtype))
+
+
+@usable
+@pytest.mark.usefixtures("switched_on")
+def test_exported_programs_and_those_that_xla_divides_do_not_contain_it() -> None:
+    x, w = arrays((8, 8, 8, 16), (3, 3, 16, 16))
+    assert TARGET not in jax.export.export(jax.jit(convolve))(x, w).mlir_module()
+    mesh = Mesh(np.asarray(jax.devices()[:2]), ("d",))
+    divided = jax.device_put(x, NamedSharding(mesh, P("d"))), jax.device_put(w, NamedSharding(mesh, P()))
+    assert TARGET not in text_of(convolve, *divided)
+
+    mapped = jax.jit(jax.shard_map(convolve, mesh=mesh, in_specs=(P("d"), P()), out_specs=P("d")))
+    assert TARGET in mapped.lower(*divided).as_text()  # each device computes its own images
+    np.testing.assert_array_equal(np.asarray(mapped(*divided)), np.asarray(jax.jit(convolve)(x, w)))
+
+
+@usable
+@pytest.mark.usefixtures("switched_on")
+def test_threads_may_call_it_at_once() -> None:
+    x, w, g = arrays((19, 9, 9, 16), (3, 3, 16, 48), (19, 9, 9, 48))
+    compute = jax.jit(lambda x, w, g: jax.vjp(convolve, x, w)[1](g))
+    expected = [np.asarray(part) for part in compute(x, w, g)]
+    wrong: list[int] = []
+
+    def repeat() -> None:
+        for i in range(25):
+            for part, right in zip(compute(x, w, g), expected, strict=True):
+                if not np.array_equal(np.asarray(part), right):
+                    wrong.append(i)
+
+    threads = [threading.Thread(target=repeat) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@usable
+@pytest.mark.usefixtures("switched_on")
+def test_what_is_not_finite_stays_so() -> None:
+    x, w = arrays((4, 8, 8, 16), (3, 3, 16, 16))
+    x = x.at[1, 2, 3, 4].set(jnp.nan).at[2, 0, 0, 0].set(jnp.inf)
+    actual = jax.jit(convolve)(x, w)
+    with kernels.disabled():
+        expected = jax.jit(convolve)(x, w)
+    np.testing.assert_array_equal(np.asarray(actual), np.asarray(expected))
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "REPLICANT_KERNELS")} | environment
+    return subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=240, check=False)
+
+
+SHOW = "import replicant; print(replicant.kernels.status().kernels['numba_conv'])\n"
+NO_NUMBA = (
+    "import importlib.util as u; real = u.find_spec\nu.find_spec = lambda name, *a: None if name == 'numba' else real(name, *a)\n"
+)
+
+
+def test_it_is_off_unless_it_is_named() -> None:
+    assert "off: REPLICANT_KERNELS does not ask for it" in run(SHOW).stdout
+    kernels.disable("numba_conv")
+    kernels.enable()
+    assert kernels.status().kernels["numba_conv"].startswith("off: ")
+
+
+def test_without_numba_it_is_off_and_says_so() -> None:
+    compute = (
+        "import jax, jax.numpy as jnp\nf = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), 'SAME', dimension_numbers="
+        "('NHWC', 'HWIO', 'NHWC'))\nprint(float(jax.jit(f)(jnp.ones((8, 8, 8, 16)), jnp.ones((3, 3, 16, 16))).max()))\n"
+    )
+    done = run(NO_NUMBA + SHOW + compute, REPLICANT_KERNELS="1,numba_conv")
+    assert done.stdout.splitlines() == ["off: numba is not installed; pip install 'replicant[numba]'", "144.0"], done.stderr
+    message = "The CPU kernel 'numba_conv' is off: numba is not installed; pip install 'replicant[numba]'. XLA computes the"
+    assert done.stderr.count(message) == 1
+
+
+def test_enabling_it_without_numba_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"'numba_conv' cannot be switched on: numba is not installed; pip install"):
+        kernels.enable("numba_conv")
+
+
+@usable
+def test_a_numba_that_cannot_compile_it_leaves_the_work_to_xla() -> None:
+    broken = "import numba\ndef cfunc(*a, **k): raise RuntimeError('no such type')\nnumba.cfunc = cfunc\n"
+    compute = (
+        "import jax, jax.numpy as jnp\nf = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), 'SAME', dimension_numbers="
+        "('NHWC', 'HWIO', 'NHWC'))\nprint(float(jax.jit(f)(jnp.ones((8, 8, 8, 16)), jnp.ones((3, 3, 16, 16))).max()))\n"
+    )
+    done = run(broken + "import replicant\n" + compute + SHOW, REPLICANT_KERNELS="1,numba_conv")
+    state = done.stdout.splitlines()
+    assert state[0] == "144.0", done.stderr
+    assert state[1].startswith("off: numba ")
+    assert state[1].endswith("could not compile it (RuntimeError: no such type)")
+    assert "RuntimeWarning: The CPU kernel 'numba_conv' is off: numba " in done.stderr
