@@ -36,6 +36,7 @@ CORE = {
         "reduction_checks",
         "pure_jax",
         "meshes",
+        "fully_sharded",
     ),
     "tracing": ("varying", "fused", "gradient_paths", "primitive_names"),
     "fit": ("fit_equal_to_one_device", "fit_rows", "variables_in_keras", "keras_hooks"),
@@ -44,6 +45,7 @@ CORE = {
     "workers": ("multi_worker", "workers_world", "cluster_rollcall"),
     "kernels": (
         "kernels",
+        "kernel_compiled",
         "kernel_convolutions",
         "kernel_phases",
         "kernels_start",
