@@ -271,8 +271,6 @@ def test_imports(tmp_path, old, new):
         ("tf.math.squared_difference(x)", "tf.math.squared_difference(x)", "keras.ops.square(x - y)"),
         ("tf.random.uniform([2], dtype=tf.int32)", "tf.random.uniform([2], dtype=tf.int32)", "keras.random.randint"),
         ("tf.data.experimental.save(*a)", "tf.data.experimental.save(*a)", "dataset.save(...)"),
-
-
         ("tf.config.set_visible_devices([], 'GPU')", "tf.config.set_visible_devices", "if it hid the GPUs from TensorFlow; pass"),
         ("tf.config.experimental.set_visible_devices(d)", "tf.config.experimental.set_visible_devices", "CUDA_VISIBLE_DEVICES"),
         ("tf.config.experimental.set_memory_growth(d, True)", "tf.config.experimental.set_memory_growth", "PREALLOCATE=false"),

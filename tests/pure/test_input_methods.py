@@ -337,7 +337,11 @@ def test_counters_and_random_numbers_can_be_skipped_far():
             ArgumentError,
             r"that grow. Received: \[4, 4\]",
         ),
-        (lambda: NUMBERS.bucket_by_sequence_length(len, [], [2]), ArgumentError, r"must be numbers that grow. Received: \[\]"),
+        (
+            lambda: NUMBERS.bucket_by_sequence_length(len, [5, 3], [2, 2, 2]),
+            ArgumentError,
+            r"must be numbers that grow. Received: \[5, 3\]",
+        ),
         (lambda: NUMBERS.bucket_by_sequence_length(len, [4], [2, 0]), ArgumentError, r"must be at least 1. Received: \[2, 0\]"),
         (
             lambda: list(lengths().bucket_by_sequence_length(lambda x: 1.5, [4], [2, 2])),

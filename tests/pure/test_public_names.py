@@ -133,8 +133,6 @@ GOLDEN = {
         "text_dataset_from_directory",
         "timeseries_dataset_from_array",
     ],
-
-
     "replicant.random": ["Generator", "get_global_generator", "set_global_generator"],
     "replicant.summary": [
         "SummaryWriter",
