@@ -36,8 +36,8 @@ def until(true: Any, seconds: float) -> bool:
 
 
 @pytest.mark.skipif(not PROC.exists(), reason="the system has no /proc in which to look for what is left")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.cases("Signals.SIGINT", "2")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminated"])
+@pytest.mark.cases("ctrl-c")
 def test_an_interrupted_run_leaves_no_process(number: signal.Signals) -> None:
     mark = f"BENCHMARK_MARK={os.getpid()}-{number}"
     options = ["--only", "training", "--models", "tiny", "--contenders", "Replicant", "--replicas", "1"]
