@@ -51,11 +51,11 @@ CONTENDERS = (
     Peer(FIT, "with_replicant.py", "fit"),
     Peer(LOOP, "with_replicant.py", "loop"),
     Peer("TensorFlow MirroredStrategy fit", "with_tensorflow.py", "fit", "tensorflow"),
-    Peer("TensorFlow MirroredStrategy fit, jit_compile", "with_tensorflow.py", "fit", "tensorflow", compiled=True, start=40),
+    Peer("TensorFlow MirroredStrategy fit, jit_compile", "with_tensorflow.py", "fit", "tensorflow", compiled=True, start=25),
     Peer("TensorFlow MirroredStrategy loop", "with_tensorflow.py", "loop", "tensorflow"),
-    Peer("TensorFlow MirroredStrategy loop, jit_compile", "with_tensorflow.py", "loop", "tensorflow", compiled=True, start=40),
+    Peer("TensorFlow MirroredStrategy loop, jit_compile", "with_tensorflow.py", "loop", "tensorflow", compiled=True, start=25),
     Peer("PyTorch", "with_torch.py", "loop", "torch", start=10),  # DistributedDataParallel for several replicas
-    Peer("PyTorch, torch.compile", "with_torch.py", "loop", "torch", compiled=True, start=90),
+    Peer("PyTorch, torch.compile", "with_torch.py", "loop", "torch", compiled=True, start=60),
     Peer("stock Keras-JAX fit, one device", "with_keras_jax.py", "fit"),
     Peer("hand-written JAX", "with_jax.py", "loop"),
 )
@@ -197,14 +197,12 @@ def cells(name: str, result: dict[str, Any]) -> dict[str, str]:
 
 def announce(pairs: Collection[tuple[Case, int]], peers: dict[str, list[Peer]], args: argparse.Namespace) -> None:
     """Print how long it will take."""
-    least, most = (
-        sum(estimate(case, peers[case.name], rounds, args.steps) for case, _ in pairs) / 60
-        for rounds in (min(LEAST_ROUNDS, args.rounds), args.rounds)
-    )
+    few = min(LEAST_ROUNDS, args.rounds)
+    least, most = (sum(estimate(case, peers[case.name], n, args.steps) for case, _ in pairs) / 60 for n in (few, args.rounds))
     contenders = sum(len(peers[case.name]) for case, _ in pairs)
     print(
         f"{len(pairs)} tables, {contenders} contenders. Estimate: {max(least, min(most, args.minutes)):.0f} minutes "
-        f"(--minutes {args.minutes:g}; {least:.0f} for {LEAST_ROUNDS} rounds, {most:.0f} for {args.rounds})",
+        f"(--minutes {args.minutes:g}; {least:.0f} for {few} rounds, {most:.0f} for {args.rounds})",
         flush=True,
     )
 
