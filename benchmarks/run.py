@@ -1,7 +1,10 @@
 """Runs all benchmarks for ``make bench``. Figures go to ``results/<date>-<machine>.json``, and tables and plots to the docs.
 
 ``training.py``, ``startup.py`` and ``growth.py`` write figures. Of the others, the printed tables are kept. Each benchmark is a
-process with a deadline. Run: ``python benchmarks/run.py [--peers-python /path/to/python] [--minutes 60]``.
+process with a deadline. Run: ``python benchmarks/run.py [--peers-python /path/to/python] [--minutes 150]``.
+
+A run of a part (``--only``, ``--models`` and others) writes a file of its own and leaves the page as it is.
+``--from WHOLE PART`` draws both together.
 """
 
 import argparse
@@ -24,6 +27,8 @@ import growth
 import startup
 import training
 from _figures import machine, slug
+from _rounds import exit_when_terminated, uninterrupted
+from contenders._cases import CASES
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -35,7 +40,7 @@ _FULL_GROWTH = 300  # seconds from which `growth.py` measures all points
 
 # For benchmarks that write figures, their share of the time. For those that print tables, their arguments, and the option that
 # names the peers' Python.
-FIGURES = {"training": 0.4, "startup": 0.1, "growth": 0.1}
+FIGURES = {"training": 0.7, "startup": 0.04, "growth": 0.04}
 PRINTED: dict[str, tuple[list[str], str | None]] = {
     "step_overhead.py": ([], None),
     "fit.py": ([], None),
@@ -52,19 +57,50 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Run all benchmarks.")
     parser.add_argument("--peers-python", help="the interpreter of the environment of peers.txt")
-    parser.add_argument("--minutes", type=float, default=60, help="the time for everything, roughly (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=150, help="the time for everything, roughly (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="the most rounds of training and starts (default: %(default)s)")
     parser.add_argument("--only", nargs="*", choices=[*FIGURES, *PRINTED], default=[*FIGURES, *PRINTED])
+    training.add_options(parser)
     parser.add_argument("--page", type=Path, help="fill this page instead of docs/performance.md")
-    parser.add_argument("--from", type=Path, dest="source", help="fill the page from this file of results, and measure nothing")
+    parser.add_argument("--from", type=Path, nargs="+", dest="sources", help="fill the page from these files, and measure nothing")
     return parser.parse_args()
+
+
+def training_options(args: argparse.Namespace) -> list[str]:
+    """Return the options of ``training.py`` that choose what it measures."""
+    found = ["--replicas", *map(str, args.replicas)]
+    if args.models is not None:
+        found += ["--models", *(",".join(names) for names in args.models)]
+    if args.contenders is not None:
+        found += ["--contenders", *args.contenders]
+    return [*found, *(["--all-contenders"] if args.all_contenders else [])]
+
+
+def part(args: argparse.Namespace) -> str:
+    """Return the name of the part that is measured, or an empty string for all of it."""
+    names = [] if {*args.only} == {*FIGURES, *PRINTED} else [Path(name).stem for name in args.only]
+    names += [name for listed in args.models or [] for name in listed]
+    if args.contenders is not None or args.replicas != [1, 2]:
+        names.append("some")
+    return "-".join(names)
+
+
+def shares(only: list[str]) -> dict[str, float]:
+    """Return the shares of the time for the benchmarks that write figures.
+
+    >>> shares(["training"])
+    {'training': 1.0}
+    """
+    asked = {name: share for name, share in FIGURES.items() if name in only}
+    printed = 1 - sum(FIGURES.values()) if any(name in PRINTED for name in only) else 0
+    return {name: round(share / (sum(asked.values()) + printed), 3) for name, share in asked.items()}
 
 
 def arguments(name: str, args: argparse.Namespace, seconds: float) -> list[str]:
     """Return the arguments with which a benchmark ends within roughly so many seconds."""
     peers = ["--peers-python", args.peers_python] if args.peers_python else []
     if name == "training":
-        return ["--minutes", f"{seconds / 60:.2f}", "--rounds", str(args.rounds), *peers]
+        return ["--minutes", f"{seconds / 60:.2f}", "--rounds", str(args.rounds), *peers, *training_options(args)]
     if name == "startup":
         return ["--rounds", str(max(3, min(args.rounds, int(seconds / 25))))]
     full = ["--full"] if seconds >= _FULL_GROWTH else []  # the largest point takes that long to compile
@@ -83,7 +119,7 @@ def printed_command(name: str, peers_python: str | None) -> list[str]:
 
 def _stop(process: subprocess.Popen[str]) -> None:
     """Let a benchmark end its contenders, which are in sessions of their own, and then kill it."""
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError), uninterrupted():
         os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(30)
@@ -133,13 +169,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "printed": {},
     }
     begun, budget, printed = time.monotonic(), 60 * args.minutes, [name for name in args.only if name in PRINTED]
-    for name in (name for name in FIGURES if name in args.only):
+    for name, share in shares(args.only).items():
         print(f"== {name}", flush=True)
-        seconds = budget * FIGURES[name]
+        seconds = budget * share
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "figures.json"
             command = [sys.executable, str(HERE / f"{name}.py"), *arguments(name, args, seconds), "--json", str(path)]
-            called = call(command, 4 * seconds + 300)  # each benchmark has its own bounds, and this is the last resort
+            called = call(command, 4 * seconds + 3600)  # each benchmark has its own bounds, and this is the last resort
             if path.exists():
                 found[name] = json.loads(path.read_text())
             else:
@@ -151,20 +187,44 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def page(found: dict[str, Any]) -> str:
-    """Write the measured part of the docs."""
+def head(found: dict[str, Any]) -> str:
+    """Say when and with what the figures of a file were measured."""
     facts, libraries = found["machine"], ", ".join(f"{name} {v}" for name, v in found["libraries"].items())
     peers = {}
     for result in found.get("training", {}).get("results", []):
         for contender in result["contenders"].values():
             peers |= contender["libraries"]
     others = ", ".join(f"{name} {v}" for name, v in sorted(peers.items()) if name not in found["libraries"])
-    parts = [
+    return (
         f"{found['date']}; {facts['processor']}, {facts['cores']} cores, {facts['system']}, Python {facts['python']}; {libraries}"
         + (f"; peers: {others}" if others else "")
         + f". Load average when it began: {facts['load']}"
-        + (" (**other programs were running**)." if facts["load"] > 0.5 * facts["cores"] else "."),
-    ]
+        + (" (**other programs were running**)." if facts["load"] > 0.5 * facts["cores"] else ".")
+    )
+
+
+def merged(files: list[dict[str, Any]]) -> dict[str, Any]:
+    """Put files of results together. What a later one has replaces what an earlier one has, and the page says so."""
+    whole, *later = files
+    whole = {"heads": [head(whole)], **whole}
+    for found in later:
+        names = [name for name in FIGURES if name in found] + [*found["printed"]]
+        if "training" in found:
+            new = {(result["case"], result["replicas"]): result for result in found["training"]["results"]}
+            old = {(result["case"], result["replicas"]): result for result in whole.get("training", {}).get("results", [])}
+            order = [*CASES]
+            results = sorted((old | new).items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
+            whole["training"] = found["training"] | {"results": [result for _, result in results]}
+            names[0] = "training (" + ", ".join(dict.fromkeys(case for case, _ in new)) + ")"
+        whole |= {name: found[name] for name in ("startup", "growth") if name in found}
+        whole["printed"] = whole["printed"] | found["printed"]
+        whole["heads"].append(f"From a run by itself: {', '.join(names)}. {head(found)}")
+    return whole
+
+
+def page(found: dict[str, Any]) -> str:
+    """Write the measured part of the docs."""
+    parts = [*found.get("heads", [head(found)])]
     if "training" in found:
         parts += ["### Training", *map(training.table, found["training"]["results"])]
     if "startup" in found:
@@ -221,22 +281,40 @@ def fill(path: Path, found: dict[str, Any]) -> None:
 def main() -> None:
     """Measure, write the results, and fill the page."""
     args = parse()
-    results = HERE / "results"
-    if args.source:
-        found = json.loads(args.source.read_text())
+    exit_when_terminated()
+    if args.sources:
+        found = merged([json.loads(path.read_text()) for path in args.sources])
     else:
         found = measure(args)
-        results.mkdir(exist_ok=True)
-        path = results / f"{found['date']}-{slug(found['machine'])}.json"
-        path.write_text(json.dumps(found, indent=1) + "\n")
-        print(f"figures: {path}")
+        path = write(found, part(args))
+        if part(args) and not args.page:
+            print(f"a part: the page keeps its figures. Draw them together: python benchmarks/run.py --from WHOLE.json {path}")
+            return finish(found)
     fill(args.page or PAGE, found)
     if "growth" in found:
         growth.draw(found["growth"]["results"], PLOTS)
     print(f"tables: {args.page or PAGE}")
+    return finish(found)
+
+
+def write(found: dict[str, Any], part: str) -> Path:
+    """Write the figures to the folder of results."""
+    results = HERE / "results"
+    results.mkdir(exist_ok=True)
+    path = results / f"{found['date']}-{slug(found['machine'])}{f'-{part}' if part else ''}.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"figures: {path}")
+    return path
+
+
+def finish(found: dict[str, Any]) -> None:
+    """End with an error if a benchmark failed."""
     if failed := [name for name, called in found["printed"].items() if called["failed"]]:
         sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped")

@@ -2,16 +2,18 @@
 
 Each contender is a process of its own (``contenders/``) that begins with the same weights. Rounds alternate, and only one process
 computes at a time. Peers other than JAX and Keras need a separate environment (``peers.txt``), and are skipped if they are absent.
-Run: ``python benchmarks/training.py --peers-python /path/to/peers/bin/python [--minutes 12] [--rounds 15] [--cases cnn mlp]``.
+Run: ``python benchmarks/training.py --peers-python /path/to/peers/bin/python [--minutes 90] [--rounds 15] [--models cnn,mlp]``.
 """
 
 import argparse
 import dataclasses
 import json
+import math
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +22,74 @@ from _rounds import alternate
 from contenders._cases import CASES, Case
 
 FIT, LOOP = "Replicant fit", "Replicant loop"
+LEAST_ROUNDS = 3
+_WARM_UP = 2  # rounds that do not count
 
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """How a contender is run. `needs` is the library that the peers' environment must have."""
+    """How a contender is run.
+
+    Args:
+        name: Its name in tables.
+        script: Its file in the folder of contenders.
+        way: Whether it runs ``fit`` or a loop.
+        needs: The library that the peers' environment must have.
+        compiled: Whether it runs with ``torch.compile`` or ``jit_compile=True``. Most cases leave these contenders out.
+        start: The seconds until its first round is over, roughly, for the estimate of the time.
+    """
 
     name: str
     script: str
     way: str
     needs: str | None = None
-    max_replicas: int = 2
+    compiled: bool = False
+    start: float = 15
 
 
 CONTENDERS = (
     Peer(FIT, "with_replicant.py", "fit"),
     Peer(LOOP, "with_replicant.py", "loop"),
-    Peer("TensorFlow MirroredStrategy fit", "with_tensorflow.py", "fit", needs="tensorflow"),
-    Peer("TensorFlow MirroredStrategy loop", "with_tensorflow.py", "loop", needs="tensorflow"),
-    Peer("PyTorch", "with_torch.py", "loop", needs="torch"),  # DistributedDataParallel for several replicas
+    Peer("TensorFlow MirroredStrategy fit", "with_tensorflow.py", "fit", "tensorflow"),
+    Peer("TensorFlow MirroredStrategy fit, jit_compile", "with_tensorflow.py", "fit", "tensorflow", compiled=True, start=25),
+    Peer("TensorFlow MirroredStrategy loop", "with_tensorflow.py", "loop", "tensorflow"),
+    Peer("TensorFlow MirroredStrategy loop, jit_compile", "with_tensorflow.py", "loop", "tensorflow", compiled=True, start=25),
+    Peer("PyTorch", "with_torch.py", "loop", "torch", start=10),  # DistributedDataParallel for several replicas
+    Peer("PyTorch, torch.compile", "with_torch.py", "loop", "torch", compiled=True, start=60),
     Peer("stock Keras-JAX fit, one device", "with_keras_jax.py", "fit"),
     Peer("hand-written JAX", "with_jax.py", "loop"),
 )
+
+
+def listed(names: Collection[str]) -> Callable[[str], list[str]]:
+    """Return a parser of comma-separated names, for an option that takes one or several such lists."""
+
+    def parsed(text: str) -> list[str]:
+        found = [name for name in text.split(",") if name]
+        if unknown := [name for name in found if name not in names]:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)} (choose from {', '.join(names)})")
+        return found
+
+    return parsed
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose what is measured, which ``run.py`` has, too."""
+    parser.add_argument("--models", nargs="*", type=listed(CASES), help="some of " + ",".join(CASES))
+    parser.add_argument("--replicas", nargs="*", type=int, default=[1, 2])
+    parser.add_argument("--all-contenders", action="store_true", help="torch.compile and jit_compile for all models")
+    parser.add_argument("--contenders", nargs="*", metavar="PART", help="only those whose names contain one of these")
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Training against peers.")
     parser.add_argument("--peers-python", help="the interpreter of the environment of peers.txt")
-    parser.add_argument("--minutes", type=float, default=12, help="the time for everything (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=90, help="the time for everything (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="the most rounds (default: %(default)s)")
-    parser.add_argument("--replicas", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--cases", nargs="*", choices=[*CASES], default=[*CASES])
-    parser.add_argument("--deadline", type=float, default=180, help="the seconds for one answer (default: %(default)s)")
+    parser.add_argument("--steps", type=int, help="the steps of a round (default: those of the model)")
+    add_options(parser)
+    parser.add_argument("--deadline", type=float, default=300, help="the seconds for one answer (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args()
 
@@ -72,47 +109,102 @@ def interpreters(python: str | None) -> dict[str | None, str]:
     return found
 
 
+def chosen(case: Case, libraries: Collection[str | None], args: argparse.Namespace) -> list[Peer]:
+    """Return the contenders of a case."""
+    return [
+        peer
+        for peer in CONTENDERS
+        if peer.needs in libraries
+        and (not peer.compiled or case.all_contenders or args.all_contenders)
+        and (args.contenders is None or any(part.lower() in peer.name.lower() for part in args.contenders))
+    ]
+
+
+def estimate(case: Case, peers: Collection[Peer], rounds: int, steps: int | None = None) -> float:
+    """Return the seconds that so many rounds of one case take, roughly."""
+    each = (_WARM_UP + rounds) * (steps or case.steps) * case.milliseconds / 1e3
+    return sum(peer.start + each for peer in peers)
+
+
 def measure(case: Case, replicas: int, pythons: dict[str | None, str], args: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """Measure all contenders of one case."""
-    commands = {
-        peer.name: (pythons[peer.needs], peer.script, [case.name, "--way", peer.way, "--replicas", str(replicas)])
-        for peer in CONTENDERS
-        if peer.needs in pythons
-    }
-    found = alternate(commands, rounds=args.rounds, seconds=seconds, deadline=args.deadline)
+    steps = args.steps or case.steps
+    commands = {}
+    for peer in chosen(case, pythons, args):
+        options = [case.name, "--way", peer.way, "--replicas", str(replicas), "--steps", str(steps)]
+        commands[peer.name] = pythons[peer.needs], peer.script, [*options, *(["--compiled"] if peer.compiled else [])]
+    found = alternate(commands, rounds=args.rounds, seconds=seconds, deadline=args.deadline, least=LEAST_ROUNDS)
     contenders = {name: dataclasses.asdict(measured) for name, measured in found.items()}
-    return {"case": case.name, "replicas": replicas, "batch": case.batch, "steps": case.steps, "contenders": contenders}
+    return {"case": case.name, "replicas": replicas, "batch": case.batch, "steps": steps, "contenders": contenders}
+
+
+def differing(result: dict[str, Any]) -> str:
+    """Name the contenders whose first round does not have the loss of the others, or return an empty string."""
+    losses = {name: found["first_loss"] for name, found in result["contenders"].items() if found["first_loss"] is not None}
+    finite = [loss for loss in losses.values() if math.isfinite(loss)]
+    middle, tolerance = statistics.median(finite) if finite else math.nan, CASES[result["case"]].tolerance
+    names = [name for name, loss in losses.items() if not abs(loss - middle) <= tolerance * abs(middle)]  # NaN is named, too
+    if not names:
+        return ""
+    away = f"**First loss more than {100 * tolerance:g} % away from the median of all, {middle:.4f}:**"
+    return f"{away} {', '.join(names)}."
 
 
 def table(result: dict[str, Any]) -> str:
     """Format one case as Markdown. A ratio says how many times as fast as the contender Replicant is (median of paired rounds)."""
     case, contenders = CASES[result["case"]], result["contenders"]
-    seconds = {name: found["seconds"] for name, found in contenders.items()}
-    rounds = max(map(len, seconds.values()), default=0)
+    rounds = max((len(found["seconds"]) for found in contenders.values()), default=0)
     devices = "one device" if result["replicas"] == 1 else f"{result['replicas']} virtual devices"
+    rows = {name: {} if found["failed"] else cells(name, result) for name, found in contenders.items()}
+    columns = [*dict.fromkeys(column for row in rows.values() for column in row)]
     lines = [
         f"**{case.title}**, {devices}, global batch {result['batch']}, {rounds} rounds of {result['steps']} steps",
         "",
-        "| | ms/step | least | examples/s | processor ms/step | fit is x times as fast | loop is x times as fast | first loss |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| | {' | '.join(columns)} |",
+        "|---" * (1 + len(columns)) + "|",
     ]
-    for name, found in contenders.items():
-        if found["failed"]:
-            lines.append(f"| {name} | failed: {found['failed']} | | | | | | |")
-            continue
-        milliseconds = [x / result["steps"] * 1e3 for x in found["seconds"]]
-        middle = statistics.median(milliseconds)
-        cells = [
-            name,
-            f"{middle:.3g}",
-            f"{min(milliseconds):.3g}",
-            f"{result['batch'] / middle * 1e3:,.0f}",
-            f"{statistics.median(found['processor']) / result['steps'] * 1e3:.3g}",
-            *(shown(found["seconds"], seconds[own]) if name not in (FIT, LOOP) else "" for own in (FIT, LOOP)),
-            f"{found['first_loss']:.4f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+    for name, row in rows.items():
+        if contenders[name]["failed"]:
+            reason = contenders[name]["failed"].replace("|", "\\|")
+            lines.append(f"| {name} | failed: {reason} {'| ' * len(columns)}".rstrip())
+        else:
+            lines.append(f"| {name} | {' | '.join(row.get(column, '') for column in columns)} |")
+    if text := differing(result):
+        lines += ["", text]
     return "\n".join(lines)
+
+
+def cells(name: str, result: dict[str, Any]) -> dict[str, str]:
+    """Return the cells of a contender by their columns. What the machine did not tell has no column."""
+    found, steps = result["contenders"][name], result["steps"]
+    milliseconds = [x / steps * 1e3 for x in found["seconds"]]
+    middle = statistics.median(milliseconds)
+    row = {
+        "ms/step": f"{middle:.3g}",
+        "least": f"{min(milliseconds):.3g}",
+        "examples/s": f"{result['batch'] / middle * 1e3:,.0f}",
+        "processor ms/step": f"{statistics.median(found['processor']) / steps * 1e3:.3g}",
+    }
+    if found.get("memory"):
+        row["peak memory, MB"] = f"{found['memory'] / 1e6:,.0f}"
+    if found.get("joules"):
+        row["J/step"] = f"{statistics.median(found['joules']) / steps:.3g}"
+    for own, column in ((FIT, "fit is x times as fast"), (LOOP, "loop is x times as fast")):
+        ours = result["contenders"].get(own, {"seconds": []})["seconds"]
+        row[column] = "" if name in (FIT, LOOP) else shown(found["seconds"], ours)
+    return row | {"first loss": f"{found['first_loss']:.4f}"}
+
+
+def announce(pairs: Collection[tuple[Case, int]], peers: dict[str, list[Peer]], args: argparse.Namespace) -> None:
+    """Print how long it will take."""
+    few = min(LEAST_ROUNDS, args.rounds)
+    least, most = (sum(estimate(case, peers[case.name], n, args.steps) for case, _ in pairs) / 60 for n in (few, args.rounds))
+    contenders = sum(len(peers[case.name]) for case, _ in pairs)
+    print(
+        f"{len(pairs)} tables, {contenders} contenders. Estimate: {max(least, min(most, args.minutes)):.0f} minutes "
+        f"(--minutes {args.minutes:g}; {least:.0f} for {few} rounds, {most:.0f} for {args.rounds})",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -121,15 +213,22 @@ def main() -> None:
     facts, start = machine(), time.monotonic()
     print(f"{Path(__file__).name}: {facts}", flush=True)
     pythons = interpreters(args.peers_python)
-    todo = [(CASES[name], replicas) for name in args.cases for replicas in args.replicas]
+    models = [*CASES] if args.models is None else [name for names in args.models for name in names]
+    peers = {name: chosen(CASES[name], pythons, args) for name in models}
+    pairs = [(CASES[name], replicas) for name in models for replicas in args.replicas]
+    announce(pairs, peers, args)
     results = []
-    for i, (case, replicas) in enumerate(todo):
+    for i, (case, replicas) in enumerate(pairs):
+        times = [estimate(each, peers[each.name], args.rounds, args.steps) for each, _ in pairs[i:]]
         left = 60 * args.minutes - (time.monotonic() - start)
-        results.append(measure(case, replicas, pythons, args, left / (len(todo) - i)))
+        results.append(measure(case, replicas, pythons, args, left * times[0] / sum(times)))
         print(f"\n{table(results[-1])}", flush=True)
     if args.json:
         args.json.write_text(json.dumps({"machine": facts, "results": results}))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from _cases import VOCABULARY, Case, data, draw
+from _cases import CATEGORIES, CROSSED, MOBILENET_BLOCKS, UNET_LEVELS, VIT_LAYERS, VIT_WIDTH, VOCABULARY, WORDS, Case, data, draw
 from _serve import Round
 from keras import layers
 
@@ -56,17 +56,98 @@ def transformer(x: Any) -> Any:
     return layers.Dense(VOCABULARY, name="logits")(layers.LayerNormalization(name="norm")(x))
 
 
-NETWORKS: dict[str, Callable[[Any], Any]] = {"cnn": cnn, "mlp": mlp, "tiny": tiny, "resnet": resnet, "transformer": transformer}
+def lstm(x: Any) -> Any:
+    """Build a classifier of texts."""
+    x = layers.LSTM(128, name="lstm")(layers.Embedding(WORDS, 128, name="embedding")(x))
+    return layers.Dense(2, name="logits")(x)
+
+
+def mobilenet(x: Any) -> Any:
+    """Build a MobileNet: a first convolution, and seven depthwise separable ones."""
+
+    def norm(x: Any, name: str) -> Any:
+        return layers.ReLU()(layers.BatchNormalization(name=name)(x))
+
+    x = norm(layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False, name="conv")(x), "norm")
+    for i, (filters, stride) in enumerate(MOBILENET_BLOCKS):
+        depthwise = layers.DepthwiseConv2D(3, strides=stride, padding="same", use_bias=False, name=f"block{i}_depthwise")
+        x = norm(depthwise(x), f"block{i}_norm0")
+        x = norm(layers.Conv2D(filters, 1, use_bias=False, name=f"block{i}_pointwise")(x), f"block{i}_norm1")
+    return layers.Dense(10, name="logits")(layers.GlobalAveragePooling2D()(x))
+
+
+def unet(x: Any) -> Any:
+    """Build a U-Net that classifies pixels: three levels down, and three up again."""
+
+    def two(x: Any, name: str, filters: int) -> Any:
+        for i in range(2):
+            x = layers.Conv2D(filters, 3, padding="same", activation="relu", name=f"{name}_conv{i}")(x)
+        return x
+
+    kept = []
+    for i, filters in enumerate(UNET_LEVELS):
+        kept.append(two(x, f"down{i}", filters))
+        x = layers.MaxPooling2D()(kept[-1])
+    x = two(x, "bottom", 2 * UNET_LEVELS[-1])
+    for i, filters in reversed([*enumerate(UNET_LEVELS)]):
+        x = layers.Conv2DTranspose(filters, 2, strides=2, name=f"up{i}")(x)
+        x = two(layers.Concatenate()([kept[i], x]), f"up{i}", filters)
+    return layers.Conv2D(3, 1, name="logits")(x)
+
+
+def wide_deep(x: Any) -> Any:
+    """Build a wide & deep network over columns of categories, one that crosses two of them, and counts."""
+    categories = [x[:, i] for i in range(len(CATEGORIES) + 1)]
+    embedded = [layers.Embedding(n, 16, name=f"deep{i}")(c) for i, (n, c) in enumerate(zip(CATEGORIES, categories, strict=False))]
+    counts = keras.ops.log1p(keras.ops.cast(x[:, len(categories) :], "float32"))
+    y = layers.Concatenate()([*embedded, counts])
+    for i, n in enumerate((512, 256)):
+        y = layers.Dense(n, activation="relu", name=f"dense{i}")(y)
+    sizes = (*CATEGORIES, CROSSED)
+    wide = [layers.Embedding(n, 2, name=f"wide{i}")(c) for i, (n, c) in enumerate(zip(sizes, categories, strict=True))]
+    return layers.Add()([layers.Dense(2, name="logits")(y), *wide])
+
+
+class Positions(layers.Layer):
+    """Adds a learned vector to each position."""
+
+    def build(self, input_shape: Any) -> None:
+        """Make the vectors."""
+        self.embeddings = self.add_weight(shape=input_shape[1:], name="embeddings")
+
+    def call(self, inputs: Any) -> Any:
+        """Return the sum."""
+        return inputs + self.embeddings
+
+
+def vit(x: Any) -> Any:
+    """Build a vision transformer, with three heads of 64 and the mean of the positions instead of a class token."""
+    x = layers.Reshape((-1, VIT_WIDTH))(layers.Conv2D(VIT_WIDTH, 8, strides=8, name="patches")(x))
+    x = Positions(name="positions")(x)
+    for i in range(VIT_LAYERS):
+        y = layers.LayerNormalization(name=f"block{i}_norm0")(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(3, VIT_WIDTH // 3, name=f"block{i}_attention")(y, y)])
+        y = layers.LayerNormalization(name=f"block{i}_norm1")(x)
+        y = layers.Dense(4 * VIT_WIDTH, activation="gelu", name=f"block{i}_dense0")(y)
+        x = layers.Add()([x, layers.Dense(VIT_WIDTH, name=f"block{i}_dense1")(y)])
+    return layers.Dense(10, name="logits")(layers.GlobalAveragePooling1D()(layers.LayerNormalization(name="norm")(x)))
+
+
+NETWORKS: dict[str, Callable[[Any], Any]] = {
+    network.__name__: network for network in (cnn, mlp, tiny, resnet, transformer, lstm, mobilenet, unet, wide_deep, vit)
+}
 
 
 def make_model(case: Case) -> Any:
     """Make the case's model with its initial weights."""
-    x = keras.Input(case.shape, dtype="int32" if case.name == "transformer" else "float32")
+    x = keras.Input(case.shape, dtype=case.dtype)
     model = keras.Model(x, NETWORKS[case.name](x))
     for weight in model.trainable_variables:
         name, what = weight.path.rsplit("/", 1)
         if what in ("kernel", "embeddings"):
             weight.assign(draw(name, tuple(weight.shape)))
+        elif what == "recurrent_kernel":
+            weight.assign(draw(weight.path, tuple(weight.shape)))
     return model
 
 
@@ -77,17 +158,21 @@ def make_loss(reduction: Any = "sum_over_batch_size") -> Any:
 
 def per_example(losses: Any) -> Any:
     """Return the mean over an example's positions, if there are several."""
-    return losses if len(losses.shape) == 1 else keras.ops.mean(losses, axis=-1)
+    return losses if len(losses.shape) == 1 else keras.ops.mean(losses, axis=tuple(range(1, len(losses.shape))))
 
 
 def fit_rounds(case: Case, model: Any, steps: int, **options: Any) -> Callable[[], Round]:
-    """Compile the model, with more options. A round is a ``fit`` of one shuffled epoch, with accuracy."""
+    """Compile the model, with more options. A round is a ``fit`` of one epoch, with accuracy. All but the first are shuffled."""
     x, y = data(case, steps)
     options = {"steps_per_execution": min(case.steps_per_execution, steps)} | options
     model.compile("adam", make_loss(), metrics=["accuracy"], **options)
 
+    first = True
+
     def train() -> Round:
-        history = model.fit(x, y, batch_size=case.batch, epochs=1, shuffle=True, verbose=0).history
+        nonlocal first
+        history = model.fit(x, y, batch_size=case.batch, epochs=1, shuffle=not first, verbose=0).history
+        first = False
         return Round(history["loss"][0])
 
     return train

@@ -15,15 +15,22 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from _cases import CASES
+from _energy import energy, used
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 LIBRARIES = ("jax", "keras", "replicant", "tensorflow", "tensorflow-cpu", "torch")
 
 
 class Round(NamedTuple):
-    """The mean loss of a round's steps, and the processor seconds of the contender's other processes."""
+    """The mean loss of a round's steps, and the processor seconds and peak memory of the contender's other processes."""
 
     loss: float
     seconds_elsewhere: float = 0.0
+    memory_elsewhere: int = 0
 
 
 def parse(extra: Callable[[argparse.ArgumentParser], Any] = lambda _: None) -> argparse.Namespace:
@@ -32,6 +39,7 @@ def parse(extra: Callable[[argparse.ArgumentParser], Any] = lambda _: None) -> a
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--way", choices=("fit", "loop"), default="loop")
     parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--compiled", action="store_true", help="with torch.compile, or jit_compile=True")
     parser.add_argument("--steps", type=int, help="the steps of a round (default: those of the case)")
     parser.add_argument("--deadline", type=float, default=120, help="the seconds for a round (default: %(default)s)")
     extra(parser)
@@ -45,7 +53,7 @@ def serve(args: argparse.Namespace, make: Callable[[argparse.Namespace], Callabl
     """Make the contender, and train rounds until standard input ends."""
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
-        faulthandler.dump_traceback_later(3 * args.deadline, exit=True)  # all contenders start at once
+        faulthandler.dump_traceback_later(args.deadline, exit=True)
         train = make(args)
         answer(answers, train, {"libraries": {name: v for name in LIBRARIES if (v := installed(name))}})
         faulthandler.cancel_dump_traceback_later()
@@ -57,10 +65,24 @@ def serve(args: argparse.Namespace, make: Callable[[argparse.Namespace], Callabl
 
 def answer(answers: Any, train: Callable[[], Round], facts: dict[str, Any]) -> None:
     """Train one round, and write its figures."""
-    start, processor = time.perf_counter(), time.process_time()
-    loss, elsewhere = train()
-    seconds, processor = time.perf_counter() - start, time.process_time() - processor
-    print(json.dumps({"loss": loss, "seconds": seconds, "processor": processor + elsewhere, **facts}), file=answers, flush=True)
+    start, processor, joules = time.perf_counter(), time.process_time(), energy()
+    loss, elsewhere, memory = train()
+    figures = {
+        "loss": loss,
+        "seconds": time.perf_counter() - start,
+        "processor": time.process_time() - processor + elsewhere,
+        "memory": peak_memory() + memory,
+        "joules": used(joules, energy()),
+    }
+    print(json.dumps(figures | facts), file=answers, flush=True)
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has had at once, or 0 where the system does not tell."""
+    if resource is None:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def installed(name: str) -> str | None:

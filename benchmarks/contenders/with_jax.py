@@ -30,15 +30,17 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
     state: Any = tuple([jnp.copy(v.value) for v in group] for group in groups)
     program, place = make_step(args, model, optimizer)
     state, rng = place(state, PartitionSpec()), np.random.default_rng(1)
+    order = np.arange(len(x))
 
     def train() -> Round:
-        nonlocal state
-        order, total, correct = rng.permutation(len(x)), 0.0, 0
+        nonlocal state, order
+        total, correct = 0.0, 0
         for rows in order.reshape(args.steps, args.case.batch):
             batch = place((x[rows], y[rows]), PartitionSpec(AXIS))
             jax.block_until_ready(total)
             state, loss, hits = program(state, *batch)
             total, correct = total + loss, correct + hits
+        order = rng.permutation(len(x))
         return Round(float(total) / args.steps)
 
     return train

@@ -32,8 +32,10 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
 def loop(args: argparse.Namespace, strategy: replicant.Strategy) -> Callable[[], Round]:
     """Make a round that is a loop over a distributed dataset."""
     x, y = data(args.case, args.steps)
-    dataset = Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(args.case.batch)
-    distributed = strategy.experimental_distribute_dataset(dataset)
+    rows = Dataset.from_tensor_slices((x, y))
+    in_order, shuffled = (
+        strategy.experimental_distribute_dataset(dataset.batch(args.case.batch)) for dataset in (rows, rows.shuffle(len(x)))
+    )
     with strategy.scope():
         model, optimizer = make_model(args.case), keras.optimizers.Adam()
         accuracy = keras.metrics.SparseCategoricalAccuracy()
@@ -54,10 +56,14 @@ def loop(args: argparse.Namespace, strategy: replicant.Strategy) -> Callable[[],
     def distributed_train_step(batch: Any) -> Any:
         return strategy.reduce("SUM", strategy.run(train_step, args=(batch,)), axis=None)
 
+    distributed = in_order
+
     def train() -> Round:
+        nonlocal distributed
         total: Any = 0.0
         for batch in distributed:
             total += distributed_train_step(batch)
+        distributed = shuffled
         accuracy.reset_state()
         return Round(float(total) / args.steps)
 

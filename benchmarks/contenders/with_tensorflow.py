@@ -24,7 +24,7 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
     strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(args.replicas)])
     if args.way == "loop":
         return loop(args, strategy)
-    options: dict[str, Any] = {"jit_compile": False}  # XLA's convolutions are slower than TensorFlow's own
+    options: dict[str, Any] = {"jit_compile": args.compiled}
     if args.replicas > 1:
         options["steps_per_execution"] = 1  # more fail with "You must feed a value for placeholder tensor"
     with strategy.scope():
@@ -34,8 +34,11 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
 def loop(args: argparse.Namespace, strategy: Any) -> Callable[[], Round]:
     """Make a round that is a loop over a distributed dataset."""
     x, y = data(args.case, args.steps)
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(args.case.batch, drop_remainder=True)
-    distributed = strategy.experimental_distribute_dataset(dataset)
+    rows = tf.data.Dataset.from_tensor_slices((x, y))
+    in_order, shuffled = (
+        strategy.experimental_distribute_dataset(dataset.batch(args.case.batch, drop_remainder=True))
+        for dataset in (rows, rows.shuffle(len(x)))
+    )
     with strategy.scope():
         model, optimizer = make_model(args.case), keras.optimizers.Adam()
         optimizer.build(model.trainable_variables)
@@ -53,14 +56,18 @@ def loop(args: argparse.Namespace, strategy: Any) -> Callable[[], Round]:
         accuracy.update_state(labels, logits)
         return loss
 
-    @tf.function
+    @tf.function(jit_compile=args.compiled)
     def distributed_train_step(batch: Any) -> Any:
         return strategy.reduce("SUM", strategy.run(train_step, args=(batch,)), axis=None)
 
+    distributed = in_order
+
     def train() -> Round:
+        nonlocal distributed
         total: Any = 0.0
         for batch in distributed:
             total += distributed_train_step(batch)
+        distributed = shuffled
         accuracy.reset_state()
         return Round(float(total) / args.steps)
 
