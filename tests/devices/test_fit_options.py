@@ -166,3 +166,17 @@ def test_what_is_made_in_the_scope(ten_rows_on_one_device: Any, where: str, fit_
         evaluated = model.evaluate(X[:10], Y[:10], batch_size=4, verbose=0)
     assert all(len(v.value.sharding.device_set) == 4 for v in model.trainable_variables)
     assert_equal((history, evaluated, model.get_weights()), ten_rows_on_one_device)
+
+
+@pytest.mark.parametrize("options", [{}, {"fuse_replicas": False}], ids=["fused", "apart"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_step_is_compiled_once(n: int, options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """New weights, weights that a step has made, and metrics after a reset lie on the same device, each in its own way."""
+    with replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)], **options).scope():
+        model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+        model.compile("adam", "mse", metrics=["mae"])
+    x, y = np.ones((12, 3), "float32"), np.ones((12, 2), "float32")
+    with jax.log_compiles():
+        for _ in range(3):
+            model.fit(x, y, batch_size=4, epochs=2, verbose=0)
+    assert sum("Finished XLA compilation of jit(_with_token)" in record.getMessage() for record in caplog.records) == 1

@@ -254,7 +254,10 @@ class StepFunction:
 
     def _home(self, x: Any, slots: bool) -> Any:
         home = self._home_of(x, slots)
-        return x if isinstance(x, jax.Array) and x.sharding == home else self._placement.own(x, home)
+        if not isinstance(x, jax.Array) or x.sharding != home:
+            return self._placement.own(x, home)
+        # JAX compiles a program anew for arrays that are on its device only by chance: new weights, and metrics after a reset.
+        return x if x.committed else jax.device_put(x, home)
 
     def _spread(self, batch: Any, *, axis: int) -> Any:
         """Place a batch on the devices, cut along `axis` as many ways as its rows allow."""
