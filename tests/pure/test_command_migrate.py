@@ -87,7 +87,7 @@ def body(tmp_path, text):
         ("tf.pad(x, p, constant_values=-1)", "keras.ops.pad(x, p, constant_values=-1)"),
         ("tf.roll(x, 1, axis=0)", "keras.ops.roll(x, 1, axis=0)"),
         ("tf.reverse(x, [1])", "keras.ops.flip(x, [1])"),
-        ("tf.image.resize(x, [2, 3])", "keras.ops.image.resize(x, [2, 3])"),
+        ("tf.image.resize(x, [2, 3])", 'keras.ops.image.resize(keras.ops.cast(x, "float32"), [2, 3])'),
         (
             "tf.image.resize(images=x, size=s, method='nearest', antialias=True, preserve_aspect_ratio=False)",
             "keras.ops.image.resize(x, s, interpolation='nearest', antialias=True)",

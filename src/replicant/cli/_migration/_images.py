@@ -23,7 +23,7 @@ def _call(target: str, arguments: list[str], check: str = "") -> Rewrite:
 
 
 def _resize(call: cst.Call) -> Rewrite:
-    """Translate ``tf.image.resize``."""
+    """Translate ``tf.image.resize``. Its result has floats unless the method is "nearest", while Keras keeps integers."""
     given = by_name(call.args, "images", "size", "method", "preserve_aspect_ratio", "antialias", "name")
     method = (given or {}).get("method", cst.SimpleString('"bilinear"'))
     if (
@@ -35,7 +35,10 @@ def _resize(call: cst.Call) -> Rewrite:
     if isinstance(method, cst.SimpleString) and method.evaluated_value not in _SAME_METHODS:
         return Rewrite(left=f"keras.ops.image.resize(images, size, interpolation), which has {', '.join(_SAME_METHODS)}")
     named = [f"{new}={code(given[old])}" for old, new in (("method", "interpolation"), ("antialias", "antialias")) if old in given]
-    return _call("keras.ops.image.resize", [code(given["images"]), code(given["size"]), *named])
+    images = code(given["images"])
+    if not (isinstance(method, cst.SimpleString) and method.evaluated_value == "nearest"):
+        images = f'keras.ops.cast({images}, "float32")'
+    return _call("keras.ops.image.resize", [images, code(given["size"]), *named])
 
 
 def _middle(sizes: cst.BaseExpression) -> list[str] | None:
