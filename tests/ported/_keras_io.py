@@ -14,7 +14,6 @@ KERAS_IO: dict[str, Ported] = {
                 '    image = tf.image.convert_image_dtype(tf.image.decode_png(pathlib.Path(filename).read_bytes(), channels=3), "float32")',  # noqa: E501
                 "    image = keras.utils.img_to_array(keras.utils.load_img(filename)) / 255.0",
             ),
-            ("    return tf.image.resize(image, target_shape)", "    return keras.ops.image.resize(image, target_shape)"),
             ("import tensorflow as tf", ""),
         )
     ),

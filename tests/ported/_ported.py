@@ -1,6 +1,7 @@
 """Translates a program with `replicant migrate`, changes it by hand, and runs it on devices or as workers."""
 
 import dataclasses
+import functools
 import json
 import os
 import socket
@@ -43,6 +44,20 @@ class Ported:
     workers: bool = False
     apart: float = 1e-5
     aside: tuple[str, ...] = ()
+
+
+def check(folder: str, name: str, ported: Ported, tmp_path: Path) -> None:
+    """Translate and run a program, and check that two devices or workers give the numbers of one."""
+    path = tmp_path / f"program_{name}.py"  # `keras.py` would hide the module of that name
+    translate(HERE / folder / f"{name}.py", ported.by_hand, path)
+    run = run_on_workers if ported.workers else functools.partial(run_on_devices, strategy=ported.strategy)
+    [one] = run(path, 1, tmp_path / "one")
+    assert one, "the program saved no numbers"
+    for two in run(path, 2, tmp_path / "two"):
+        assert two.keys() == one.keys()
+        for key in one.keys() - set(ported.aside):
+            largest = np.max(np.abs(one[key]), initial=1e-3)
+            np.testing.assert_allclose(two[key], one[key], rtol=0, atol=ported.apart * largest, err_msg=f"{name}: {key}")
 
 
 def translate(program: Path, by_hand: Sequence[tuple[str, str]], path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from _ported import Ported
 
-NO_TENSORFLOW = ("import tensorflow as tf", "")  # the last of its names is translated by hand
 TENSORFLOW = {
     "custom_training": Ported(),
     "keras": Ported(),
@@ -22,13 +21,7 @@ TENSORFLOW = {
         aside=("asynchronous",),
     ),
     "distributed_training": Ported(),
-    "tpu": Ported(
-        by_hand=(
-            ("    tf.config.experimental_connect_to_cluster(resolver)", ""),
-            ("    tf.tpu.experimental.initialize_tpu_system(resolver)", ""),
-            NO_TENSORFLOW,
-        )
-    ),
+    "tpu": Ported(),
     "mixed_precision": Ported(),
     "migrate_mirrored_strategy": Ported(),
     "migrate_fault_tolerance": Ported(),

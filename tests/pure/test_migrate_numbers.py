@@ -13,8 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 x = tf.constant(np.arange(12.0).reshape(3, 4), dtype=tf.float32)
+images = tf.constant(np.random.default_rng(0).uniform(size=(2, 4, 6, 3)), dtype=tf.float32)
 mean, variance = tf.nn.moments(x, axes=[0])
 """
+# images, and their names in the program
+IMAGES = np.random.default_rng(0).uniform(size=(2, 4, 6, 3)).astype("float32")
 N = np.arange(12.0).reshape(3, 4)
 SCALED = (N - N.mean(0)) / np.sqrt(N.var(0) + 1e-3)
 CASES = [
@@ -71,6 +74,23 @@ CASES = [
     ("tf.argsort([3.0, 1.0])", [1, 0]),
     ("tf.math.floormod([5], [3])", [2]),
     ("tf.io.gfile.exists('/nowhere')", False),
+    ("tf.image.resize(images, [2, 3])", IMAGES.reshape(2, 2, 2, 3, 2, 3).mean((2, 4))),
+    ("tf.image.resize(images, [2, 3], method='nearest')", IMAGES[:, 1::2, 1::2]),
+    ("tf.image.resize(tf.constant([[[0], [5]]], dtype=tf.uint8), [1, 1])", [[[2.5]]]),
+    ("tf.image.flip_left_right(images[0])", IMAGES[0, :, ::-1]),
+    ("tf.image.flip_up_down(images)", IMAGES[:, ::-1]),
+    ("tf.image.rot90(images)", np.rot90(IMAGES, axes=(1, 2))),
+    ("tf.image.transpose(images[0])", IMAGES[0].swapaxes(0, 1)),
+    ("tf.image.crop_to_bounding_box(images, 1, 2, 3, 4)", IMAGES[:, 1:4, 2:6]),
+    ("tf.image.pad_to_bounding_box(images[0], 1, 2, 5, 9)", np.pad(IMAGES[0], [[1, 0], [2, 1], [0, 0]])),
+    ("tf.image.rgb_to_grayscale(images)", (IMAGES @ [0.2989, 0.587, 0.114])[..., None]),
+    ("tf.image.hsv_to_rgb(tf.image.rgb_to_hsv(images))", IMAGES),
+    ("tf.image.adjust_brightness(images, 0.25)", IMAGES + 0.25),
+    ("tf.image.adjust_gamma(images, gamma=2.0)", IMAGES**2),
+    (
+        "tf.image.extract_patches(images, [1, 2, 3, 1], [1, 2, 3, 1], [1, 1, 1, 1], padding='VALID')",
+        IMAGES.reshape(2, 2, 2, 2, 3, 3).swapaxes(2, 3).reshape(2, 2, 2, 18),
+    ),
 ]
 
 

@@ -4,7 +4,8 @@ A model that is made, compiled or loaded under a strategy remembers it, so you m
 compiles its steps for the devices of the strategy.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -93,10 +94,27 @@ def on_own_mesh(original: Callable[..., Any], model: Any, *args: Any, **kwargs: 
     """Run a loop, or what it does with one batch, without a mesh that the user has set, if the model belongs to a strategy."""
     _check_outside(model, original.__name__)
     with naming_the_line(f"{original.__name__} of the model {model.name!r}"), reading_for(_inputs_of(model)):
-        if strategy_of(model) is None:
-            return original(model, *args, **kwargs)
-        with without_mesh():
-            return original(model, *args, **kwargs)
+        _sync(model)
+        try:
+            if strategy_of(model) is None:
+                return original(model, *args, **kwargs)
+            with without_mesh():
+                return original(model, *args, **kwargs)
+        except BaseException:
+            _sync(model)
+            raise
+
+
+def _sync(model: Any) -> None:
+    """Give the variables what a step has returned, if Ctrl-C came in the last loop before Keras has done so."""
+    state = model.__dict__.get("_jax_state") or {}
+    if not any(_is_gone(x) for part in state.values() for x in part):
+        model.jax_state_sync()
+
+
+def _is_gone(x: Any) -> bool:
+    """Return whether a program has consumed an array."""
+    return isinstance(x, jax.Array) and x.is_deleted()
 
 
 def _inputs_of(model: Any) -> Sequence[Any]:
@@ -117,46 +135,93 @@ def _check_outside(model: Any, loop: str) -> None:
     raise (NotTraceable if active_replica_context() is None else ContextError)(text)
 
 
+def get_state(original: Callable[..., Any], model: Any, *, purge_model_variables: bool = False, **parts: bool) -> Any:
+    """Return the state of a loop, for which the variables may give up their values. Ctrl-C must not lose them."""
+    if not purge_model_variables:
+        return original(model, **parts)
+    names = [name for name in _STATE_NAMES["train_function"] if parts.get(name)]
+    _note(model, names, original(model, **parts))
+    model._jax_state_synced = False
+    return original(model, **parts, purge_model_variables=True)
+
+
+def _note(model: Any, names: Iterable[str], state: Iterable[Any]) -> None:
+    """Note a state as the one that the variables get. It must be no attribute of the layer: Keras would track it."""
+    model.__dict__["_jax_state"] = dict(zip(names, state, strict=True))
+
+
+class _Newest:
+    """The newest state in a call of a step, which must not be lost: a program has consumed the one before.
+
+    Attributes:
+        found: The state, and whether it has the values of a stateful step's other variables, too. One object, because Ctrl-C may
+            come between two assignments.
+    """
+
+    def __init__(self, state: Any):
+        self.found: tuple[Any, bool] = state, False
+
+    def store(self, values: Any) -> None:
+        """Note the new state of a program, as a `State` of programs in flight."""
+        self.found = values, self.found[1]
+
+    def take_back(self) -> None:
+        """Do nothing: `store` is a single assignment."""
+
+
 class _Loop:
     """A model's ``train_function``, ``test_function`` or ``predict_function``: ``(state, iterator) -> (outputs, state)``."""
 
-    def __init__(self, step: StepFunction, stateful: StatefulStep | None, model: Any, name: str):
-        self._step = step
+    def __init__(self, make_step: Callable[[], StepFunction], stateful: StatefulStep | None, model: Any, name: str):
+        self._make_step = make_step
+        self._step = make_step()
         self._stateful = stateful
+        self._version = 0 if stateful is None else stateful.version()
         self._model = model
         self._state_names = _STATE_NAMES[name]
         self._steps = model.steps_per_execution
         self._concatenate = name == "predict_function"
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+        newest = _Newest(state)
         try:
-            return self._advance(state, iterator)
+            outputs, state = self._advance(newest, iterator)
+            _note(self._model, self._state_names, state)  # so that Ctrl-C loses nothing before Keras does the same
         except BaseException:
-            self._give_back(state)
+            self._give_back(newest)
             raise
+        return outputs, state
 
-    def _give_back(self, state: Any) -> None:
+    def _give_back(self, newest: "_Newest") -> None:
         """Give the variables their values back: Keras empties them during its loop, and an error would leave them empty."""
-        if not any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(state)):
-            self._model._jax_state = dict(zip(self._state_names, state, strict=True))
-            self._model._jax_state_synced = False
-            self._model.jax_state_sync()
+        state, has_others = newest.found
+        if any(map(_is_gone, jax.tree.leaves(state))):
+            return
+        if has_others and self._stateful is not None:
+            state = self._stateful.keras_part(state)
+        _note(self._model, self._state_names, state)
+        self._model._jax_state_synced = False
+        self._model.jax_state_sync()
 
-    def _advance(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+    def _advance(self, newest: "_Newest", iterator: Iterator[Any]) -> tuple[Any, Any]:
         batches = [next(iterator)] if self._steps == 1 else several(iterator, self._steps)
         if not batches:
             raise StopIteration
         if self._stateful is not None:
             batches = [_stateful_step.without_none(batch) for batch in batches]
-        outputs: list[Any] = []
+        outputs, (state, _) = list[Any](), newest.found
         for group in _groups(batches):
             traced = None if self._model.run_eagerly else self._stateful
             if traced is not None:
+                if traced.version() != self._version:
+                    self._step, self._version = self._make_step(), traced.version()
                 traced.rehearse(_first_of(group))
                 state = traced.complete(state)
-            parts, state = self._step(state, group, all_outputs=self._concatenate)
+                newest.found = state, True
+            parts, state = self._step(state, group, all_outputs=self._concatenate, keeper=newest)
             if traced is not None:
                 state = traced.keras_part(state)
+            newest.found = state, False
             outputs += parts
         if not self._concatenate:
             return outputs[-1], state
@@ -226,8 +291,8 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
         compiled = bool(model.jit_compile) and not model.run_eagerly
         if not compiled:
             _eager.warn_if_unasked(model, placement)
-        function = StepFunction(step, placement, _STATE_NAMES[name], compiled=compiled)
-        setattr(model, name, _Loop(function, stateful, model, name))
+        make_step = functools.partial(StepFunction, step, placement, _STATE_NAMES[name], compiled=compiled)
+        setattr(model, name, _Loop(make_step, stateful, model, name))
     return getattr(model, name)
 
 

@@ -223,6 +223,7 @@ HOOKS = (
     Hook(JAXTrainer, "test_step", _STEP, (functools.partial(_stateful_step.take, name="test_step"),)),
     Hook(JAXTrainer, "predict_step", _STEP, (functools.partial(_stateful_step.take, name="predict_step"),)),
     Hook(JAXTrainer, "jax_state_sync", ("self",)),
+    Hook(JAXTrainer, "_get_jax_state", ("self", *_stateful_step.PARTS["train_step"], "purge_model_variables"), (_fit.get_state,)),
     # Loops. A fit on parameter servers does not reach the wrappers inside its own.
     Hook(
         JAXTrainer,

@@ -19,6 +19,7 @@ from ..errors import ArgumentError, ContextError, ReplicantError
 from ..programs._learning import trace_until_learned
 from ..programs._lost_state import Outside
 from ..programs._reach import Reach
+from ..programs._watch import Watch, watch_layers, watch_trainable
 from ..replicas._collectives import SingleReplica
 from ..replicas._context import ReplicaContext, default_strategy, entered
 from ..replicas._placement import Placement
@@ -135,6 +136,8 @@ class StatefulStep:
         self._follow: Callable[[], Any] = tuple  # before each step
         self._rehearsed: set[Any] = set()  # the signatures of batches for which all variables are known
         self._facts: dict[Any, Facts] = {}
+        self._watch = Watch()  # the traces are valid while this holds
+        self._version = 0
         self.__name__, self.__qualname__ = name, f"{type(model).__name__}.{name}"
 
     @property
@@ -185,6 +188,18 @@ class StatefulStep:
             self._at_home[ref] = value
         return type(part)(items[: -len(refs)])
 
+    def version(self) -> int:
+        """Return a number that is another one once variables or layers have been frozen or thawed. The old traces are forgotten.
+
+        Programs get the state by its place, so a program for other trainable variables would train the wrong ones.
+        """
+        if not self._watch.holds():
+            self._watch = Watch()
+            self._rehearsed.clear()
+            self._facts.clear()
+            self._version += 1
+        return self._version
+
     def rehearse(self, data: Any) -> None:
         """Trace the step abstractly until all its variables exist and are known."""
         data = jax.tree.map(_shape, data, is_leaf=lambda x: isinstance(x, keras.KerasTensor))
@@ -192,7 +207,8 @@ class StatefulStep:
         key = tree, tuple(leaves)
         if key in self._rehearsed:
             return
-        outside = Outside(Reach(self._step, (data,), {}))
+        reach = Reach(self._step, (data,), {})
+        outside = Outside(reach)
         for _ in range(_MAX_TRACES):
             refs, facts = self._refs(), Facts()
             state = [[jax.ShapeDtypeStruct(tuple(ref.shape), ref.dtype) for ref in part] for part in refs]
@@ -207,6 +223,9 @@ class StatefulStep:
                 self._rehearsed.add(key)
                 self._follow = following(self._others) or self._follow
                 self._facts[self._signature(data)] = facts
+                self._watch = Watch()
+                watch_trainable(self._watch, [ref for part in refs for ref in part])
+                watch_layers(self._watch, reach)
                 return
         raise ReplicantError(
             f"{self._what} used different variables in each of its {_MAX_TRACES} traces. Create variables, layers and optimizers "
@@ -237,8 +256,15 @@ class StatefulStep:
         for part, row in zip(self._own(), state, strict=True):
             for ref, value in zip(part, row, strict=False):  # a guard's verdict may follow the metrics
                 ref.set_raw(value, stacked=False)
-        with one_replica():
-            outputs = self._checked(self._step(jax.tree.map(jnp.asarray, data)))
+        others = [ref_of_keras(variable) for each in other_optimizers(self._model).values() for variable in each.variables]
+        before = [(ref, ref.get_raw()) for ref in others]
+        try:
+            with one_replica():
+                outputs = self._checked(self._step(jax.tree.map(jnp.asarray, data)))
+        except BaseException:  # Keras's state is given back by the loop
+            for ref, (raw, stacked) in before:
+                ref.set_raw(raw, stacked=stacked)
+            raise
         return outputs, tuple([ref.get_raw()[0] for ref in part] for part in self._own())
 
     def _traced(self, state: Any, data: Any, facts: Facts) -> tuple[Any, list[Any], Callable[[], Any]]:
@@ -269,7 +295,16 @@ class StatefulStep:
                 f"{self._what} must return a dict of logs, such as {{m.name: m.result() for m in self.metrics}}; it returned "
                 f"{type(outputs).__name__}."
             )
-        return jax.tree.map(_array, outputs, is_leaf=is_variable)
+        return jax.tree_util.tree_map_with_path(self._array, outputs, is_leaf=is_variable)
+
+    def _array(self, path: Any, leaf: Any) -> Any:
+        try:
+            return jnp.asarray(read(ref_of(leaf)) if is_variable(leaf) else leaf)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"{self._what} returned {leaf!r} at {jax.tree_util.keystr(path) or 'its result'}, which is neither a number nor an "
+                "array. Of a metric, return metric.result()."
+            ) from error
 
 
 def without_none(batch: Any) -> Any:
@@ -288,10 +323,6 @@ def _refs(model: Any, name: str) -> list[list[Ref]]:
         "metrics_variables": model.metrics_variables,
     }
     return [[ref_of_keras(variable) for variable in found[part]] for part in PARTS[name]]
-
-
-def _array(leaf: Any) -> Any:
-    return jnp.asarray(read(ref_of(leaf)) if is_variable(leaf) else leaf)
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -21,6 +21,7 @@ import numpy as np
 from ..programs._executable import Executable, found_step
 from ..replicas._placement import Placement, host_copy, is_local
 from ..replicas._planning import Held, StepFound
+from ..runtime import _in_flight
 from ..variables._chief import chiefs_values
 from ._array_batches import Several
 from ._read import PROBLEM, read
@@ -32,26 +33,26 @@ class _Leaves(Sequence[Any]):
     """Arrays of a model's state that already lie where its steps need them.
 
     This is neither a list nor a tuple because Keras keeps the state as an attribute of the model. It would inspect every item of a
-    list or tuple at every step.
+    list or tuple at every step. Programs take and return lists: Ctrl-C in `tree_unflatten` would lose what they have computed.
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ("items",)
 
     def __init__(self, items: list[Any]):
-        self._items = items
+        self.items = items
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._items[index]
+        return self.items[index]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._items)
+        return iter(self.items)
 
     def tree_flatten(self) -> tuple[list[Any], None]:
         """Return the arrays (for JAX)."""
-        return self._items, None
+        return self.items, None
 
     @classmethod
     def tree_unflatten(cls, _: None, items: Iterable[Any]) -> "_Leaves":
@@ -97,8 +98,13 @@ class StepFunction:
     def _executable(self, compute: Callable[..., Any]) -> Executable:
         return Executable("fit, evaluate or predict", compute, self._placement)
 
-    def __call__(self, state: Any, group: list[Any] | Several, *, all_outputs: bool) -> tuple[list[Any], Any]:
-        """Compute one or several batches of equal shapes. Return the outputs of all or only of the last one, and the new state."""
+    def __call__(
+        self, state: Any, group: list[Any] | Several, *, all_outputs: bool, keeper: _in_flight.State | None = None
+    ) -> tuple[list[Any], Any]:
+        """Compute one or several batches of equal shapes. Return the outputs of all or only of the last one, and the new state.
+
+        `keeper` stores the new state of a compiled step even if Ctrl-C interrupts the call.
+        """
         if isinstance(group, list):
             batches, stacked = group, None
         elif self._compiled and self._placement.planning is None:
@@ -112,20 +118,21 @@ class StepFunction:
         if not self._compiled:
             return self._eagerly(state, batches)
         state = tuple(
-            part if type(part) is _Leaves else _Leaves([self._home(x, slots) for x in part])
+            part.items if type(part) is _Leaves else [self._home(x, slots) for x in part]
             for part, slots in zip(state, self._holds_slots, strict=True)
         )
         if len(batches) == 1:
             data = self._spread(batches[0], axis=0)
             self._check_workers(self.one, state, data, batches[0])
-            outputs, state = self.one.start(state, data)
-            return [outputs], state
+            outputs, state = self.one.start(state, data, keeper=keeper)
+            return [outputs], tuple(map(_Leaves, state))
         stacked = self._stacked(batches) if stacked is None else stacked
         data = self._spread(stacked, axis=1)
         program = self._all_of_many if all_outputs else self._last_of_many
         self._check_workers(program, state, data, stacked)
-        outputs, state = program.start(state, data)
-        return [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs) if all_outputs else outputs], state
+        outputs, state = program.start(state, data, keeper=keeper)
+        parts = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs) if all_outputs else outputs]
+        return parts, tuple(map(_Leaves, state))
 
     def _eagerly(self, state: Any, batches: list[Any]) -> tuple[list[Any], Any]:
         outputs = []
@@ -184,7 +191,7 @@ class StepFunction:
 
         def inputs(placement: Placement) -> tuple[Any, Any]:
             parts = [
-                _Leaves([_held(f"{name} {i}", kinds.get(name, "other state"), x, placement, slots) for i, x in enumerate(part)])
+                [_held(f"{name} {i}", kinds.get(name, "other state"), x, placement, slots) for i, x in enumerate(part)]
                 for name, part, slots in zip(self._state_names, state, self._holds_slots, strict=True)
             ]
             leaves, tree = jax.tree.flatten(batch)
@@ -203,7 +210,7 @@ class StepFunction:
     def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
         with in_global_view(self._placement):
             outputs, state = self._step(tuple(map(self._gathered, state, self._holds_slots)), data)
-        return outputs, tuple(_Leaves(list(part)) for part in state)
+        return outputs, tuple(map(list, state))
 
     def _traced_many(self, state: Any, data: Any, *, last_only: bool) -> tuple[Any, Any]:
         """Trace several steps as one program: a loop on the devices."""
@@ -226,7 +233,7 @@ class StepFunction:
     def _at_home(self, state: Any) -> Any:
         """Constrain the state in a trace to lie where the next step needs it."""
         return tuple(
-            _Leaves([self._placement.constrain(x, slice_axis=self._slice_axis(x, slots)) for x in part])
+            [self._placement.constrain(x, slice_axis=self._slice_axis(x, slots)) for x in part]
             for part, slots in zip(state, self._holds_slots, strict=True)
         )
 

@@ -22,14 +22,32 @@ def build(original: Callable[..., Any], model: Any, iterator: Iterable[Any] | No
     """Build what has no variables yet, for a batch or the first one that an iterator over steps yields."""
     read: list[Any] = [] if data_batch is None else [_as_computed(data_batch)]
     steps = None if iterator is None else _steps(iterator, read)
+    stateful = next((each for each in (step_of(model, name) for name in _STEPS) if isinstance(each, StatefulStep)), None)
     with naming_the_line(f"the model {model.name!r}"):
+        if stateful is not None and _cannot_be_called(model):  # Keras would call it, fail, and warn the user of that
+            if steps is not None:
+                _read_first(steps)
+            if read:  # Keras says what is wrong with data that has no batch
+                return _build_by(stateful, model, read[0])
         try:
             return original(model, iterator=steps, data_batch=None if data_batch is None else read[0])
         except Exception:  # Keras calls the model on the first input, which a model with a step of its own may not be meant for
-            stateful = next((each for each in (step_of(model, name) for name in _STEPS) if isinstance(each, StatefulStep)), None)
             if stateful is None or not read:
                 raise
         return _build_by(stateful, model, read[0])
+
+
+def _cannot_be_called(model: Any) -> bool:
+    """Return whether a model has layers that are not built, and no `call` to build them."""
+    return getattr(model.call, "__func__", None) is keras.Model.call and not all(layer.built for layer in model._flatten_layers())
+
+
+def _read_first(steps: Iterable[Any]) -> None:
+    """Read the first batch of an iterator over steps."""
+    for _, _, data in steps:
+        if not isinstance(data, list):
+            next(data)
+        return
 
 
 def _build_by(stateful: StatefulStep, model: Any, batch: Any) -> None:

@@ -222,8 +222,8 @@ def _name(chip: Chip | None) -> str:
 def _exchanges_by_rule(step: FoundStep, target: Target) -> list[Exchange]:
     """Return what the replicas of a step exchange.
 
-    That is one all-reduce of all gradients and, with sliced optimizer state, one all-gather of the weights updated in slices. Weights
-    that lie in slices are gathered for each direction, and their gradients are summed by a reduce-scatter.
+    That is one all-reduce of all gradients and, with sliced optimizer state, one all-gather of the weights updated in slices.
+    Weights that lie in slices are gathered for each direction, and their gradients are summed by a reduce-scatter.
     """
     if target.num_devices == 1:
         return []

@@ -6,6 +6,8 @@ A row is shown only while the name in `unless` is missing, so that nothing here 
 import pydoc
 from dataclasses import dataclass
 
+from . import _images, _texts
+
 
 @dataclass(frozen=True)
 class Row:
@@ -27,7 +29,9 @@ _VISIBLE = "delete it if it hid the GPUs from TensorFlow; pass the devices to th
 NAMES = {
     "": "there is no equivalent: write it with keras.ops, jax.numpy or Python",
     "Tensor": "JAX has jax.Array; code on the host may also use np.ndarray",
-    "TensorArray": "collect the values in a Python list and call keras.ops.stack, or use jax.lax.scan",
+    "TensorArray": (
+        "values = [], then values.append(x) and keras.ops.stack(values); jax.lax.scan where the number of rounds is an array"
+    ),
     "autograph": "there is no autograph: JAX traces Python as it runs",
     "compat.v1": "rewrite it for TensorFlow 2 first",
     "cond": "jax.lax.cond(condition, true_fn, false_fn), or keras.ops.cond; a Python if where the condition is not an array",
@@ -84,13 +88,15 @@ NAMES = {
     "nn.depthwise_conv2d": "keras.ops.depthwise_conv(x, kernel, strides, padding)",
     "nn.max_pool2d": "keras.ops.max_pool(x, pool_size, strides, padding)",
     "nn": "keras.ops, keras.layers or jax.nn",
-    "image": "Pillow or keras.ops.image, in dataset.map",
+    **_images.ADVICE,
     "io.gfile": "os, shutil and glob for files on this machine, fsspec for gs:// and the like",
+    "io.gfile.stat": "os.stat(path), which has st_size instead of length, for files on this machine",
     "io.decode_image": "np.asarray(PIL.Image.open(io.BytesIO(data))), in dataset.map",
     "io.decode_png": "np.asarray(PIL.Image.open(io.BytesIO(data))), in dataset.map",
     "io.write_file": "pathlib.Path(name).write_bytes(data)",
     "io": "read files in Python (replicant.data has TFRecordDataset, TextLineDataset and parse_example)",
     "io.decode_jpeg": "simplejpeg or Pillow, in dataset.map",
+    "keras.layers.TFSMLayer": "it runs on TensorFlow alone: save the model as .keras and call keras.models.load_model",
     "keras": "Keras 3 has no such name; see https://keras.io/guides/migrating_to_keras_3",
     "keras.backend": "Keras 3 has these functions in keras.ops",
     "keras.backend.get_value": "np.asarray(x)",
@@ -103,13 +109,20 @@ NAMES = {
     "ragged": "pad the batches: dataset.padded_batch",
     "random": "keras.random, with seed=keras.random.SeedGenerator() in traced code, or jax.random with your own keys",
     "test": 'replicant.list_devices("GPU") lists the GPUs',
-    "saved_model": "model.export (needs TensorFlow), or model.save",
+    "saved_model": 'model.save("name.keras") and keras.models.load_model; model.export(folder) for serving, which needs TensorFlow',
+    "saved_model.load": (
+        'save the model as .keras and call keras.models.load_model("name.keras"); only Keras on TensorFlow runs a SavedModel, '
+        "with keras.layers.TFSMLayer(folder, call_endpoint=...)"
+    ),
     "sparse": "JAX has no sparse tensors here: use dense ones",
-    "strings": "Python's str methods in dataset.map: strings stay on the host",
+    **_texts.ADVICE,
     "summary": "tensorboardX.SummaryWriter, or replicant.keras.callbacks.TensorBoard with fit",
     "tpu": "delete it: replicant.TPUStrategy() finds and starts the TPU",
     "train": "replicant has Checkpoint, CheckpointManager, latest_checkpoint; encode_example is in replicant.data",
-    "train.load_checkpoint": "replicant.list_variables(path) and replicant.load_variable(path, name)",
+    "train.load_checkpoint": (
+        "replicant.list_variables(path) gives the names and shapes, replicant.load_variable(path, name) a value; they read "
+        "checkpoints of Replicant, not those of TensorFlow"
+    ),
     "while_loop": "jax.lax.while_loop, or keras.ops.while_loop; a Python while where the condition is not an array",
 }
 
@@ -129,6 +142,25 @@ METHODS = {
     ),
 }
 
+
+# What objects of TensorFlow have that Replicant lacks.
+OBJECTS = {
+    "tensorflow.TensorArray": {
+        "concat": "keras.ops.concatenate(values)",
+        "gather": "keras.ops.stack([values[i] for i in indices])",
+        "read": "values[index]",
+        "size": "len(values)",
+        "stack": "keras.ops.stack(values)",
+        "unstack": "values = list(keras.ops.unstack(x))",
+        "write": "values.append(x)",
+    },
+    "tensorflow.train.CheckpointReader": {
+        "get_tensor": "replicant.load_variable(path, name)",
+        "get_variable_to_dtype_map": "replicant.load_variable(path, name).dtype",
+        "get_variable_to_shape_map": "dict(replicant.list_variables(path))",
+        "has_tensor": "name in dict(replicant.list_variables(path))",
+    },
+}
 
 # Packages that need TensorFlow, by what is imported.
 PACKAGES = {
@@ -160,7 +192,14 @@ def advice_for(name: str) -> str:
     return next(NAMES[key] for n in range(len(parts), -1, -1) if (key := ".".join(parts[:n])) in NAMES)
 
 
-def advice_for_method(name: str) -> str:
-    """What to write instead of a method or an attribute, or "" if there is nothing to say about it."""
+def advice_for_method(name: str, owner: str | None = None) -> str:
+    """What to write instead of a method or an attribute, or "" if there is nothing to say about it.
+
+    Args:
+        name: Its name.
+        owner: The kind of the object, as in `_kinds`, or None if it is not known.
+    """
+    if owner in OBJECTS:
+        return OBJECTS[owner].get(name, "")
     row = METHODS.get(name)
     return row.text if row is not None and pydoc.locate(row.unless) is None else ""

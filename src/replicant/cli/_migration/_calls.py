@@ -5,7 +5,7 @@ from collections.abc import Callable
 import libcst as cst
 import libcst.matchers as m
 
-from . import _files, _functions
+from . import _files, _functions, _images
 from ._rewrite import Rewrite, by_name, code
 
 
@@ -195,6 +195,21 @@ def dataset_creator(call: cst.Call) -> Rewrite:
     return Rewrite(given["dataset_fn"], check="fit takes this function, and calls it with an input context")
 
 
+def connected_resolver(call: cst.Call) -> Rewrite:
+    """Translate ``TPUClusterResolver.connect(tpu)`` to the resolver alone."""
+    new = call.with_changes(func=cst.parse_expression("replicant.cluster.TPUClusterResolver"))
+    return Rewrite(new, frozenset({"replicant"}))
+
+
+def saved_model(call: cst.Call) -> Rewrite:
+    """Translate ``tf.saved_model.save(model, folder)``."""
+    given = by_name(call.args, "obj", "export_dir", "signatures", "options")
+    if given is None or set(given) != {"obj", "export_dir"} or not isinstance(given["obj"], cst.Name | cst.Attribute):
+        return Rewrite(left="model.export(folder), which needs TensorFlow")
+    check = 'for a model of Keras; export needs TensorFlow, and to load the model again, model.save("name.keras") does not'
+    return Rewrite(cst.parse_expression(f"{code(given['obj'])}.export({code(given['export_dir'])})"), check=check)
+
+
 # The handlers by the name of what is called, without "tensorflow.".
 HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
     "function": function,
@@ -211,4 +226,7 @@ HANDLERS: dict[str, Callable[[cst.Call], Rewrite]] = {
     "data.experimental.save": dataset_method("save"),
     **_files.HANDLERS,
     **_functions.HANDLERS,
+    **_images.HANDLERS,
+    "distribute.cluster_resolver.TPUClusterResolver.connect": connected_resolver,
+    "saved_model.save": saved_model,
 }

@@ -1,6 +1,7 @@
 """Fixes the imports of a translated module."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import libcst as cst
@@ -79,7 +80,7 @@ class Imports(cst.CSTTransformer):
 
     def _import_from(self, node: cst.ImportFrom) -> list[str] | None:
         module = code(node.module) if node.module else ""
-        if not _is_tensorflow(module) or isinstance(node.names, cst.ImportStar):
+        if isinstance(node.names, cst.ImportStar) or not (_is_tensorflow(module) or self._has_own(module, node.names)):
             return None
         prefix = module.removeprefix("tensorflow").removeprefix(".").removeprefix("compat.v2")
         lines: dict[str, list[str]] = {}
@@ -94,6 +95,10 @@ class Imports(cst.CSTTransformer):
             f"from {origin} import {', '.join(names)}" if origin else f"import {', '.join(names)}"
             for origin, names in lines.items()
         ]
+
+    def _has_own(self, module: str, aliases: Sequence[cst.ImportAlias]) -> bool:
+        """Whether Replicant has one of these names of Keras, which needs no TensorFlow or does more."""
+        return any(_names.has_own(f"{module}.{code(alias.name)}") for alias in aliases)
 
     def _is_spent(self, full: str, bound: str) -> bool:
         """Whether all that an import was for has been translated."""

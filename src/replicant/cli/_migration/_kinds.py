@@ -12,7 +12,16 @@ STRATEGY, DATASET, TAPE, OPTIONS = (
     "replicant.GradientTape",
     "replicant.data.Options",
 )
-_ONE_BY_NAME = {"GradientTape": TAPE, "data.Options": OPTIONS, "data.experimental.make_csv_dataset": DATASET}
+ARRAYS, READER = "tensorflow.TensorArray", "tensorflow.train.CheckpointReader"  # which have no counterpart
+_ONE_BY_NAME = {
+    "GradientTape": TAPE,
+    "TensorArray": ARRAYS,
+    "data.Options": OPTIONS,
+    "data.experimental.make_csv_dataset": DATASET,
+    "train.load_checkpoint": READER,
+}
+# The methods of a TensorArray that return one.
+_ARRAYS = {"scatter", "split", "unstack", "write"}
 # The methods of a dataset that return something else. All others return a dataset.
 _NO_DATASET = {
     "as_numpy_iterator",
@@ -62,6 +71,8 @@ class Kinds:
         if name.startswith("data.") and (name.startswith("data.Dataset.") or name.endswith("Dataset")):
             return DATASET
         method = node.func
+        if isinstance(method, cst.Attribute) and self.of(method.value) == ARRAYS:
+            return ARRAYS if method.attr.value in _ARRAYS else None
         if isinstance(method, cst.Attribute) and self.of(method.value) == DATASET:
             known = exists(f"{DATASET}.{method.attr.value}")
             return DATASET if known and method.attr.value not in _NO_DATASET else None

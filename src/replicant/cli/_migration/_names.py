@@ -3,6 +3,7 @@
 import inspect
 
 from ._exists import exists, found
+from ._images import METHODS
 from ._ops import OPS
 
 _DTYPES = "bfloat16 bool complex64 float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
@@ -21,6 +22,7 @@ _EXACT = {
     "dtypes.as_dtype": "keras.backend.standardize_dtype",
     "UnconnectedGradients.NONE": '"none"',
     "UnconnectedGradients.ZERO": '"zero"',
+    **METHODS,
     "train.ClusterSpec": "replicant.cluster.ClusterSpec",
     "constant_initializer": "keras.initializers.Constant",
     "ones_initializer": "keras.initializers.Ones",
@@ -111,20 +113,25 @@ _PREFIXES = (
     ("summary.", "replicant.summary."),
 )
 
+# Keras has these with every backend, but they only run on TensorFlow.
+_ONLY_ON_TENSORFLOW = {"keras.layers.TFSMLayer"}
+
 
 def target_of(name: str) -> str | None:
     """The code that replaces ``tensorflow.<name>``: a dotted name, a string literal or ``str``, or None if there is none.
 
     >>> target_of("distribute.MirroredStrategy")
     'replicant.MirroredStrategy'
-    >>> target_of("image.resize") is None
+    >>> target_of("image.random_hue") is None
     True
     """
     name = next((new + name.removeprefix(old) for old, new in _OLD_PREFIXES if name.startswith(old)), name)
     if name in _EXACT:
         return _EXACT[name]
-    if _has_own(name):
+    if has_own(name):
         return f"replicant.{name}"
+    if name in _ONLY_ON_TENSORFLOW:
+        return None
     if name in OPS and not OPS[name].defaults:
         return OPS[name].target  # the function itself is used as a value
     owner, _, member = name.rpartition(".")  # the owner is an enumeration or a class
@@ -137,7 +144,7 @@ def target_of(name: str) -> str | None:
     return next((target for target in targets if exists(target)), "keras" if name == "keras" else None)
 
 
-def _has_own(name: str) -> bool:
+def has_own(name: str) -> bool:
     """Whether Replicant has a class or function of its own for one of Keras, which needs no TensorFlow or does more."""
     if not name.startswith("keras."):
         return False

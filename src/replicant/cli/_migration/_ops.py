@@ -115,6 +115,25 @@ def _arrays() -> dict[str, Op]:
     }
 
 
+def _images() -> dict[str, Op]:
+    return {
+        "image.crop_to_bounding_box": _op(
+            "ops.image.crop_images",
+            "image>images offset_height>top_cropping offset_width>left_cropping target_height target_width",
+        ),
+        "image.flip_left_right": _op("ops.flip", "image>x", axis="-2"),
+        "image.flip_up_down": _op("ops.flip", "image>x", axis="-3"),
+        "image.hsv_to_rgb": _op("ops.image.hsv_to_rgb", "images"),
+        "image.pad_to_bounding_box": _op(
+            "ops.image.pad_images",
+            "image>images offset_height>top_padding offset_width>left_padding target_height target_width",
+        ),
+        "image.rgb_to_hsv": _op("ops.image.rgb_to_hsv", "images"),
+        "image.rot90": _op("ops.rot90", "image>array k", axes="(-3, -2)"),
+        "image.transpose": _op("ops.swapaxes", "image>x", axis1="-3", axis2="-2"),
+    }
+
+
 def _backend() -> dict[str, Op]:
     """The functions of ``tf.keras.backend``, which Keras 3 has in keras.ops."""
     table = {
@@ -192,6 +211,7 @@ def _table() -> dict[str, Op]:
         **_nn(),
         **_arrays(),
         **_backend(),
+        **_images(),
         "where": _op("ops.where", "condition x>x1 y>x2"),
         "zeros": _op("ops.zeros", "shape dtype layout!"),
         "zeros_like": _op("ops.zeros_like", "input>x dtype layout!"),

@@ -26,6 +26,13 @@ _RENAMED = {
 _TAKERS = ("config.set_logical_device_configuration", "config.experimental.set_virtual_device_configuration")
 
 
+# Statements that are not needed, by the name of what they call.
+_NOT_NEEDED = {
+    "config.experimental_connect_to_cluster": "this was left out: the strategy connects to the other workers itself",
+    "config.experimental_connect_to_host": "this was left out: the strategy connects to the other workers itself",
+    "tpu.experimental.initialize_tpu_system": "this was left out: replicant.TPUStrategy finds and starts the TPU",
+    "tpu.experimental.shutdown_tpu_system": "this was left out: the TPU is free when the program ends",
+}
 _SHAPE = m.Attribute(attr=m.Name("shape")) | m.Call(func=m.Attribute(attr=m.Name("get_shape")), args=[])
 _SET_SHAPE = m.SimpleStatementLine(body=[m.Expr(m.Call(func=m.Attribute(attr=m.Name("set_shape")), args=[m.Arg()]))])
 
@@ -100,7 +107,9 @@ class Rewriter(cst.CSTTransformer):
         name = node.attr.value
         owner = self._kinds.of(node.value)
         if owner is not None and name not in _RENAMED and lacks(owner, name):
-            advice = advice_for_method(name) or f"{owner} has no {name}; docs/differences.md and docs/input.md list what it has"
+            advice = (
+                advice_for_method(name, owner) or f"{owner} has no {name}; docs/differences.md and docs/input.md list what it has"
+            )
             self._note("left", node.attr, advice)
         elif self._uses_tensorflow and owner is None and not self._name(node) and (advice := advice_for_method(name)):
             self._note("left", node, advice)
@@ -205,7 +214,7 @@ class Rewriter(cst.CSTTransformer):
         return name
 
     def _seeded(self, original: cst.Call, new: cst.BaseExpression) -> cst.BaseExpression:
-        """Give a call of keras.random a seed if the code is traced. Elsewhere it draws new numbers without one."""
+        """Give a call of keras.random a seed if it needs one."""
         if not isinstance(new, cst.Call) or not code(new.func).startswith("keras.random."):
             return new
         seed = next((a.value for a in new.args if a.keyword is not None and a.keyword.value == "seed"), None)
@@ -217,7 +226,6 @@ class Rewriter(cst.CSTTransformer):
             return new
         generator = self._seeds.request()
         if not generator:
-            self._note("left", original, "pass seed=keras.random.SeedGenerator(), made once outside")
             return new
         kept = [a for a in new.args if a.value is not seed]
         return new.with_changes(args=[*kept, _ops.make_argument("seed", cst.parse_expression(generator))])
@@ -312,12 +320,11 @@ class Rewriter(cst.CSTTransformer):
         if self._seeds.is_traced:
             self._arrays.append(Arrays(node, self._name))
 
-    def leave_FunctionDef(
-        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
-    ) -> cst.FunctionDef | cst.FlattenSentinel[cst.BaseStatement]:
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         if self._seeds.is_traced:
             self._arrays.pop()
-        return self._seeds.leave_function(original_node, updated_node)
+        self._seeds.leave()
+        return updated_node
 
     def visit_SimpleStatementSuite(self, node: cst.SimpleStatementSuite) -> None:
         if m.findall(node, m.OneOf(m.Import(), m.ImportFrom())) and m.findall(node, m.Name("tensorflow")):
@@ -326,16 +333,14 @@ class Rewriter(cst.CSTTransformer):
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self._seeds.enter(node)
 
-    def leave_ClassDef(
-        self, original_node: cst.ClassDef, updated_node: cst.ClassDef
-    ) -> cst.ClassDef | cst.FlattenSentinel[cst.BaseStatement]:
+    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
         return self._seeds.leave_class(original_node, updated_node)
 
     def visit_Lambda(self, node: cst.Lambda) -> None:
         self._seeds.enter(node)
 
     def leave_Lambda(self, original_node: cst.Lambda, updated_node: cst.Lambda) -> cst.Lambda:
-        self._seeds.leave_lambda()
+        self._seeds.leave()
         return updated_node
 
     def visit_If(self, node: cst.If) -> None:
@@ -367,10 +372,23 @@ class Rewriter(cst.CSTTransformer):
             self._note("left", node, advice)
         return False
 
+    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> bool:
+        return not self._why_not_needed(node)
+
+    def _why_not_needed(self, node: cst.SimpleStatementLine) -> str:
+        if not m.matches(node, m.SimpleStatementLine(body=[m.Expr(m.Call())])):
+            return ""
+        call = cst.ensure_type(cst.ensure_type(node.body[0], cst.Expr).value, cst.Call)
+        return _NOT_NEEDED.get(self._name(call.func) or "", "")
+
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
         assign = original_node.body[0]
+        if reason := self._why_not_needed(original_node):
+            self.translated |= {_root(cst.ensure_type(assign, cst.Expr).value)}
+            self._note("check", assign, reason)
+            return cst.RemoveFromParent()
         if self._uses_tensorflow and m.matches(original_node, _SET_SHAPE):
             self._note("check", assign, "this was left out: JAX knows all shapes")
             return cst.RemoveFromParent()

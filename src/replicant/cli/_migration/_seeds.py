@@ -1,7 +1,6 @@
-"""Random numbers in traced code: they need a seed generator that was made outside."""
+"""Random numbers in layers and models: Keras's own steps only know the seed generators that are attributes of the model."""
 
 from collections.abc import Collection, Sequence
-from typing import TypeVar
 
 import libcst as cst
 import libcst.matchers as m
@@ -17,14 +16,14 @@ def __init__(self, *args, **kwargs):
     super().__init__(*args, **kwargs)
     self.{} = {}
 """
-_Definition = TypeVar("_Definition", cst.FunctionDef, cst.ClassDef)
-_Left = _Definition | cst.FlattenSentinel[cst.BaseStatement]
+# Steps in TensorFlow's form, which change the state of Keras's global generator themselves, as functions do.
+_STEPS = {"train_step", "test_step", "predict_step"}
 
 
 class Seeds:
-    """Follows the walk through a program, and makes a seed generator before the code that needs one.
+    """Follows the walk through a program, and gives layers and models a seed generator if their code needs one.
 
-    A layer or model of Keras gets one as an attribute, since ``fit`` only knows the state of the model.
+    Elsewhere, `keras.random` draws new numbers at every step without one.
 
     Args:
         traced: The names of the functions whose code is traced.
@@ -35,9 +34,7 @@ class Seeds:
         self.name = _NAME if _NAME not in bound else f"replicant_{_NAME}"
         self._traced = traced
         self._stack: list[cst.CSTNode] = []
-        self._before: set[cst.CSTNode] = set()  # the definitions that a generator is made before
-        self._inside: set[cst.CSTNode] = set()  # the classes whose objects get one
-        self._have: set[cst.CSTNode] = set()  # the functions, or the module, that have a generator
+        self._inside: set[cst.CSTNode] = set()  # the classes whose objects get a generator
 
     def start(self, module: cst.Module) -> None:
         """Begin with a module."""
@@ -59,39 +56,29 @@ class Seeds:
         return None
 
     def request(self) -> str:
-        """Have a generator made for the code at hand. Returns its name, or "" if there is no place for it."""
+        """Have a generator made for the code at hand. Returns its name, or "" if the code needs none."""
         place = self._first_traced()
         if place is None:
             return ""
         function, owner = self._stack[place], self._stack[place - 1]
-        if isinstance(owner, cst.ClassDef) and isinstance(function, cst.FunctionDef) and _is_keras(owner):
-            first = [p.name.value for p in function.params.params[:1]]
-            if (first and not function.decorators) or first == ["self"]:
-                self._inside.add(owner)
-                return f"{first[0]}.{self.name}"
-        while place > 1 and isinstance(self._stack[place - 1], cst.ClassDef):
-            place -= 1
-        if not self._have & set(self._stack[:place]):
-            self._have.add(self._stack[place - 1])
-            self._before.add(self._stack[place])
-        return self.name
+        if not (isinstance(owner, cst.ClassDef) and isinstance(function, cst.FunctionDef) and _is_keras(owner)):
+            return ""
+        first = [p.name.value for p in function.params.params[:1]]
+        if function.name.value in _STEPS or not first or (function.decorators and first != ["self"]):
+            return ""
+        self._inside.add(owner)
+        return f"{first[0]}.{self.name}"
 
-    def leave_function(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> _Left[cst.FunctionDef]:
-        """End a function, with a generator before it if its code needs one."""
+    def leave(self) -> None:
+        """End a function or a lambda."""
         self._stack.pop()
-        return cst.FlattenSentinel(self._with_generator(updated)) if original in self._before else updated
 
-    def leave_class(self, original: cst.ClassDef, updated: cst.ClassDef) -> _Left[cst.ClassDef]:
-        """End a class, with a generator in its objects or before it if its code needs one."""
+    def leave_class(self, original: cst.ClassDef, updated: cst.ClassDef) -> cst.ClassDef:
+        """End a class, with a generator in its objects if its code needs one."""
         self._stack.pop()
-        if original in self._inside:
-            updated = updated.with_changes(body=updated.body.with_changes(body=self._with_attribute(updated.body.body)))
-        return cst.FlattenSentinel(self._with_generator(updated)) if original in self._before else updated
-
-    def _with_generator(self, definition: cst.FunctionDef | cst.ClassDef) -> list[cst.BaseStatement]:
-        line = cst.ensure_type(cst.parse_statement(f"{self.name} = {_NEW}"), cst.SimpleStatementLine)
-        gap = [cst.EmptyLine(indent=False)] * (2 if len(self._stack) == 1 else 1)
-        return [line.with_changes(leading_lines=definition.leading_lines), definition.with_changes(leading_lines=gap)]
+        if original not in self._inside:
+            return updated
+        return updated.with_changes(body=updated.body.with_changes(body=self._with_attribute(updated.body.body)))
 
     def _with_attribute(self, body: Sequence[cst.CSTNode]) -> list[cst.CSTNode]:
         """The body of a class whose ``__init__`` makes a generator."""
@@ -111,10 +98,6 @@ class Seeds:
         if following and isinstance(following[0], cst.FunctionDef) and not following[0].leading_lines:
             following[0] = following[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
         return [*new[:is_text], init, *following]
-
-    def leave_lambda(self) -> None:
-        """End a lambda."""
-        self._stack.pop()
 
 
 def _is_keras(node: cst.ClassDef) -> bool:
