@@ -347,8 +347,11 @@ def test_imports(tmp_path, old, new):
         ),
         ("tf.config.optimizer.set_jit(True)", "tf.config.optimizer.set_jit", "delete it: XLA compiles and optimizes"),
         ("tf.config.run_functions_eagerly(True)", "tf.config.run_functions_eagerly", "leave out @replicant.function"),
-        ("tf.config.experimental_connect_to_cluster(r)", "tf.config.experimental_connect_to_cluster", "delete it: the strategy"),
-        ("tf.tpu.experimental.initialize_tpu_system(r)", "tf.tpu.experimental.initialize_tpu_system", "finds and starts the TPU"),
+        (
+            "x = tf.config.experimental_connect_to_cluster(r)",
+            "tf.config.experimental_connect_to_cluster",
+            "delete it: the strategy",
+        ),
         ("tf.config.set_soft_device_placement(True)", "tf.config.set_soft_device_placement", "the strategy places values"),
         ("tf.config.experimental.get_memory_info('GPU:0')", "tf.config.experimental.get_memory_info", "device.memory_stats()"),
         (
