@@ -57,6 +57,8 @@ def convolutions(draw: st.DrawFn) -> Any:
     """The shapes of images and filters, strides, padding and a seed."""
     window = [draw(st.integers(1, 5)) for _ in range(2)]
     padding = [(draw(st.integers(0, 4)), draw(st.integers(0, 4))) for _ in range(2)]
+    if jax.__version_info__ < (0, 12):  # there, XLA's own gradients are wrong if more than the window lies on one side only
+        padding = [(min(low, w - 1), min(high, w - 1)) for w, (low, high) in zip(window, padding, strict=True)]
     space = [draw(st.integers(max(1, w - low - high), 19)) for w, (low, high) in zip(window, padding, strict=True)]
     channels = draw(st.sampled_from([3, 4, 5, 16, 33, 64]))
     filters = draw(st.sampled_from([16, 32, 48, 64]))

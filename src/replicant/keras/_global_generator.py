@@ -10,7 +10,7 @@ from typing import Any
 from . import _internals
 from ._refs import ref_of_keras
 
-_NAME = _internals.seed_generator.GLOBAL_SEED_GENERATOR
+_NAME = getattr(_internals.seed_generator, "GLOBAL_SEED_GENERATOR", "global_seed_generator")  # Keras 3.12 writes the name itself
 
 
 def global_generator() -> Any:
