@@ -170,6 +170,14 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Generator.from_seed(1).uniform((), dtype="int32"), ArgumentError, r"uniform of int32 needs maxval"),
     (lambda: Generator.from_seed(1).uniform((), 0, 2**40, "int32"), ArgumentError, r"maxval=1099511627776 does not fit int32"),
     (lambda: Generator.from_seed(1).uniform((), 2**31, 5, "int32"), ArgumentError, r"minval=2147483648 does not fit int32"),
+    (
+        lambda: Generator.from_seed(1).uniform((), 5, 5, "int32"),
+        ArgumentError,
+        r"got minval=5 and maxval=5\. Make maxval the larger",
+    ),
+    (lambda: Generator.from_seed(1).uniform((), 2), ArgumentError, r"uniform draws from .*got minval=2 and maxval=1\.0"),
+    (lambda: Generator.from_seed(1).normal((2, -1)), ArgumentError, r"without negative sizes, such as .*got \(2, -1\)"),
+    (lambda: Generator.from_seed(1).split(-1), ArgumentError, r"count is a number of seeds, and not negative; got -1"),
 ]
 
 

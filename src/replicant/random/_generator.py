@@ -23,7 +23,7 @@ from ..tracing import _eager
 from ..variables._known import variable_of
 from ..variables._recorder import current_recorder
 from ..variables._variable import OwnRef, Variable
-from ._arguments import float_dtype, int_dtype, parse_shape, within
+from ._arguments import float_dtype, in_order, int_dtype, parse_shape, within
 
 _IMPL = "threefry2x32"  # and not the default of JAX, which a user may change
 _ALGORITHMS = (None, "threefry", "auto_select", 2, 3)  # as TensorFlow writes and numbers them
@@ -135,6 +135,7 @@ class Generator:
         """Make `count` new generators, each with a key that this one draws.
 
         Raises:
+            ArgumentError: If `count` is negative.
             ArgumentTypeError: If `count` is not an integer.
             ContextError: Inside ``strategy.run`` or a compiled function.
         """
@@ -151,8 +152,15 @@ class Generator:
 
         Returns:
             An array of uint32 of shape (2, count). Each column is a seed.
+
+        Raises:
+            ArgumentError: If `count` is negative.
+            ArgumentTypeError: If `count` is not an integer.
         """
-        return jax.random.bits(self._draw(), (2, _integer(count, "count is a number of seeds")), jnp.uint32)
+        number = _integer(count, "count is a number of seeds")
+        if number < 0:
+            raise ArgumentError(f"count is a number of seeds, and not negative; got {number}.")
+        return jax.random.bits(self._draw(), (2, number), jnp.uint32)
 
     def normal(
         self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = jnp.float32, name: str | None = None
@@ -184,19 +192,22 @@ class Generator:
             name: Has no effect.
 
         Raises:
-            ArgumentError: If integers have no `maxval`, or one of the ends does not fit the dtype.
+            ArgumentError: If `minval` is above `maxval`, if integers have no `maxval` or have it equal to `minval`, or if one of
+                the ends does not fit the dtype.
         """
         del name
         sizes = parse_shape(shape, "uniform")
         if not jnp.issubdtype(jnp.dtype(dtype), jnp.integer):
             kind = float_dtype(dtype, "uniform")
             top = 1.0 if maxval is None else maxval
+            in_order(minval, top, equal=True)
             return jax.random.uniform(self._draw(), sizes, kind, jnp.asarray(minval, kind), jnp.asarray(top, kind))
         kind = int_dtype(dtype, "uniform")
         if maxval is None:
             raise ArgumentError(f"uniform of {kind} needs maxval, the end of the range. For all integers, write uniform_full_int.")
         within(minval, kind, "minval")
         within(maxval, kind, "maxval")
+        in_order(minval, maxval, equal=False)
         return jax.random.randint(self._draw(), sizes, minval, maxval, kind)
 
     def uniform_full_int(self, shape: Any, dtype: Any = jnp.uint32, name: str | None = None) -> jax.Array:
