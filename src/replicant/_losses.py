@@ -23,7 +23,7 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
         sample_weight: Weights that broadcast to the losses. A trailing axis of size 1 is dropped, as in Keras losses.
         global_batch_size: The number of examples in the whole step, whatever their weights: an int or a scalar integer array. The
             default is the number of this replica's examples times the number of replicas, which is right only if all replicas have
-            equally many.
+            equally many. If they do not, ReductionWarning says so.
 
     Returns:
         A scalar, 0.0 if there are no examples. Its sum over the replicas is the loss of the step.
@@ -55,8 +55,8 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
     total = jnp.sum(losses)
     size = _global_batch_size(global_batch_size, losses.shape[0])
     context = active_replica_context()
-    if context is not None and global_batch_size is not None and isinstance(size, int) and sample_weight is None:
-        context.counts.append((losses.shape[0], size, calling_line()))
+    if context is not None and (global_batch_size is None or (isinstance(size, int) and sample_weight is None)):
+        context.counts.append((losses.shape[0], None if global_batch_size is None else size, calling_line()))
     if isinstance(size, int):
         with jax.named_scope(AVERAGE):
             return total / size if size else jnp.zeros_like(total)

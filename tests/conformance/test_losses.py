@@ -30,6 +30,7 @@ def average_case(case):
     return f"average n={case['n']} weights={case['sample_weight'] is not None} size={case['global_batch_size']}"
 
 
+@pytest.mark.filterwarnings("ignore:compute_average_loss was given no global_batch_size")  # TensorFlow says nothing
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_compute_average_loss(figures, report, n):
     strategy = mirrored(n)

@@ -416,3 +416,36 @@ def test_the_advice_for_a_variable_that_would_diverge_is_right_for_accumulation(
     assert 0 < advice.index("create it with synchronization=ON_READ") < advice.index("create it with aggregation=SUM")
     assert "gradients that it accumulates" in advice
     assert "do not give a combined gradient to apply_gradients inside `run`, which would sum it again" in advice
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "message"),
+    [
+        (8, 3, "replicas have 3, 3 and 2 examples"),
+        (7, 2, "replicas have 4 and 3 examples"),
+        (1, 2, "replicas have 1 and 0 examples"),
+        (8, 2, None),
+        (2, 2, None),
+    ],
+)
+def test_an_average_without_a_size_over_unequal_replicas_is_told(rows: int, n: int, message: str | None) -> None:
+    strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)])
+    (batch,) = strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(rows))
+
+    def step(x: Any, y: Any) -> Any:
+        return replicant.compute_average_loss((x.sum(axis=1) - y) ** 2)
+
+    told = warnings_of(lambda: [strategy.run(step, args=batch) for _ in range(2)])  # told once
+    assert [w.lineno for w in told] == ([] if message is None else [line_of(step, "compute_average_loss")])
+    assert message is None or re.match(
+        f"compute_average_loss was given no global_batch_size, but the {message}", str(told[0].message)
+    )
+    strict = replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)], strict=True)
+    if message is not None:
+        with pytest.raises(ReductionError, match=f"{message}.*Pass global_batch_size"):
+            strict.run(step, args=batch)
+
+
+def test_unequal_replicas_with_a_size_are_not_told(two) -> None:
+    (batch,) = two.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices((X[:7], Y[:7])).batch(8))
+    assert warnings_of(lambda: two.run(lambda x, y: replicant.compute_average_loss(y, global_batch_size=8), args=batch)) == []

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from ..errors import RaggedStepError
+from ..reductions import _checks
 from ..reductions._same_values import Numbering
 from ..replicas._collectives import ReduceOp, mean_of
 from ..replicas._context import as_mirrored
@@ -158,6 +159,7 @@ def run_ragged(step: ReplicaStep) -> Any:
     ]
     replicas = [_RaggedReplica(step, refs, moving, r) for r in range(n)]
     jaxprs = _trace_together(replicas, inputs, step.facts())
+    _checks.tell(_checks.unequal([replica.counts for replica in replicas]), step.strategy.told, strict=step.strategy.strict)
 
     varying_inputs = [True, *flags, *[isinstance(leaves[i], PerReplica) for i in moving]]
     made = _number(step, replicas, jaxprs, varying_inputs)
@@ -217,6 +219,7 @@ class _RaggedReplica(Replica):
     def __init__(self, step: ReplicaStep, refs: list[Any], moving: list[int], index: int):
         super().__init__(step, refs, moving)
         self.index = index
+        self.counts: list[_checks.Count] = []
 
     def trace_with(self, inputs: list[Any], facts: Facts) -> ClosedJaxpr:
         """Return the jaxpr of the replica. Its first input is the replica id."""
@@ -224,7 +227,10 @@ class _RaggedReplica(Replica):
 
         def flat(replica_id: Any, values: list[Any]) -> list[Any]:
             group.begin(replica_id)
-            return self._flat(values, group, facts, self._step.inputs.has_rows(self.index), self.index)
+            try:
+                return self._flat(values, group, facts, self._step.inputs.has_rows(self.index), self.index)
+            finally:
+                self.counts = [_checks.Count(*count) for count in self._step.counts]
 
         return jax.make_jaxpr(flat)(jnp.asarray(self.index, jnp.int32), inputs)
 

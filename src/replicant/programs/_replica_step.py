@@ -52,7 +52,7 @@ class ReplicaStep:
         self.inputs = inputs
         self.cross = cross
         self.num_replicas = inputs.num_replicas
-        self.counts: list[tuple[int, int, Any]] = []  # noted by the last trace
+        self.counts: list[tuple[int, int | None, Any]] = []  # noted by the last trace
         self._fn = fn
 
     def call(self, leaves: Sequence[Any], group: Group, recorder: Recorder, *, has_rows: bool = True) -> Any:

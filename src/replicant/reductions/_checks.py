@@ -21,10 +21,10 @@ from ._search import Search, sums_over_replicas
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """One ``compute_average_loss`` in the traced function: its rows on this replica, the count that was passed, and its line."""
+    """One ``compute_average_loss`` in the traced function: its rows on this replica, the count passed or None, and its line."""
 
     num_rows: int
-    global_batch_size: int
+    global_batch_size: int | None
     line: Line | None
 
 
@@ -37,6 +37,25 @@ def find(jaxpr: jex.Jaxpr, inputs: Sequence[Input], counts: Sequence[Count], num
     told = {finding.line for finding in wrong}
     found = Search(graph, inputs, num_replicas).findings()
     return wrong + [finding for finding in found if finding.line is None or finding.line not in told]
+
+
+def unequal(counts: Sequence[Sequence[Count]]) -> list[Finding]:
+    """The calls of ``compute_average_loss`` without a size on replicas with different numbers of rows; one list per replica."""
+    found = []
+    for calls in zip(*counts, strict=False):
+        rows = [call.num_rows for call in calls]
+        listing = f"{', '.join(map(str, rows[:-1]))} and {rows[-1]}"
+        if len(set(rows)) > 1 and all(call.global_batch_size is None and call.line == calls[0].line for call in calls):
+            found.append(
+                Finding(
+                    f"compute_average_loss was given no global_batch_size, but the replicas have {listing} examples. The mean of "
+                    "each replica then counts equally, so the sum over the replicas is not the mean of the whole batch. Pass "
+                    "global_batch_size, the number of rows of the whole batch, which is the size that the dataset was batched "
+                    "with.",
+                    calls[0].line,
+                )
+            )
+    return found
 
 
 def tell(findings: Sequence[Finding], told: set[Any], *, strict: bool) -> None:
@@ -56,7 +75,7 @@ def _wrong_counts(jaxpr: jex.Jaxpr, inputs: Sequence[Input], counts: Sequence[Co
     found = []
     for count in counts:
         total = count.num_rows * num_replicas
-        if count.num_rows in rows and 0 < count.global_batch_size < total:
+        if count.num_rows in rows and count.global_batch_size is not None and 0 < count.global_batch_size < total:
             whose = rows[count.num_rows]
             shared = "" if whose.differs else f" {not_distributed(whose)}"
             found.append(

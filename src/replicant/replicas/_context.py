@@ -68,8 +68,8 @@ class ReplicaContext:
         self._strategy = strategy
         self._group = group
         self._has_rows = has_rows
-        # What compute_average_loss notes: the number of rows, the batch size that it was given, and the line of the call.
-        self.counts: list[tuple[int, int, Any]] = []
+        # What compute_average_loss notes: the number of rows, the batch size that it was given (or None), and the line of the call.
+        self.counts: list[tuple[int, int | None, Any]] = []
 
     @property
     def strategy(self) -> Any:
