@@ -446,6 +446,61 @@ def test_an_average_without_a_size_over_unequal_replicas_is_told(rows: int, n: i
             strict.run(step, args=batch)
 
 
+UNEQUAL_MEANS: dict[str, Callable[[Any], Any]] = {
+    "over the replicas": RIGHT["mean over the replicas"],
+    "of a share": RIGHT["mean of a share"],
+    "by a product": RIGHT["mean by a product"],
+    "scaled": RIGHT["scaled"],
+    "plain": WRONG["mean"],
+    "of a matrix": WRONG["of a matrix"],
+    "with another term": WRONG["with another term"],
+    "keras": lambda losses: keras.ops.mean(losses) / 2,
+}
+UNEQUAL_SUMS: dict[str, Callable[[Any], Any]] = {
+    "with a size": RIGHT["average loss"],
+    "over the global size": RIGHT["sum over the global size"],
+    "over all rows": RIGHT["over all rows"],
+    "means with their weights": lambda losses: jnp.mean(losses) * (losses.shape[0] / 8),
+    "mean of a constant beside": RIGHT["mean of a constant beside"],
+    "mean of features": RIGHT["mean of features"],
+    "two columns by hand": RIGHT["two columns by hand"],
+}
+
+
+def with_batch_statistics(reduce: Callable[[Any], Any], strategy: replicant.Strategy, rows: int) -> Callable[[], Any]:
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(LR)
+    (batch,) = strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(8))
+
+    def step(x: Any, y: Any) -> None:
+        with replicant.GradientTape() as tape:
+            loss = reduce((model(x, training=True)[:, 0] - y) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    return lambda: strategy.run(step, args=batch)
+
+
+@pytest.mark.parametrize("rows", [7, 1])
+@pytest.mark.parametrize("name", UNEQUAL_MEANS)
+def test_a_mean_over_unequal_replicas_is_told(two, name: str, rows: int) -> None:
+    reduce = UNEQUAL_MEANS[name]
+    (told,) = warnings_of(with_batch_statistics(reduce, two, rows))
+    assert re.match(
+        r"This mean is taken over the rows of one replica, and the .* different numbers.*global_batch_size", str(told.message)
+    )
+    assert (told.filename, told.lineno) == (__file__, reduce.__code__.co_firstlineno)
+    strict = replicant.MirroredStrategy(["cpu:0", "cpu:1"], strict=True)
+    with pytest.raises(ReductionError, match="This mean is taken over the rows of one replica"):
+        with_batch_statistics(reduce, strict, rows)()
+
+
+@pytest.mark.parametrize("name", UNEQUAL_SUMS)
+def test_exact_losses_of_unequal_replicas_are_not_told(two, name: str) -> None:
+    assert warnings_of(with_batch_statistics(UNEQUAL_SUMS[name], two, 7)) == []
+
+
 def test_unequal_replicas_with_a_size_are_not_told(two) -> None:
     (batch,) = two.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices((X[:7], Y[:7])).batch(8))
     assert warnings_of(lambda: two.run(lambda x, y: replicant.compute_average_loss(y, global_batch_size=8), args=batch)) == []

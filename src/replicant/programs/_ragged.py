@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from ..errors import RaggedStepError
-from ..reductions import _checks
+from ..reductions import _checks, _unequal
+from ..reductions._causes import Input
 from ..reductions._same_values import Numbering
 from ..replicas._collectives import ReduceOp, mean_of
 from ..replicas._context import as_mirrored
@@ -159,9 +160,11 @@ def run_ragged(step: ReplicaStep) -> Any:
     ]
     replicas = [_RaggedReplica(step, refs, moving, r) for r in range(n)]
     jaxprs = _trace_together(replicas, inputs, step.facts())
-    _checks.tell(_checks.unequal([replica.counts for replica in replicas]), step.strategy.told, strict=step.strategy.strict)
-
     varying_inputs = [True, *flags, *[isinstance(leaves[i], PerReplica) for i in moving]]
+    kinds_of_inputs = [Input(varies, None if i <= len(refs) else "args") for i, varies in enumerate(varying_inputs)]
+    unequal = _unequal.find([closed.jaxpr for closed in jaxprs], kinds_of_inputs, [replica.counts for replica in replicas])
+    _checks.tell(unequal, step.strategy.told, strict=step.strategy.strict)
+
     made = _number(step, replicas, jaxprs, varying_inputs)
     has_rows = [step.inputs.has_rows(r) for r in range(n)]
     answers = _compute_together(jaxprs, inputs, varying_inputs, has_rows)

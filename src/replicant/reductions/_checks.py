@@ -39,25 +39,6 @@ def find(jaxpr: jex.Jaxpr, inputs: Sequence[Input], counts: Sequence[Count], num
     return wrong + [finding for finding in found if finding.line is None or finding.line not in told]
 
 
-def unequal(counts: Sequence[Sequence[Count]]) -> list[Finding]:
-    """The calls of ``compute_average_loss`` without a size on replicas with different numbers of rows; one list per replica."""
-    found = []
-    for calls in zip(*counts, strict=False):
-        rows = [call.num_rows for call in calls]
-        listing = f"{', '.join(map(str, rows[:-1]))} and {rows[-1]}"
-        if len(set(rows)) > 1 and all(call.global_batch_size is None and call.line == calls[0].line for call in calls):
-            found.append(
-                Finding(
-                    f"compute_average_loss was given no global_batch_size, but the replicas have {listing} examples. The mean of "
-                    "each replica then counts equally, so the sum over the replicas is not the mean of the whole batch. Pass "
-                    "global_batch_size, the number of rows of the whole batch, which is the size that the dataset was batched "
-                    "with.",
-                    calls[0].line,
-                )
-            )
-    return found
-
-
 def tell(findings: Sequence[Finding], told: set[Any], *, strict: bool) -> None:
     """Warn about each line once, or raise ReductionError for the first one if `strict` is true."""
     for finding in findings:

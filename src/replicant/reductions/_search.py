@@ -45,11 +45,12 @@ def sums_over_replicas(node: Node) -> bool:
 
 
 class Search:
-    """What is known about the values of one graph, given the kinds of its inputs."""
+    """What is known about the values of one graph, given the kinds of its inputs. A mean is taken over `least` rows or more."""
 
-    def __init__(self, graph: Graph, inputs: Sequence[Input], num_replicas: int):
+    def __init__(self, graph: Graph, inputs: Sequence[Input], num_replicas: int, *, least: int = 2):
         self._graph = graph
         self._n = num_replicas
+        self._least = least
         self._known: dict[int, _State] = {}
         self._of: dict[int, Input] = {}
         self._sites: dict[int, Mean] = {}
@@ -73,13 +74,17 @@ class Search:
 
     def findings(self) -> list[Finding]:
         """What to tell the user."""
-        for node in self._graph.nodes:
-            self._enter(node)
+        self.read()
         applied = frozenset().union(*(self._state(value).applied for value in self._graph.outputs))
         found = {cause.finding(self._n): cause for cause in applied}
         # A gradient that is the same on all replicas is too large for that reason alone, whatever its loss is.
         whole = [finding for finding, cause in found.items() if not isinstance(cause, Mean)]
         return sorted(whole or found, key=lambda finding: finding.line or ("", 0))
+
+    def read(self) -> None:
+        """Go through the graph."""
+        for node in self._graph.nodes:
+            self._enter(node)
 
     def _state(self, x: Operand) -> _State:
         return self._known.setdefault(id(x), _State()) if isinstance(x, Value) else _State(seed=True)
@@ -202,16 +207,21 @@ class Search:
 
     def _mean_here(self, node: Node, value: Operand, divisor: float) -> Mean | None:
         """The mean over rows that this division computes."""
-        if divisor <= 1 or (total := self._row_sum(value)) is None:
+        if divisor < self._least - 1e-4 or (total := self._row_sum(value)) is None:
             return None
         whose = self._state(total.inputs[0]).rows
         if self._any_own and not any(kind.differs for kind in whose):
             return None
         sizes = [total.inputs[0].shape[axis] for axis in total.eqn.params["axes"]]
         rows, along = total.inputs[0].shape[0], math.prod(sizes)
-        size = next((k for k in (along, rows, self._elements(total)) if abs(divisor - k) < 1e-4 * k), 1)
+        size = next((k for k in (along, rows, self._elements(total)) if abs(divisor - k) < 1e-4 * k), 0)
         # The rows of the whole batch: perhaps the size of a mean over n columns, but just as likely the right count.
-        if rows <= 1 or size <= 1 or size in self._global_sizes or AVERAGE in str(node.eqn.source_info.name_stack):
+        if (
+            rows < self._least
+            or size < self._least
+            or size in self._global_sizes
+            or AVERAGE in str(node.eqn.source_info.name_stack)
+        ):
             return None
         return Mean(node, size, whose)
 
