@@ -87,7 +87,7 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """The arguments that the functions share. ``name`` is the function's name, and ``what`` it looks for."""
+    """The arguments that the functions share, in Keras's order. ``name`` is the function's name, and ``what`` it looks for."""
 
     name: str
     what: str
