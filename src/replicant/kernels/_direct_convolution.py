@@ -26,6 +26,7 @@ from ._machine_code import (
     make_tile,
     numba,
     out_of_memory,
+    place_for_arguments,
     store,
     store_half,
     this_function,
@@ -214,9 +215,7 @@ def _attribute(frame: Any, number: Any) -> Any:
 @_jit
 def _num_threads(frame: Any) -> Any:
     """How many threads XLA has, or 1 if it does not say."""
-    arguments = allocate(40)
-    if arguments == 0:
-        return 1
+    arguments = place_for_arguments()
     store(arguments, 32)
     store(arguments + 8, 0)
     store(arguments + 16, load(frame + _FRAME_CONTEXT))
@@ -224,7 +223,6 @@ def _num_threads(frame: Any) -> Any:
     store(arguments + 32, 1)
     error = call(load(load(frame + _FRAME_API) + _NUM_THREADS), arguments)
     count = load(arguments + 32)
-    free(arguments)
     if error != 0:
         _forget(frame, error)
         return 1
@@ -233,21 +231,17 @@ def _num_threads(frame: Any) -> Any:
 
 @_jit
 def _forget(frame: Any, error: Any) -> None:
-    arguments = allocate(24)
-    if arguments != 0:
-        store(arguments, 24)
-        store(arguments + 8, 0)
-        store(arguments + 16, error)
-        call(load(load(frame + _FRAME_API) + _DESTROY_ERROR), arguments)
-        free(arguments)
+    arguments = place_for_arguments()
+    store(arguments, 24)
+    store(arguments + 8, 0)
+    store(arguments + 16, error)
+    call(load(load(frame + _FRAME_API) + _DESTROY_ERROR), arguments)
 
 
 @_jit
 def _ask_for_help(frame: Any, job: Any, helpers: Any, function: Any) -> None:
     """Give the job to some of XLA's threads. If it lends none, the caller does all of it."""
-    arguments = allocate(40)
-    if arguments == 0:
-        return
+    arguments = place_for_arguments()
     store(arguments, 40)
     store(arguments + 8, 0)
     store(arguments + 16, load(frame + _FRAME_CONTEXT))
@@ -260,21 +254,16 @@ def _ask_for_help(frame: Any, job: Any, helpers: Any, function: Any) -> None:
             fetch_add(job + _HOLDERS, -1)
             _forget(frame, error)
             break
-    free(arguments)
 
 
 @_jit
 def _memory_error(frame: Any) -> Any:
-    arguments = allocate(32)
-    if arguments == 0:
-        return 0
+    arguments = place_for_arguments()
     store(arguments, 28)
     store(arguments + 8, 0)
     store(arguments + 16, out_of_memory())
     store_half(arguments + 24, 8)  # RESOURCE_EXHAUSTED
-    error = call(load(load(frame + _FRAME_API) + _CREATE_ERROR), arguments)
-    free(arguments)
-    return error
+    return call(load(load(frame + _FRAME_API) + _CREATE_ERROR), arguments)
 
 
 @_jit
