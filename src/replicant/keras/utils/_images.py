@@ -77,7 +77,7 @@ def image_dataset_from_directory(  # noqa: PLR0917 - the arguments are those of 
         ConfigurationError: If Pillow is not installed.
         DatasetError: If there are no pictures. During iteration, if a file is damaged; the message names it.
     """
-    if color_mode not in _CHANNELS:
+    if not isinstance(color_mode, str) or color_mode not in _CHANNELS:
         raise ArgumentError(f'{_NAME}: color_mode must be "rgb", "rgba" or "grayscale". Received: {color_mode!r}.')
     method = _checked_method(interpolation, crop_to_aspect_ratio)
     if crop_to_aspect_ratio and pad_to_aspect_ratio:
