@@ -224,3 +224,30 @@ def test_a_dataset_that_ends_too_early(n: int) -> None:
     with pytest.warns(UserWarning, match="ran out of data"):
         history = make_model(mirrored(n)).fit(Dataset.from_tensor_slices((X, Y)).batch(4), steps_per_epoch=3, verbose=0)
     assert len(history.history["loss"]) == 1
+
+
+def breaking(after: int, *, labels: bool = True) -> Iterator[Any]:
+    for i in range(after):
+        rows = slice(2 * i, 2 * i + 2)
+        yield (X[rows], Y[rows]) if labels else (X[rows],)
+    raise OSError("the disk is gone")
+
+
+@pytest.mark.cases("True-2-3-fit", "True-2-3-evaluate", "True-2-3-predict", "False-2-3-fit")
+@pytest.mark.parametrize("loop", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_error_leaves_the_values_of_the_last_step_without_a_strategy(loop: str, after: int, steps: int, compiled: bool) -> None:
+    model = make_model(mirrored(0), steps_per_execution=steps, jit_compile=compiled)
+    model.optimizer.build(model.trainable_variables)
+    how = {"shuffle": False} if loop == "fit" else {}
+    with pytest.raises(OSError, match="the disk is gone"):
+        getattr(model, loop)(breaking(after, labels=loop != "predict"), verbose=0, **how)
+    expected = make_model(mirrored(0))
+    if loop == "fit" and after > 1:  # Keras reads the second batch before the first step
+        expected.fit(X[: 2 * after], Y[: 2 * after], batch_size=2, shuffle=False, verbose=0)
+        assert int(model.optimizer.iterations) == after
+    for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+    model.fit(X, Y, batch_size=4, verbose=0)  # everything else is there, too

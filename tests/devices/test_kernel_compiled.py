@@ -97,6 +97,50 @@ def test_values_and_gradients_are_those_of_xla() -> None:
     assert num_called > 8
 
 
+@st.composite
+def odd_convolutions(draw: st.DrawFn) -> Any:
+    """Images, filters, their type, and what else a program may say. The kernel computes few of these."""
+    groups, channels = draw(st.sampled_from([(1, 1), (1, 3), (1, 16), (2, 4), (16, 16)]))
+    filters = draw(st.sampled_from([16, 32, 16, 48, 0, 1, 24]))
+    window = [draw(st.sampled_from([3, 1, 2, 7])) for _ in range(2)]
+    apart, between = ([draw(st.sampled_from([1, 1, 1, 2])) for _ in range(2)] for _ in range(2))
+    padding = [(draw(st.sampled_from([0, 1, 9, -1])), draw(st.sampled_from([0, 1, 9, -1]))) for _ in range(2)]
+    batch = draw(st.sampled_from([1, 3, 0]))
+    images = (batch, *[draw(st.integers(14, 17)) for _ in range(2)], channels)
+    how = {
+        "strides": [draw(st.sampled_from([1, 1, 2])) for _ in range(2)],
+        "padding": padding,
+        "rhs_dilation": apart,
+        "lhs_dilation": between,
+        "feature_group_count": groups,
+    }
+    if batch == 3 and filters == 48 and groups == 1 and draw(st.booleans()):
+        how["batch_group_count"] = 3
+    return images, (*window, channels // groups, filters - filters % groups), how, draw(st.sampled_from(TYPES))
+
+
+TYPES = ["float32", "float32", "float32", "float16", "bfloat16", "int32", "float64"]
+
+
+@usable
+@pytest.mark.usefixtures("small_ones_too")
+def test_what_it_cannot_do_is_left_to_xla() -> None:
+    @settings(max_examples=200 if os.environ.get("REPLICANT_TEST_FULL") else 6, deadline=None)
+    @given(odd_convolutions())
+    def check(case: Any) -> None:
+        images, filters, how, dtype = case
+        with jax.enable_x64(dtype == "float64"):
+            x, w = (array.astype(dtype) for array in arrays(images, filters))
+            compute = jax.jit(lambda x, w: convolve(x, w, **dict(how)))
+            actual = compute(x, w)
+            with kernels.disabled():
+                expected = compute(x, w)
+        assert actual.dtype == expected.dtype
+        np.testing.assert_array_equal(np.asarray(actual, np.float64), np.asarray(expected, np.float64))
+
+    check()
+
+
 @usable
 @pytest.mark.usefixtures("small_ones_too")
 @pytest.mark.parametrize(
@@ -190,6 +234,34 @@ NO_NUMBA = (
 )
 
 
+WITHOUT_MEMORY = """
+import resource, replicant, jax, jax.numpy as jnp
+
+def convolve(x, w):
+    return jax.lax.conv_general_dilated(x, w, (4, 4), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+x, w = jnp.ones((1, 1024, 1024, 16)), jnp.ones((3, 3, 16, 16))
+lowered = jax.jit(convolve).lower(x, w)
+assert "replicant_convolution" in lowered.as_text()
+compute = lowered.compile()
+print(compute(x, w).max())
+[size] = [int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmSize")]
+resource.setrlimit(resource.RLIMIT_AS, (size + (24 << 20), resource.RLIM_INFINITY))  # the result has 4 MB, the padded image 64
+try:
+    print(compute(x, w).max())
+except Exception as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(compute(x, w).max())
+"""
+
+
+@usable
+def test_without_memory_there_is_an_error_and_no_result() -> None:
+    done = run(WITHOUT_MEMORY, REPLICANT_KERNELS="1,numba_conv")
+    assert done.stdout.splitlines() == ["144.0", "RESOURCE_EXHAUSTED: no memory for a convolution", "144.0"], done.stderr
+
+
 def test_it_is_off_unless_it_is_named() -> None:
     assert "off: REPLICANT_KERNELS does not ask for it" in run(SHOW).stdout
     kernels.disable("numba_conv")
@@ -216,7 +288,7 @@ def test_enabling_it_without_numba_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 
 @usable
 def test_a_numba_that_cannot_compile_it_leaves_the_work_to_xla() -> None:
-    broken = "import numba\ndef cfunc(*a, **k): raise RuntimeError('no such type')\nnumba.cfunc = cfunc\n"
+    broken = "import numba\ndef cfunc(*a, **k): raise RuntimeError('no such type' + chr(10) + 'and more')\nnumba.cfunc = cfunc\n"
     compute = (
         "import jax, jax.numpy as jnp\nf = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), 'SAME', dimension_numbers="
         "('NHWC', 'HWIO', 'NHWC'))\nprint(float(jax.jit(f)(jnp.ones((8, 8, 8, 16)), jnp.ones((3, 3, 16, 16))).max()))\n"

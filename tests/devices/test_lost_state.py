@@ -222,3 +222,43 @@ def test_a_python_number_that_counts_traces(strategy) -> None:
     seen = trainer.steps
     strategy.run(trainer.step, args=(rows(strategy),))  # known: neither another program nor another warning
     assert trainer.steps == seen
+
+
+TRANSFORMATIONS = {
+    "jit": lambda f: jax.jit(f)(3.0),
+    "grad": lambda f: jax.grad(f)(3.0),
+    "vmap": lambda f: jax.vmap(f)(jnp.ones(2)),
+    "scan": lambda f: jax.lax.map(f, jnp.ones(2)),
+    "eval_shape": lambda f: jax.eval_shape(f, 3.0),
+}
+
+
+@pytest.mark.parametrize("on_read", [False, True])
+@pytest.mark.parametrize("how", TRANSFORMATIONS)
+@pytest.mark.parametrize("what", ["assign", "assign_add", "assign_sub"])
+def test_assigning_under_a_transformation_of_jax(what: str, how: str, on_read: bool) -> None:
+    """The variable would keep a tracer, which fails where somebody reads it."""
+    sync = replicant.VariableSynchronization.ON_READ if on_read else replicant.VariableSynchronization.AUTO
+    mean = replicant.VariableAggregation.MEAN
+    variable = replicant.Variable(1.0, name="count", synchronization=sync, aggregation=mean)
+    message = rf"^{what} of variable 'count' was called inside a function under jax.jit .* Decorate .* replicant.function instead"
+    with pytest.raises(LostStateError, match=message):
+        TRANSFORMATIONS[how](getattr(variable, what))
+    assert float(variable) == 1.0
+
+
+def test_assigning_what_has_a_value_under_a_transformation_of_jax() -> None:
+    variable = replicant.Variable(1.0)
+
+    def counted(x: Any) -> Any:
+        variable.assign_add(2.0)
+        return x * x
+
+    assert float(jax.grad(counted)(3.0)) == 6.0
+    assert float(variable) == 3.0
+
+
+def test_assigning_in_a_function_of_replicant_inside_of_nothing_else() -> None:
+    variable = replicant.Variable(1.0)
+    replicant.function(variable.assign_add)(3.0)
+    assert float(variable) == 4.0

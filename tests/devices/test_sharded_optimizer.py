@@ -10,32 +10,9 @@ import pytest
 import replicant
 from replicant.errors import ArgumentError
 
-ROWS, FEATURES, CLASSES, BATCH = 20, 6, 4, 8
-LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+from ._sliced_training import BATCH, CLASSES, FEATURES, LOSS, MEAN_LOSS, OPTIMIZERS, ROWS, batches, data, step_of
 
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "adadelta": lambda: keras.optimizers.Adadelta(0.5),
-    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
-    "adam": lambda: keras.optimizers.Adam(0.01),
-    "adamw with decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
-    "adamax": lambda: keras.optimizers.Adamax(0.01),
-    "ftrl": lambda: keras.optimizers.Ftrl(0.1),
-    "lion": lambda: keras.optimizers.Lion(0.01),
-    "nadam": lambda: keras.optimizers.Nadam(0.01),
-    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.9, centered=True),
-    "sgd with momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "moving average": lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
-    "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
-    "clipped values": lambda: keras.optimizers.Adam(0.01, clipvalue=0.01),
-    # These look at whole tensors.
-    "clipped norm": lambda: keras.optimizers.Adam(0.01, clipnorm=0.01),
-    "global norm": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.05),
-    "adafactor": lambda: keras.optimizers.Adafactor(0.01),
-    "lamb": lambda: keras.optimizers.Lamb(0.01),
-    "loss scaling": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
-}
-
-RARE = {"adadelta", "adagrad", "adamax", "clipped values", "clipped norm", "lamb", "lion", "sgd with momentum"}
+RARE = {"adadelta", "adagrad", "adamax", "clipped values", "clipped norm", "lamb", "lion", "sgd", "sgd with momentum"}
 
 
 def make_model(constraint: Any = None) -> keras.Model:
@@ -49,25 +26,13 @@ def make_model(constraint: Any = None) -> keras.Model:
     )
 
 
-def data() -> tuple[np.ndarray, np.ndarray]:
-    draw = np.random.default_rng(0)
-    return draw.normal(size=(ROWS, FEATURES)).astype("float32"), draw.integers(0, CLASSES, ROWS)
-
-
 def custom_loop(strategy: Any, make_optimizer: Callable[[], Any], constraint: Any = None) -> tuple[list[np.ndarray], Any]:
     with strategy.scope():
         model, optimizer = make_model(constraint), make_optimizer()
 
-    def step(batch: Any) -> Any:
-        with replicant.GradientTape() as tape:
-            loss = replicant.compute_average_loss(LOSS(batch[1], model(batch[0], training=True)), global_batch_size=BATCH)
-            scaled = optimizer.scale_loss(loss) if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else loss
-        gradients = tape.gradient(scaled, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss
-
-    for _ in range(2):  # batches of 8, 8 and 4 rows: on 3 replicas every step is ragged, on 8 one
-        for batch in strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices(data()).batch(BATCH)):
+    step = step_of(model, optimizer)
+    for _ in range(2):
+        for batch in batches(strategy):
             strategy.run(step, args=(batch,))
     return model.get_weights(), optimizer
 
@@ -75,7 +40,7 @@ def custom_loop(strategy: Any, make_optimizer: Callable[[], Any], constraint: An
 def fit(strategy: Any, make_optimizer: Callable[[], Any]) -> tuple[list[np.ndarray], Any]:
     with strategy.scope():
         model = make_model()
-        model.compile(make_optimizer(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.compile(make_optimizer(), MEAN_LOSS)
     model.fit(*data(), batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
     return model.get_weights(), model.optimizer
 

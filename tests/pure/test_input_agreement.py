@@ -213,6 +213,18 @@ def test_the_first_of_many_names_that_differs(errors_of, lines, policy):
         assert f"file number 37: {names[37]!r} on worker 0, {others[37]!r} on worker 1. Give all workers" in error
 
 
+def test_names_of_bytes_are_names_of_files(errors_of, lines):
+    here, there = ([lines(f"{folder}/{number}.txt", 2).encode() for number in range(4)] for folder in ("here", "there"))
+
+    def make(worker: int) -> Dataset:
+        return TextLineDataset(Dataset.from_tensor_slices(there if worker else here)).batch(2)
+
+    assert errors_of(make) == [None, None]
+    lines("there/1.txt", 5)
+    for error in errors_of(make):
+        assert "1.txt' is 4 bytes on worker 0, 10 bytes on worker 1. Copy the data to every worker again" in error
+
+
 def test_what_may_differ_between_the_lists_of_files(errors_of, lines):
     here, there = ([lines(f"{folder}/part/{number}.txt", 2) for number in range(4)] for folder in ("here", "there"))
     assert errors_of(lambda worker: TextLineDataset(there if worker else here).batch(2)) == [None, None]

@@ -3,6 +3,7 @@
 import concurrent.futures
 import io
 import json
+import os
 import re
 import sys
 import wave
@@ -85,6 +86,13 @@ ARGUMENTS = [
     ({"labels": [0] * 12, "class_names": ["good"]}, 'class_names can only be given with labels="inferred".'),
     ({"labels": None, "class_names": ["good"]}, "without labels, class_names cannot be given. Received: ['good']."),
     ({"label_mode": None, "class_names": ["good"]}, "without labels, class_names cannot be given. Received: ['good']."),
+    ({"class_names": "good"}, "class_names must be a list of names of folders. Received: 'good'."),
+    ({"class_names": {"good"}}, "class_names must be a list of names of folders. Received: {'good'}."),
+    ({"class_names": 5}, "class_names must be a list of names of folders. Received: 5."),
+    ({"class_names": [["good"]]}, "class_names must be a list of names of folders. Received: [['good']]."),
+    ({"class_names": []}, "class_names must be a list of names of folders. Received: []."),
+    ({"labels": [0] * 12, "class_names": np.array(["good", "bad"])}, 'class_names can only be given with labels="inferred".'),
+    ({"label_mode": np.array(["int", "x"])}, 'label_mode must be "int", "categorical", "binary" or None. Received: array('),
     ({"class_names": ["fine"]}, "each once. They are: ['bad', 'good']. Received: ['fine']."),
     ({"class_names": ["good", "good"]}, "each once. They are: ['bad', 'good']. Received: ['good', 'good']."),
     ({"class_names": ["good"], "label_mode": "binary"}, "needs exactly 2 classes. Found 1: ['good']."),
@@ -121,6 +129,7 @@ def test_arguments_of_folders(twelve, arguments, message):
 
 IMAGES = [
     ({"color_mode": "bgr"}, 'color_mode must be "rgb", "rgba" or "grayscale". Received: \'bgr\'.'),
+    ({"color_mode": ["rgb"]}, 'color_mode must be "rgb", "rgba" or "grayscale". Received: [\'rgb\'].'),
     ({"interpolation": "cubic"}, "interpolation must be one of nearest, bilinear, bicubic,"),
     (
         {"interpolation": "gaussian", "crop_to_aspect_ratio": True},
@@ -208,6 +217,31 @@ def test_a_link_that_leads_nowhere_is_a_missing_file(plant):
     folder = plant({"a/1.txt": "one"})
     (folder / "a" / "2.txt").symlink_to(folder / "nowhere")
     with pytest.raises(DatasetError, match=r"cannot read '.*a/2.txt'"):
+        list(texts(folder))
+
+
+@pytest.mark.parametrize("names", [["good", "bad"], ("good", "bad"), np.array(["good", "bad"])])
+def test_the_order_of_the_classes(twelve, names):
+    dataset = texts(twelve, class_names=names, batch_size=1)
+    assert dataset.class_names == ["good", "bad"]
+    assert [(text[0][:-1], int(label[0])) for text, label in dataset][5:7] == [("good", 0), ("bad", 1)]
+
+
+def test_files_that_are_in_no_class(plant):
+    folder = plant({"a.txt": "a", "empty/b.md": "b"})
+    message = r'where 0 files end in \.txt\. With labels="inferred", .* \'.*/a\.txt\' is in none: move it .* or set labels=None'
+    with pytest.raises(DatasetError, match=message):
+        texts(folder)
+    assert [list(batch) for batch in texts(folder, labels=None)] == [["a"]]
+    with pytest.raises(DatasetError, match=r"where 0 files end in \.txt\.$"):
+        texts(folder / "empty")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_waited_for(plant):
+    folder = plant({"a/1.txt": "one"})
+    os.mkfifo(folder / "a" / "2.txt")
+    with pytest.raises(DatasetError, match=r"a/2.txt' is a pipe, a device or a socket. Move it out of the folder."):
         list(texts(folder))
 
 
@@ -565,6 +599,8 @@ def test_split():
         (([np.arange(3), np.arange(2)], 1), ArgumentError, "the same number of rows, at least one. They have [2, 3]."),
         (([], 1), ArgumentError, "the same number of rows, at least one. They have []."),
         (("abc", 1), ArgumentTypeError, "dataset must be a replicant.data.Dataset, an array of NumPy, or a list or tuple"),
+        ((Dataset.range(3).map(lambda x: ()), 1), ArgumentError, "the elements of the dataset have no components."),
+        ((np.arange(3), 1, 1, True, [7]), ArgumentTypeError, "seed must be a whole number or None. Received: [7]."),
         ((np.arange(3), 1, 1, False, None, "torch"), ArgumentError, 'preferred_backend must not be "torch"'),
     ],
 )

@@ -1,7 +1,7 @@
 """Datasets of files: `TFRecordDataset`, `TextLineDataset` and `FixedLengthRecordDataset`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ._arguments import calls_in_parallel, whole
 from ._dataset import AUTOTUNE, Dataset
@@ -16,7 +16,26 @@ from .transforms._interleave import Interleave
 _DEFAULT_READS = 4  # for AUTOTUNE: the order must not depend on the machine
 
 
-class TFRecordDataset(Dataset):
+class _OfFiles(Dataset):
+    """The records of files whose format needs no arguments but a compression."""
+
+    _method: ClassVar[str]
+    _format: ClassVar[type[Lines | Records]]
+
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+        num_parallel_reads: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        check_buffer(self._method, buffer_size)
+        form = self._format(checked_compression(self._method, compression_type))
+        super().__init__(reading(form, filenames, num_parallel_reads))
+
+
+class TFRecordDataset(_OfFiles):
     """The records of TFRecord files, as bytes. Their checksums are verified.
 
     Args:
@@ -43,20 +62,10 @@ class TFRecordDataset(Dataset):
     [{'x': array([0, 1])}, {'x': array([2])}]
     """
 
-    def __init__(
-        self,
-        filenames: Any,
-        compression_type: str | None = None,
-        buffer_size: int | None = None,
-        num_parallel_reads: int | None = None,
-        name: str | None = None,
-    ) -> None:
-        check_buffer("TFRecordDataset", buffer_size)
-        form = Records(checked_compression("TFRecordDataset", compression_type))
-        super().__init__(reading(form, filenames, num_parallel_reads))
+    _method, _format = "TFRecordDataset", Records
 
 
-class TextLineDataset(Dataset):
+class TextLineDataset(_OfFiles):
     """The lines of UTF-8 text files, as str, without line endings.
 
     Args:
@@ -78,17 +87,7 @@ class TextLineDataset(Dataset):
     [array([1, 2], dtype=int32)]
     """
 
-    def __init__(
-        self,
-        filenames: Any,
-        compression_type: str | None = None,
-        buffer_size: int | None = None,
-        num_parallel_reads: int | None = None,
-        name: str | None = None,
-    ) -> None:
-        check_buffer("TextLineDataset", buffer_size)
-        form = Lines(checked_compression("TextLineDataset", compression_type))
-        super().__init__(reading(form, filenames, num_parallel_reads))
+    _method, _format = "TextLineDataset", Lines
 
 
 def reading(form: FileFormat, filenames: Any, num_parallel_reads: int | None) -> Interleave | ReadFiles:

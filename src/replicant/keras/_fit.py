@@ -296,6 +296,18 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
     return getattr(model, name)
 
 
+def note_steps(original: Callable[..., Any], model: Any, step_function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Note the state after each step of Keras's own loop. With several steps per execution, an error in the next would lose it."""
+    names_of = {len(names): names for names in _STATE_NAMES.values()}
+
+    def step(state: Any, data: Any) -> Any:
+        outputs, state = step_function(state, data)
+        _note(model, names_of[len(state)], state)
+        return outputs, state
+
+    return original(model, step, *args, **kwargs)
+
+
 def _one_device(model: Any, step: Callable[..., Any]) -> Placement:
     """Return the placement of a stateful step without a strategy."""
     if keras.distribution.distribution() is not None:

@@ -219,6 +219,7 @@ HOOKS = (
     Hook(JAXTrainer, "make_train_function", ("self", "force"), (_fit.make_train,)),
     Hook(JAXTrainer, "make_test_function", ("self", "force"), (_fit.make_test,)),
     Hook(JAXTrainer, "make_predict_function", ("self", "force"), (_fit.make_predict,)),
+    Hook(JAXTrainer, "_make_function", ("self", "step_function"), (_fit.note_steps,)),
     Hook(JAXTrainer, "train_step", _STEP, (functools.partial(_stateful_step.take, name="train_step"),)),
     Hook(JAXTrainer, "test_step", _STEP, (functools.partial(_stateful_step.take, name="test_step"),)),
     Hook(JAXTrainer, "predict_step", _STEP, (functools.partial(_stateful_step.take, name="predict_step"),)),

@@ -9,11 +9,13 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import math
 import platform
 import sys
 import threading
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +78,8 @@ def _register() -> str | None:
     try:
         function = _function()
     except Exception as error:  # noqa: BLE001 - whatever a broken or unknown numba raises
-        return f"numba {importlib.metadata.version('numba')} could not compile it ({type(error).__name__}: {error})"
+        reason = str(error).partition("\n")[0]  # the rest is numba's view of the code
+        return f"numba {importlib.metadata.version('numba')} could not compile it ({type(error).__name__}: {reason})"
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(function.address), platform="cpu", api_version=1)
     return None
 
@@ -84,9 +87,12 @@ def _register() -> str | None:
 @functools.cache
 def _function() -> Any:
     """The compiled function. Numba keeps its machine code for the next process."""
-    from ._direct_convolution import handle  # it imports numba
+    from . import _machine_code  # it imports numba
+    from ._direct_convolution import handle
 
-    numba: Any = importlib.import_module("numba")
+    # Numba compiles anew if the file of this function has changed. The other file counts through the name.
+    handle.__qualname__ = f"handle_{zlib.crc32(inspect.getsource(_machine_code).encode()):x}"
+    numba: Any = _machine_code.numba
     return numba.cfunc(numba.types.int64(numba.types.int64), cache=True, error_model="numpy")(handle)
 
 

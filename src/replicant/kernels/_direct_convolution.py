@@ -26,6 +26,7 @@ from ._machine_code import (
     make_tile,
     numba,
     out_of_memory,
+    place_for_arguments,
     store,
     store_half,
     this_function,
@@ -46,45 +47,35 @@ _FRAME_API, _FRAME_CONTEXT, _ARGUMENTS, _RESULTS, _ATTRIBUTES = 16, 24, 72, 112,
 _CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE, _NUM_THREADS = 48, 64, 136, 144  # in XLA_FFI_Api
 
 _jit = numba.njit(error_model="numpy")
-_tile_16, _tile_8, _tile_4, _tile_1 = (make_tile(rows, 1) for rows in (16, 8, 4, 1))
-_wide_12, _wide_4, _wide_1 = (make_tile(rows, 2) for rows in (12, 4, 1))
 
 
 @_jit
-def _narrow(
+def _no_rows(
     a: Any, aj: Any, ak: Any, al: Any, b: Any, bk: Any, bl: Any, k: Any, m: Any, c: Any, cj: Any, adds: Any, rows: Any
 ) -> None:
-    """All rows, of one vector each."""
-    j = 0
-    while rows - j >= 16:
-        _tile_16(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds)
-        j += 16
-    while rows - j >= 8:
-        _tile_8(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds)
-        j += 8
-    while rows - j >= 4:
-        _tile_4(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds)
-        j += 4
-    while rows - j >= 1:
-        _tile_1(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds)
-        j += 1
+    """What is left to do after tiles of one row."""
 
 
-@_jit
-def _wide(
-    a: Any, aj: Any, ak: Any, al: Any, b: Any, bk: Any, bl: Any, k: Any, m: Any, c: Any, cj: Any, adds: Any, rows: Any
-) -> None:
-    """All rows, of two vectors each."""
-    j = 0
-    while rows - j >= 12:
-        _wide_12(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds)
-        j += 12
-    while rows - j >= 4:
-        _wide_4(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds)
-        j += 4
-    while rows - j >= 1:
-        _wide_1(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds)
-        j += 1
+def _make_rows(num_vectors: int, heights: tuple[int, ...]) -> Any:
+    """Make the function that computes all rows, of so many vectors each: with the first height while it can, then with the next."""
+    if not heights:
+        return _no_rows
+    height, tile, compute_rest = heights[0], make_tile(heights[0], num_vectors), _make_rows(num_vectors, heights[1:])
+
+    @_jit
+    def compute(
+        a: Any, aj: Any, ak: Any, al: Any, b: Any, bk: Any, bl: Any, k: Any, m: Any, c: Any, cj: Any, adds: Any, rows: Any
+    ) -> None:
+        j = 0
+        while rows - j >= height:
+            tile(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds)
+            j += height
+        compute_rest(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds, rows - j)
+
+    return compute
+
+
+_narrow, _wide = _make_rows(1, (16, 8, 4, 1)), _make_rows(2, (12, 4, 1))
 
 
 @_jit
@@ -224,9 +215,7 @@ def _attribute(frame: Any, number: Any) -> Any:
 @_jit
 def _num_threads(frame: Any) -> Any:
     """How many threads XLA has, or 1 if it does not say."""
-    arguments = allocate(40)
-    if arguments == 0:
-        return 1
+    arguments = place_for_arguments()
     store(arguments, 32)
     store(arguments + 8, 0)
     store(arguments + 16, load(frame + _FRAME_CONTEXT))
@@ -234,7 +223,6 @@ def _num_threads(frame: Any) -> Any:
     store(arguments + 32, 1)
     error = call(load(load(frame + _FRAME_API) + _NUM_THREADS), arguments)
     count = load(arguments + 32)
-    free(arguments)
     if error != 0:
         _forget(frame, error)
         return 1
@@ -243,21 +231,17 @@ def _num_threads(frame: Any) -> Any:
 
 @_jit
 def _forget(frame: Any, error: Any) -> None:
-    arguments = allocate(24)
-    if arguments != 0:
-        store(arguments, 24)
-        store(arguments + 8, 0)
-        store(arguments + 16, error)
-        call(load(load(frame + _FRAME_API) + _DESTROY_ERROR), arguments)
-        free(arguments)
+    arguments = place_for_arguments()
+    store(arguments, 24)
+    store(arguments + 8, 0)
+    store(arguments + 16, error)
+    call(load(load(frame + _FRAME_API) + _DESTROY_ERROR), arguments)
 
 
 @_jit
 def _ask_for_help(frame: Any, job: Any, helpers: Any, function: Any) -> None:
     """Give the job to some of XLA's threads. If it lends none, the caller does all of it."""
-    arguments = allocate(40)
-    if arguments == 0:
-        return
+    arguments = place_for_arguments()
     store(arguments, 40)
     store(arguments + 8, 0)
     store(arguments + 16, load(frame + _FRAME_CONTEXT))
@@ -270,21 +254,16 @@ def _ask_for_help(frame: Any, job: Any, helpers: Any, function: Any) -> None:
             fetch_add(job + _HOLDERS, -1)
             _forget(frame, error)
             break
-    free(arguments)
 
 
 @_jit
 def _memory_error(frame: Any) -> Any:
-    arguments = allocate(32)
-    if arguments == 0:
-        return 0
+    arguments = place_for_arguments()
     store(arguments, 28)
     store(arguments + 8, 0)
     store(arguments + 16, out_of_memory())
     store_half(arguments + 24, 8)  # RESOURCE_EXHAUSTED
-    error = call(load(load(frame + _FRAME_API) + _CREATE_ERROR), arguments)
-    free(arguments)
-    return error
+    return call(load(load(frame + _FRAME_API) + _CREATE_ERROR), arguments)
 
 
 @_jit

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from ..errors import ArgumentError, ArgumentTypeError, ContextError, DivergenceError, VariableError
+from ..errors import ArgumentError, ArgumentTypeError, ContextError, DivergenceError, LostStateError, VariableError
 from ..replicas._collectives import ReduceOp
 from ..replicas._context import active_replica_context, active_strategy, get_replica_context
 from ..replicas._copies import VariableAggregation, VariableSynchronization, parse_rule, split_value
 from ..replicas._own_mesh import beside, in_a_trace, on_own_mesh, without_mesh
 from ..replicas._values import DistributedValues, Mirrored, PerReplica, is_array, unstack
+from ..tracing import _eager
 from . import _recorder
 from ._libraries import connect_libraries
 from ._recorder import current_recorder
@@ -171,6 +172,7 @@ class Variable:
             ContextError: Inside ``merge_call`` with synchronization ON_READ, or inside a function that JAX traces separately.
             DivergenceError: For a PerReplica value in cross-replica context. If the aggregation is NONE and the replicas' values
                 can differ, ``run`` raises it.
+            LostStateError: Inside a function under ``jax.jit`` or another JAX transformation, outside of `function` and ``run``.
         """
         return self._assign("assign", value, lambda _, new: new)
 
@@ -245,10 +247,12 @@ class Variable:
             if isinstance(recorder, _recorder.CrossRecorder):
                 recorder.write_raw(ref, changed)
             else:
+                _check_not_traced(what, ref, changed)
                 ref.set_raw(changed, stacked=stacked)
             return _recorder.read(ref)
         new = update(None if what == "assign" else _recorder.read(ref), operand).astype(ref.dtype)
         if recorder is None:
+            _check_not_traced(what, ref, new)
             ref.set_raw(split_value(new, ref.aggregation, raw.shape[0]) if stacked else new, stacked=stacked)
             ref.expose()
             ref.keep_slices()
@@ -414,6 +418,16 @@ def _initial_array(initial_value: Any, name: str | None, dtype: Any) -> jax.Arra
             "of a Keras layer, you can also use self.add_weight(...)."
         )
     return array
+
+
+def _check_not_traced(what: str, ref: Ref, new: Any) -> None:
+    """Raise if `new` has no value yet and no program of ours will return it. A tape outside of programs may hold a tracer."""
+    if isinstance(new, Tracer) and _eager.current() is None:
+        raise LostStateError(
+            f"{what} of variable {ref.name!r} was called inside a function under jax.jit or another JAX transformation, so the new "
+            "value would be lost. Decorate the function with replicant.function instead, or return the new value and assign it "
+            "outside."
+        )
 
 
 def _operator(name: str) -> Callable[[Variable, Any], Any]:

@@ -154,7 +154,7 @@ def _finite(number: float) -> float:
 
 
 def _is_names(table: np.ndarray, files: list[str]) -> bool:
-    return bool(files) and table.dtype.hasobject and all(map({*files}.__contains__, map(str, table.ravel().tolist())))
+    return bool(files) and table.dtype.hasobject and all(map({*files}.__contains__, map(os.fsdecode, table.ravel().tolist())))
 
 
 def _outline(node: Node) -> str:

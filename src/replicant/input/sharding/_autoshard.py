@@ -5,6 +5,7 @@ takes its chunks (`_rebatch.worker_chunk`); under FILE and OFF, a worker's batch
 """
 
 import dataclasses
+import os
 from collections.abc import Callable
 
 from ...errors import DatasetError
@@ -212,7 +213,7 @@ def _names(node: Node) -> list[str]:
     if not isinstance(node, Rows):
         return [node.label]
     specs = flatten(node.spec)[0]
-    return [str(name) for table, spec in zip(node.tables, specs, strict=True) if spec.dtype == STRING for name in table]
+    return [os.fsdecode(name) for table, spec in zip(node.tables, specs, strict=True) if spec.dtype == STRING for name in table]
 
 
 def _num_files(node: Node) -> int:

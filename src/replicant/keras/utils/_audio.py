@@ -1,6 +1,7 @@
 """`audio_dataset_from_directory`."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ._folders import Folder, content
 from ._wav import decoded, resampled
 
 _NAME = "audio_dataset_from_directory"
+_sounds_in = functools.partial(Folder, _NAME, "sounds", (".wav",))
 
 
 def audio_dataset_from_directory(  # noqa: PLR0917 - the arguments are those of Keras
@@ -64,21 +66,8 @@ def audio_dataset_from_directory(  # noqa: PLR0917 - the arguments are those of 
     if sampling_rate is not None and (not isinstance(sampling_rate, int) or sampling_rate <= 0):
         raise ArgumentError(f"{_NAME}: sampling_rate must be a positive integer. Received: {sampling_rate!r}.")
     length = None if output_sequence_length is None else whole(_NAME, "output_sequence_length", output_sequence_length, 1)
-    folder = Folder(
-        name=_NAME,
-        what="sounds",
-        formats=(".wav",),
-        directory=directory,
-        labels=labels,
-        label_mode=label_mode,
-        class_names=class_names,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        validation_split=validation_split,
-        subset=subset,
-        follow_links=follow_links,
-        verbose=verbose,
+    folder = _sounds_in(
+        directory, labels, label_mode, class_names, batch_size, shuffle, seed, validation_split, subset, follow_links, verbose
     )
 
     def batched(dataset: Dataset) -> Dataset:

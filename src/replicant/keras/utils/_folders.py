@@ -5,6 +5,7 @@ import itertools
 import logging
 import numbers
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """The arguments that the functions share. ``name`` is the function's name, and ``what`` it looks for."""
+    """The arguments that the functions share, in Keras's order. ``name`` is the function's name, and ``what`` it looks for."""
 
     name: str
     what: str
@@ -150,7 +151,7 @@ class Folder:
         """Check the arguments, and return whether there are labels."""
         if not isinstance(self.directory, str | os.PathLike):
             raise ArgumentTypeError(f"{self.name}: directory must be the path of a folder. Received: {self.directory!r}.")
-        if self.label_mode not in ("int", "categorical", "binary", None):
+        if not isinstance(self.label_mode, str | None) or self.label_mode not in ("int", "categorical", "binary", None):
             raise ArgumentError(
                 f'{self.name}: label_mode must be "int", "categorical", "binary" or None. Received: {self.label_mode!r}.'
             )
@@ -161,7 +162,7 @@ class Folder:
                     f'{self.name}: labels must be "inferred", None, or a list of numbers, one for each file. '
                     f"Received: {self.labels!r}."
                 )
-            if self.class_names:
+            if self.class_names is not None:
                 raise ArgumentError(f'{self.name}: class_names can only be given with labels="inferred".')
         self._check_split()
         if self.batch_size is not None:
@@ -169,9 +170,18 @@ class Folder:
         if self.seed is not None and self.shuffle and not 0 <= whole(self.name, "seed", self.seed) <= LARGEST_SEED:
             raise ArgumentError(f"{self.name}: seed must be from 0 to 2**32 - 1. Received: {self.seed}.")
         has_labels = self.labels is not None and self.label_mode is not None
-        if self.class_names is not None and not has_labels:
-            raise ArgumentError(f"{self.name}: without labels, class_names cannot be given. Received: {self.class_names!r}.")
+        self._check_class_names(has_labels)
         return has_labels
+
+    def _check_class_names(self, has_labels: bool) -> None:
+        names = self.class_names
+        if names is None:
+            return
+        if not has_labels:
+            raise ArgumentError(f"{self.name}: without labels, class_names cannot be given. Received: {names!r}.")
+        # The characters of a text would be taken for names, and the order of a set is another one in each process.
+        if not isinstance(names, list | tuple | np.ndarray) or not all(isinstance(name, str) for name in names) or not len(names):
+            raise ArgumentTypeError(f"{self.name}: class_names must be a list of names of folders. Received: {names!r}.")
 
     def _check_split(self) -> None:
         split = self.validation_split
@@ -291,12 +301,21 @@ class Folder:
             part = found.part(slice(border, None) if subset == "validation" else slice(border))
             self._say(f"Using {len(part.paths)} files for {subset}.")
         if not part.paths:
-            of = "" if subset is None else f"{subset} "
+            directory, of = os.fspath(self.directory), "" if subset is None else f"{subset} "
             raise DatasetError(
-                f"{self.name}: there are no {of}{self.what} in {os.fspath(self.directory)!r}, where {len(found.paths)} files end "
-                f"in {', '.join(self.formats)}."
+                f"{self.name}: there are no {of}{self.what} in {directory!r}, where {len(found.paths)} files end "
+                f"in {', '.join(self.formats)}.{self._without_folders(directory) if not found.paths else ''}"
             )
         return part
+
+    def _without_folders(self, directory: str) -> str:
+        """What to do if the files are not in folders of their own."""
+        if not isinstance(self.labels, str) or not (beside := list(self._files(directory))):
+            return ""
+        return (
+            f' With labels="inferred", only files in the folders of the classes count. {beside[0]!r} is in none: move it to such a '
+            "folder, or set labels=None to read files without labels."
+        )
 
     def _say(self, text: str) -> None:
         if not self.verbose:
@@ -332,6 +351,8 @@ def content(name: str, path: str) -> bytes:
         DatasetError: If it cannot be read.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - as it was given; a pipe or a device may never end
+            raise DatasetError(f"{name}: {path!r} is a pipe, a device or a socket. Move it out of the folder.")
         return Path(path).read_bytes()
     except OSError as error:
         raise DatasetError(f"{name}: cannot read {path!r}: {error}.") from error

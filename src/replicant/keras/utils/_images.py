@@ -1,6 +1,7 @@
 """`image_dataset_from_directory`."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from ._pictures import decoded, import_pillow
 from ._resize import METHODS, resize, resize_with_crop, resize_with_pad
 
 _NAME = "image_dataset_from_directory"
-_FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
+_pictures_in = functools.partial(Folder, _NAME, "pictures", (".bmp", ".gif", ".jpeg", ".jpg", ".png"))
 _CHANNELS = {"rgb": 3, "rgba": 4, "grayscale": 1}
 _CROP_METHODS = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5")  # that Keras takes there
 
@@ -76,7 +77,7 @@ def image_dataset_from_directory(  # noqa: PLR0917 - the arguments are those of 
         ConfigurationError: If Pillow is not installed.
         DatasetError: If there are no pictures. During iteration, if a file is damaged; the message names it.
     """
-    if color_mode not in _CHANNELS:
+    if not isinstance(color_mode, str) or color_mode not in _CHANNELS:
         raise ArgumentError(f'{_NAME}: color_mode must be "rgb", "rgba" or "grayscale". Received: {color_mode!r}.')
     method = _checked_method(interpolation, crop_to_aspect_ratio)
     if crop_to_aspect_ratio and pad_to_aspect_ratio:
@@ -93,21 +94,8 @@ def image_dataset_from_directory(  # noqa: PLR0917 - the arguments are those of 
         channels_first=data_format == "channels_first",
     )
     import_pillow(_NAME)
-    folder = Folder(
-        name=_NAME,
-        what="pictures",
-        formats=_FORMATS,
-        directory=directory,
-        labels=labels,
-        label_mode=label_mode,
-        class_names=class_names,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        validation_split=validation_split,
-        subset=subset,
-        follow_links=follow_links,
-        verbose=verbose,
+    folder = _pictures_in(
+        directory, labels, label_mode, class_names, batch_size, shuffle, seed, validation_split, subset, follow_links, verbose
     )
     return folder.datasets(read, read.spec, str(read), lambda dataset: read_ahead(dataset, batch_size))
 

@@ -47,6 +47,8 @@ def split_dataset(  # noqa: PLR0917 - the arguments are those of Keras
     """
     if preferred_backend == "torch":
         raise ArgumentError(f'{_NAME}: preferred_backend must not be "torch": both parts are a replicant.data.Dataset.')
+    if not isinstance(seed, int | float | str | bytes | bytearray | None):
+        raise ArgumentTypeError(f"{_NAME}: seed must be a whole number or None. Received: {seed!r}.")
     rows, batch_size = _rows(dataset)
     total = len(jax.tree_util.tree_leaves(rows)[0])
     left, right = _sizes(left_size, right_size, total)
@@ -71,6 +73,8 @@ def _rows(dataset: Any) -> tuple[Any, int | None]:
         found = list(dataset.batch(_EVERYTHING))
         if not found:
             raise ArgumentError(f"{_NAME}: there is nothing in the dataset.")
+        if not jax.tree_util.tree_leaves(found[0]):
+            raise ArgumentError(f"{_NAME}: the elements of the dataset have no components.")
         return found[0], batch_size
     arrays = (dataset,) if isinstance(dataset, np.ndarray) else dataset
     if not isinstance(arrays, list | tuple) or not all(isinstance(array, np.ndarray) and array.ndim for array in arrays):

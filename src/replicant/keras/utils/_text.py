@@ -1,6 +1,7 @@
 """`text_dataset_from_directory`."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from ...input.graph._structure import STRING, TensorSpec
 from ._folders import Folder, check_format, content, read_ahead
 
 _NAME = "text_dataset_from_directory"
+_texts_in = functools.partial(Folder, _NAME, "texts", (".txt",))
 
 
 def text_dataset_from_directory(  # noqa: PLR0917 - the arguments are those of Keras
@@ -64,21 +66,8 @@ def text_dataset_from_directory(  # noqa: PLR0917 - the arguments are those of K
     """
     check_format(_NAME, format)
     most = None if max_length is None else whole(_NAME, "max_length", max_length, 0)
-    folder = Folder(
-        name=_NAME,
-        what="texts",
-        formats=(".txt",),
-        directory=directory,
-        labels=labels,
-        label_mode=label_mode,
-        class_names=class_names,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        validation_split=validation_split,
-        subset=subset,
-        follow_links=follow_links,
-        verbose=verbose,
+    folder = _texts_in(
+        directory, labels, label_mode, class_names, batch_size, shuffle, seed, validation_split, subset, follow_links, verbose
     )
     reads = "read_text()" if most is None else f"read_text({most})"
     return folder.datasets(TextReader(most), TensorSpec((), STRING), reads, lambda dataset: read_ahead(dataset, batch_size))
