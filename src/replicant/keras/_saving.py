@@ -1,0 +1,33 @@
+"""``model.save`` and ``model.save_weights`` of a model whose variables lie in slices on several workers.
+
+All workers call them with the same path, as they save a checkpoint. They read the variables together, and the chief writes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..checkpoint._chief import write_once
+from ..variables._slices import in_pieces, reading_once
+from ._fit import strategy_of
+from ._refs import ref_of_keras
+from ._stateful_step import other_optimizers
+
+
+def save(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> None:
+    """Save a model, or only its weights. If this process has only slices of them, all workers must call it."""
+    strategy = strategy_of(model)
+    world = None if strategy is None else strategy.placement.world
+    cut = [] if world is None else [variable for variable in _variables(model) if in_pieces(variable._value)]
+    if not cut:
+        original(model, *args, **kwargs)
+        return
+    arrays = {variable.path: ref_of_keras(variable).get_raw()[0] for variable in cut}
+    with reading_once(f"{original.__name__} of the model {model.name!r}", arrays):
+        write_once(lambda: original(model, *args, **kwargs))
+
+
+def _variables(model: Any) -> list[Any]:
+    model.jax_state_sync()  # in a callback of fit, Keras keeps their values elsewhere
+    optimizers = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
+    found = [*model.variables, *(v for optimizer in (*optimizers, *other_optimizers(model)) for v in optimizer.variables)]
+    return list({id(variable): variable for variable in found}.values())
