@@ -1,5 +1,7 @@
 """What tests train with variables in slices, in several processes and on one device for comparison."""
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,18 +185,21 @@ def goes_on(strategy: Any, folder: str) -> dict[str, Any]:
 
     for batch in strategy.experimental_distribute_dataset(Dataset.from_tensor_slices(rows()).batch(BATCH)):
         strategy.run(step, args=batch)
-    checkpoint.write(f"{folder}/on-{strategy.num_replicas_in_sync}")
     return {"weights": lists(model.get_weights()), "slots": lists(v.numpy() for v in optimizer.variables)}
 
 
-def backup(strategy: Any, folder: str, after_batch: Callable[[int], None] = lambda batch: None) -> list[Any]:
-    """Train in fit with backups after every step. Return the weights."""
+def backup(strategy: Any, folder: str) -> list[Any]:
+    """Train in fit with backups after every step, and say where it is. Return the weights."""
     keras.utils.set_random_seed(4)
     x, y = rows()
 
     class Told(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            after_batch(batch)
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            print(f"epoch {self.epoch} batch {batch}", flush=True)
+            time.sleep(0.5 if os.environ.get("SLOWLY") else 0)
 
     with strategy.scope():
         model = mlp()

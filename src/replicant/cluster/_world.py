@@ -116,9 +116,7 @@ class World:
 
     # Exchanges.
 
-    def exchange(
-        self, label: str, text: str, timeout_seconds: float | None = None, *, before_next_step: bool = False
-    ) -> list[str]:
+    def exchange(self, label: str, text: str, timeout_seconds: float | None = None, *, before_next_step: bool = False) -> list[str]:
         """Exchange one text of each worker.
 
         Args:
@@ -255,7 +253,7 @@ class World:
     def _ahead(self) -> set[int]:
         """The ranks that have started more programs over all workers than this worker."""
         beats = self._listed("beat/") or {}
-        steps = {int(rank): int((text.split() + ["0", "0", "0"])[2]) for rank, text in beats.items()}
+        steps = {int(rank): int(text.split()[2]) for rank, text in beats.items()}
         return {rank for rank, count in steps.items() if count > self.steps}
 
     def _passed(self, label: str, ranks: Sequence[int]) -> WorkerMismatchError:
@@ -461,7 +459,9 @@ class World:
         beat = min(_BEAT_SECONDS * self._many, self.timeouts.heartbeat)
         while not self._ended.wait(_URGENT_SECONDS if troubled_since or self._trouble.text else beat):
             number += 1
-            self._try(self.store.put, f"{self._prefix}/beat/{self.process_id}", f"{number} {self.progress} {self.steps}", overwrite=True)
+            self._try(
+                self.store.put, f"{self._prefix}/beat/{self.process_id}", f"{number} {self.progress} {self.steps}", overwrite=True
+            )
             news = self._look_after(lookout)
             if news.leave:
                 self._tell_where()

@@ -136,7 +136,7 @@ def initialize(original: Any, variable: Any, initializer: Any) -> Any:
         made = jax.jit(lambda: jnp.asarray(initializer(variable.shape, dtype=variable._dtype)), out_shardings=home)
         if active_strategy().placement.world is None:
             return variable._initialize(made())
-        if _exchanges(made.lower().compile().as_text()):  # another worker might not make this variable
+        if _exchanges(made.lower().compile().as_text() or ""):  # another worker might not make this variable
             return original(variable, initializer)
         note_cut(variable.path, fingerprint(made.trace().jaxpr).digest)
         return variable._initialize(made())

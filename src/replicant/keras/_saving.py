@@ -28,6 +28,10 @@ def save(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
 
 def _variables(model: Any) -> list[Any]:
     model.jax_state_sync()  # in a callback of fit, Keras keeps their values elsewhere
-    optimizers = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
-    found = [*model.variables, *(v for optimizer in (*optimizers, *other_optimizers(model)) for v in optimizer.variables)]
+    own = getattr(model, "optimizer", None)
+    found = list(model.variables)
+    for optimizer in [] if own is None else [own]:
+        found += optimizer.variables
+    for optimizer in other_optimizers(model).values():
+        found += optimizer.variables
     return list({id(variable): variable for variable in found}.values())

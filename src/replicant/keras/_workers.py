@@ -38,7 +38,7 @@ def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
     """Run ``fit``, ``evaluate`` or ``predict``. Prepare and check the loop if the model's strategy has several workers."""
     strategy = strategy_of(model)
     world = None if strategy is None else strategy.placement.world
-    if world is None:
+    if strategy is None or world is None:
         return original(model, *args, **kwargs)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     outermost = active.get() is None  # not an evaluation inside another loop

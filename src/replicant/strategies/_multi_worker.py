@@ -116,7 +116,10 @@ def meet(
     local = jax.local_devices(backend=platform)
     options.check_for(local[0].platform)
     fact = {"strategy": name, "devices": len(local), "platform": local[0].platform, "bytes_per_pack": options.bytes_per_pack}
-    problem = "The workers' strategies differ. All need the same strategy on equally many devices of one kind, made with the same arguments."
+    problem = (
+        "The workers' strategies differ. All need the same strategy, made with the same arguments, on equally many devices of one "
+        "kind."
+    )
     fact |= {} if slices_from is None else {"min_size": slices_from}
     world.agree("strategy", json.dumps(fact), problem)
     devices = _in_order(jax.devices(platform), len(local), world)

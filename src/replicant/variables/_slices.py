@@ -33,7 +33,7 @@ class _Reading(threading.local):
     """
 
     met = False
-    known: Mapping[int, np.ndarray] = {}  # noqa: RUF012 - it is replaced, never changed
+    known: Mapping[int, np.ndarray] = {}
 
 
 _reading = _Reading()
@@ -110,7 +110,8 @@ def reading(what: str) -> Iterator[None]:
     world = _bootstrap.world()
     if world is not None and not _reading.met:
         try:
-            world.exchange(what, "", before_next_step=True)
+            problem = "The workers read variables at different times, so their slices do not belong together."
+            world.agree(what, f"after {world.steps} steps", problem, before_next_step=True)
         except (WorkerLostError, WorkerMismatchError) as error:
             raise type(error)(f"{error}\n{_TOGETHER}") from None
     before, _reading.met = _reading.met, True
