@@ -141,6 +141,7 @@ def model_files(strategy: Any, folder: str) -> dict[str, Any]:
     checkpoint = keras.callbacks.ModelCheckpoint(f"{folder}/best.keras", monitor="loss", save_best_only=True)
     fitted.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, callbacks=[checkpoint])
     fitted.save(f"{folder}/model.keras")
+    keras.saving.save_model(fitted, f"{folder}/function.keras")
     with strategy.scope():
         loaded = keras.models.load_model(f"{folder}/model.keras")
     slots = lists(v.numpy() for v in loaded.optimizer.variables)
@@ -157,6 +158,29 @@ def model_files(strategy: Any, folder: str) -> dict[str, Any]:
         "table": "Total params" in "\n".join(table),
         "explained": [str(strategy.explain(fitted)), str(strategy.explain(fitted.optimizer))],
     }
+
+
+def large(strategy: Any, folder: str) -> dict[str, Any]:
+    """Make, assign and load a kernel of 16 MiB. Return the shapes of this worker's pieces, and sums over a part of the kernel."""
+    keras.utils.set_random_seed(5)
+    pieces, sums = [], []
+
+    def note(kernel: Any) -> None:
+        pieces.append([list(shard.data.shape) for shard in kernel._value.addressable_shards])
+        sums.append(np.asarray(kernel.numpy())[::512].sum(axis=1).tolist())
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2048,)), keras.layers.Dense(2048, use_bias=False)])
+    (kernel,) = model.weights
+    note(kernel)
+    kernel.assign(np.arange(2048 * 2048, dtype="float32").reshape(2048, 2048) % 7)
+    note(kernel)
+    path = replicant.Checkpoint(model=model).save(f"{folder}/ckpt")
+    kernel.assign(np.zeros((2048, 2048), "float32"))
+    replicant.Checkpoint(model=model).restore(path)
+    note(kernel)
+    sums.append(model.predict(np.ones((4, 2048), "float32"), verbose=0)[:, ::512].tolist())
+    return {"pieces": pieces, "sums": sums}
 
 
 def checkpoints(strategy: Any, folder: str) -> dict[str, Any]:

@@ -44,6 +44,10 @@ began = time.monotonic()
 try:
     if MODE == "callback":
         fit([ChiefReads()])
+    elif MODE == "differ":
+        large.assign(np.full((2048, 2048), strategy.topology.worker_index, "float32"))
+    elif MODE == "keras backup":
+        fit([keras.callbacks.BackupAndRestore(f"{FOLDER}/backup")])
     elif strategy.is_chief:
         match MODE:
             case "numpy":
@@ -65,7 +69,8 @@ try:
             strategy.run(step)
     elif THEN == "late":
         time.sleep(0 if strategy.is_chief else 600)
-    print(kernel.numpy()[0, 0], flush=True)
+    if THEN != "end":
+        print(kernel.numpy()[0, 0], flush=True)
 except Exception as error:
     print(f"after {time.monotonic() - began:.1f} s {type(error).__name__}: {error}", flush=True)
     raise

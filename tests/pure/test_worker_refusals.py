@@ -34,7 +34,7 @@ class Answers(World):
         super().__init__(store=None, membership=Membership(process_id, 2, "h:1"), who=["a", "b"])
         self.texts = list(texts)
 
-    def exchange(self, label, text, timeout_seconds=None):
+    def exchange(self, label, text, timeout_seconds=None, *, before_next_step=False):
         return [text, self.texts.pop(0)]
 
 

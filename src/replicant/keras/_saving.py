@@ -3,6 +3,7 @@
 All workers call them with the same path, as they save a checkpoint. They read the variables together, and the chief writes.
 """
 
+import contextvars
 from collections.abc import Callable
 from typing import Any
 
@@ -12,18 +13,29 @@ from ._fit import strategy_of
 from ._refs import ref_of_keras
 from ._stateful_step import other_optimizers
 
+_writes: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_writes", default=False)  # whether the chief writes now
+
 
 def save(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> None:
-    """Save a model, or only its weights. If this process has only slices of them, all workers must call it."""
+    """Save a model, or only its weights. All workers must call it if their strategy cuts variables."""
     strategy = strategy_of(model)
-    world = None if strategy is None else strategy.placement.world
-    cut = [] if world is None else [variable for variable in _variables(model) if in_pieces(variable._value)]
-    if not cut:
+    if strategy is None or strategy.placement.world is None or strategy.placement.slices_from is None:
         original(model, *args, **kwargs)
         return
-    arrays = {variable.path: ref_of_keras(variable).get_raw()[0] for variable in cut}
+    if _writes.get():  # Keras's methods call its functions
+        original(model, *args, **kwargs)
+        return
+    arrays = [(variable.path, raw) for variable in _variables(model) if in_pieces(raw := ref_of_keras(variable).get_raw()[0])]
+
+    def write() -> None:
+        token = _writes.set(True)
+        try:
+            original(model, *args, **kwargs)
+        finally:
+            _writes.reset(token)
+
     with reading_once(f"{original.__name__} of the model {model.name!r}", arrays):
-        write_once(lambda: original(model, *args, **kwargs))
+        write_once(write)
 
 
 def _variables(model: Any) -> list[Any]:

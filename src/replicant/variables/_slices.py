@@ -71,8 +71,8 @@ def read_whole(name: str, array: jax.Array) -> np.ndarray:
 
 
 @contextmanager
-def reading_once(what: str, arrays: Mapping[str, jax.Array]) -> Iterator[None]:
-    """Read arrays in pieces together, and know them in the ``with`` block, which may then differ between the workers.
+def reading_once(what: str, arrays: Sequence[tuple[str, jax.Array]]) -> Iterator[None]:
+    """Read arrays in pieces, each with its name, and know them in the ``with`` block, which may then differ between the workers.
 
     Only the chief keeps them. `what` is the same on all workers.
 
@@ -81,8 +81,8 @@ def reading_once(what: str, arrays: Mapping[str, jax.Array]) -> Iterator[None]:
         WorkerMismatchError: If another worker reads something else, or has gone on with the next step.
     """
     known, world = dict[int, np.ndarray](), _bootstrap.world()
-    with reading(f"{what}: {digest_of_names(arrays)}"):
-        for array in arrays.values():
+    with reading(f"{what}: {digest_of_names(name for name, _ in arrays)}"):
+        for _, array in arrays:
             value = host_copy(array)
             if world is None or world.is_chief:
                 known[id(array)] = value
