@@ -233,7 +233,7 @@ def test_new_variables_are_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> No
     keras.utils.set_random_seed(3)
     expected = mlp()
     for large in (1 << 24, 1):
-        monkeypatch.setattr("replicant.keras._provider._LARGE", large)
+        monkeypatch.setattr("replicant.keras._provider.LARGE", large)
         keras.utils.set_random_seed(3)
         with sharded(2).scope():
             model, own = mlp(), replicant.Variable(np.arange(16.0))

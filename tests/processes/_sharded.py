@@ -121,7 +121,28 @@ def own_variables(strategy: Any) -> dict[str, Any]:
     return {
         "stepped": stepped, "pieces": pieces, "shown": shown, "doubled": again, "added": weight.numpy().tolist(), "copies": copies,
         "row": np.asarray(weight[1]).tolist(), "sum": float((weight + 1).sum()),
+        "function": np.asarray(replicant.function(lambda: weight.value() * 2)()).tolist(),  # outside of the scope, without `run`
     }  # fmt: skip
+
+
+class Counter(keras.layers.Layer):
+    """Has a weight of which each replica has a copy. Keras saves their sum."""
+
+    def build(self, shape: Any) -> None:
+        self.total = keras.Variable(0.0, trainable=False, synchronization="on_read", aggregation="sum")
+
+    def call(self, x: Any) -> Any:
+        return x
+
+
+def counted(strategy: Any, folder: str) -> float:
+    """Save and load a model with a counter. Return what it has counted."""
+    with strategy.scope():
+        model, other = (keras.Sequential([keras.Input((6,)), Counter(), keras.layers.Dense(16)]) for _ in range(2))
+    strategy.run(lambda: model.layers[0].total.assign_add(1.0))
+    model.save_weights(f"{folder}/counted.weights.h5")
+    other.load_weights(f"{folder}/counted.weights.h5")
+    return float(other.layers[0].total.numpy())
 
 
 def model_files(strategy: Any, folder: str) -> dict[str, Any]:
@@ -155,6 +176,7 @@ def model_files(strategy: Any, folder: str) -> dict[str, Any]:
         "fitted": lists(fitted.get_weights()),
         "slots": slots,
         "continued": lists(loaded.get_weights()),
+        "counted": counted(strategy, folder),
         "table": "Total params" in "\n".join(table),
         "explained": [str(strategy.explain(fitted)), str(strategy.explain(fitted.optimizer))],
     }

@@ -25,7 +25,8 @@ def save(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
     if _writes.get():  # Keras's methods call its functions
         original(model, *args, **kwargs)
         return
-    arrays = [(variable.path, raw) for variable in _variables(model) if in_pieces(raw := ref_of_keras(variable).get_raw()[0])]
+    refs = [ref for variable in _variables(model) if in_pieces((ref := ref_of_keras(variable)).get_raw()[0])]
+    reads = [(ref.name, ref.get_raw()[0], ref.read_eagerly) for ref in refs]
 
     def write() -> None:
         token = _writes.set(True)
@@ -34,7 +35,7 @@ def save(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
         finally:
             _writes.reset(token)
 
-    with reading_once(f"{original.__name__} of the model {model.name!r}", arrays):
+    with reading_once(f"{original.__name__} of the model {model.name!r}", reads):
         write_once(write)
 
 

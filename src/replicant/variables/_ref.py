@@ -10,7 +10,7 @@ from jax.sharding import Sharding
 from ..replicas._copies import VariableAggregation, aggregate_copies, split_value
 from ..replicas._own_mesh import on_own_mesh
 from ..replicas._placement import Placement, is_local, on_all
-from ._slices import LARGE, in_pieces, note_cut, read_whole
+from ._slices import LARGE, in_pieces, known_value, note_cut, read_whole
 
 
 class Holder(Protocol):
@@ -165,6 +165,8 @@ class Ref:
 
     def _combined(self) -> jax.Array:
         raw, stacked = self.get_raw()
+        if (known := known_value(raw)) is not None:
+            return jax.numpy.asarray(known)
         if stacked:
             return on_all(aggregate_copies, raw, self.aggregation, self.name)
         self.expose()

@@ -2,7 +2,7 @@
 
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,27 +63,26 @@ def read_whole(name: str, array: jax.Array) -> np.ndarray:
         WorkerLostError: If another worker does not come, has ended or has failed.
         WorkerMismatchError: If another worker reads something else, or has gone on with the next step.
     """
-    known = _reading.known.get(id(array))
-    if known is not None:
-        return known
     with reading(f"the read of {name!r}"):
         return host_copy(array)
 
 
 @contextmanager
-def reading_once(what: str, arrays: Sequence[tuple[str, jax.Array]]) -> Iterator[None]:
-    """Read arrays in pieces, each with its name, and know them in the ``with`` block, which may then differ between the workers.
+def reading_once(what: str, reads: Sequence[tuple[str, jax.Array, Callable[[], Any]]]) -> Iterator[None]:
+    """Read variables in pieces, and know their values in the ``with`` block, which only the chief need enter then.
 
-    Only the chief keeps them. `what` is the same on all workers.
+    Args:
+        what: What they are read for, the same on all workers.
+        reads: For each variable its name, what is stored, and a function that reads it.
 
     Raises:
         WorkerLostError: If another worker does not come, has ended or has failed.
         WorkerMismatchError: If another worker reads something else, or has gone on with the next step.
     """
     known, world = dict[int, np.ndarray](), _bootstrap.world()
-    with reading(f"{what}: {digest_of_names(name for name, _ in arrays)}"):
-        for _, array in arrays:
-            value = host_copy(array)
+    with reading(f"{what}: {digest_of_names(name for name, _, _ in reads)}"):
+        for _, array, read in reads:
+            value = np.asarray(read())
             if world is None or world.is_chief:
                 known[id(array)] = value
     before, _reading.known = _reading.known, known
@@ -91,6 +90,11 @@ def reading_once(what: str, arrays: Sequence[tuple[str, jax.Array]]) -> Iterator
         yield
     finally:
         _reading.known = before
+
+
+def known_value(array: Any) -> np.ndarray | None:
+    """Return the value of a variable that was read before its use, in ``reading_once``. `array` is what is stored."""
+    return _reading.known.get(id(array))
 
 
 def digest_of_names(names: Iterable[str]) -> str:
