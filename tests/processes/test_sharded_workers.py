@@ -26,7 +26,7 @@ TRAINED = [
     *[f"{way},{name},mlp" for way in ("loop", "fit") for name in _sharded.OPTIMIZERS],
     *[f"{way},adam,{name}" for way in ("loop", "fit") for name in ("cnn", "transformer")],
 ]
-EACH = {(2, 1): 360, (2, 2): 192}  # bytes of the model; the four numbers of the last bias are too few to be cut
+EACH = {(2, 1): 368, (2, 2): 192}  # bytes of the model; the four numbers of the last bias are too few to be cut
 FILES = "own_variables;model_files;checkpoints;goes_on"
 
 
@@ -75,7 +75,9 @@ def test_training_equals_one_device(answers, case):
 @pytest.mark.parametrize("shape", [(2, 2), (2, 1)], ids=["2x2", "2x1"])
 @pytest.mark.parametrize("case", [case for case in TRAINED if case not in ONCE])
 def test_optimizers_and_models_equal_one_device(answers, case, shape):
-    expected = _sharded.train(replicant.get_strategy(), case)
+    """In a loop, the statistics of BatchNormalization are those of each replica, so it is compared with mirrored replicas."""
+    mirrored = replicant.MirroredStrategy([f"cpu:{i}" for i in range(shape[0] * shape[1])])
+    expected = _sharded.train(mirrored if case == "loop,adam,cnn" else replicant.get_strategy(), case)
     found = answers(shape, ";".join(case for case in TRAINED if case not in ONCE))[0]
     assert [near(answer[case], expected) for answer in found] == [True, True]
 
