@@ -205,7 +205,7 @@ def test_new_variables_are_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> No
     keras.utils.set_random_seed(3)
     expected = mlp()
     for large in (1 << 24, 1):
-        monkeypatch.setattr("replicant.keras._provider._LARGE", large)
+        monkeypatch.setattr("replicant.keras._provider.LARGE", large)
         keras.utils.set_random_seed(3)
         with sharded(2).scope():
             model, own = mlp(), replicant.Variable(np.arange(16.0))
@@ -496,6 +496,12 @@ def test_what_is_refused() -> None:
         replicant.FullyShardedStrategy(["cpu:0"], min_size=1.5)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"min_size must not be negative; got -1\. 0 cuts every one that can be cut"):
         replicant.FullyShardedStrategy(["cpu:0"], min_size=-1)
+    with pytest.raises(ArgumentTypeError, match=r"cluster_resolver must be a replicant\.cluster\.ClusterResolver; got 'tpu'"):
+        replicant.FullyShardedStrategy(cluster_resolver="tpu")  # type: ignore[arg-type]
+    alone = replicant.cluster.SimpleClusterResolver(replicant.cluster.ClusterSpec({}))
+    with pytest.raises(ArgumentError, match=r"devices=\['cpu:0'\] are those of one process, and cluster_resolver tells of several"):
+        replicant.FullyShardedStrategy(["cpu:0"], cluster_resolver=alone)
+    assert replicant.FullyShardedStrategy(cluster_resolver=alone).cluster_resolver is alone
     with pytest.raises(ArgumentTypeError, match="explain takes a model or a list of variables; got 3 of type int"):
         sharded(2).explain(3)
     with sharded(2).scope():

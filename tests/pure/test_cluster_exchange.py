@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import random
+import threading
 import time
 
 import numpy as np
@@ -11,7 +12,7 @@ from replicant.cluster import Membership
 from replicant.cluster._lookout import Lookout, News
 from replicant.cluster._world import Timeouts, World
 from replicant.data import Dataset, DistributedDataset
-from replicant.errors import WorkerLostError
+from replicant.errors import WorkerLostError, WorkerMismatchError
 from replicant.replicas._topology import Topology
 
 from ._counting_store import CountingStore
@@ -73,6 +74,19 @@ def test_long_texts_are_told_in_full_and_those_alike_are_read_once():
     assert sum(store.requests.values()) == 8 * 3 + 7 + 2
     texts = [f"{rank}" * 5000 for rank in range(8)]
     assert on_all(worlds, lambda world: world.exchange("x", texts[world.process_id])) == [texts] * 8
+
+
+def test_a_worker_that_goes_on_with_the_next_step_is_noticed_and_one_that_is_late_is_awaited():
+    store = CountingStore()
+    first, second = worlds_of(store, 2, exchange=20.0)
+    threading.Timer(0.7, lambda: second.exchange("read", "b")).start()
+    assert first.exchange("read", "a", before_next_step=True) == ["a", "b"]
+    first.steps, second.steps = 3, 4
+    second.store.put("replicant/0/beat/1", f"1 9 {second.steps}")
+    began = time.monotonic()
+    with pytest.raises(WorkerMismatchError, match=r"Worker 0 waits in 'read', but worker 1 \(host\) went on with the next step"):
+        first.exchange("read", "a", before_next_step=True)
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])

@@ -34,7 +34,7 @@ class Answers(World):
         super().__init__(store=None, membership=Membership(process_id, 2, "h:1"), who=["a", "b"])
         self.texts = list(texts)
 
-    def exchange(self, label, text, timeout_seconds=None):
+    def exchange(self, label, text, timeout_seconds=None, *, before_next_step=False):
         return [text, self.texts.pop(0)]
 
 
@@ -86,7 +86,7 @@ def test_positions_of_another_number_of_workers():
 
 def test_a_checkpoint_that_the_chief_could_not_write(monkeypatch):
     world = Answers(process_id=1)
-    world.exchange = lambda label, text: ["OSError: disk full", text]
+    world.exchange = lambda label, text, **_: ["OSError: disk full", text]
     monkeypatch.setattr(_bootstrap, "world", lambda: world)
     assert not _chief.is_writer()
     with pytest.raises(CheckpointError, match=r"worker 0 \(a\) could not write the checkpoint: OSError: disk full"):

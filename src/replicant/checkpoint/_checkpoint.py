@@ -19,7 +19,7 @@ from ._numbered import next_number
 from ._objects import Inventory, kind_of
 from ._options import CheckpointOptions
 from ._restore import Restore, RestoreStatus
-from ._values import Saves, decode, encode, fetch, start_fetching
+from ._values import Saves, decode, encode, fetched, start_fetching
 from ._writer import BackgroundWriter
 
 
@@ -162,7 +162,7 @@ class Checkpoint(Saves):
             self._restore.look().warn()
         inventory = Inventory(self._objects)
         start_fetching(inventory.items.values())
-        values = {key: fetch(item) for key, item in inventory.items.items()}
+        values = fetched(inventory.items)
         waiting, waiting_descriptions = ({}, {}) if self._restore is None else self._restore.waiting()
         meta, arrays = encode(values | waiting)  # values that wait for a model's first call are saved unchanged
         descriptions = {key: kind.describe(item, inventory) for key, item in inventory.objects.items() if (kind := kind_of(item))}

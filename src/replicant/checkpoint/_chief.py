@@ -19,7 +19,7 @@ def chiefs(label: str, make: Callable[[], Any]) -> Any:
     world = _bootstrap.world()
     if world is None:
         return make()
-    return json.loads(world.tell(label, json.dumps(make()) if world.is_chief else ""))
+    return json.loads(world.tell(label, json.dumps(make()) if world.is_chief else "", before_next_step=True))
 
 
 def write_once(write: Callable[[], None]) -> None:
@@ -39,7 +39,8 @@ def write_once(write: Callable[[], None]) -> None:
             write()
         except (CheckpointError, OSError) as error:
             problem = error
-    said = world.tell("checkpoint written", "" if problem is None else f"{type(problem).__name__}: {problem}")
+    text = "" if problem is None else f"{type(problem).__name__}: {problem}"
+    said = world.tell("checkpoint written", text, before_next_step=True)
     if problem is not None:
         raise problem
     if said:
@@ -54,4 +55,5 @@ def meet_before_reading(path: Any) -> None:
     """
     world = _bootstrap.world()
     if world is not None:
-        world.agree("restore", str(path), "The workers are about to restore different checkpoints.")
+        problem = "The workers are about to restore different checkpoints."
+        world.agree("restore", str(path), problem, before_next_step=True)

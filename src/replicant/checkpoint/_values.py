@@ -17,6 +17,8 @@ from ..replicas._copies import VariableAggregation
 from ..replicas._placement import host_copy
 from ..replicas._values import Mirrored, PerReplica
 from ..variables._ref import Ref
+from ..variables._slices import digest_of_names, in_pieces, reading
+from ._chief import is_writer
 from ._states import Stateful, StoredState
 from ._storage import is_storable
 
@@ -99,6 +101,20 @@ def fetch(item: Any) -> Any:
     if isinstance(item, jax.Array):
         return item if jnp.issubdtype(item.dtype, jax.dtypes.prng_key) else host_copy(item)
     return np.array(item, copy=True) if isinstance(item, np.ndarray | np.generic) else item
+
+
+def fetched(items: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of Refs and leaves. All workers call this, since some values lie in pieces; only the chief keeps those."""
+    pieces = [key for key, item in items.items() if isinstance(item, Ref) and in_pieces(item.get_raw()[0])]
+    if not pieces:
+        return {key: fetch(item) for key, item in items.items()}
+    values = {}
+    with reading(f"a checkpoint of {digest_of_names(pieces)}"):
+        for key, item in items.items():
+            value = fetch(item)
+            if is_writer():
+                values[key] = value
+    return values
 
 
 def encode(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

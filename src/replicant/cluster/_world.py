@@ -92,6 +92,7 @@ class World:
         self.timeouts = timeouts or Timeouts()
         self.supervised = supervised
         self.progress = 0  # number of programs started
+        self.steps = 0  # number of programs over all workers started, which all workers start in the same order
         self._lock = threading.RLock()
         self._count = 0
         self._prefix = f"replicant/{generation}"
@@ -115,20 +116,22 @@ class World:
 
     # Exchanges.
 
-    def exchange(self, label: str, text: str, timeout_seconds: float | None = None) -> list[str]:
+    def exchange(self, label: str, text: str, timeout_seconds: float | None = None, *, before_next_step: bool = False) -> list[str]:
         """Exchange one text of each worker.
 
         Args:
             label: What the exchange is about. It must be the same on all workers.
             text: The text of this worker.
             timeout_seconds: The time to wait for the others.
+            before_next_step: Whether all workers make this exchange in the main thread, between the same two steps. Then a worker
+                that goes on with the next step instead is noticed soon.
 
         Returns:
             The texts of all workers, in the order of their ranks.
 
         Raises:
             WorkerLostError: If a worker does not come in time, has ended or has failed.
-            WorkerMismatchError: If another worker's exchange is about something else.
+            WorkerMismatchError: If another worker's exchange is about something else, or if another worker has gone on.
         """
         limit = self.timeouts.exchange if timeout_seconds is None else timeout_seconds
         with self._lock:
@@ -139,7 +142,7 @@ class World:
             if short is not None:
                 self._put(f"{folder}/long/{short}", mine)
             self._put(f"{folder}/of/{self.process_id}", short or mine)
-            parts = self._count_in(folder) or self._wait(folder, deadline, label, limit)
+            parts = self._count_in(folder) or self._wait(folder, deadline, label, limit, before_next_step=before_next_step)
             whole = {short: mine}
             for part in filter(is_digest, parts):
                 if part not in whole:
@@ -153,25 +156,26 @@ class World:
             )
         return [text for _, text in said]
 
-    def agree(self, label: str, text: str, problem: str) -> None:
+    def agree(self, label: str, text: str, problem: str, *, before_next_step: bool = False) -> None:
         """Check that all workers have the same text.
 
         Args:
             label: What the exchange is about. It must be the same on all workers.
             text: The text of this worker.
             problem: The beginning of the error message.
+            before_next_step: As for `exchange`.
 
         Raises:
             WorkerMismatchError: If the texts differ. The message has a row for each worker.
         """
-        texts = self.exchange(label, text)
+        texts = self.exchange(label, text, before_next_step=before_next_step)
         if len(set(texts)) > 1:
             rows = {self.name_of(rank): each for rank, each in enumerate(texts)}
             raise WorkerMismatchError(table_of(problem, rows))
 
-    def tell(self, label: str, text: str) -> str:
-        """Return the chief's text on all workers."""
-        return self.exchange(label, text if self.is_chief else "")[0]
+    def tell(self, label: str, text: str, *, before_next_step: bool = False) -> str:
+        """Return the chief's text on all workers. `before_next_step` is that of `exchange`."""
+        return self.exchange(label, text if self.is_chief else "", before_next_step=before_next_step)[0]
 
     def values(self, label: str) -> "Callable[[Any], list[Any]]":
         """A function that exchanges values which JSON can represent."""
@@ -220,7 +224,7 @@ class World:
             self._delete(f"{kind}/{int(number) - 1}")
         return parts, []
 
-    def _wait(self, folder: str, deadline: float, label: str, limit: float) -> list[str]:
+    def _wait(self, folder: str, deadline: float, label: str, limit: float, *, before_next_step: bool = False) -> list[str]:
         """Wait for the parts of all workers, until some worker has gathered them."""
         while True:
             left = deadline - time.monotonic()
@@ -234,14 +238,29 @@ class World:
             if self._trouble.seconds() > self.timeouts.heartbeat or self._others_failed(fates) or _heartbeat.is_ordered():
                 raise self.lost(f"waited in {label!r}")
             gone = {*self._silent, *fates["ended"]}
-            if folder in self._uncounted or gone or left <= 0:
+            ahead = self._ahead() if before_next_step else set[int]()
+            if folder in self._uncounted or gone or ahead or left <= 0:
                 parts, missing = self._gather(folder)
                 if parts is not None:
                     return parts
                 if gone.intersection(missing):
                     raise self.lost(f"waited in {label!r}")
+                if passed := ahead.intersection(missing):
+                    raise self._passed(label, sorted(passed))
                 if left <= 0:
                     raise self._late(label, limit, missing)
+
+    def _ahead(self) -> set[int]:
+        """The ranks that have started more programs over all workers than this worker."""
+        beats = self._listed("beat/") or {}
+        steps = {int(rank): int(text.split()[2]) for rank, text in beats.items()}
+        return {rank for rank, count in steps.items() if count > self.steps}
+
+    def _passed(self, label: str, ranks: Sequence[int]) -> WorkerMismatchError:
+        return WorkerMismatchError(
+            f"Worker {self.process_id} waits in {label!r}, but {', '.join(map(self.name_of, ranks))} went on with the next step "
+            "without it. All workers must do the same things in the same order."
+        )
 
     def _slice(self, left: float) -> float:
         """The time to wait for a key before the next look at who has failed."""
@@ -440,7 +459,9 @@ class World:
         beat = min(_BEAT_SECONDS * self._many, self.timeouts.heartbeat)
         while not self._ended.wait(_URGENT_SECONDS if troubled_since or self._trouble.text else beat):
             number += 1
-            self._try(self.store.put, f"{self._prefix}/beat/{self.process_id}", f"{number} {self.progress}", overwrite=True)
+            self._try(
+                self.store.put, f"{self._prefix}/beat/{self.process_id}", f"{number} {self.progress} {self.steps}", overwrite=True
+            )
             news = self._look_after(lookout)
             if news.leave:
                 self._tell_where()

@@ -4,8 +4,10 @@ A model that is made, compiled or loaded under a strategy remembers it, so you m
 compiles its steps for the devices of the strategy.
 """
 
+import contextvars
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -28,6 +30,9 @@ from ._stateful_step import PARTS, StatefulStep
 from ._step_function import StepFunction, signature
 
 _STRATEGY = "_replicant_strategy"
+
+# Whether variables in slices on several workers are read as they lie, each worker its own slices, which needs no other worker.
+takes_slices: contextvars.ContextVar[bool] = contextvars.ContextVar("replicant_takes_slices", default=False)
 
 # The parts of the state of each of Keras's step functions.
 _STATE_NAMES = {
@@ -137,8 +142,23 @@ def _check_outside(model: Any, loop: str) -> None:
 
 def get_state(original: Callable[..., Any], model: Any, *, purge_model_variables: bool = False, **parts: bool) -> Any:
     """Return the state of a loop, for which the variables may give up their values. Ctrl-C must not lose them."""
-    if not purge_model_variables:
-        return original(model, **parts)
+    with as_they_lie():
+        if not purge_model_variables:
+            return original(model, **parts)
+        return _purged(original, model, parts)
+
+
+@contextmanager
+def as_they_lie() -> Iterator[None]:
+    """Read variables in slices as they lie in the ``with`` block."""
+    token = takes_slices.set(True)
+    try:
+        yield
+    finally:
+        takes_slices.reset(token)
+
+
+def _purged(original: Callable[..., Any], model: Any, parts: dict[str, bool]) -> Any:
     names = [name for name in _STATE_NAMES["train_function"] if parts.get(name)]
     _note(model, names, original(model, **parts))
     model._jax_state_synced = False
@@ -324,8 +344,9 @@ def finalize(original: Callable[..., Any], optimizer: Any, variables: Any) -> An
 
     Steps donate their state, so one buffer cannot serve two variables.
     """
-    result = original(optimizer, variables)
-    if optimizer.use_ema:
-        for variable in variables:
-            variable.assign(jnp.array(variable.value, copy=True))
+    with as_they_lie():
+        result = original(optimizer, variables)
+        if optimizer.use_ema:
+            for variable in variables:
+                variable.assign(jnp.array(variable.value, copy=True))
     return result

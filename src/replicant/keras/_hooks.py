@@ -31,6 +31,7 @@ from . import (
     _recurrent,
     _resume,
     _saved_layers,
+    _saving,
     _stateful_step,
     _symbolic,
     _tracked,
@@ -54,6 +55,7 @@ from ._internals import (
     data_adapters,
     loss_module,
     moved,
+    saving_lib,
     seed_generator,
     warn_if_newer,
 )
@@ -211,6 +213,11 @@ HOOKS = (
     # Saved layers
     Hook(api_export, "get_symbol_from_name", ("name",), (_saved_layers.class_of,)),
     Hook(api_export, "get_name_from_symbol", ("symbol",), (_saved_layers.name_of,)),
+    # Saved models
+    Hook(keras.Model, "save", ("self", "filepath"), (_saving.save,)),
+    Hook(keras.Model, "save_weights", ("self", "filepath"), (_saving.save,)),
+    Hook(saving_lib, "save_model", ("model", "filepath"), (_saving.save,)),
+    Hook(saving_lib, "save_weights_only", ("model", "filepath"), (_saving.save,)),
     # Models and their steps
     Hook(Functional, "call", ("self", "inputs", "training", "mask"), (_host_inputs.call_graph,)),
     Hook(JAXTrainer, "__init__", ("self",), (_fit.remember,)),

@@ -45,6 +45,7 @@ try:
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
     from keras.src.random import seed_generator
     from keras.src.random.seed_generator import SeedGenerator
+    from keras.src.saving import saving_lib
     from keras.src.saving.keras_saveable import KerasSaveable
     from keras.src.saving.serialization_lib import in_safe_mode
     from keras.src.trainers import data_adapters
@@ -97,6 +98,7 @@ __all__ = [
     "mask_of",
     "moved",
     "outside_stateless_scope",
+    "saving_lib",
     "seed_generator",
     "warn_if_newer",
 ]

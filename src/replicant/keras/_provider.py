@@ -27,9 +27,11 @@ from ..replicas._context import ReplicaContext, active_replica_context, active_s
 from ..replicas._copies import VariableAggregation
 from ..replicas._own_mesh import handed_over
 from ..replicas._planning import BIG, zeros
+from ..tracing._fingerprint import fingerprint
 from ..variables import _recorder
 from ..variables._known import register_variable_type
 from ..variables._recorder import ReplicaRecorder, current_recorder
+from ..variables._slices import LARGE, in_pieces, note_cut
 from . import _fit, _internals, _labels, _sliced_optimizer
 from ._global_generator import following
 from ._internals import KerasVariable
@@ -38,9 +40,6 @@ from ._refs import MADE_UNDER, ref_of_keras
 from ._tracked import for_optimizer
 
 __all__ = ["following", "reached", "settings", "tracing"]  # the functions that every provider has
-
-
-_LARGE = 1 << 24  # bytes from which a sliced variable is never whole on one device, not even while it is made
 
 
 class RecordingScope(keras.StatelessScope):
@@ -94,6 +93,8 @@ def value(original: Any, variable: Any) -> Any:
     if variable._value is not None and variable._value is ref._copies:
         return variable._maybe_autocast(ref.read_eagerly())
     ref.expose()
+    if in_pieces(variable._value) and not _fit.takes_slices.get():
+        return variable._maybe_autocast(_recorder.read(ref))
     return handed_over(original(variable))
 
 
@@ -110,7 +111,7 @@ def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> No
 def _home_of_slices(variable: Any, dtype: Any) -> Any:
     """Return the sharding of a large variable that is made in slices, each on its device; None for other variables."""
     placement, shape = active_strategy().placement, tuple(variable.shape)
-    if placement.slices_from is None or math.prod(shape) * dtype.itemsize < _LARGE or variable.synchronization == "on_read":
+    if placement.slices_from is None or math.prod(shape) * dtype.itemsize < LARGE or variable.synchronization == "on_read":
         return None
     axis = placement.slice_axis(shape, dtype, slot=False)
     return None if axis is None else placement.sliced(axis)
@@ -132,12 +133,21 @@ def initialize(original: Any, variable: Any, initializer: Any) -> Any:
         home = _home_of_slices(variable, dtype)
         if home is None or not isinstance(initializer, keras.initializers.Initializer):
             return original(variable, initializer)
-        return variable._initialize(
-            jax.jit(lambda: jnp.asarray(initializer(variable.shape, dtype=variable._dtype)), out_shardings=home)()
-        )
+        made = jax.jit(lambda: jnp.asarray(initializer(variable.shape, dtype=variable._dtype)), out_shardings=home)
+        if active_strategy().placement.world is None:
+            return variable._initialize(made())
+        if _exchanges(made.lower().compile().as_text() or ""):  # another worker might not make this variable
+            return original(variable, initializer)
+        note_cut(variable.path, fingerprint(made.trace().jaxpr).digest)
+        return variable._initialize(made())
     if math.prod(variable.shape) * dtype.itemsize < BIG:
         return original(variable, initializer)
     return variable._initialize(jax.device_put(zeros(variable.shape, dtype)))
+
+
+def _exchanges(program: str) -> bool:
+    """Whether the devices of a compiled program exchange anything."""
+    return any(name in program for name in ("all-gather", "all-reduce", "all-to-all", "collective-", "reduce-scatter"))
 
 
 def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:

@@ -23,6 +23,7 @@ from ..replicas._placement import Placement, host_copy, is_local
 from ..replicas._planning import Held, StepFound
 from ..runtime import _in_flight
 from ..variables._chief import chiefs_values
+from ..variables._slices import compare_cut
 from ._array_batches import Several
 from ._read import PROBLEM, read
 from ._recurrent import in_global_view
@@ -153,6 +154,8 @@ class StepFunction:
 
     def _adopted(self, state: Any) -> Any:
         """Return the state, with the chief's values for arrays that only this process has."""
+        assert self._placement.world is not None, "one process has everything"
+        compare_cut(self._placement.world)
         at = [(p, i) for p, part in enumerate(state) if type(part) is not _Leaves for i, x in enumerate(part) if is_local(x)]
         if not at:
             return state

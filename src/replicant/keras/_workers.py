@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from ..cluster._world import World
+from ..errors import ArgumentError
 from ._fit import strategy_of
 from ._position import Randomness
 from ._read import Read, read
@@ -37,15 +38,19 @@ def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
     """Run ``fit``, ``evaluate`` or ``predict``. Prepare and check the loop if the model's strategy has several workers."""
     strategy = strategy_of(model)
     world = None if strategy is None else strategy.placement.world
-    if world is None:
+    if strategy is None or world is None:
         return original(model, *args, **kwargs)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     outermost = active.get() is None  # not an evaluation inside another loop
     if outermost:
         _count_alike(world, original.__name__, bound)
         _shuffle_alike(world)
-    if not world.is_chief and "callbacks" in bound.arguments:
-        bound.arguments["callbacks"] = _without_writers(bound.arguments["callbacks"])
+    if "callbacks" in bound.arguments:
+        in_slices = strategy.placement.slices_from is not None
+        if in_slices:
+            _check_readers(bound.arguments["callbacks"])
+        if not world.is_chief:
+            bound.arguments["callbacks"] = _without_writers(bound.arguments["callbacks"], in_slices)
     own = Read(world) if outermost else read.get() or Read(world)
     token, read_token = active.set(strategy), read.set(own)
     try:
@@ -84,14 +89,44 @@ def _shuffle_alike(world: World) -> None:
         Randomness(np.array(said[0], now.numpy.dtype), np.array(said[1], np.uint32), said[2]).bring_back()
 
 
-def _without_writers(given: Any) -> Any:
-    """Return the callbacks, with mute ones in place of those that write files."""
+def _check_readers(given: Any) -> None:
+    """Raise ArgumentError for callbacks that read weights on the chief only, if these lie in slices on all workers."""
+    for callback in _listed(given):
+        kinds = [kind.__name__ for kind in type(callback).__mro__ if kind.__module__.startswith(("keras.", "replicant."))]
+        if isinstance(callback, keras.callbacks.BackupAndRestore) or "OrbaxCheckpoint" in kinds:
+            what, instead = type(callback).__name__, "replicant.keras.callbacks.BackupAndRestore or ModelCheckpoint"
+        elif "TensorBoard" in kinds and getattr(callback, "histogram_freq", 0):
+            what, instead = "TensorBoard with histogram_freq", "histogram_freq=0"
+        else:
+            continue
+        raise ArgumentError(
+            f"fit: {what} reads weights on the chief only, but under FullyShardedStrategy each of the workers has slices of them. "
+            f"Use {instead}."
+        )
+
+
+def _listed(given: Any) -> Sequence[Any]:
     if given is None:
-        return None
+        return ()
     if isinstance(given, keras.callbacks.CallbackList):
-        given.callbacks = [_muted(callback) for callback in given.callbacks]
+        return given.callbacks
+    return given if isinstance(given, Sequence) else [given]
+
+
+def _without_writers(given: Any, in_slices: bool) -> Any:
+    """Return the callbacks, with mute ones in place of those that write files.
+
+    To save a model in slices takes all workers, so ModelCheckpoint works on all of them then (``_saving.py``).
+    """
+    made = [callback if in_slices and _saves(callback) else _muted(callback) for callback in _listed(given)]
+    if isinstance(given, keras.callbacks.CallbackList):
+        given.callbacks = made
         return given
-    return [_muted(callback) for callback in (given if isinstance(given, Sequence) else [given])]
+    return None if given is None else made
+
+
+def _saves(callback: Any) -> bool:
+    return isinstance(callback, keras.callbacks.ModelCheckpoint)
 
 
 def is_mute(callback: Any) -> bool:

@@ -58,6 +58,8 @@ class Executable:
 
         `keeper` stores the state even if Ctrl-C interrupts the call.
         """
+        if self.placement.world is not None:
+            self.placement.world.steps += 1
         _, results, state = _in_flight.call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
         return results, state
 

@@ -153,6 +153,8 @@ def rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], p
     """Trace abstractly to see what the code needs."""
     recorder = CrossRecorder({}, placement, rehearsing=True, facts=Facts())
     jax.eval_shape(lambda inputs: Shape.of(call(recorder, inputs))[1], avals)
+    for ref in recorder.missing:
+        recorder.use_where_cut(ref)
     return Needs(dict(recorder.missing), dict(recorder.written), recorder.placement or placement, recorder.uses_tape)
 
 

@@ -1,4 +1,4 @@
-"""FullyShardedStrategy: one replica on each of this process's devices, each of which keeps a slice of every large variable."""
+"""FullyShardedStrategy: one replica on each device of all workers, each of which keeps a slice of every large variable."""
 
 import dataclasses
 import math
@@ -7,34 +7,44 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ..cluster._resolver import ClusterResolver
 from ..errors import ArgumentError, ArgumentTypeError
 from ..replicas._placement import Placement
 from ..variables._known import is_variable, ref_of
+from ._communication import CommunicationOptions
 from ._devices import have_threads, resolve_devices
+from ._multi_worker import detected, meet
 from ._strategy import Strategy
 
 _MIN_SIZE = 1024
 
 
 class FullyShardedStrategy(Strategy):
-    """One replica on each device of this process, in lockstep, with variables cut into one slice per device.
+    """One replica on each device of each worker, in lockstep, with variables cut into one slice per device.
 
     A device keeps 1/n of each large variable and of its optimizer state. A replica gathers a variable when it reads it, and again
     for the backward pass. An optimizer sums the gradients of each slice on the device that keeps it, and updates it there. Code and
     numbers are those of ``MirroredStrategy``.
 
-    Semantics: MirroredStrategy, and ZeRO stage 3 (Rajbhandari et al. 2020).
+    In a process that was started as one of several workers, it takes the devices of all of them, as ``MultiWorkerMirroredStrategy``
+    does. Make it first, right after the imports. All workers read a variable together, as they save a checkpoint together.
+
+    Semantics: MirroredStrategy, MultiWorkerMirroredStrategy, and ZeRO stage 3 (Rajbhandari et al. 2020).
 
     Args:
-        devices: Names ("cpu:0", "GPU:1") or ``jax.Device`` objects; None or an empty list for all local devices.
+        devices: Names ("cpu:0", "GPU:1") or ``jax.Device`` objects of this process, which then trains alone; None or an empty list
+            for all devices of all workers.
         min_size: The number of elements from which a variable of floats is cut. It is cut along its longest axis that the number of
             devices divides. Smaller variables, and those without such an axis, are mirrored.
         strict: As for ``MirroredStrategy``.
+        cluster_resolver: As for ``MultiWorkerMirroredStrategy``.
 
     Raises:
         DeviceError: If a device does not exist or is given twice.
-        ArgumentError: If `min_size` is negative.
-        ArgumentTypeError: If `min_size` is not an int.
+        ArgumentError: If `min_size` is negative, or if both `devices` and `cluster_resolver` are given.
+        ArgumentTypeError: If `min_size` is not an int, or `cluster_resolver` no ClusterResolver.
+        ClusterError: If the workers cannot form one group. All workers raise it, as the other errors of
+            ``MultiWorkerMirroredStrategy``.
 
     >>> import replicant
     >>> strategy = replicant.FullyShardedStrategy(["cpu:0"])
@@ -42,7 +52,14 @@ class FullyShardedStrategy(Strategy):
     1
     """
 
-    def __init__(self, devices: Sequence[Any] | None = None, *, min_size: int = _MIN_SIZE, strict: bool | None = None):
+    def __init__(
+        self,
+        devices: Sequence[Any] | None = None,
+        *,
+        min_size: int = _MIN_SIZE,
+        strict: bool | None = None,
+        cluster_resolver: ClusterResolver | None = None,
+    ):
         if isinstance(min_size, bool) or not isinstance(min_size, int):
             raise ArgumentTypeError(
                 f"FullyShardedStrategy: min_size must be an int, a number of elements; got {min_size!r} of type "
@@ -52,8 +69,30 @@ class FullyShardedStrategy(Strategy):
             raise ArgumentError(
                 f"FullyShardedStrategy: min_size must not be negative; got {min_size}. 0 cuts every one that can be cut."
             )
+        if cluster_resolver is not None and not isinstance(cluster_resolver, ClusterResolver):
+            raise ArgumentTypeError(
+                f"FullyShardedStrategy: cluster_resolver must be a replicant.cluster.ClusterResolver; got {cluster_resolver!r}."
+            )
+        given = devices is not None and len(devices) > 0
+        if given and cluster_resolver is not None:
+            raise ArgumentError(
+                f"FullyShardedStrategy: devices={devices!r} are those of one process, and cluster_resolver tells of several. Leave "
+                "out devices to use all devices of all workers."
+            )
         have_threads()
-        super().__init__(Placement(resolve_devices(devices), slices_from=min_size), strict=strict)
+        self._resolver: ClusterResolver | None = None
+        if given:
+            placement = Placement(resolve_devices(devices), slices_from=min_size)
+        else:
+            self._resolver = cluster_resolver or detected("FullyShardedStrategy")
+            membership = self._resolver.membership()
+            placement = meet("FullyShardedStrategy", membership, CommunicationOptions(), slices_from=min_size)
+        super().__init__(placement, strict=strict)
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver | None:
+        """The resolver that told the strategy about its cluster; None if it was made for named devices."""
+        return self._resolver
 
     def explain(self, variables: Any) -> "SlicePlan":
         """Say how variables lie on the devices.

@@ -65,7 +65,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             raise ArgumentTypeError(
                 f"{type(self).__name__}: communication_options must be a CommunicationOptions; got {communication_options!r}."
             )
-        self._resolver = cluster_resolver or _detected(type(self).__name__)
+        self._resolver = cluster_resolver or detected(type(self).__name__)
         super().__init__(meet(type(self).__name__, self._resolver.membership(), options), strict=strict)
 
     @property
@@ -79,7 +79,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         return f"{type(self).__name__}(worker {topology.worker_index} of {topology.num_workers}, {own})"
 
 
-def _detected(name: str) -> ClusterResolver:
+def detected(name: str) -> ClusterResolver:
     """Return what the environment tells. Warn if it is incomplete, because the other workers would wait for this one."""
     found = detect()
     if found.missing is not None:
@@ -92,23 +92,38 @@ def _detected(name: str) -> ClusterResolver:
     return found.resolver
 
 
-def meet(name: str, membership: Membership, options: CommunicationOptions, platform: str | None = None) -> Placement:
-    """Meet the other workers, and return the devices of all; those of this process if it is the only one."""
+def meet(
+    name: str,
+    membership: Membership,
+    options: CommunicationOptions,
+    platform: str | None = None,
+    *,
+    slices_from: int | None = None,
+) -> Placement:
+    """Meet the other workers, and return the devices of all; those of this process if it is the only one.
+
+    `slices_from` is that of the Placement.
+    """
     plan = planning()
     if plan is not None:  # its devices need not exist
-        return Placement(plan.devices)
+        return Placement(plan.devices, slices_from=slices_from)
     if membership.num_processes == 1:
         local = tuple(jax.local_devices(backend=platform))
         options.check_for(local[0].platform)
-        return Placement(local, fused=fused_by_default(local))
+        return Placement(local, fused=slices_from is None and fused_by_default(local), slices_from=slices_from)
     have_threads()
     world = _the_world(membership, options)
     local = jax.local_devices(backend=platform)
     options.check_for(local[0].platform)
     fact = {"strategy": name, "devices": len(local), "platform": local[0].platform, "bytes_per_pack": options.bytes_per_pack}
-    problem = "The workers' strategies differ. All need the same strategy on equally many devices of one kind."
+    problem = (
+        "The workers' strategies differ. All need the same strategy, made with the same arguments, on equally many devices of one "
+        "kind."
+    )
+    fact |= {} if slices_from is None else {"min_size": slices_from}
     world.agree("strategy", json.dumps(fact), problem)
-    return Placement(_in_order(jax.devices(platform), len(local), world), world=world, bytes_per_pack=options.bytes_per_pack)
+    devices = _in_order(jax.devices(platform), len(local), world)
+    return Placement(devices, world=world, bytes_per_pack=options.bytes_per_pack, slices_from=slices_from)
 
 
 def _the_world(membership: Membership, options: CommunicationOptions) -> World:

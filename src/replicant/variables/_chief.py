@@ -20,6 +20,7 @@ from ..errors import WorkerMismatchError
 from ..replicas._placement import Placement, is_local, on_all
 from ..tracing._fingerprint import fingerprint, first_difference
 from ._ref import Ref
+from ._slices import compare_cut
 
 _SMALL = 1 << 16  # at most so many bytes go with the text message
 _MIN_WORDS, _MAX_WORDS = 1 << 14, 1 << 22  # in one broadcast; there are few sizes, so that few programs are compiled
@@ -30,6 +31,7 @@ def adopt(refs: Sequence[Ref], placement: Placement) -> None:
     """Move the variables that lie in this process's memory to the devices, with the chief's values."""
     if placement.world is None:
         return
+    compare_cut(placement.world)
     fresh = [ref for ref in refs if (raw := ref.get_raw()[0]) is not ref.owned and is_local(raw)]
     if not fresh:
         return

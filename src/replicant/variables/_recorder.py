@@ -141,6 +141,12 @@ class CrossRecorder(Recorder):
             )
         self.placement = placement
 
+    def use_where_cut(self, ref: Ref) -> None:
+        """Note the devices of a variable that several workers have in slices, even if the program does not call ``run``."""
+        home = None if ref.strategy is None else ref.strategy.placement
+        if home is not None and home.world is not None and ref.slice_axis(home) is not None:
+            self.use(home)
+
     @property
     def num_replicas(self) -> int:
         return self.placement.num_replicas if self.placement else 1

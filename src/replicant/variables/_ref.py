@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 from jax.sharding import Sharding
 
 from ..replicas._copies import VariableAggregation, aggregate_copies, split_value
 from ..replicas._own_mesh import on_own_mesh
-from ..replicas._placement import Placement, on_all
+from ..replicas._placement import Placement, is_local, on_all
+from ._slices import LARGE, in_pieces, known_value, note_cut, read_whole
 
 
 class Holder(Protocol):
@@ -117,8 +119,30 @@ class Ref:
     def keep_slices(self) -> None:
         """Keep only the slices of a new variable on their devices, if the strategy under which it was made cuts it."""
         placement = None if self.strategy is None else self.strategy.placement
-        if placement is not None and placement.planning is None and self.slice_axis(placement) is not None:
+        if placement is None or placement.planning is not None or self.slice_axis(placement) is None:
+            return
+        if placement.world is None:
             self.store(self.load(placement, donated=True), placement)
+        else:
+            self._keep_own_slices(placement)
+
+    def _keep_own_slices(self, placement: Placement) -> None:
+        """Prepare a new value for several workers, without an exchange: some of them might not assign it.
+
+        A large value is cut at once, and before the next step the workers compare what they have cut. Another one stays whole in
+        this process until then, and all get the chief's (``_chief.adopt``).
+        """
+        raw, _ = self.get_raw()
+        if in_pieces(raw):
+            return
+        value = np.asarray(raw)
+        if value.nbytes >= LARGE:
+            note_cut(self.name, value)
+            self.set_raw(placement.put(value, self.home(placement)), stacked=False)
+            self.expose()
+        elif not is_local(raw):  # a whole value that this worker has read; the others may have assigned another one
+            self.set_raw(jax.numpy.array(value, copy=True), stacked=False)
+            self.expose()
 
     def store(self, raw: jax.Array, placement: Placement) -> None:
         """Store what a program wrote."""
@@ -141,10 +165,12 @@ class Ref:
 
     def _combined(self) -> jax.Array:
         raw, stacked = self.get_raw()
+        if (known := known_value(raw)) is not None:
+            return jax.numpy.asarray(known)
         if stacked:
             return on_all(aggregate_copies, raw, self.aggregation, self.name)
         self.expose()
-        return raw
+        return jax.numpy.asarray(read_whole(self.name, raw)) if in_pieces(raw) else raw
 
 
 class Refs:

@@ -20,6 +20,7 @@ from . import _recorder
 from ._libraries import connect_libraries
 from ._recorder import current_recorder
 from ._ref import Ref
+from ._slices import in_pieces
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -154,7 +155,7 @@ class Variable:
     def values(self) -> tuple[jax.Array, ...]:
         """The copies in replica order. There is only one inside ``run``, and where all replicas share one value."""
         raw, stacked = _recorder.read_copies(self._ref)
-        return unstack(raw) if stacked else (raw,)
+        return unstack(raw) if stacked else (self.value() if in_pieces(raw) else raw,)
 
     def assign(self, value: Any) -> jax.Array:
         """Set the value.
@@ -370,6 +371,8 @@ class Variable:
     def __repr__(self) -> str:
         if self._ref.on_read and self._ref.aggregation is VariableAggregation.NONE and self._ref.get_raw()[1]:
             value = "(one for each replica)"
+        elif current_recorder() is None and in_pieces(self._ref.get_raw()[0]):
+            value = "(in slices on all workers)"  # whoever prints it need not be all workers
         else:
             value = self.numpy() if current_recorder() is None else "(traced)"
         return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype} value={value}>"
