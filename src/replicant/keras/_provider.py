@@ -11,7 +11,8 @@
 
 import math
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +24,15 @@ from jax.core import Tracer
 from ..errors import ArgumentError, LossReductionError
 from ..reductions._search import GRADIENTS
 from ..replicas._collectives import ReduceOp
-from ..replicas._context import ReplicaContext, active_replica_context, active_strategy, default_strategy, has_strategy, planning
+from ..replicas._context import (
+    ReplicaContext,
+    active_replica_context,
+    active_strategy,
+    default_strategy,
+    entered,
+    has_strategy,
+    planning,
+)
 from ..replicas._copies import VariableAggregation
 from ..replicas._own_mesh import handed_over
 from ..replicas._planning import BIG, zeros
@@ -127,8 +136,8 @@ def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
 
 def initialize(original: Any, variable: Any, initializer: Any) -> Any:
     """Initialize a variable. In a plan, large variables become zeros, since only their shapes count."""
-    dtype = jnp.dtype(variable._dtype)
-    if planning() is None:
+    dtype, plan = jnp.dtype(variable._dtype), planning()
+    if plan is None:
         home = _home_of_slices(variable, dtype)
         if home is None or not isinstance(initializer, keras.initializers.Initializer):
             return original(variable, initializer)
@@ -137,7 +146,22 @@ def initialize(original: Any, variable: Any, initializer: Any) -> Any:
         )
     if math.prod(variable.shape) * dtype.itemsize < BIG:
         return original(variable, initializer)
+    plan.uninitialized.append(_later(original, weakref.ref(variable), initializer, active_strategy()))
     return variable._initialize(jax.device_put(zeros(variable.shape, dtype)))
+
+
+def _later(original: Any, known: Any, initializer: Any, strategy: Any) -> Callable[[], None]:
+    """Return a function that gives a variable its initial value after a plan, if the variable is still there."""
+
+    def initialize_now() -> None:
+        variable = known()
+        if variable is not None:
+            with entered(strategy, None):
+                initialize(original, variable, initializer)
+                if _is_cut(variable):
+                    ref_of_keras(variable).keep_slices()
+
+    return initialize_now
 
 
 def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
