@@ -31,6 +31,7 @@ from . import (
     _recurrent,
     _resume,
     _saved_layers,
+    _sliced_optimizer,
     _stateful_step,
     _symbolic,
     _tracked,
@@ -42,6 +43,7 @@ from ._internals import (
     EpochIterator,
     Functional,
     JAXEpochIterator,
+    JaxOptimizer,
     JAXTrainer,
     KerasVariable,
     Loss,
@@ -188,6 +190,8 @@ HOOKS = (
     Hook(BaseOptimizer, "build", ("self", "variables"), (_tracked.build,)),
     Hook(BaseOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS, _tracked.apply)),
     Hook(LossScaleOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS, _tracked.apply)),
+    Hook(JaxOptimizer, "_backend_apply_gradients", ("self", "grads", "trainable_variables"), (_sliced_optimizer.accumulate,)),
+    Hook(BaseOptimizer, "_clip_gradients", ("self", "grads"), (_sliced_optimizer.clip,)),
     Hook(BaseOptimizer, "stateless_apply", ("self", "optimizer_variables", "grads", "trainable_variables")),
     Hook(BaseOptimizer, "finalize_variable_values", ("self", "var_list"), (_fit.finalize,)),
     # Losses
@@ -252,6 +256,7 @@ ADDED = (Added(BaseOptimizer, "minimize", _minimize.minimize),)
 PRIVATE: Mapping[type, tuple[str, ...]] = {
     KerasVariable: ("_dtype", "_initialize", "_initializer", "_maybe_autocast", "_shape", "_trainable", "_value"),
     BaseOptimizer: (
+        "_accumulated_gradients",
         "_apply_weight_decay",
         "_clip_gradients",
         "_iterations",

@@ -235,14 +235,27 @@ def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = 
             grads = _summed(context, grads) if axes is None else _summed_in_slices(context, grads, axes)
     _applying.depth += 1
     try:
-        if isinstance(optimizer, _internals.LossScaleOptimizer):
-            return _apply_functionally(optimizer, grads, trainable_variables)
-        if outermost and context.strategy.placement.slices_state:
-            placement = context.strategy.placement
-            return _sliced_optimizer.apply(original, optimizer, grads, trainable_variables, placement, cut_already=cut_already)
-        return original(optimizer, grads, trainable_variables)
+        if not outermost:
+            return _update(original, optimizer, grads, trainable_variables)
+
+        def update(parts: list[Any], variables: Any) -> Any:
+            return _update(original, optimizer, parts, variables)
+
+        placement = context.strategy.placement
+        if not placement.slices_state:
+            return update(grads, trainable_variables)
+        return _sliced_optimizer.apply(update, optimizer, grads, trainable_variables, placement, cut_already=cut_already)
     finally:
         _applying.depth -= 1
+
+
+def _update(original: Any, optimizer: Any, grads: list[Any], variables: Any) -> Any:
+    """Update the variables inside a replica, given the gradients of the global batch or slices of them."""
+    if not isinstance(optimizer, _internals.LossScaleOptimizer):
+        return original(optimizer, grads, variables)
+    if _sliced_optimizer.is_working():
+        return _sliced_optimizer.scaled(optimizer, grads, variables)
+    return _apply_functionally(optimizer, grads, variables)
 
 
 def _apply_here(original: Any, optimizer: Any, grads: Any, trainable_variables: Any) -> Any:
