@@ -208,6 +208,7 @@ HOOKS = (
     Hook(keras.layers.Embedding, "call", ("self", "inputs"), (Slot.SERVERS,)),
     # What Keras computes with
     Hook(backend.core, "stop_gradient", ("variable",), (_tracked.stop_gradient,)),
+    Hook(backend.core, "remat", ("f",), (_provider.rematerialized,)),
     Hook(backend.numpy, "expand_dims", ("x", "axis"), (_host_inputs.expand_dims,)),
     # Older versions of Keras do not know cuDNN's LSTM of both directions, and have one that only raises for one direction.
     Hook(backend, "lstm", (), (_recurrent.lstm,)),

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import keras
 from jax.core import Tracer
 
+from .._remat import remat
 from ..errors import ArgumentError, LossReductionError
 from ..reductions._search import GRADIENTS
 from ..replicas._collectives import ReduceOp
@@ -40,35 +41,18 @@ from ..variables import _recorder
 from ..variables._known import register_variable_type
 from ..variables._recorder import ReplicaRecorder, current_recorder
 from . import _fit, _internals, _labels, _sliced_optimizer
+from ._aside import Aside
 from ._global_generator import following
 from ._internals import KerasVariable
 from ._reached import reached, settings
+from ._recording_scope import RecordingScope
 from ._refs import MADE_UNDER, ref_of_keras
 from ._tracked import for_optimizer
 
-__all__ = ["following", "reached", "settings", "tracing"]  # the functions that every provider has
+__all__ = ["Aside", "following", "reached", "settings", "tracing"]  # the functions that every provider has
 
 
 _LARGE = 1 << 24  # bytes from which a sliced variable is never whole on one device, not even while it is made
-
-
-class RecordingScope(keras.StatelessScope):
-    """Keras's scope for functional code, which asks the current recorder for values."""
-
-    asks_the_recorder = True
-
-    def __init__(self) -> None:
-        super().__init__(collect_losses=True)
-
-    def get_current_value(self, variable: Any) -> Any:
-        recorder = current_recorder()
-        return None if recorder is None else _recorder.read(ref_of_keras(variable))
-
-    def add_update(self, update: tuple[Any, Any]) -> None:
-        variable, value = update
-        recorder = current_recorder()
-        assert recorder is not None, "a RecordingScope is only entered around traces"
-        recorder.write(ref_of_keras(variable), value)
 
 
 @contextmanager
@@ -317,6 +301,12 @@ def _build_now(optimizer: Any, variables: list[Any]) -> None:
     with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True
+
+
+def rematerialized(original: Any, f: Any) -> Any:
+    """Make a function whose inner values are computed again for the backward pass, with all that `replicant.remat` can."""
+    del original
+    return remat(f)
 
 
 def draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
