@@ -180,6 +180,8 @@ def test_training_goes_on_as_if_nobody_had_asked(name: str, asks: str, monkeypat
         elif asking:
             strategy.memory(model if asks == "memory of the model" else step, data())
         history = model.fit(*data(40), batch_size=ROWS, epochs=2, shuffle=False, verbose=0)
+        if asking and asks == "memory of the model":  # of one that has been trained
+            strategy.memory(model, data())
         strategy.run(step, args=(batch_of(strategy),))
         return history.history["loss"], model.get_weights()
 

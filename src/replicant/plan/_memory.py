@@ -182,7 +182,7 @@ def _training(model: Any) -> Callable[[Any, Any], None]:
 
 
 def _train_model(model: Any, batch: Any) -> None:
-    before = model.train_function
+    before, model.train_function = model.train_function, None  # one that is there already would train
     try:
         model.train_on_batch(*(batch if isinstance(batch, tuple) else (batch,)))
     finally:
