@@ -138,11 +138,11 @@ def accumulate(original: Callable[..., Any], optimizer: Any, grads: Sequence[Any
     known = optimizer._accumulated_gradients if optimizer.gradient_accumulation_steps and is_working() else None
     if known is None:
         return original(optimizer, grads, variables)
-    object.__setattr__(optimizer, "_accumulated_gradients", [None if v is None else _Accumulator(v) for v in known])
+    optimizer.__dict__["_accumulated_gradients"] = [None if v is None else _Accumulator(v) for v in known]
     try:
         return original(optimizer, grads, variables)
     finally:
-        object.__setattr__(optimizer, "_accumulated_gradients", known)
+        optimizer.__dict__["_accumulated_gradients"] = known
 
 
 class _Accumulator:
