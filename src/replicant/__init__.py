@@ -29,6 +29,7 @@ from ._gradients import value_and_grad
 from ._keep_updates import keep_updates_if
 from ._losses import compute_average_loss, scale_regularization_loss
 from ._module import Module
+from ._remat import remat
 from ._tape import GradientTape
 from .checkpoint import (
     Checkpoint,
@@ -132,6 +133,7 @@ __all__ = [
     "load_variable",
     "plan",
     "random",
+    "remat",
     "run_elastic",
     "scale_regularization_loss",
     "set_virtual_devices",

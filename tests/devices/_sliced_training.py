@@ -27,12 +27,16 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "moving average": lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
     "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
     "clipped values": lambda: keras.optimizers.Adam(0.01, clipvalue=0.01),
-    # These look at whole tensors.
     "clipped norm": lambda: keras.optimizers.Adam(0.01, clipnorm=0.01),
     "global norm": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.05),
+    "loss scaling": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=2),
+    "all together": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.AdamW(0.01, global_clipnorm=0.05, gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=3)
+    ),
+    # These look at whole tensors.
     "adafactor": lambda: keras.optimizers.Adafactor(0.01),
     "lamb": lambda: keras.optimizers.Lamb(0.01),
-    "loss scaling": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
+    "scaled adafactor": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adafactor(0.01)),
 }
 
 

@@ -19,7 +19,9 @@ from replicant.replicas._collectives import MeshAxis
 
 from ._sliced_training import BATCH, CLASSES, FEATURES, MEAN_LOSS, OPTIMIZERS, batches, data, step_of
 
-OFTEN = ("adam", "global norm", "loss scaling")
+ON_MANY = ("sgd", "adam", "adamw with decay", "lion", "adafactor", "clipped norm", "loss scaling", "all together")
+SIZES = [(name, n) for name in OPTIMIZERS for n in ((2, 4, 8) if name in ON_MANY else (2,))]
+OFTEN = ("loop-all together-2", "loop-clipped norm-4", "loop-global norm-2", "fit-all together-4", "loop-adafactor-2")
 
 
 def sharded(n: int, min_size: int = 8) -> replicant.FullyShardedStrategy:
@@ -115,11 +117,49 @@ def is_cut(variable: Any) -> bool:
 # Exact
 
 
-@pytest.mark.cases(*[f"{train}-{name}" for train in ("loop", "fit") for name in OFTEN])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.cases(*OFTEN)
+@pytest.mark.parametrize(("name", "n"), SIZES, ids=[f"{name}-{n}" for name, n in SIZES])
 @pytest.mark.parametrize("train", [pytest.param(loop, id="loop"), pytest.param(fit, id="fit")])
-def test_optimizers_give_the_numbers_of_one_device(train: Any, name: str) -> None:
-    assert_equal(train(sharded(2), OPTIMIZERS[name]), train(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS[name]))
+def test_optimizers_give_the_numbers_of_one_device(train: Any, name: str, n: int) -> None:
+    mine, alone = train(sharded(n), OPTIMIZERS[name]), train(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS[name])
+    assert_equal(mine, alone)
+    for slot, wanted in zip(mine[2].variables, alone[2].variables, strict=True):
+        np.testing.assert_allclose(slot.numpy(), wanted.numpy(), rtol=1e-5, atol=1e-5, err_msg=slot.path)
+
+
+@pytest.mark.cases("shard_optimizer_state", "fully sharded")
+@pytest.mark.parametrize("kind", ["mirrored", "shard_optimizer_state", "fully sharded"])
+def test_one_replica_that_overflows_stops_all(kind: str) -> None:
+    devices = ["cpu:0", "cpu:1"]
+    strategy = {
+        "mirrored": lambda: replicant.MirroredStrategy(devices),
+        "shard_optimizer_state": lambda: replicant.MirroredStrategy(devices, shard_optimizer_state=True),
+        "fully sharded": lambda: sharded(2),
+    }[kind]()
+    with strategy.scope():
+        weight, bias = keras.Variable(np.ones((FEATURES, 16), "f")), keras.Variable(np.ones(4, "f"))
+        optimizer = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.Adam(0.1, global_clipnorm=1.0), initial_scale=16.0, dynamic_growth_steps=2
+        )
+
+    def step(x: Any) -> Any:
+        with replicant.GradientTape() as tape:
+            loss = jnp.sum((x @ weight.value) ** 2) * jnp.sum(bias.value)
+            scaled = optimizer.scale_loss(loss)
+        optimizer.apply(tape.gradient(scaled, [weight, bias]), [weight, bias])
+        return loss
+
+    scales, values = [], []
+    for overflow in (False, True, False, False, False):
+        x = np.ones((2, 3, FEATURES), "f")
+        x[1, 2, 3] = np.inf if overflow else 1  # of the second replica alone
+        strategy.run(step, args=(replicant.PerReplica.from_stacked(jnp.asarray(x)),))
+        scales += [float(optimizer.dynamic_scale.numpy())]
+        values += [np.concatenate([weight.numpy().ravel(), bias.numpy()])]
+    assert scales == [16.0, 8.0, 8.0, 16.0, 16.0]
+    np.testing.assert_array_equal(values[1], values[0])
+    assert np.all(values[2] < values[1])
+    assert int(optimizer.iterations.numpy()) == 4
 
 
 # The replicas of a custom loop normalize their own rows, under every strategy: see the test below.
@@ -150,16 +190,26 @@ def test_each_device_keeps_its_share(train: Any) -> None:
     assert bytes_per_device([*model.variables, *[v for v in optimizer.variables if v.shape]]) == [3 * 4 * (24 + 16 + 4 + 4)] * 4
 
 
-def test_a_program_gathers_twice_and_sums_once() -> None:
+@pytest.mark.parametrize(
+    ("make_optimizer", "small_sums"),
+    [
+        (lambda: keras.optimizers.SGD(0.1), 0),
+        (lambda: keras.optimizers.Adam(0.1, clipnorm=1.0), 1),
+        (lambda: keras.optimizers.Adam(0.1, global_clipnorm=1.0, gradient_accumulation_steps=2, use_ema=True), 1),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1, global_clipnorm=1.0)), 2),
+    ],
+    ids=["sgd", "norms", "accumulation", "loss scaling"],
+)
+def test_a_program_gathers_twice_and_sums_once(make_optimizer: Callable[[], Any], small_sums: int) -> None:
     strategy = sharded(2)
     with strategy.scope():
-        first, second = replicant.Variable(np.ones((FEATURES, 16), "f")), replicant.Variable(np.ones((16, 8), "f"))
-        optimizer = keras.optimizers.SGD(0.1)
+        first, second = keras.Variable(np.ones((FEATURES, 16), "f")), keras.Variable(np.ones((16, 8), "f"))
+        optimizer = make_optimizer()
         optimizer.build([first, second])
 
     def step(x: Any) -> Any:
         with replicant.GradientTape() as tape:
-            loss = jnp.sum(jnp.tanh(x @ first.value()) @ second.value())
+            loss = jnp.sum(jnp.tanh(x @ first.value) @ second.value)
         optimizer.apply(tape.gradient(loss, [first, second]), [first, second])
         return loss
 
@@ -170,8 +220,8 @@ def test_a_program_gathers_twice_and_sums_once() -> None:
     batch = replicant.PerReplica.from_stacked(jnp.ones((2, 3, FEATURES)))
     text = train.get_concrete_function(batch).as_text()
     found = Counter(re.findall(r"stablehlo\.(all_gather|all_reduce|reduce_scatter|all_to_all|collective_permute)", text))
-    # Both weights for the forward pass, the second one for the backward pass, and one sum of all gradients.
-    assert found == {"all_gather": 3, "all_reduce": 1}
+    # Both weights for the forward pass, the second one for the backward pass, and one sum of all gradients; then norms and checks.
+    assert found == {"all_gather": 3, "all_reduce": 1 + small_sums}
 
 
 @pytest.fixture

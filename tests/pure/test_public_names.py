@@ -56,6 +56,7 @@ GOLDEN = {
         "load_variable",
         "plan",
         "random",
+        "remat",
         "run_elastic",
         "scale_regularization_loss",
         "set_virtual_devices",
@@ -188,7 +189,7 @@ GOLDEN = {
         "WorkerMismatchError",
         "WorkersChangedError",
     ],
-    "replicant.plan": ["Exchange", "Plan", "make_plan"],
+    "replicant.plan": ["Exchange", "Memory", "Plan", "make_plan"],
 }
 
 modules = pytest.mark.parametrize("name", sorted(GOLDEN))

@@ -32,6 +32,7 @@ from . import (
     _resume,
     _saved_layers,
     _saving,
+    _sliced_optimizer,
     _stateful_step,
     _symbolic,
     _tracked,
@@ -43,6 +44,7 @@ from ._internals import (
     EpochIterator,
     Functional,
     JAXEpochIterator,
+    JaxOptimizer,
     JAXTrainer,
     KerasVariable,
     Loss,
@@ -190,6 +192,8 @@ HOOKS = (
     Hook(BaseOptimizer, "build", ("self", "variables"), (_tracked.build,)),
     Hook(BaseOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS, _tracked.apply)),
     Hook(LossScaleOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS, _tracked.apply)),
+    Hook(JaxOptimizer, "_backend_apply_gradients", ("self", "grads", "trainable_variables"), (_sliced_optimizer.accumulate,)),
+    Hook(BaseOptimizer, "_clip_gradients", ("self", "grads"), (_sliced_optimizer.clip,)),
     Hook(BaseOptimizer, "stateless_apply", ("self", "optimizer_variables", "grads", "trainable_variables")),
     Hook(BaseOptimizer, "finalize_variable_values", ("self", "var_list"), (_fit.finalize,)),
     # Losses
@@ -206,6 +210,7 @@ HOOKS = (
     Hook(keras.layers.Embedding, "call", ("self", "inputs"), (Slot.SERVERS,)),
     # What Keras computes with
     Hook(backend.core, "stop_gradient", ("variable",), (_tracked.stop_gradient,)),
+    Hook(backend.core, "remat", ("f",), (_provider.rematerialized,)),
     Hook(backend.numpy, "expand_dims", ("x", "axis"), (_host_inputs.expand_dims,)),
     # Older versions of Keras do not know cuDNN's LSTM of both directions, and have one that only raises for one direction.
     Hook(backend, "lstm", (), (_recurrent.lstm,)),
@@ -260,6 +265,7 @@ ADDED = (Added(BaseOptimizer, "minimize", _minimize.minimize),)
 PRIVATE: Mapping[type, tuple[str, ...]] = {
     KerasVariable: ("_dtype", "_initialize", "_initializer", "_maybe_autocast", "_shape", "_trainable", "_value"),
     BaseOptimizer: (
+        "_accumulated_gradients",
         "_apply_weight_decay",
         "_clip_gradients",
         "_iterations",

@@ -11,7 +11,8 @@
 
 import math
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,10 +21,19 @@ import jax.numpy as jnp
 import keras
 from jax.core import Tracer
 
+from .._remat import remat
 from ..errors import ArgumentError, LossReductionError
 from ..reductions._search import GRADIENTS
 from ..replicas._collectives import ReduceOp
-from ..replicas._context import ReplicaContext, active_replica_context, active_strategy, default_strategy, has_strategy, planning
+from ..replicas._context import (
+    ReplicaContext,
+    active_replica_context,
+    active_strategy,
+    default_strategy,
+    entered,
+    has_strategy,
+    planning,
+)
 from ..replicas._copies import VariableAggregation
 from ..replicas._own_mesh import handed_over
 from ..replicas._planning import BIG, zeros
@@ -33,32 +43,15 @@ from ..variables._known import register_variable_type
 from ..variables._recorder import ReplicaRecorder, current_recorder
 from ..variables._slices import LARGE, in_pieces, note_cut
 from . import _fit, _internals, _labels, _sliced_optimizer
+from ._aside import Aside
 from ._global_generator import following
 from ._internals import KerasVariable
 from ._reached import reached, settings
+from ._recording_scope import RecordingScope
 from ._refs import MADE_UNDER, ref_of_keras
 from ._tracked import for_optimizer
 
-__all__ = ["following", "reached", "settings", "tracing"]  # the functions that every provider has
-
-
-class RecordingScope(keras.StatelessScope):
-    """Keras's scope for functional code, which asks the current recorder for values."""
-
-    asks_the_recorder = True
-
-    def __init__(self) -> None:
-        super().__init__(collect_losses=True)
-
-    def get_current_value(self, variable: Any) -> Any:
-        recorder = current_recorder()
-        return None if recorder is None else _recorder.read(ref_of_keras(variable))
-
-    def add_update(self, update: tuple[Any, Any]) -> None:
-        variable, value = update
-        recorder = current_recorder()
-        assert recorder is not None, "a RecordingScope is only entered around traces"
-        recorder.write(ref_of_keras(variable), value)
+__all__ = ["Aside", "following", "reached", "settings", "tracing"]  # the functions that every provider has
 
 
 @contextmanager
@@ -128,8 +121,8 @@ def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
 
 def initialize(original: Any, variable: Any, initializer: Any) -> Any:
     """Initialize a variable. In a plan, large variables become zeros, since only their shapes count."""
-    dtype = jnp.dtype(variable._dtype)
-    if planning() is None:
+    dtype, plan = jnp.dtype(variable._dtype), planning()
+    if plan is None:
         home = _home_of_slices(variable, dtype)
         if home is None or not isinstance(initializer, keras.initializers.Initializer):
             return original(variable, initializer)
@@ -142,12 +135,27 @@ def initialize(original: Any, variable: Any, initializer: Any) -> Any:
         return variable._initialize(made())
     if math.prod(variable.shape) * dtype.itemsize < BIG:
         return original(variable, initializer)
+    plan.uninitialized.append(_later(original, weakref.ref(variable), initializer, active_strategy()))
     return variable._initialize(jax.device_put(zeros(variable.shape, dtype)))
 
 
 def _exchanges(program: str) -> bool:
     """Whether the devices of a compiled program exchange anything."""
     return any(name in program for name in ("all-gather", "all-reduce", "all-to-all", "collective-", "reduce-scatter"))
+
+
+def _later(original: Any, known: Any, initializer: Any, strategy: Any) -> Callable[[], None]:
+    """Return a function that gives a variable its initial value after a plan, if the variable is still there."""
+
+    def initialize_now() -> None:
+        variable = known()
+        if variable is not None:
+            with entered(strategy, None):
+                initialize(original, variable, initializer)
+                if _is_cut(variable):
+                    ref_of_keras(variable).keep_slices()
+
+    return initialize_now
 
 
 def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
@@ -221,14 +229,27 @@ def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = 
             grads = _summed(context, grads) if axes is None else _summed_in_slices(context, grads, axes)
     _applying.depth += 1
     try:
-        if isinstance(optimizer, _internals.LossScaleOptimizer):
-            return _apply_functionally(optimizer, grads, trainable_variables)
-        if outermost and context.strategy.placement.slices_state:
-            placement = context.strategy.placement
-            return _sliced_optimizer.apply(original, optimizer, grads, trainable_variables, placement, cut_already=cut_already)
-        return original(optimizer, grads, trainable_variables)
+        if not outermost:
+            return _update(original, optimizer, grads, trainable_variables)
+
+        def update(parts: list[Any], variables: Any) -> Any:
+            return _update(original, optimizer, parts, variables)
+
+        placement = context.strategy.placement
+        if not placement.slices_state:
+            return update(grads, trainable_variables)
+        return _sliced_optimizer.apply(update, optimizer, grads, trainable_variables, placement, cut_already=cut_already)
     finally:
         _applying.depth -= 1
+
+
+def _update(original: Any, optimizer: Any, grads: list[Any], variables: Any) -> Any:
+    """Update the variables inside a replica, given the gradients of the global batch or slices of them."""
+    if not isinstance(optimizer, _internals.LossScaleOptimizer):
+        return original(optimizer, grads, variables)
+    if _sliced_optimizer.is_working():
+        return _sliced_optimizer.scaled(optimizer, grads, variables)
+    return _apply_functionally(optimizer, grads, variables)
 
 
 def _apply_here(original: Any, optimizer: Any, grads: Any, trainable_variables: Any) -> Any:
@@ -290,6 +311,12 @@ def _build_now(optimizer: Any, variables: list[Any]) -> None:
     with _internals.outside_stateless_scope(), jax.ensure_compile_time_eval(), keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True
+
+
+def rematerialized(original: Any, f: Any) -> Any:
+    """Make a function whose inner values are computed again for the backward pass, with all that `replicant.remat` can."""
+    del original
+    return remat(f)
 
 
 def draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:

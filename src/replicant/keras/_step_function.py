@@ -190,7 +190,11 @@ class StepFunction:
 
     def _found(self, state: Any, batch: Any) -> StepFound:
         """Return the step in the form that a plan needs."""
-        kinds = {"trainable_variables": "weights", "optimizer_variables": "optimizer state"}
+        kinds = {
+            "trainable_variables": "weights",
+            "non_trainable_variables": "untrained weights",
+            "optimizer_variables": "optimizer state",
+        }
 
         def inputs(placement: Placement) -> tuple[Any, Any]:
             parts = [

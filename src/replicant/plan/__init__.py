@@ -6,6 +6,7 @@ compiles that step (for TPUs ahead of time, with libtpu on any CPU), and reports
 
 from ._exchanges import Exchange
 from ._make import make_plan
+from ._memory import Memory
 from ._plan import Plan
 
-__all__ = ["Exchange", "Plan", "make_plan"]
+__all__ = ["Exchange", "Memory", "Plan", "make_plan"]

@@ -61,7 +61,11 @@ class FoundStep:
 
     def held(self, target: Target, *, slices_slots: bool = False) -> tuple[Held, ...]:
         """Return the arrays of the step. `slices_slots` cuts optimizer state into slices even if the program does not."""
-        placement = self._placed(_stand_ins(target, fused=target.kind == "cpu"))
+        return self.held_on(_stand_ins(target, fused=target.kind == "cpu"), slices_slots=slices_slots)
+
+    def held_on(self, placement: Placement, *, slices_slots: bool = False) -> tuple[Held, ...]:
+        """Return the arrays of the step, as they lie on the devices of `placement`."""
+        placement = self._placed(placement)
         return tuple(self.found.held(dataclasses.replace(placement, slices_slots=slices_slots or placement.slices_slots)))
 
     def _placed(self, placement: Placement) -> Placement:
@@ -76,13 +80,15 @@ class FoundStep:
             return self.found.lower(placement)
 
 
-def find_step(program: Callable[[], Any], target: Target, strategy: Any = None) -> FoundStep:
+def find_step(program: Callable[[], Any], target: Target, strategy: Any = None, *, keeps: bool = False) -> FoundStep:
     """Run `program` up to its first training step, with as many replicas as the target has devices.
 
     Args:
         program: A function that makes its strategy, or uses `strategy`.
         target: The devices to plan for.
         strategy: A strategy that exists already. It gets the target's devices while the program runs.
+        keeps: Whether the program's objects are the user's, who goes on with them. Large variables that they have made then get
+            their initial values after all.
 
     Raises:
         ContextError: If the program ends without a training step.
@@ -96,8 +102,15 @@ def find_step(program: Callable[[], Any], target: Target, strategy: Any = None) 
             stack.enter_context(strategy.on(strategy.placement.planned(plan)))
         try:
             program()
-        except StepFound as found:
-            return FoundStep(found, tuple(plan.strategies), tuple(plan.inputs))
+        except StepFound as step:
+            found = step
+        else:
+            found = None
+    if keeps:
+        for initialize in plan.uninitialized:
+            initialize()
+    if found is not None:
+        return FoundStep(found, tuple(plan.strategies), tuple(plan.inputs))
     raise ContextError(
         "The program ended without a training step under a strategy. Train with model.fit, or with strategy.run of a function that "
         "assigns trainable variables."

@@ -67,7 +67,7 @@ def plan_run(strategy: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs:
             strategy.run(fn, args, kwargs)
 
     with waiting("plan"):
-        return plan_of(find_step(program, target, strategy), target)
+        return plan_of(find_step(program, target, strategy, keeps=True), target)
 
 
 def _for_replicas(values: Any, before: int, num_replicas: int) -> Any:
@@ -93,12 +93,13 @@ def plan_of(step: FoundStep, target: Target, *, quick: bool = False) -> Plan:
     compiled = compile_step(step, target, quick=quick)
     return Plan(
         target,
-        tuple(_share(x, n) for x in held if x.kind == "batch" and x.shape),
-        _bytes(held, "weights", n),
-        _bytes(held, "optimizer state", n),
-        _bytes(held, "other state", n),
-        _bytes(held, "batch", n) * (n if target.kind == "cpu" else 1),
-        _bytes(sliced, "optimizer state", n),
+        tuple(share_of(x, n) for x in held if x.kind == "batch" and x.shape),
+        total_bytes(held, "weights", n),
+        total_bytes(held, "optimizer state", n),
+        total_bytes(held, "untrained weights", n),
+        total_bytes(held, "other state", n),
+        total_bytes(held, "batch", n) * (n if target.kind == "cpu" else 1),
+        total_bytes(sliced, "optimizer state", n),
         compiled,
         target.chip or measured_cpu(),
         tuple(_shared(explain, target) for explain in step.inputs),
@@ -112,7 +113,7 @@ def _shared(explain: Callable[[int, int], InputPlan], target: Target) -> InputPl
         return str(error)
 
 
-def _share(held: Held, num_replicas: int) -> tuple[int, ...]:
+def share_of(held: Held, num_replicas: int) -> tuple[int, ...]:
     """Return the shape of one replica's part of an array."""
     if held.layout == "stacked":
         return held.shape[1:]
@@ -121,10 +122,11 @@ def _share(held: Held, num_replicas: int) -> tuple[int, ...]:
     return held.shape
 
 
-def _bytes(held: Sequence[Held], kind: str, num_replicas: int) -> int:
+def total_bytes(held: Sequence[Held], kind: str, num_replicas: int) -> int:
+    """Return the bytes on each device of all arrays of one kind."""
     total = 0
     for x in held:
         if x.kind == kind:
-            whole = dataclasses.replace(x, shape=_share(x, num_replicas)).num_bytes
+            whole = dataclasses.replace(x, shape=share_of(x, num_replicas)).num_bytes
             total += whole // num_replicas if x.layout == "sliced" else whole
     return total

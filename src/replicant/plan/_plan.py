@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+from typing import Protocol
 
 from .._display import table
 from ..input.sharding._plan import InputPlan
@@ -20,6 +21,21 @@ _SHARES = re.compile(r"\b(\d+)((?: \+ \1){4,})\b")
 _REPLICAS = re.compile(r"replicas (\d+)(?:, \d+){3,}, (\d+);")
 
 
+class HeldBytes(Protocol):
+    """The bytes of what a device holds in a step."""
+
+    @property
+    def weights(self) -> int: ...
+    @property
+    def untrained_weights(self) -> int: ...
+    @property
+    def optimizer_state(self) -> int: ...
+    @property
+    def other_state(self) -> int: ...
+    @property
+    def gradients(self) -> int: ...
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Plan:
     """What a training step will do.
@@ -29,6 +45,7 @@ class Plan:
         batch: The shapes of the arrays in one replica's batch.
         weights: The bytes of the weights on each device.
         optimizer_state: The bytes of the optimizer's state on each device.
+        untrained_weights: The bytes of the weights that are not trained, on each device.
         other_state: The bytes of metrics and other state on each device.
         batch_bytes: The bytes of the batch on each device; on a CPU, of the global batch.
         sliced_state: What `optimizer_state` would be with ``shard_optimizer_state=True``.
@@ -41,6 +58,7 @@ class Plan:
     batch: tuple[tuple[int, ...], ...]
     weights: int
     optimizer_state: int
+    untrained_weights: int
     other_state: int
     batch_bytes: int
     sliced_state: int
@@ -51,8 +69,13 @@ class Plan:
     @property
     def bytes_per_device(self) -> int:
         """The bytes that each device must hold at once."""
-        held = self.weights + self.optimizer_state + self.other_state + self.batch_bytes
+        held = self.weights + self.untrained_weights + self.optimizer_state + self.other_state + self.batch_bytes
         return held + self.compiled.temporary_bytes + self.compiled.code_bytes
+
+    @property
+    def gradients(self) -> int:
+        """The bytes of the gradients on each device, which are part of the temporary arrays."""
+        return of_which_gradients(self.weights, self.compiled.temporary_bytes)
 
     @property
     def fits(self) -> bool:
@@ -110,10 +133,12 @@ class Plan:
                 "batch_per_replica": [list(shape) for shape in self.batch],
                 "bytes_per_device": {
                     "weights": self.weights,
+                    "untrained_weights": self.untrained_weights,
                     "optimizer_state": self.optimizer_state,
                     "other_state": self.other_state,
                     "batch": self.batch_bytes,
                     "temporary": self.compiled.temporary_bytes,
+                    "gradients": self.gradients,
                     "code": self.compiled.code_bytes,
                     "all": self.bytes_per_device,
                 },
@@ -204,11 +229,7 @@ def _short(line: str) -> str:
 def _memory(plan: Plan) -> list[tuple[str, str]]:
     on_cpu = plan.target.kind == "cpu"
     rows = [
-        ("weights", size(plan.weights)),
-        ("optimizer state", size(plan.optimizer_state)),
-        ("metrics and other state", size(plan.other_state)),
-        ("batch", size(plan.batch_bytes)),
-        ("activations and other temporaries", size(plan.compiled.temporary_bytes)),
+        *memory_rows(plan, plan.batch_bytes, plan.compiled.temporary_bytes),
         ("the machine holds" if on_cpu else "each device holds", f"{size(plan.bytes_per_device)} of {size(plan.chip.memory)}"),
         ("does it fit", _fits(plan.bytes_per_device, plan.chip.memory)),
     ]
@@ -219,6 +240,24 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("with shard_optimizer_state=True", f"at most {size(less)}, optimizer state {size(plan.sliced_state)}"))
         rows.append(("does it fit then", "yes" if less <= plan.chip.memory else "not certain: plan with it"))
     return rows
+
+
+def memory_rows(held: HeldBytes, batch: int, temporary: int) -> list[tuple[str, str]]:
+    """Return the rows that say what a device holds in a step: those of `held`, and the bytes of the batch and of temporaries."""
+    return [
+        ("weights", size(held.weights)),
+        *([("weights that are not trained", size(held.untrained_weights))] if held.untrained_weights else []),
+        ("optimizer state", size(held.optimizer_state)),
+        ("metrics and other state", size(held.other_state)),
+        ("batch", size(batch)),
+        ("activations and other temporaries", size(temporary)),
+        ("of which gradients", size(held.gradients)),
+    ]
+
+
+def of_which_gradients(weights: int, temporary: int) -> int:
+    """Return how many bytes of the temporary arrays are gradients: as many as the trained weights have, if there are so many."""
+    return min(weights, temporary)
 
 
 def _fits(needed: float, there: float) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ..errors import ArgumentError
 from ..replicas._placement import Placement
@@ -54,7 +55,9 @@ def found_in_run(
 
 
 def _held(ref: Ref, placement: Placement) -> Held:
-    kind = "weights" if ref.trainable else "optimizer state" if ref.slot else "other state"
+    is_weight = not ref.on_read and jnp.issubdtype(ref.dtype, jnp.inexact)
+    untrained = "optimizer state" if ref.slot else "untrained weights" if is_weight else "other state"
+    kind = "weights" if ref.trainable else untrained
     if ref.copies(placement.num_replicas):
         return Held(ref.name, kind, (placement.num_replicas, *ref.shape), ref.dtype, "stacked")
     layout = "mirrored" if ref.slice_axis(placement) is None else "sliced"

@@ -21,7 +21,7 @@ class Held:
 
     Args:
         name: The name of the array.
-        kind: "weights", "optimizer state", "other state" or "batch".
+        kind: "weights", "untrained weights", "optimizer state", "other state" or "batch".
         shape: The shape of the whole array.
         dtype: The dtype of the array.
         layout: "mirrored", "stacked" (one row per replica), "sliced" (cut along an axis), or "cut" (a batch that is cut along its
@@ -72,12 +72,15 @@ class Planning:
         devices: The devices that the program's strategies get, whatever devices it asks for.
         strategies: The strategies that the program has made.
         inputs: For each dataset that it trains on, ``explain(num_workers, replicas_per_worker)``.
+        uninitialized: For each large variable that was made as zeros, a function that gives it its initial value, if the variable
+            is still there.
     """
 
     def __init__(self, devices: tuple[Any, ...]):
         self.devices = devices
         self.strategies: list[Any] = []
         self.inputs: list[Callable[[int, int], Any]] = []
+        self.uninitialized: list[Callable[[], None]] = []
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> np.ndarray:

@@ -233,6 +233,44 @@ class Strategy:
         module = importlib.import_module("replicant.plan._make")  # it imports strategies, not the other way round
         return module.plan_run(self, fn, args, dict(kwargs or {}), topology)
 
+    def memory(self, model: Any, batch: Any, *, limit: float | None = None) -> Any:
+        """Say how much memory a training step needs on each device of this strategy, and which batch fits.
+
+        The step is compiled ahead of time, for each device by itself, and nothing is computed. The optimizer of a model is built.
+
+        Args:
+            model: A compiled Keras model; or a function without arguments that makes one, which is called in the scope, without
+                memory for large variables; or a function of one replica's batch that you would give to ``run``. The step must
+                assign trainable variables.
+            batch: A global batch as ``model.train_on_batch`` takes it, ``x`` or ``(x, y)`` or ``(x, y, sample_weight)``, or as the
+                function takes it. It may consist of arrays or of ``jax.ShapeDtypeStruct``. Its number of rows must be a multiple of
+                the number of replicas.
+            limit: The bytes of each device's memory. The largest batch that fits is then searched for, by compiling some more
+                steps. By default it is what the devices say, without such a search.
+
+        Returns:
+            A ``replicant.plan.Memory``, which prints as a table. How many of the temporary bytes are gradients is an estimate: as
+            many as those of the trained weights.
+
+        Raises:
+            ArgumentError: If the arrays have different numbers of rows, the replicas cannot share these evenly, `limit` is not
+                positive, or the devices belong to several processes.
+            ArgumentTypeError: If `model`, `batch` or `limit` is something else.
+            ContextError: Inside ``run``; or if the step assigns no trainable variables.
+
+        >>> import replicant, keras, numpy as np
+        >>> strategy = replicant.OneDeviceStrategy("cpu:0")
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        ...     model.compile(keras.optimizers.SGD(momentum=0.9), "mse")
+        >>> memory = strategy.memory(model, (np.zeros((8, 4), "float32"), np.zeros((8, 2), "float32")))
+        >>> memory.weights, memory.optimizer_state, memory.batch  # the state also has a number of steps and a learning rate
+        (40, 48, 192)
+        """
+        require_cross_replica(self, "memory()")
+        module = importlib.import_module("replicant.plan._memory")  # it imports strategies, not the other way round
+        return module.memory_of(self, model, batch, limit)
+
     def _compiled(self, fn: Callable[..., Any]) -> Compiled:
         key = function_key(fn)
         if key not in self._eager:
