@@ -68,7 +68,7 @@ def train(options: argparse.Namespace) -> None:
         model = transformer(options)
         model.compile(keras.optimizers.Adam(options.learning_rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     texts = Dataset.range(batch_size * options.steps).map(lambda i: halves(a_text(i, options))).batch(batch_size)
-    model.fit(texts, epochs=options.epochs, verbose=2)  # type: ignore[arg-type]  # Keras's own default is a string
+    model.fit(texts, epochs=options.epochs, verbose=2 if options.plan is None else 0)  # type: ignore[arg-type]  # Keras's own default is a string
     if isinstance(strategy, replicant.FullyShardedStrategy):
         print(str(strategy.explain([*model.variables, *model.optimizer.variables])).splitlines()[-1])
 
