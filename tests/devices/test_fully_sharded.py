@@ -14,8 +14,12 @@ import pytest
 import replicant
 from replicant.data import Dataset
 from replicant.errors import ArgumentError, ArgumentTypeError, DivergenceError, MixedStrategyError, ReductionError
+from replicant.plan._chips import parse_target
+from replicant.plan._compile import find_step
+from replicant.plan._exchanges import exchanges_in
 from replicant.programs._replica_step import ReplicaStep
 from replicant.replicas._collectives import MeshAxis
+from replicant.replicas._placement import Placement
 
 from ._sliced_training import BATCH, CLASSES, FEATURES, MEAN_LOSS, OPTIMIZERS, batches, data, step_of
 
@@ -222,6 +226,54 @@ def test_a_program_gathers_twice_and_sums_once(make_optimizer: Callable[[], Any]
     found = Counter(re.findall(r"stablehlo\.(all_gather|all_reduce|reduce_scatter|all_to_all|collective_permute)", text))
     # Both weights for the forward pass, the second one for the backward pass, and one sum of all gradients; then norms and checks.
     assert found == {"all_gather": 3, "all_reduce": 1 + small_sums}
+
+
+def test_fit_gathers_twice_and_keeps_no_weights() -> None:
+    def program() -> None:
+        with replicant.FullyShardedStrategy(min_size=8).scope():
+            layers = [keras.Input((64,)), *[keras.layers.Dense(64, activation="tanh") for _ in range(4)]]
+            model = keras.Sequential(layers)
+            model.compile("sgd", "mse")
+        model.fit(np.zeros((8, 64), "f"), np.zeros((8, 64), "f"), batch_size=8)
+
+    step = find_step(program, parse_target("cpu:2"))
+    compiled = step.lower(Placement(tuple(jax.devices("cpu")[:2]))).compile()
+    found = exchanges_in(compiled.as_text())
+    gathers = Counter(x.num_bytes for x in found if x.kind == "all-gather")
+    # Each kernel for the forward pass, all but the first for the backward pass; biases of 64 once.
+    assert gathers == {64 * 64 * 4: 7, 64 * 4: 4}
+    assert {x.kind for x in found} == {"all-gather", "all-reduce"}
+    # CPUs sum gradients whole, and cut them then. Some more bytes are the loss and the number of examples.
+    assert 0 <= sum(x.num_bytes for x in found if x.kind == "all-reduce") - 4 * (64 * 64 + 64) * 4 < 64
+
+
+def frozen(strategy: Any) -> Any:
+    """Train small weights beside large ones that are frozen, in a custom loop."""
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), *[keras.layers.Dense(64, activation="tanh") for _ in range(3)]])
+        optimizer = keras.optimizers.SGD(0.1)
+        for layer in model.layers:
+            layer.kernel.trainable = False
+
+    def step(x: Any) -> Any:
+        with replicant.GradientTape() as tape:
+            loss = replicant.compute_average_loss(keras.ops.mean(model(x) ** 2, axis=-1), global_batch_size=BATCH)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    total = replicant.function(lambda x: strategy.reduce("SUM", strategy.run(step, args=(x,))))
+    (batch,) = strategy.experimental_distribute_dataset(Dataset.from_tensor_slices(data(BATCH)[0]).batch(BATCH))
+    return [float(total(batch)) for _ in range(3)], model, total.get_concrete_function(batch).as_text()
+
+
+def test_frozen_weights_are_gathered_again_too() -> None:
+    losses, model, text = frozen(sharded(2))
+    assert_equal((losses, model), frozen(replicant.OneDeviceStrategy("cpu:0")))
+    gathered = re.findall(r"stablehlo\.all_gather.*-> tensor<(\d+)x64xf32>", text)
+    # All kernels for the forward pass, and those after the first bias again for the backward pass.
+    assert Counter(gathered) == {"6": 1, "64": 4}
 
 
 @pytest.fixture

@@ -77,6 +77,14 @@ def test_exchanges_in_a_program(line: str, expected: list[Exchange]) -> None:
     assert exchanges_in(f"HloModule m\n  {line}\n") == expected
 
 
+def test_a_sum_of_which_a_slice_is_kept_is_a_reduce_scatter() -> None:
+    head = "%all-reduce-scatter.7 (input_0: f32[8,4], input_1: f32[4]) -> (f32[2,4], f32[1]) {"
+    line = "  %all-reduce.3 = (f32[8,4]{1,0}, f32[4]{0}) all-reduce(%input_0, %input_1), replica_groups={{0,1,2,3}}, to_apply=%add"
+    other = "  %all-reduce.4 = f32[4]{0} all-reduce(%x), replica_groups={{0,1,2,3}}, to_apply=%add"
+    text = f"{head}\n{line}\n}}\n\nENTRY %main (x: f32[4]) -> f32[4] {{\n{other}\n}}"
+    assert exchanges_in(text) == [Exchange("reduce-scatter", 36, 4), Exchange("all-reduce", 16, 4)]
+
+
 def test_an_exchange_that_stands_in_several_computations_counts_once() -> None:
     gather = "  %g = f32[4]{0} all-gather(%x), replica_groups={{0,1}}\n}"
     begins = "%fused_computation.1 (param_0: f32[2]) -> (f32[2], f32[4], s32[2]) {"

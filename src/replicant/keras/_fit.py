@@ -22,7 +22,7 @@ from ..replicas._own_mesh import without_mesh
 from ..replicas._placement import Placement
 from ..strategies._strategy import Strategy
 from ..variables._recorder import NotTraceable, current_recorder
-from . import _batch_statistics, _eager, _host_inputs, _stateful_step
+from . import _batch_statistics, _eager, _gathered_weights, _host_inputs, _stateful_step
 from ._array_batches import Several, several
 from ._check_batches import reading_for
 from ._internals import Functional
@@ -311,7 +311,8 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
         compiled = bool(model.jit_compile) and not model.run_eagerly
         if not compiled:
             _eager.warn_if_unasked(model, placement)
-        make_step = functools.partial(StepFunction, step, placement, _STATE_NAMES[name], compiled=compiled)
+        own = name == "train_function" and stateful is None and _gathered_weights.follows_keras(model)
+        make_step = functools.partial(StepFunction, step, placement, _STATE_NAMES[name], compiled=compiled, follows_keras=own)
         setattr(model, name, _Loop(make_step, stateful, model, name))
     return getattr(model, name)
 

@@ -25,6 +25,7 @@ from ..runtime import _in_flight
 from ..variables._chief import chiefs_values
 from ..variables._slices import compare_cut
 from ._array_batches import Several
+from ._gathered_weights import gathering
 from ._read import PROBLEM, read
 from ._recurrent import in_global_view
 
@@ -78,8 +79,17 @@ _REFERENCES = _count_references()  # to an array that only its batch holds; noth
 class StepFunction:
     """One of a model's step functions, ``step(state, data) -> (outputs, state)``, compiled for the devices of a strategy."""
 
-    def __init__(self, step: Callable[..., Any], placement: Placement, state_names: Sequence[str], *, compiled: bool):
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        placement: Placement,
+        state_names: Sequence[str],
+        *,
+        compiled: bool,
+        follows_keras: bool = False,  # whether `step` is Keras's own training step
+    ):
         self._step = step
+        self._follows_keras = follows_keras
         # An eager step is the same on every device: JAX has no sharding to name what XLA would choose for its single operations.
         self._placement = dataclasses.replace(
             placement,
@@ -206,7 +216,7 @@ class StepFunction:
             return tuple(parts), tree.unflatten(held)
 
         def make(placement: Placement) -> Executable:
-            return StepFunction(self._step, placement, self._state_names, compiled=True).one
+            return StepFunction(self._step, placement, self._state_names, compiled=True, follows_keras=self._follows_keras).one
 
         return found_step(make, inputs, self._placement)
 
@@ -215,8 +225,10 @@ class StepFunction:
         return self._settled(outputs, axis=0), self._at_home(state)
 
     def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
-        with in_global_view(self._placement):
-            outputs, state = self._step(tuple(map(self._gathered, state, self._holds_slots)), data)
+        later = self._follows_keras and self._placement.slices_from is not None and not self._placement.on_one_device
+        parts = tuple(map(list, state)) if later else tuple(map(self._gathered, state, self._holds_slots))
+        with in_global_view(self._placement), gathering(self._placement if later else None):
+            outputs, state = self._step(parts, data)
         return outputs, tuple(map(list, state))
 
     def _traced_many(self, state: Any, data: Any, *, last_only: bool) -> tuple[Any, Any]:
@@ -232,7 +244,7 @@ class StepFunction:
         return self._settled(outputs, axis=1), state
 
     def _gathered(self, part: Any, slots: bool) -> list[Any]:
-        """Return weights whole, as the model computes with them."""
+        """Return weights whole, as steps compute with them that are not Keras's own."""
         if slots or self._placement.slices_from is None:
             return list(part)
         return [self._placement.constrain(x) if self._slice_axis(x, slots) is not None else x for x in part]

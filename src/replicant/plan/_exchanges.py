@@ -11,6 +11,8 @@ _LINE = re.compile(rf"= (?P<shapes>.*?) (?P<kind>{'|'.join(_KINDS)})(?:-start)?\
 # The head of a computation, with its parameters. On TPUs, an exchange that runs beside several computations stands in each of them.
 # Those that continue what another one has begun have a parameter s32[2].
 _HEAD = re.compile(r"(?:ENTRY )?%\S+ \((.*)\) -> ")
+# On TPUs, the head of a computation that sums and keeps a slice. It is one exchange, and sends as much as a reduce-scatter.
+_SCATTERS = "%all-reduce-scatter"
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
 _LISTS = re.compile(r"replica_groups=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
 _IOTA = re.compile(r"replica_groups=(?:mesh)?\[(\d+),(\d+)\]")
@@ -51,16 +53,18 @@ def exchanges_in(text: str) -> list[Exchange]:
     [Exchange(kind='all-reduce', num_bytes=32, group_size=2)]
     """
     found = []
-    goes_on = False
+    goes_on, scattered = False, ""
     for line in text.splitlines():
         if head := _HEAD.match(line):
+            scattered = line.partition(" -> ")[2] if line.startswith(_SCATTERS) else ""
             goes_on = "fus" in head[0].partition(" (")[0] and ": s32[2]" in head[1]
         match = _LINE.search(line)
         if match and not goes_on:
-            shapes = _SHAPE.findall(match["shapes"])
-            if "-start(" in line and len(shapes) > 1 and match["kind"] != "all-reduce":
+            kind = "reduce-scatter" if scattered else match["kind"]
+            shapes = _SHAPE.findall(scattered or match["shapes"])
+            if "-start(" in line and len(shapes) > 1 and kind != "all-reduce":
                 shapes = shapes[-1:]  # operands come first
-            found.append(Exchange(match["kind"], sum(_bytes_of(*shape) for shape in shapes), _group_size(line)))
+            found.append(Exchange(kind, sum(_bytes_of(*shape) for shape in shapes), _group_size(line)))
     return found
 
 

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 
 from ..errors import GradientError, RaggedStepError
 from ._closed_jaxpr import ClosedJaxpr
-from ._gathered import gathered_again, gathered_p
+from ._gathered import axis_of_gather, gathered_p, read_again, vjp
 from ._gradient_paths import GradientPath, find_paths, in_order
+from ._light_values import LightValues
 from ._marks import asks_outer_tape, exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
 from ._primitive_names import JIT
 from ._varying import Varying
@@ -67,6 +68,8 @@ class _Machine:
         self._paths = find_paths(jaxpr)
         self._by_mark = {id(path.mark): path for path in self._paths.values()}
         self._pullbacks: dict[int, Callable[..., Any]] = {}
+        self._held = [v for v in jaxpr.invars if not varying(v)]
+        self._light = LightValues(jaxpr, self._held, _reads_a_variable(jaxpr)) if self._paths else None
 
     @staticmethod
     def read(env: Env, var: Any) -> Any:
@@ -114,6 +117,7 @@ class _Machine:
         produced = {v for eqn in path.eqns for v in eqn.outvars}
         # Inside another path, the value that this one has in the other counts.
         gathered = self._gathered(path) if env is self._env else {}
+        before = self._before(path) if env is self._env else []
 
         def forward(sources: list[Any]) -> tuple[list[Any], list[Any]]:
             local: Env = ChainMap({}, env)
@@ -125,6 +129,8 @@ class _Machine:
                     shifts[var] = value
                 else:
                     local[var] = value
+            for eqn in before:
+                local.update(zip(eqn.outvars, read_again(eqn, [self.read(local, v) for v in eqn.invars]), strict=True))
             for eqn in path.eqns:
                 local.update(zip(eqn.outvars, self._bind_inside(eqn, local), strict=True))
                 for var in eqn.outvars:
@@ -134,10 +140,18 @@ class _Machine:
 
         # A source that the path itself computes, or that is gathered, is differentiated through a shift by zero.
         inputs = [_zeros(v) if v in produced or v in gathered else self.read(env, v) for v in path.sources]
-        if gathered:  # for the backward pass, they are gathered again
-            forward = gathered_again(forward)
-        _, pullback, values = jax.vjp(forward, inputs, has_aux=True)
+        if gathered or before:  # for the backward pass, they are gathered again
+            _, pullback, values = vjp(forward, inputs, [env[v] for v in self._held])
+        else:
+            _, pullback, values = jax.vjp(forward, inputs, has_aux=True)
         return pullback, values
+
+    def _before(self, path: GradientPath) -> list[jex.JaxprEqn]:
+        """Return the equations outside of a path that gather what it needs, such as frozen weights, and make it ready."""
+        assert self._light is not None, "it has a path"
+        inside = {*path.sources, *(v for eqn in path.eqns for v in eqn.outvars)}
+        used = [v for eqn in path.eqns for v in eqn.invars if isinstance(v, jex.Var) and v not in inside]
+        return self._light.to_compute(used)[0]
 
     def _gathered(self, path: GradientPath) -> dict[Any, Callable[[Any], Any]]:
         """Return a function for each source that lies in slices, which gathers it and adds a shift of zero."""
@@ -167,6 +181,11 @@ class _Machine:
                 )
             return self._answer(self._exchange(eqn, values))
         return _bind(eqn, values, self._answer)
+
+
+def _reads_a_variable(jaxpr: jex.Jaxpr) -> Callable[[jex.JaxprEqn], bool]:
+    inputs = set(jaxpr.invars)
+    return lambda eqn: axis_of_gather(eqn) is not None and isinstance(eqn.invars[0], jex.Var) and eqn.invars[0] in inputs
 
 
 def pull_rows(pull: Callable[[Any], Any], cotangents: Any, rows: int | None, *, at_once: bool) -> Any:

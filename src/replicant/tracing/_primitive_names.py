@@ -29,7 +29,8 @@ SOMETIMES: Mapping[str, str] = {
 
 # Operations that give all replicas the same result.
 SUMS = frozenset({"psum", "psum_invariant"})
-AGREEING = SUMS | {"pmax", "pmin", "all_gather", "all_gather_invariant"}
+GATHER = "all_gather"
+AGREEING = SUMS | {"pmax", "pmin", GATHER, "all_gather_invariant"}
 SUM_OF_SLICES = "reduce_scatter"  # gives each replica its slice of the sum
 INDEX = "axis_index"
 

@@ -1,0 +1,87 @@
+"""Weights in slices, as the training step of ``fit`` reads them: gathered, and gathered again for the backward pass.
+
+Keras differentiates ``compute_loss_and_updates`` with respect to the weights. Here, that function has a gradient of its own, which
+keeps slices only. The optimizer, which Keras calls afterwards, sees slices of weights, gradients and state.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..replicas._placement import Placement
+from ..tracing._gathered import gathered_p, vjp
+from ._internals import JAXTrainer
+
+_NAMES = ("train_step", "compute_loss_and_updates")
+
+
+class _Step(threading.local):
+    """The devices of the training step that is being traced, if it is left to `compute_loss` to gather its weights."""
+
+    placement: Placement | None = None
+
+
+_step = _Step()
+
+
+def follows_keras(model: Any) -> bool:
+    """Whether a model's training step is Keras's own, which only gives its weights to its loss and to its optimizer."""
+    return all(getattr(type(model), name) is getattr(JAXTrainer, name) and name not in vars(model) for name in _NAMES)
+
+
+@contextmanager
+def gathering(placement: Placement | None) -> Iterator[None]:
+    """Let `compute_loss` gather the weights of a training step that is traced in the ``with`` block."""
+    before, _step.placement = _step.placement, placement
+    try:
+        yield
+    finally:
+        _step.placement = before
+
+
+def compute_loss(original: Callable[..., Any], model: Any, trainable: Any, others: Any, *args: Any, **kwargs: Any) -> Any:
+    """Do what ``compute_loss_and_updates`` does, on weights of which each device has a slice."""
+    placement = _step.placement
+    if placement is None:
+        return original(model, trainable, others, *args, **kwargs)
+    given = {name: kwargs.pop(name) for name in ("optimizer_variables",) if name in kwargs}
+
+    def whole(part: Any, shift: Any = None) -> Any:
+        axis = _axis(part, placement)
+        if axis is None:
+            return part if shift is None else shift
+        shift = jnp.zeros(part.shape, part.dtype) if shift is None else shift
+        return gathered_p.bind(part, shift, axis=axis, whole=placement.mirrored)
+
+    def forward(trainable: list[Any], others: list[Any], args: Any, given: Any) -> Any:
+        (loss, aux), _ = loss_and_pullback(trainable, others, args, given)
+        return loss, aux
+
+    def loss_and_pullback(trainable: list[Any], others: list[Any], args: Any, given: Any) -> Any:
+        def loss_of(shifts: list[Any]) -> Any:
+            weights = [whole(part, shift) for part, shift in zip(trainable, shifts, strict=True)]
+            rest = [whole(part) for part in others]
+            loss, (unscaled, outputs, updated, metrics) = original(model, weights, rest, *args, **given, **kwargs)
+            updated = [part if new is old else new for part, old, new in zip(others, rest, updated, strict=True)]
+            return loss, (unscaled, outputs, updated, metrics)
+
+        shifts = [x if _axis(x, placement) is None else jnp.zeros(x.shape, x.dtype) for x in trainable]
+        held = [x for x in [*trainable, *others] if _axis(x, placement) is None]
+        loss, pullback, aux = vjp(loss_of, shifts, held)
+        return (loss, aux), pullback
+
+    def gradients(pullback: Any, cotangents: Any) -> Any:
+        (found,) = pullback(cotangents[0])  # Keras takes no gradient of what else it returns
+        return [placement.constrain(x, slice_axis=_axis(x, placement)) for x in found], None, None, None
+
+    with_gradient = jax.custom_vjp(forward)
+    with_gradient.defvjp(loss_and_pullback, gradients)
+    return with_gradient(list(trainable), list(others), args, given)
+
+
+def _axis(x: Any, placement: Placement) -> int | None:
+    return placement.slice_axis(x.shape, x.dtype, slot=False)
