@@ -94,8 +94,10 @@ def test_gradients_of_captured_variables(name: str) -> None:
             np.testing.assert_allclose(of_replica, expected, rtol=1e-6)
 
 
-def test_memory_falls_in_a_loop() -> None:
-    strategy = STRATEGIES["mirrored"]()
+@pytest.mark.cases("fully sharded")
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_memory_falls_in_a_loop(name: str) -> None:
+    strategy = STRATEGIES[name]()
     with strategy.scope():
         model = keras.Sequential([keras.Input((32,)), *[keras.layers.Dense(32, activation="tanh") for _ in range(8)]])
     optimizer = keras.optimizers.SGD(0.1)
