@@ -76,7 +76,7 @@ class Block(keras.layers.Layer):
         self.attention = keras.layers.MultiHeadAttention(heads, width // heads, use_bias=False)
         self.wide = keras.layers.Dense(4 * width, activation="gelu")
         self.narrow = keras.layers.Dense(width)
-        self.body = keras.remat(self._body) if remat else self._body
+        self.remat = remat
 
     def build(self, input_shape: Any) -> None:
         """Make the variables."""
@@ -88,7 +88,11 @@ class Block(keras.layers.Layer):
 
     def call(self, x: Any) -> Any:
         """Map an array (batch, length, width) to one of the same shape."""
-        return self.body(x)
+
+        def body(x: Any) -> Any:  # made anew each time: JAX keeps the trace of a function that it knows, with that trace's weights
+            return self._body(x)
+
+        return keras.remat(body)(x) if self.remat else body(x)
 
     def _body(self, x: Any) -> Any:
         y = self.before[0](x)
