@@ -1,5 +1,6 @@
 """``replicant.remat`` and Keras's rematerialization: the same numbers, with less memory."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,38 @@ def test_training_gives_the_same_numbers(how: str, kind: str, name: str) -> None
     mine, wanted = train(STRATEGIES[name](), kind, how, remat=True), train(STRATEGIES[name](), kind, how, remat=False)
     for x, y in zip(mine, wanted, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
+
+
+class KeepsItsFunction(keras.Model):
+    """A model whose rematerialized function is made once. With Keras alone, JAX keeps the weights of its first trace in it."""
+
+    def __init__(self, wrap: Callable[[Any], Any]):
+        super().__init__()
+        self.layer = keras.layers.Dense(CLASSES)
+        self.body = wrap(self.layer)
+
+    def build(self, shape: Any) -> None:
+        self.layer.build(shape)
+
+    def call(self, x: Any) -> Any:
+        return self.body(x)
+
+
+@pytest.mark.parametrize("name", ["none", *STRATEGIES])
+@pytest.mark.parametrize("wrap", [keras.remat, replicant.remat])
+def test_a_function_that_is_made_once_follows_the_weights(wrap: Any, name: str) -> None:
+    def losses(wrap: Any) -> list[float]:
+        keras.utils.set_random_seed(0)
+        with STRATEGIES[name]().scope() if name in STRATEGIES else contextlib.nullcontext():
+            model = KeepsItsFunction(wrap)
+            model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            model.build((None, FEATURES))
+        model.predict(data()[0], verbose="0")
+        return model.fit(*data(), batch_size=ROWS, epochs=3, shuffle=False, verbose="0").history["loss"]
+
+    wanted = losses(lambda layer: layer)
+    assert wanted[2] < wanted[1] < wanted[0]
+    np.testing.assert_allclose(losses(wrap), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
