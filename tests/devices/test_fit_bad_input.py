@@ -15,6 +15,8 @@ from replicant.errors import ArgumentError, DatasetError, MixedStrategyError
 X, Y = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32), np.arange(8) % 3
 XENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
+VERSION = tuple(map(int, keras.__version__.split(".")[:2]))
+
 
 def mirrored(n: int) -> replicant.Strategy:
     return replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)]) if n else replicant.get_strategy()
@@ -209,11 +211,10 @@ def test_what_keras_refuses(n: int) -> None:
     model = make_model(mirrored(n))
     with pytest.raises(ValueError, match="Data cardinality is ambiguous"):
         model.fit(X, Y[:5])
-    version = tuple(map(int, keras.__version__.split(".")[:2]))
-    wordless = version < (3, 15)
+    wordless = VERSION < (3, 15)
     with pytest.raises(IndexError if wordless else ValueError, match="list index" if wordless else "must yield at least one batch"):
         model.fit((batch for batch in ()), shuffle=False, verbose=0)
-    with pytest.raises(RuntimeError if version < (3, 14) else ValueError, match="expected axis -1 of input shape to have value 6"):
+    with pytest.raises(RuntimeError if VERSION < (3, 14) else ValueError, match="expected axis -1 of input shape to have value 6"):
         model.fit(X[:, :5], Y, verbose=0)
     assert len(model.fit(X, Y, verbose=0).history["loss"]) == 1
 
@@ -245,9 +246,10 @@ def test_an_error_leaves_the_values_of_the_last_step_without_a_strategy(loop: st
     with pytest.raises(OSError, match="the disk is gone"):
         getattr(model, loop)(breaking(after, labels=loop != "predict"), verbose=0, **how)
     expected = make_model(mirrored(0))
-    if loop == "fit" and after > 1:  # Keras reads the second batch before the first step
-        expected.fit(X[: 2 * after], Y[: 2 * after], batch_size=2, shuffle=False, verbose=0)
-        assert int(model.optimizer.iterations) == after
+    if loop == "fit" and after > 1:  # Keras reads the second batch before the first step, and before 3.15, one ahead of each step
+        done = after if VERSION >= (3, 15) else after - 1
+        expected.fit(X[: 2 * done], Y[: 2 * done], batch_size=2, shuffle=False, verbose=0)
+        assert int(model.optimizer.iterations) == done
     for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
     model.fit(X, Y, batch_size=4, verbose=0)  # everything else is there, too

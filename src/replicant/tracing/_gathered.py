@@ -112,7 +112,8 @@ class _Program:
         """Return the pullback whose residuals are `kept`, as a pytree of the arrays that it keeps."""
         again, base = self._light.to_compute(kept)
         parts = list(dict.fromkeys(eqn.invars[0] for eqn in again if eqn.primitive is gathered_p))
-        shifts = {v for eqn in again if eqn.primitive is gathered_p for v in eqn.invars[1:]}
+        # In this order, which must be the same on all workers.
+        shifts = dict.fromkeys(v for eqn in again if eqn.primitive is gathered_p for v in eqn.invars[1:])
         needed = [v for v in [*kept, *base] if not isinstance(v, jex.Literal) and v not in self._light]
         stay = list(dict.fromkeys(v for v in needed if v not in parts and v not in shifts))
 
