@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import threading
+import zlib
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from replicant import kernels
 from replicant.errors import ConfigurationError
-from replicant.kernels import _compiled
+from replicant.kernels import _compiled, _object_code
 
 CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
 TARGET = _compiled.TARGET
@@ -229,6 +231,10 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 SHOW = "import replicant; print(replicant.kernels.status().kernels['numba_conv'])\n"
+COMPUTE = (
+    "import jax, jax.numpy as jnp\nf = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), 'SAME', dimension_numbers="
+    "('NHWC', 'HWIO', 'NHWC'))\nprint(float(jax.jit(f)(jnp.ones((8, 8, 8, 16)), jnp.ones((3, 3, 16, 16))).max()))\n"
+)
 NO_NUMBA = (
     "import importlib.util as u; real = u.find_spec\nu.find_spec = lambda name, *a: None if name == 'numba' else real(name, *a)\n"
 )
@@ -262,19 +268,31 @@ def test_without_memory_there_is_an_error_and_no_result() -> None:
     assert done.stdout.splitlines() == ["144.0", "RESOURCE_EXHAUSTED: no memory for a convolution", "144.0"], done.stderr
 
 
-def test_it_is_off_unless_it_is_named() -> None:
-    assert "off: REPLICANT_KERNELS does not ask for it" in run(SHOW).stdout
-    kernels.disable("numba_conv")
-    kernels.enable()
-    assert kernels.status().kernels["numba_conv"].startswith("off: ")
+@usable
+@pytest.mark.parametrize(
+    ("environment", "state"),
+    [
+        ({}, "on"),
+        ({"REPLICANT_KERNELS": "1"}, "on"),
+        ({"REPLICANT_KERNELS": "numba_conv"}, "on"),
+        ({"REPLICANT_KERNELS": "max_pool"}, "off: REPLICANT_KERNELS does not ask for it"),
+        ({"REPLICANT_KERNELS": "0"}, "off: REPLICANT_KERNELS does not ask for it"),
+    ],
+)
+def test_it_is_on_unless_the_environment_asks_for_others(environment: dict[str, str], state: str) -> None:
+    assert run(SHOW, **environment).stdout == f"{state}\n"
 
 
-def test_without_numba_it_is_off_and_says_so() -> None:
-    compute = (
-        "import jax, jax.numpy as jnp\nf = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), 'SAME', dimension_numbers="
-        "('NHWC', 'HWIO', 'NHWC'))\nprint(float(jax.jit(f)(jnp.ones((8, 8, 8, 16)), jnp.ones((3, 3, 16, 16))).max()))\n"
+def test_without_numba_it_is_quietly_off_unless_it_is_named() -> None:
+    done = run(NO_NUMBA + SHOW + COMPUTE + "replicant.kernels.enable()\n" + COMPUTE)
+    assert done.stdout.splitlines() == ["off: numba is not installed; pip install 'replicant[numba]'", "144.0", "144.0"], (
+        done.stderr
     )
-    done = run(NO_NUMBA + SHOW + compute, REPLICANT_KERNELS="1,numba_conv")
+    assert done.stderr == ""
+
+
+def test_without_numba_it_is_off_and_says_so_if_it_is_named() -> None:
+    done = run(NO_NUMBA + SHOW + COMPUTE, REPLICANT_KERNELS="1,numba_conv")
     assert done.stdout.splitlines() == ["off: numba is not installed; pip install 'replicant[numba]'", "144.0"], done.stderr
     message = "The CPU kernel 'numba_conv' is off: numba is not installed; pip install 'replicant[numba]'. XLA computes the"
     assert done.stderr.count(message) == 1
@@ -287,15 +305,73 @@ def test_enabling_it_without_numba_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 
 
 @usable
-def test_a_numba_that_cannot_compile_it_leaves_the_work_to_xla() -> None:
+def test_a_numba_that_cannot_compile_it_leaves_the_work_to_xla(tmp_path: Path) -> None:
     broken = "import numba\ndef cfunc(*a, **k): raise RuntimeError('no such type' + chr(10) + 'and more')\nnumba.cfunc = cfunc\n"
-    compute = (
-        "import jax, jax.numpy as jnp\nf = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), 'SAME', dimension_numbers="
-        "('NHWC', 'HWIO', 'NHWC'))\nprint(float(jax.jit(f)(jnp.ones((8, 8, 8, 16)), jnp.ones((3, 3, 16, 16))).max()))\n"
-    )
-    done = run(broken + "import replicant\n" + compute + SHOW, REPLICANT_KERNELS="1,numba_conv")
+    done = run(broken + "import replicant\n" + COMPUTE + SHOW, PYTHONPYCACHEPREFIX=str(tmp_path))
     state = done.stdout.splitlines()
     assert state[0] == "144.0", done.stderr
     assert state[1].startswith("off: numba ")
     assert state[1].endswith("could not compile it (RuntimeError: no such type)")
     assert "RuntimeWarning: The CPU kernel 'numba_conv' is off: numba " in done.stderr
+
+
+AFTER_NUMBA = """
+import sys, replicant
+{compute}
+print("numba" in sys.modules)
+import numba
+
+@numba.cfunc("int64(int64)")
+def small(number):
+    if number > 3:
+        raise ValueError("too large")
+    return number
+
+print(small.ctypes(2), small.ctypes(7))
+{compute}
+"""
+
+
+@usable
+def test_the_machine_code_is_loaded_without_numba_which_works_after_it() -> None:
+    assert _compiled.is_ready()  # the file is there now
+    done = run(AFTER_NUMBA.format(compute=COMPUTE))
+    assert done.stdout.splitlines() == ["144.0", "False", "2 0", "144.0"], done.stderr
+    assert "ValueError: too large" in done.stderr  # numba reports it, and goes on
+
+
+@usable
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:-1],
+        lambda content: content[:40],
+        lambda content: b"another kind\n" + content,
+        lambda content: content.replace(b"sched_yield", b"sched_field"),
+        lambda content: with_checksum(
+            content, content.partition(b"cfunc.")[2].partition(b"\n")[2].replace(b"sched_yield", b"sched_field")
+        ),
+    ],
+    ids=["empty", "cut", "only the name", "another kind", "changed", "an unknown symbol"],
+)
+def test_a_damaged_file_of_machine_code_is_not_loaded(damage: Any, tmp_path: Path) -> None:
+    assert _compiled.is_ready()
+    file = tmp_path / "convolution.object"
+    file.write_bytes(damage(_compiled._file().read_bytes()))
+    assert _object_code.load(file) is None
+
+
+def with_checksum(content: bytes, data: bytes) -> bytes:
+    head = content.partition(b"cfunc.")[2].partition(b"\n")[0]
+    return _object_code._MAGIC + f"{zlib.crc32(data)} cfunc.".encode() + head + b"\n" + data
+
+
+@usable
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_written_leaves_numba_to_compile_each_time(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = run("import replicant\n" + COMPUTE + SHOW, PYTHONPYCACHEPREFIX=str(blocked), XDG_CACHE_HOME=str(blocked))
+    assert done.stdout.splitlines() == ["144.0", "on"], done.stderr
+    assert done.stderr == ""

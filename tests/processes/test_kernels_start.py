@@ -169,8 +169,8 @@ def pages(times):
 
 with strategy.scope():
     pages(1)
-    first, before = pages(4)
-    pages(40)
+    first, before = pages(3)  # the third and the fourth run decide
+    pages(2)
     last, after = pages(8)
 print(first * resource.getpagesize() > 1 << 25, last < 0.1 * first, before == after)
 keeper = getattr(_memory.note, "__self__", None)
@@ -198,5 +198,5 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all but numba_conv) or some of 1,avg_pool,conv,direct_conv,max_pool,memory,numba_conv,strided_conv, separated by commas."
+        "(all) or some of avg_pool,conv,direct_conv,max_pool,memory,numba_conv,strided_conv, separated by commas."
     )

@@ -84,6 +84,49 @@ def test_it_looks_at_the_memory_now_and_then_in_any_case():
     assert states(allocator, keeper, [0] * 61) == ["keeping"] * 60 + ["given up"]  # the 64th window
 
 
+@pytest.mark.parametrize(
+    ("megabytes", "found"),
+    [
+        ([500, 300, 40, 40, 0], ["watching"] * 3 + ["keeping"] * 2),
+        ([500, 300, 400, 40, 0], ["watching"] * 3 + ["keeping"] * 2),
+        ([500, 300, 40, 31, 40, 40], ["watching"] * 6),  # glibc takes pieces of less than 32 MB from the heap anyway
+        ([500, 300, 400, 0, 400], ["watching"] * 5),  # compiled for other inputs
+        ([0, 0, 1001, 1001, 1001], ["watching"] * 5),  # 8 times 1,001 MB are not there
+    ],
+)
+def test_the_third_and_fourth_run_of_a_program_decide(megabytes, found, monkeypatch):
+    allocator = Allocator(left=8000 * MB, of=16000 * MB)
+    keeper = _memory.Keeper(allocator)
+    monkeypatch.setattr(_memory, "keeper", keeper)
+    running, states = [], []
+
+    def start(each: int) -> list[int]:
+        assert not running, "one after the other"
+        running.append(each)
+        return running
+
+    def wait(started: list[int]) -> None:
+        allocator.fresh += MB * started.pop()
+
+    runs = _memory.FirstRuns(wait)
+    for each in megabytes:
+        assert runs.run(start, each) is running
+        running.clear()
+        states.append(keeper.state)
+    assert states == found
+    assert allocator.done == ([3 * 40 * MB] if "keeping" in found else [])
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_nobody_waits_for_a_program_if_nobody_watches(given_up, monkeypatch):
+    keeper = _memory.Keeper(Allocator(left=8000 * MB, of=16000 * MB)) if given_up else None
+    if keeper:
+        keeper.state = "given up"
+    monkeypatch.setattr(_memory, "keeper", keeper)
+    runs = _memory.FirstRuns(raising(AssertionError("waited")))
+    assert [runs.run(str, number) for number in range(9)] == [*"012345678"]
+
+
 MEMINFO = "MemTotal:       16000 kB\nMemFree:  100 kB\nMemAvailable:   8000 kB\nHugePages_Total:       0\n"
 
 
@@ -136,9 +179,9 @@ def test_a_glibc_whose_threads_cannot_share_the_heap(monkeypatch):
 
 
 def raising(error):
-    """A function without arguments that raises an error."""
+    """A function that raises an error."""
 
-    def memory():
+    def memory(*_):
         raise error
 
     return memory

@@ -5,12 +5,13 @@ convolution in which channels and batch change places. XLA calls the function by
 that has registered it: lowering does. Exported programs never contain it (see `Kernel.is_local`).
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 import math
+import os
 import platform
 import sys
 import threading
@@ -23,6 +24,7 @@ import jax
 import numpy as np
 from jax import Array, lax
 
+from . import _object_code
 from ._lowering import Kernel
 from ._result_shape import result_shape
 
@@ -76,24 +78,43 @@ def _register() -> str | None:
     if reason := objection():
         return reason
     try:
-        function = _function()
+        address = _address()
     except Exception as error:  # noqa: BLE001 - whatever a broken or unknown numba raises
         reason = str(error).partition("\n")[0]  # the rest is numba's view of the code
         return f"numba {importlib.metadata.version('numba')} could not compile it ({type(error).__name__}: {reason})"
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(function.address), platform="cpu", api_version=1)
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
     return None
+
+
+def _address() -> int:
+    """The address of the compiled function. Its machine code is kept for the next process."""
+    file = _file()
+    if address := _object_code.load(file):
+        return address
+    function = _function()
+    with contextlib.suppress(AttributeError):  # names of numba's that may change: then each process compiles
+        _object_code.store(file, function._wrapper_name, function._library._get_compiled_object())  # noqa: SLF001
+    return function.address
+
+
+def _file() -> Path:
+    """Where the machine code is kept: beside that of Python, or where this user keeps such things if that cannot be written."""
+    sources = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("_machine_code.py", "_direct_convolution.py"))
+    versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
+    key = zlib.crc32(repr((sources, versions, _object_code.machine())).encode())
+    folder = Path(importlib.util.cache_from_source(__file__)).parent
+    if not os.access(folder if folder.exists() else folder.parent, os.W_OK):
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replicant"
+    return folder / f"convolution-{key:08x}.object"
 
 
 @functools.cache
 def _function() -> Any:
-    """The compiled function. Numba keeps its machine code for the next process."""
-    from . import _machine_code  # it imports numba
-    from ._direct_convolution import handle
+    """The function, which numba compiles."""
+    from ._direct_convolution import handle  # it imports numba
+    from ._machine_code import numba
 
-    # Numba compiles anew if the file of this function has changed. The other file counts through the name.
-    handle.__qualname__ = f"handle_{zlib.crc32(inspect.getsource(_machine_code).encode()):x}"
-    numba: Any = _machine_code.numba
-    return numba.cfunc(numba.types.int64(numba.types.int64), cache=True, error_model="numpy")(handle)
+    return numba.cfunc(numba.types.int64(numba.types.int64), error_model="numpy")(handle)
 
 
 def _call(shape: tuple[int, ...], images: Array, other: Array, *, kind: int, stride: int, padding: Any) -> Array:

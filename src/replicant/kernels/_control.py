@@ -8,7 +8,17 @@ from ..errors import ArgumentError, ConfigurationError
 from . import _compiled, _convolutions, _memory, _phases, _windows
 from ._flags import set_conv_option
 from ._lowering import register
-from ._switch import BY_NAME, FAMILIES, LOWERINGS, VARIABLE, choose, choose_here, chosen, chosen_everywhere, from_environment
+from ._switch import (
+    FAMILIES,
+    LOWERINGS,
+    VARIABLE,
+    choose,
+    choose_here,
+    chosen,
+    chosen_everywhere,
+    from_environment,
+    is_named,
+)
 
 
 @dataclass(frozen=True)
@@ -52,9 +62,14 @@ def install() -> None:
     wanted = from_environment()
     _installed.conv = set_conv_option("conv" in wanted)
     _installed.memory = _memory.install("memory" in wanted)
-    choose(wanted & LOWERINGS)
+    choose(wanted & (LOWERINGS if is_named(_compiled.FAMILY) else _usable()))
     if wanted & LOWERINGS:
         _register()
+
+
+def _usable() -> frozenset[str]:
+    """The lowerings that can be used on this machine."""
+    return LOWERINGS - {_compiled.FAMILY} if _compiled.objection() else LOWERINGS
 
 
 def _register() -> None:
@@ -72,12 +87,13 @@ def enable(*names: str) -> None:
     Programs are compiled again when they are next called. Programs that were compiled ahead of time do not change.
 
     Args:
-        *names: "max_pool", "avg_pool", "direct_conv", "strided_conv" or "numba_conv". Without names, all but "numba_conv" are
-            switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
+        *names: "max_pool", "avg_pool", "direct_conv", "strided_conv" or "numba_conv". Without names, all that
+            can be used on this machine are switched on. You can choose "conv" and "memory" only before JAX starts, with the
+            environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
-        ConfigurationError: If "numba_conv" cannot be used on this machine.
+        ConfigurationError: If "numba_conv" is named and cannot be used on this machine.
 
     >>> from replicant import kernels
     >>> kernels.disable("avg_pool")
@@ -88,7 +104,7 @@ def enable(*names: str) -> None:
     replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool',
     'numba_conv', 'strided_conv', or no name to switch all.
     """
-    wanted = chosen_everywhere() | (_checked(names) if names else LOWERINGS - BY_NAME)
+    wanted = chosen_everywhere() | (_checked(names) if names else _usable())
     if _compiled.FAMILY in names and (reason := _compiled.objection()):
         raise ConfigurationError(f"The kernel {_compiled.FAMILY!r} cannot be switched on: {reason}.")
     _register()
@@ -119,7 +135,7 @@ def disabled(*names: str) -> Iterator[None]:
 
 def _checked(names: tuple[str, ...]) -> frozenset[str]:
     if fixed := sorted({"conv", "memory"} & set(names)):
-        name, others = fixed[0], ",".join(sorted(FAMILIES.keys() - BY_NAME - set(fixed[:1])))
+        name, others = fixed[0], ",".join(sorted(FAMILIES.keys() - set(fixed[:1])))
         raise ArgumentError(
             f"The kernel {name!r} is an option of {_OPTION_OF[name]} that is read when JAX starts, so it cannot be switched later. "
             f"Start the program with {VARIABLE}=1 to have it, or with {VARIABLE}={others} for all except this one."
@@ -143,7 +159,7 @@ def status() -> Status:
     asked = from_environment()
     states = {"conv": _installed.conv, "memory": _installed.memory}
     for name in sorted(LOWERINGS):
-        if name in chosen() and name == _compiled.FAMILY and (reason := _compiled.objection()):
+        if name in asked | chosen() and name == _compiled.FAMILY and (reason := _compiled.objection()):
             states[name] = f"off: {reason}"
         elif name in chosen():
             states[name] = "on" if name in _installed.families else "off: this JAX has changed the lowering that it replaces"

@@ -8,12 +8,14 @@ Only the heap can hold large pieces, and glibc gives it to the main thread. The 
 all threads are given the heap, before JAX starts its own: programs run in JAX's threads.
 
 Kept memory has a price, because freed pieces lie between others and cannot always be used for the next one. So glibc is told to
-keep them only once programs are seen to need many fresh pages, and only while there is room.
+keep them only once programs are seen to need many fresh pages, and only while there is room. The third and the fourth run of each
+program are watched by themselves. Programs that are not large, but many, show later, in the pages of all.
 """
 
 import ctypes
 import os
 import resource
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +26,8 @@ from ._flags import accelerator, jax_has_started
 _WINDOW = 8  # programs that start between two looks
 _LARGE = 16 << 20  # bytes of fresh pages per program that make it worthwhile
 _ENOUGH, _WINDOWS = 3, 12  # in so many of the last windows
+_MAPPED = 32 << 20  # bytes of the largest piece that glibc takes from the heap by itself
+_UNWATCHED, _WATCHED = 2, 2  # the first runs of a program, in which it is compiled, and those after them
 _ROOM = 8  # times as much memory must be available
 _HUGE = 3  # times as much memory gets huge pages
 _SCARCE = 0.1  # of the memory; if less is left, nothing is kept any more
@@ -96,20 +100,56 @@ class Keeper:
         if self._count % _WINDOW == 0 and self.state != "given up":
             self._look()
 
+    def fresh_bytes(self) -> int:
+        """The bytes of all pages that the system has given to this process so far."""
+        return self._allocator.fresh_bytes()
+
+    def need(self, fresh: int) -> None:
+        """Keep memory if there is room, because programs need so many bytes of fresh pages."""
+        if self.state == "watching" and self._allocator.memory()[0] >= _ROOM * fresh:
+            self._allocator.keep(_HUGE * fresh)
+            self.state = "keeping"
+
     def _look(self) -> None:
         seen = self._allocator.fresh_bytes()
         fresh, self._seen = (seen - self._seen) // _WINDOW, seen
         is_large = fresh >= _LARGE
         self._large.append(is_large)
         if self.state == "watching" and is_large and sum(self._large) >= _ENOUGH:
-            if self._allocator.memory()[0] >= _ROOM * fresh:
-                self._allocator.keep(_HUGE * fresh)
-                self.state = "keeping"
+            self.need(fresh)
         elif self.state == "keeping" and (is_large or self._count % (64 * _WINDOW) == 0):
             left, of = self._allocator.memory()
             if left < _SCARCE * of:
                 self._allocator.give_back()
                 self.state = "given up"
+
+
+class FirstRuns:
+    """Watches the first runs of one program, which begin after each other: with several at a time, pages belong to nobody.
+
+    Args:
+        wait: Waits for what `run` has returned.
+    """
+
+    def __init__(self, wait: Callable[[Any], Any]):
+        self._wait = wait
+        self._count = 0
+        self._least = sys.maxsize  # bytes of fresh pages in a watched run
+
+    def run(self, start: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Return ``start(*args, **options)``."""
+        watching = keeper
+        if watching is None or watching.state != "watching" or self._count == _UNWATCHED + _WATCHED:
+            return start(*args, **options)
+        before = watching.fresh_bytes()
+        result = start(*args, **options)
+        self._wait(result)
+        self._count += 1
+        if self._count > _UNWATCHED:
+            self._least = min(self._least, watching.fresh_bytes() - before)
+            if self._count == _UNWATCHED + _WATCHED and self._least >= _MAPPED:
+                watching.need(self._least)
+        return result
 
 
 def available(meminfo: Path, cgroup: Path) -> tuple[int, int]:
@@ -131,6 +171,7 @@ def _nothing() -> None:
 
 
 note: Callable[[], None] = _nothing
+keeper: Keeper | None = None
 
 
 def install(wanted: bool, environ: Mapping[str, str] = os.environ) -> str:
@@ -139,7 +180,7 @@ def install(wanted: bool, environ: Mapping[str, str] = os.environ) -> str:
     Returns:
         What was done, as ``status()`` shows it. The text begins with "on" or "off".
     """
-    global note  # noqa: PLW0603 - it is replaced, so that no step has to ask
+    global note, keeper  # noqa: PLW0603 - `note` is replaced, so that no step has to ask
     if not wanted:
         return "off: REPLICANT_KERNELS does not ask for it"
     if set_already := [name for name in environ if name.startswith("MALLOC_")]:
@@ -162,5 +203,6 @@ def install(wanted: bool, environ: Mapping[str, str] = os.environ) -> str:
         return f"off: the system does not tell how much memory there is ({error})"
     if not allocator.share_heap():
         return "off: glibc does not let threads share the heap"
-    note = Keeper(allocator).note
+    keeper = Keeper(allocator)
+    note = keeper.note
     return "on"

@@ -22,11 +22,10 @@ FAMILIES = {
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",
 }
 LOWERINGS = frozenset(FAMILIES) - {"conv", "memory"}
-BY_NAME = frozenset({"numba_conv"})  # these compile code of their own, so they are only on if they are named
 
 
 def from_environment() -> frozenset[str]:
-    """The kernels that REPLICANT_KERNELS names, separated by commas. "0" means none, and "1" means all but those in BY_NAME.
+    """The kernels that REPLICANT_KERNELS asks for: names, separated by commas. "0" means none, and "1" means all.
 
     Raises:
         ConfigurationError: If the variable names a kernel that does not exist.
@@ -34,15 +33,22 @@ def from_environment() -> frozenset[str]:
     text = os.environ.get(VARIABLE, "1").strip()
     if text == "0":
         return frozenset()
-    names = frozenset(name.strip() for name in text.split(","))
-    if "1" in names:
-        names = frozenset(FAMILIES) - BY_NAME | names - {"1"}
-    if unknown := sorted(names - set(FAMILIES)):
+    names = _names(text)
+    if unknown := sorted(names - set(FAMILIES) - {"1"}):
         raise ConfigurationError(
-            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all but "
-            f"{', '.join(sorted(BY_NAME))}) or some of {','.join(['1', *sorted(FAMILIES)])}, separated by commas."
+            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all) or some of "
+            f"{','.join(sorted(FAMILIES))}, separated by commas."
         )
-    return names
+    return frozenset(FAMILIES) if "1" in names else names
+
+
+def is_named(name: str) -> bool:
+    """Whether REPLICANT_KERNELS itself names a kernel."""
+    return name in _names(os.environ.get(VARIABLE, ""))
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(","))
 
 
 # This is part of JAX's cache keys for traces and programs.

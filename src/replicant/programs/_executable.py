@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..kernels import _memory
 from ..replicas._placement import Placement
 from ..replicas._planning import Held, StepFound
 from ..runtime import _in_flight
@@ -31,6 +32,7 @@ class Executable:
         # For one device, the program needs no constraints inside, but JAX needs to know the device.
         home = placement.mirrored if placement.on_one_device else None
         self._jitted = jax.jit(self._with_token, donate_argnums=0, out_shardings=home)
+        self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready())
 
     def _with_token(self, state: Any, *inputs: Any) -> tuple[jax.Array, Any, Any]:
         """Compute the results and the new state, and before them an array that is ready once every replica has ended."""
@@ -58,9 +60,12 @@ class Executable:
 
         `keeper` stores the state even if Ctrl-C interrupts the call.
         """
+        call = _in_flight.call
         if self.placement.world is not None:
             self.placement.world.steps += 1
-        _, results, state = _in_flight.call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
+            _, results, state = call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
+        else:
+            _, results, state = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
         return results, state
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from ... import cluster, kernels
 from ...errors import ReplicantError
 from ...kernels._flags import OPTION, VALUE
-from ...kernels._switch import BY_NAME, from_environment
 from ...runtime._compile_cache import compile_cache
 from ._result import Result
 
@@ -140,9 +139,8 @@ def _cpu_quota(file: Path) -> float | None:
 
 def cpu_kernels(_: Environ) -> Result:
     """Check which CPU kernels are on."""
-    asked = from_environment()
-    states = {name: state for name, state in kernels.status().kernels.items() if name in asked or name not in BY_NAME}
-    off = [name for name, state in states.items() if state != "on" and name != "memory"]  # that one needs glibc
+    states = kernels.status().kernels
+    off = [name for name, state in states.items() if state != "on" and name not in ("memory", "numba_conv")]  # they need more
     detail = ", ".join(f"{name} {state}" for name, state in states.items())
     remedy = "training on a CPU is slower without them: see docs/kernels.md" if off else ""
     return Result("CPU kernels", "warn" if off else "ok", detail, remedy)
