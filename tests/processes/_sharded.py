@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -183,8 +185,18 @@ def model_files(strategy: Any, folder: str) -> dict[str, Any]:
     }
 
 
+class Product(keras.layers.Layer):
+    """A layer whose output Keras finds by tracing its `call`."""
+
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], 2048))
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.matmul(x, self.kernel)
+
+
 def large(strategy: Any, folder: str) -> dict[str, Any]:
-    """Make, assign and load a kernel of 16 MiB. Return the shapes of this worker's pieces, and sums over a part of the kernel."""
+    """Make, assign, load and train a kernel of 16 MiB. Return the shapes of this worker's pieces, and sums over parts of it."""
     keras.utils.set_random_seed(5)
     pieces, sums = [], []
 
@@ -193,7 +205,8 @@ def large(strategy: Any, folder: str) -> dict[str, Any]:
         sums.append(np.asarray(kernel.numpy())[::512].sum(axis=1).tolist())
 
     with strategy.scope():
-        model = keras.Sequential([keras.Input((2048,)), keras.layers.Dense(2048, use_bias=False)])
+        given = keras.Input((2048,))
+        model = keras.Model(given, Product()(given))
     (kernel,) = model.weights
     note(kernel)
     kernel.assign(np.arange(2048 * 2048, dtype="float32").reshape(2048, 2048) % 7)
@@ -202,7 +215,13 @@ def large(strategy: Any, folder: str) -> dict[str, Any]:
     kernel.assign(np.zeros((2048, 2048), "float32"))
     replicant.Checkpoint(model=model).restore(path)
     note(kernel)
-    sums.append(model.predict(np.ones((4, 2048), "float32"), verbose=0)[:, ::512].tolist())
+    x = np.ones((6, 2048), "float32") / 2048
+    sums.append(model.predict(x, verbose=0)[:, ::512].tolist())
+    with strategy.scope():
+        model.compile("sgd", "mse", metrics=["mae"])
+    sums += model.fit(x, np.ones((6, 2048), "float32"), batch_size=4, epochs=2, verbose=0).history.values()
+    sums.append(float(jax.jit(lambda: jnp.mean(kernel.value))()))  # on all workers, outside of a program of ours
+    note(kernel)
     return {"pieces": pieces, "sums": sums}
 
 

@@ -36,6 +36,7 @@ try:
     from keras.src.backend.common import KerasVariable, global_state
     from keras.src.backend.common.masking import get_keras_mask as mask_of
     from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
     from keras.src.backend.jax.optimizer import JaxOptimizer
     from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
     from keras.src.losses import loss as loss_module
@@ -95,6 +96,7 @@ __all__ = [
     "global_state",
     "in_safe_mode",
     "in_stateless_scope",
+    "in_symbolic_scope",
     "is_tracking_enabled",
     "loss_module",
     "mask_of",

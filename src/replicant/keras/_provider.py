@@ -35,7 +35,7 @@ from ..replicas._context import (
     planning,
 )
 from ..replicas._copies import VariableAggregation
-from ..replicas._own_mesh import handed_over
+from ..replicas._own_mesh import handed_over, in_a_trace
 from ..replicas._planning import BIG, zeros
 from ..tracing._fingerprint import fingerprint
 from ..variables import _recorder
@@ -87,6 +87,8 @@ def value(original: Any, variable: Any) -> Any:
         return variable._maybe_autocast(ref.read_eagerly())
     ref.expose()
     if in_pieces(variable._value) and not _fit.takes_slices.get():
+        if _internals.in_symbolic_scope() and in_a_trace():  # Keras asks for shapes only, and one worker may ask alone
+            return variable._maybe_autocast(jnp.zeros(variable.shape, variable._dtype))
         return variable._maybe_autocast(_recorder.read(ref))
     return handed_over(original(variable))
 

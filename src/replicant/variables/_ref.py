@@ -170,7 +170,10 @@ class Ref:
         if stacked:
             return on_all(aggregate_copies, raw, self.aggregation, self.name)
         self.expose()
-        return jax.numpy.asarray(read_whole(self.name, raw)) if in_pieces(raw) else raw
+        if not in_pieces(raw):
+            return raw
+        with jax.ensure_compile_time_eval():  # in a plain jax.jit, its value becomes a constant, as that of any variable
+            return jax.numpy.asarray(read_whole(self.name, raw))
 
 
 class Refs:
