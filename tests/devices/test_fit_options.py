@@ -102,6 +102,33 @@ def test_on_batch_methods() -> None:
     assert_equal(run(4), run(0))
 
 
+class Counter(keras.layers.Layer):
+    """Counts its calls in training, on each replica."""
+
+    def build(self, shape: Any) -> None:
+        self.count = keras.Variable(0.0, trainable=False, synchronization="on_read", aggregation="sum")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.count.assign_add(1.0)
+        return x
+
+
+def test_batches_after_a_custom_loop_go_on_from_its_copies() -> None:
+    """In the loop each of 2 replicas has a copy of the count. A step of `train_on_batch` counts once."""
+    strategy = mirrored(2)
+    with strategy.scope():
+        counter = Counter()
+        model = keras.Sequential([keras.Input(X[0].shape), keras.layers.Flatten(), counter, keras.layers.Dense(3)])
+        model.compile("sgd", XENTROPY)
+    strategy.run(lambda: model(X[:2], training=True))
+    counts = [float(counter.count.numpy())]
+    for _ in range(3):
+        model.train_on_batch(X[:8], Y[:8])
+        counts.append(float(counter.count.numpy()))
+    assert counts == [2.0, 3.0, 4.0, 5.0]
+
+
 def batches() -> Dataset:
     """Batches of 4, 4, 2."""
     return Dataset.from_tensor_slices((X[:10], Y[:10])).batch(4)

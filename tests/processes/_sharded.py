@@ -217,9 +217,13 @@ def large(strategy: Any, folder: str) -> dict[str, Any]:
     note(kernel)
     x = np.ones((6, 2048), "float32") / 2048
     sums.append(model.predict(x, verbose=0)[:, ::512].tolist())
+    y = np.ones((6, 2048), "float32")
     with strategy.scope():
-        model.compile("sgd", "mse", metrics=["mae"])
-    sums += model.fit(x, np.ones((6, 2048), "float32"), batch_size=4, epochs=2, verbose=0).history.values()
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", metrics=["mae"])
+    sums += [np.asarray(model.train_on_batch(x, y)).tolist() for _ in range(2)]
+    sums += model.fit(x, y, batch_size=4, epochs=2, verbose=0).history.values()
+    sums.append(np.abs(model.optimizer.variables[-1].numpy())[::512].sum(axis=1).tolist())
+    sums.append(keras.Model(given, model.output * 2).predict(x, verbose=0)[:, ::512].tolist())  # made outside of the scope
     sums.append(float(jax.jit(lambda: jnp.mean(kernel.value))()))  # on all workers, outside of a program of ours
     note(kernel)
     return {"pieces": pieces, "sums": sums}

@@ -22,10 +22,12 @@ from ..replicas._own_mesh import without_mesh
 from ..replicas._placement import Placement
 from ..strategies._strategy import Strategy
 from ..variables._recorder import NotTraceable, current_recorder
+from ..variables._slices import in_pieces
 from . import _batch_statistics, _eager, _gathered_weights, _host_inputs, _stateful_step
 from ._array_batches import Several, several
 from ._check_batches import reading_for
 from ._internals import Functional
+from ._refs import MADE_UNDER
 from ._stateful_step import PARTS, StatefulStep
 from ._step_function import StepFunction, signature
 
@@ -98,6 +100,8 @@ def _own_strategy(model: Any) -> Strategy | None:
 def on_own_mesh(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a loop, or what it does with one batch, without a mesh that the user has set, if the model belongs to a strategy."""
     _check_outside(model, original.__name__)
+    if strategy_of(model) is None:
+        _adopt(model)
     with naming_the_line(f"{original.__name__} of the model {model.name!r}"), reading_for(_inputs_of(model)):
         _sync(model)
         try:
@@ -108,6 +112,13 @@ def on_own_mesh(original: Callable[..., Any], model: Any, *args: Any, **kwargs: 
         except BaseException:
             _sync(model)
             raise
+
+
+def _adopt(model: Any) -> None:
+    """Let a model belong to the strategy of its variables if these lie in slices on several workers, who compute it together."""
+    owners = (v.__dict__.get(MADE_UNDER) for v in model.variables if in_pieces(v._value))
+    if owner := next(filter(None, owners), None):
+        model.__dict__[_STRATEGY] = owner
 
 
 def _sync(model: Any) -> None:

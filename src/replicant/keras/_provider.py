@@ -76,11 +76,13 @@ def value(original: Any, variable: Any) -> Any:
             known = _recorder.read(ref_of_keras(variable))
         if known is not None:
             return variable._maybe_autocast(known)
-    if recorder is not None:
+    if recorder is not None or _scope_knows(variable):
         return original(variable)
     if _recorder.is_heard() and variable._value is not None and not _internals.in_stateless_scope():
         return variable._maybe_autocast(_recorder.read(ref_of_keras(variable)))  # a tape outside of traces hears of it
     ref = variable.__dict__.get("_replicant_ref")
+    if ref is None and in_pieces(variable._value):  # a slot that a step of `fit` has left so
+        ref = ref_of_keras(variable)
     if ref is None:
         return handed_over(original(variable)) if MADE_UNDER in variable.__dict__ else original(variable)
     if variable._value is not None and variable._value is ref._copies:
@@ -91,6 +93,12 @@ def value(original: Any, variable: Any) -> Any:
             return variable._maybe_autocast(jnp.zeros(variable.shape, variable._dtype))
         return variable._maybe_autocast(_recorder.read(ref))
     return handed_over(original(variable))
+
+
+def _scope_knows(variable: Any) -> bool:
+    """Whether a scope of Keras has a value for a variable, as in the steps of ``fit``. What is stored is older then."""
+    scope = _internals.get_stateless_scope() if _internals.in_stateless_scope() else None
+    return scope is not None and scope.get_current_value(variable) is not None
 
 
 def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
