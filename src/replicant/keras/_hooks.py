@@ -222,8 +222,8 @@ HOOKS = (
     # Saved models
     Hook(keras.Model, "save", ("self", "filepath"), (_saving.save,)),
     Hook(keras.Model, "save_weights", ("self", "filepath"), (_saving.save,)),
-    Hook(saving_lib, "save_model", ("model", "filepath"), (_saving.save,)),
-    Hook(saving_lib, "save_weights_only", ("model", "filepath"), (_saving.save,)),
+    Hook(saving_lib, "save_model", ("model", "filepath"), (_saving.save_file, _saving.save)),
+    Hook(saving_lib, "save_weights_only", ("model", "filepath"), (_saving.save_file, _saving.save)),
     # Models and their steps
     Hook(Functional, "call", ("self", "inputs", "training", "mask"), (_host_inputs.call_graph,)),
     Hook(JAXTrainer, "__init__", ("self",), (_fit.remember,)),
