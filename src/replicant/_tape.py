@@ -394,8 +394,10 @@ class GradientTape:
             parts = gradient_p.bind(*targets, *cotangents, *arrays, *slices, **marks)
         else:
             parts = []
-        for i in {*owners}:
-            mine = [(array, part) for array, part, owner in zip(arrays, parts, owners, strict=True) if owner == i]
+        by_source: dict[int, list[tuple[Any, Any]]] = {i: [] for i in owners}
+        for array, part, i in zip(arrays, parts, owners, strict=True):
+            by_source[i].append((array, part))
+        for i, mine in by_source.items():
             found[i] = ref_of(sources[i]).gradient(mine) if is_variable(sources[i]) else mine[0][1]
         if recorder.facts.several:
             for i in absent:

@@ -86,7 +86,8 @@ class Program:
         recorder.run_facts = self._run_facts
         with tracing():  # needed here too, because JAX may trace again on its own
             result = self._call_function(recorder, arrays)
-        unknown_writes = [ref for ref in recorder.written if ref not in self.written]
+        expected = {*self.written}
+        unknown_writes = [ref for ref in recorder.written if ref not in expected]
         if recorder.missing or unknown_writes:
             raise UnknownState([*recorder.missing, *unknown_writes])
         self.idle = [ref for ref in self.written if ref not in recorder.written]

@@ -293,7 +293,8 @@ class Replica:
             leaves[position] = value
         leaves = [x.values[index] if is_distributed(x) else x for x in leaves]
         result = step.call(leaves, group, recorder, has_rows=has_rows)
-        unknown = [*recorder.missing, *[ref for ref in recorder.written if ref not in self._refs]]
+        known = {*self._refs}
+        unknown = [*recorder.missing, *[ref for ref in recorder.written if ref not in known]]
         if unknown:
             raise UnknownState(unknown)
         passed = {id(leaves[p]): p for p in self._moving if not isinstance(step.inputs.leaves[p], PerReplica)}
