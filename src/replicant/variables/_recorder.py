@@ -81,6 +81,17 @@ class Recorder:
         """Note a new value, as user code assigns it."""
         raise NotImplementedError
 
+    @contextmanager
+    def reading_here(self) -> Iterator[None]:
+        """Let what is gathered in the ``with`` block, the body of a loop, be gathered in each iteration and not before the loop."""
+        outside = self.live_trace
+        with jex.take_current_trace() as self.live_trace:
+            pass
+        try:
+            yield
+        finally:
+            self.live_trace = outside
+
     def replace(self, ref: Ref, new: Any) -> None:
         """Let the code that follows read `new`. It is no output of the program, because the servers make the change."""
         self.values[ref] = new
