@@ -4,6 +4,7 @@ import dataclasses
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,11 +15,13 @@ class MicroBatch:
         rows: The number of its rows.
         total: The number of rows of the batch.
         number: The number of micro-batches of the batch.
+        replica: The number of the replica in ``fit``, where there is no replica context; None if there is only one.
     """
 
     rows: int
     total: int
     number: int
+    replica: Any = None
 
 
 class _Active(threading.local):
