@@ -131,7 +131,7 @@ class _Accumulation:
         recorder = current_recorder()
         if recorder is None:
             return self._add(state, rows)
-        with recorder.reading_here():
+        with recorder.reading_in_loop(rows[0]):
             return self._add(state, rows)
 
     def _add(self, state: Any, rows: list[Any]) -> Any:

@@ -348,9 +348,12 @@ class _Parts:
         return known
 
     def _micro_batch(self, others: list[Any], rows: list[Any], divisors: list[Any]) -> _Result:
+        trainable = self._tied(self._trainable, self._axes, rows[0])
+        frozen = self._tied(others, [None if i in self._changed else axis for i, axis in enumerate(self._other_axes)], rows[0])
+
         def loss_of(shifts: list[Any]) -> Any:
-            weights = [self._whole(x, axis, shift) for x, axis, shift in zip(self._trainable, self._axes, shifts, strict=True)]
-            rest = [self._read_other(i, x) for i, x in enumerate(others)]
+            weights = [self._whole(x, axis, shift) for x, axis, shift in zip(trainable, self._axes, shifts, strict=True)]
+            rest = [self._read_other(i, x) for i, x in enumerate(frozen)]
             sums = LossSums(divisors)
             loss, losses, outputs, after = self._forward(weights, rest, rows, sums)
             share = len(rows[0]) / self._batch.rows
@@ -387,6 +390,8 @@ class _Parts:
                 *zip(model.non_trainable_variables, others, strict=True),
             ]
             compiled = model._compile_loss
+            if compiled is not None:  # its metrics get the losses of the whole batch later
+                state += [(variable, jnp.zeros(variable.shape, variable.dtype)) for variable in compiled.variables]
             with keras.StatelessScope(state_mapping=state), summing(sums):
                 loss = None if compiled is None else compiled(y, outputs, weights)
             if len(sums.values) != (0 if compiled is None else len(compiled._flat_losses)):
@@ -410,6 +415,10 @@ class _Parts:
             whole = self._shape(part, axis)
             shift = jnp.zeros(whole.shape, whole.dtype)
         return gathered_p.bind(part, shift, axis=axis)
+
+    def _tied(self, parts: list[Any], axes: Sequence[int | None], row: Any) -> list[Any]:
+        """Return the slices so that XLA gathers them for each micro-batch, and not before the loop over all of them."""
+        return [x if axis is None else jax.lax.optimization_barrier((x, row))[0] for x, axis in zip(parts, axes, strict=True)]
 
     def _read_other(self, i: int, value: Any) -> Any:
         return value if i in self._changed else self._whole(value, self._other_axes[i])
