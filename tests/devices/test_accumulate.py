@@ -220,8 +220,8 @@ def by_constant(w: Any, x: Any) -> Any:
 
 
 WRONG = {
-    by_mean: "This mean is taken over the 2 values of one micro-batch, and the losses of 4 micro-batches are added up: the result is "
-    r"4 times that of the whole batch. Write replicant.compute_average_loss",
+    by_mean: "This mean is taken over the 2 values of one micro-batch, and the losses of 4 micro-batches are added up: the result "
+    "is 4 times that of the whole batch. Write replicant.compute_average_loss",
     by_mean_of_all: "This mean is taken over the 4 values of one micro-batch",
     by_penalty: "A term of the loss does not depend on the rows of the micro-batch, and is added once for each of 4 micro-batches.",
     by_constant: "A term of the loss does not depend on the rows of the micro-batch",
@@ -255,11 +255,11 @@ def test_losses_that_add_up_are_not(fn: Any) -> None:
 def test_arguments_are_checked() -> None:
     with pytest.raises(ArgumentError, match="value_and_grad: accumulate_steps must be at least 1; got 0"):
         replicant.value_and_grad(by_mean, accumulate_steps=0)
-    with pytest.raises(ArgumentTypeError, match="value_and_grad: accumulate_steps must be an int, .*; got True of type bool"):
+    with pytest.raises(ArgumentTypeError, match=r"value_and_grad: accumulate_steps must be an int, .*; got True of type bool"):
         replicant.value_and_grad(by_mean, accumulate_steps=True)
     with pytest.raises(ArgumentError, match=r"need equally many: args\[0\] has 8, kwargs\['y'\] has 3"):
         replicant.value_and_grad(lambda w, x, y: w, accumulate_steps=2)(jnp.float32(1), jnp.arange(8.0), y=jnp.arange(3.0))
-    with pytest.raises(ArgumentError, match="none of them is an array with rows. Pass the batch as an argument"):
+    with pytest.raises(ArgumentError, match=r"none of them is an array with rows\. Pass the batch as an argument"):
         replicant.value_and_grad(by_mean, accumulate_steps=2)(jnp.float32(1), 2.0)
 
 

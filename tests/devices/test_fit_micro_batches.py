@@ -310,9 +310,9 @@ def test_replica_statistics_contradict_it() -> None:
 
 
 def test_arguments_are_checked() -> None:
-    with pytest.raises(ArgumentTypeError, match="use_micro_batches: model must be a keras.Model; got Dense"):
+    with pytest.raises(ArgumentTypeError, match=r"use_micro_batches: model must be a keras\.Model; got Dense"):
         replicant.keras.use_micro_batches(layers.Dense(1), 2)
     with pytest.raises(ArgumentError, match="use_micro_batches: accumulate_steps must be at least 1; got 0"):
         replicant.keras.use_micro_batches(small(), 0)
-    with pytest.raises(ArgumentTypeError, match="use_micro_batches: accumulate_steps must be an int, .*; got 2.0 of type float"):
+    with pytest.raises(ArgumentTypeError, match=r"use_micro_batches: accumulate_steps must be an int, .*; got 2\.0 of type float"):
         replicant.keras.use_micro_batches(small(), 2.0)  # type: ignore[arg-type]

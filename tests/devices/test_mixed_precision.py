@@ -1,10 +1,10 @@
 """Mixed precision under a strategy, in custom loops and in ``fit``.
 
 Weights and losses are of float32, but layers compute in 16 bits. How much two runs may differ: a number in bfloat16 has 8
-significant bits, so rounding changes it by up to 2**-9 of itself, and one in float16 by up to 2**-12. One device multiplies the rows
-of the whole batch at once, and replicas their own rows, so the sum of products that makes a gradient of a weight is rounded to 16
-bits once or once for each replica. A gradient of n rounded parts has an error of up to n * 2**-9 of the largest part (2**-12 for
-float16), which shifts a weight by that times the learning rate and the gradient in each step. Compared with one device, each step of SGD may
+significant bits, so rounding changes it by up to 2**-9 of itself, and one in float16 by up to 2**-12. One device multiplies the
+rows of the whole batch at once, and replicas their own rows, so the sum of products that makes a gradient of a weight is rounded
+to 16 bits once, or once for each replica. A gradient of n rounded parts has an error of up to n * 2**-9 of the largest part (2**-12
+for float16), which shifts a weight by that times the learning rate in each step. Compared with one device, each step of SGD may
 therefore move a weight by RATE * n * 2**-9 * LARGEST away. Compared with one device that computes the same parts in the same order,
 all is as exact as in float32: that is the second test.
 """

@@ -55,8 +55,9 @@ class InLayers:
         """
         if not (divisor is None or isinstance(divisor, int)):
             raise ArgumentError(
-                "use_micro_batches: a layer computes a loss of Keras with a mask or with reduction='mean_with_sample_weight', whose "
-                "divisor is not known before all micro-batches are computed. Add a sum or mean over rows, or write a custom loop."
+                "use_micro_batches: a layer computes a loss of Keras with a mask or with reduction='mean_with_sample_weight', "
+                "whose divisor is not known before all micro-batches are computed. Add a sum or mean over rows, or write a custom "
+                "loop."
             )
         return jnp.sum(weighted) / (divisor or 1)
 
@@ -79,23 +80,18 @@ def summing(sums: LossSums | InLayers) -> Iterator[None]:
 
 
 def reduced(
-    original: Callable[..., Any],
-    values: Any,
-    sample_weight: Any = None,
-    mask: Any = None,
-    reduction: Any = "mean",
-    dtype: Any = None,
+    original: Callable[..., Any], values: Any, sample_weight: Any = None, mask: Any = None, *, reduction: Any = "mean", **more: Any
 ) -> Any:
     """Reduce the values of a loss as Keras does, or as the current LossSums does."""
     sums = _active.sums
     if sums is None or reduction in (None, "none"):
-        return original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
+        return original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, **more)
     if jnp.ndim(values) == 0:
         raise ArgumentError(
             "use_micro_batches: a loss function returned one number for all rows, so it is not known how the numbers of "
             "micro-batches make that of the whole batch. Return one loss per example, and leave the reduction to Keras."
         )
-    weighted = original(values, sample_weight=sample_weight, mask=mask, reduction="none", dtype=dtype)
+    weighted = original(values, sample_weight=sample_weight, mask=mask, reduction="none", **more)
     return sums.reduce(weighted, _divisor(weighted, sample_weight, mask, reduction))
 
 

@@ -1,8 +1,8 @@
 """How the losses of micro-batches make that of the whole batch, found in the trace of one of them.
 
-A loss is taken apart into the terms that are added in it. A sum over rows adds up with those of the other micro-batches. A mean over
-the rows of a micro-batch is k times as large as its part of the whole. A term without rows, such as a penalty on weights, would be
-added k times.
+A loss is taken apart into the terms that are added in it. A sum over rows adds up with those of the other micro-batches. A mean
+over the rows of a micro-batch is k times as large as its part of the whole. A term without rows, such as a penalty on weights,
+would be added k times.
 """
 
 import enum

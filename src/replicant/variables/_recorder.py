@@ -84,7 +84,7 @@ class Recorder:
 
     @contextmanager
     def reading_in_loop(self, row: Any) -> Iterator[None]:
-        """Let variables that are read in the ``with`` block, the body of a loop, be gathered in each iteration, not before the loop.
+        """Gather what is read in the ``with`` block, the body of a loop, in each iteration and not before the loop.
 
         `row` is an array that the loop iterates over.
         """
