@@ -175,8 +175,8 @@ class _Accumulation:
             if is_array(x) and (jnp.ndim(x) == 0 or x.shape[0] != num_rows):
                 raise ArgumentError(
                     "value_and_grad with accumulate_steps joins the auxiliary arrays of all micro-batches along their rows, but "
-                    f"one has shape {jnp.shape(x)} where the micro-batch has {num_rows} rows. Return one entry per example, and reduce "
-                    "it outside."
+                    f"one has shape {jnp.shape(x)} where the micro-batch has {num_rows} rows. Return one entry per example, and "
+                    "reduce it outside."
                 )
         return [x for x in self._aux_leaves if is_array(x)]
 

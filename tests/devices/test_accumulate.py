@@ -219,7 +219,12 @@ def by_constant(w: Any, x: Any) -> Any:
     return jnp.sum(w * x) + 1.0
 
 
+def by_weights(w: Any, x: Any) -> Any:
+    return jnp.sum(w * x) / jnp.sum(x)
+
+
 WRONG = {
+    by_weights: "The loss is divided by a number that is computed from the rows of a micro-batch, and the losses of 4 micro-batches",
     by_mean: "This mean is taken over the 2 values of one micro-batch, and the losses of 4 micro-batches are added up: the result "
     "is 4 times that of the whole batch. Write replicant.compute_average_loss",
     by_mean_of_all: "This mean is taken over the 4 values of one micro-batch",
@@ -243,9 +248,10 @@ def test_losses_that_do_not_add_up_are_refused(fn: Any) -> None:
         lambda w, x: jnp.sum(w * x) / 8,
         lambda w, x: replicant.compute_average_loss(w * x, global_batch_size=2) / 4,
         lambda w, x: jnp.sum(jnp.mean(w * jnp.stack([x] * 3, axis=1), axis=1)) / 8,
+        lambda w, x: jnp.sum(w * x + 1.0) / 8 - 1.0 * jnp.sum(jnp.where(x < 9, 1.0, w)) / 8,
         lambda w, x: jnp.sum(w * x) / 8 + replicant.scale_regularization_loss(0.0 * w),
     ],
-    ids=["mean by k", "sum", "count of a micro-batch by k", "mean of columns", "penalty"],
+    ids=["mean by k", "sum", "count of a micro-batch by k", "mean of columns", "constants in sums", "penalty"],
 )
 def test_losses_that_add_up_are_not(fn: Any) -> None:
     value, gradient = replicant.value_and_grad(fn, accumulate_steps=4)(jnp.float32(1), jnp.arange(8.0))

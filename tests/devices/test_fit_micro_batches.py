@@ -226,6 +226,22 @@ def test_replicas_drop_different_units() -> None:
     assert set(drawn) == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.slow
+def test_a_guard_against_nan_keeps_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guarded step computes micro-batches too, and writes nothing for a batch that is not finite."""
+    seen: list[int] = []
+    with STRATEGIES["mirrored"]().scope():
+        model = small(layers.Lambda(lambda x: (seen.append(x.shape[0]), x)[1]))
+    replicant.keras.use_micro_batches(model, 2)
+    x = rows(16)
+    x[9] = np.nan
+    seen.clear()
+    guard = replicant.keras.callbacks.TerminateOnNaN()
+    model.fit(x, rows(16)[:, :1], batch_size=8, shuffle=False, verbose=0, callbacks=[guard])
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    assert 2 in seen  # rows of a micro-batch of one of two replicas
+
+
 def own_loss(y: Any, y_pred: Any) -> Any:
     return keras.ops.mean(keras.ops.square(y - y_pred))
 

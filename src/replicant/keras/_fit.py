@@ -26,7 +26,7 @@ from . import _batch_statistics, _eager, _gathered_weights, _host_inputs, _micro
 from ._array_batches import Several, several
 from ._check_batches import reading_for
 from ._internals import Functional
-from ._micro_batches import MicroBatchStep
+from ._micro_batches import computes_parts
 from ._stateful_step import PARTS, StatefulStep
 from ._step_function import StepFunction, signature
 
@@ -305,7 +305,7 @@ def make_predict(original: Callable[..., Any], model: Any, force: bool = False) 
 
 def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..., Any], force: bool) -> Any:
     strategy, stateful = _own_strategy(model), _stateful_step.inside(step)
-    if strategy is None and stateful is None and not isinstance(step, MicroBatchStep):
+    if strategy is None and stateful is None and not computes_parts(step):
         return original(model, force)
     if getattr(model, name) is None or force:
         placement = _one_device(model, step) if strategy is None else strategy.placement
@@ -313,12 +313,7 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
         compiled = bool(model.jit_compile) and not model.run_eagerly
         if not compiled:
             _eager.warn_if_unasked(model, placement)
-        own = (
-            name == "train_function"
-            and stateful is None
-            and _gathered_weights.follows_keras(model)
-            and not isinstance(step, MicroBatchStep)
-        )
+        own = name == "train_function" and stateful is None and _gathered_weights.follows_keras(model) and not computes_parts(step)
         make_step = functools.partial(StepFunction, step, placement, _STATE_NAMES[name], compiled=compiled, follows_keras=own)
         setattr(model, name, _Loop(make_step, stateful, model, name))
     return getattr(model, name)

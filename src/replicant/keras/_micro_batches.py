@@ -6,7 +6,6 @@ see what they see in Keras's own step: the gradients and the outputs of the whol
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from ..tracing._gathered import gathered_p, vjp
 from ._batch_statistics import asks_for_replica_statistics
 from ._gathered_weights import follows_keras
 from ._loss_sums import InLayers, LossSums, summing
+from ._recurrent import in_global_view, placement_of_step
 
 _ASKED = "_replicant_accumulate_steps"
 
@@ -73,7 +73,7 @@ def asked_steps(model: Any) -> int:
 def in_parts(model: Any, step: Callable[..., Any]) -> Callable[..., Any]:
     """Return a model's training step, computed in micro-batches if the model asks for it."""
     steps = asked_steps(model)
-    if steps == 1:
+    if steps == 1 or computes_parts(step):
         return step
     own = [name for name in ("train_step", "compute_loss_and_updates", "compute_loss") if _is_own(model, name)]
     if own or not follows_keras(model):
@@ -88,6 +88,13 @@ def in_parts(model: Any, step: Callable[..., Any]) -> Callable[..., Any]:
             "statistics of one micro-batch of one replica. Use one of the two."
         )
     return MicroBatchStep(model, steps)
+
+
+def computes_parts(step: Any) -> bool:
+    """Whether a step, or one that it wraps, computes micro-batches."""
+    while step is not None and not isinstance(step, MicroBatchStep):
+        step = getattr(step, "__wrapped__", None)
+    return step is not None
 
 
 def _is_own(model: Any, name: str) -> bool:
@@ -107,21 +114,17 @@ class MicroBatchStep:
         self.__name__ = "train_step"
 
     def __call__(self, state: Any, data: Any) -> Any:
-        """Refuse a step that is not compiled.
+        """Compute the step in a trace, for the devices of that trace.
 
         Raises:
-            ArgumentError: Always.
+            ArgumentError: If the step is not compiled.
         """
-        raise ArgumentError(
-            "use_micro_batches: the steps of this model are not compiled, and would take the memory of whole batches. Call "
-            "model.compile(...) without run_eagerly=True and jit_compile=False."
-        )
-
-    def on(self, placement: Placement) -> Callable[..., Any]:
-        """Return the step for the devices of a placement, as a function of arrays in a trace."""
-        return functools.partial(self._compute, placement)
-
-    def _compute(self, placement: Placement, state: Any, data: Any) -> Any:
+        placement = placement_of_step()
+        if placement is None:
+            raise ArgumentError(
+                "use_micro_batches: the steps of this model are not compiled, and would take the memory of whole batches. Call "
+                "model.compile(...) without run_eagerly=True and jit_compile=False."
+            )
         model, (trainable, others, slots, metrics) = self._model, state
         batch = _Batch(data, 1 if placement.on_one_device else placement.num_replicas)
         parts = _Parts(model, placement, batch, self._steps, _loss_scale(model.optimizer, slots))
@@ -302,7 +305,7 @@ class _Parts:
 
         closed = jax.make_jaxpr(losses_of)([jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in rows])
         self._kinds = kinds(closed.jaxpr)
-        if Kind.UNKNOWN in self._kinds:
+        if {Kind.UNKNOWN, Kind.RATIO} & {*self._kinds}:
             raise ArgumentError(
                 "use_micro_batches: a layer adds a loss (add_loss, or an activity regularizer) that is neither a sum nor a mean "
                 "over the rows of the batch, so it is not known how those of micro-batches make that of the whole batch. Add a sum "
@@ -382,7 +385,8 @@ class _Parts:
         x, y, weights = self._batch.data(rows)
         replica = self._group.replica_id() if self._several else None
         micro_batch = MicroBatch(len(rows[0]), self._batch.rows, self._steps_of_batch(), replica)
-        with in_micro_batch(micro_batch):
+        alone = dataclasses.replace(self._placement, fused=True)  # what layers see of the devices
+        with in_micro_batch(micro_batch), in_global_view(alone):
             with summing(InLayers()):
                 outputs, after, losses = model.stateless_call(trainable, others, x, return_losses=True, **self._training)
             state = [

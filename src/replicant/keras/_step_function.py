@@ -227,7 +227,8 @@ class StepFunction:
 
     def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
         if isinstance(self._step, MicroBatchStep):  # it gathers slices in each micro-batch
-            outputs, state = self._step.on(self._placement)(tuple(map(list, state)), data)
+            with in_global_view(self._placement):
+                outputs, state = self._step(tuple(map(list, state)), data)
             return outputs, tuple(map(list, state))
         later = self._follows_keras and self._placement.slices_from is not None and not self._placement.on_one_device
         parts = tuple(map(list, state)) if later else tuple(map(self._gathered, state, self._holds_slots))

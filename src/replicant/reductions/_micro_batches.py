@@ -30,6 +30,7 @@ class Kind(enum.Enum):
     SUM = "a sum over rows"
     MEAN = "a mean over rows"
     CONSTANT = "the same for all rows"
+    RATIO = "divided by what rows add up to"
     UNKNOWN = "unknown"
 
 
@@ -76,6 +77,13 @@ def check(jaxpr: jex.Jaxpr, names: Sequence[str], number: int) -> None:
                 f"added up: the result is {number} times that of the whole batch. Write replicant.compute_average_loss("
                 "per_example_loss, global_batch_size=...), or divide a sum by the number of rows of the whole batch.",
             )
+        if term.kind is Kind.RATIO:
+            _refuse(
+                term.line,
+                f"The loss is divided by a number that is computed from the rows of a micro-batch, and the losses of {number} "
+                "micro-batches are added up, which is not the ratio of the whole batch. Divide by a number for the whole batch, "
+                "computed outside of the function.",
+            )
         if term.kind is Kind.CONSTANT:
             _refuse(
                 term.line,
@@ -116,7 +124,7 @@ class _Walk:
             node = value.maker if isinstance(value, Value) else None
             if node is not None and PENALTY in str(node.eqn.source_info.name_stack):
                 continue
-            found = None if node is None else self._behind(node)
+            found = None if node is None else self._behind(node, summed=any(each.name == "reduce_sum" for each in path))
             if found is None:
                 if not (isinstance(value, Constant) and value.number == 0):
                     yield self._term(value, path, divisors)
@@ -126,13 +134,16 @@ class _Walk:
             counts = divisor is not None and AVERAGE not in str(node.eqn.source_info.name_stack)
             todo += [(x, (*path, node), (*divisors, divisor) if counts else divisors) for x in further]
 
-    def _behind(self, node: Node) -> tuple[Sequence[Operand], float | None] | None:
-        """Return the operands of which an equation's result is a sum or multiple, and the divisor; None if it is neither."""
-        if node.name in ADDITIVE:
-            return node.inputs, None
+    def _behind(self, node: Node, *, summed: bool) -> tuple[Sequence[Operand], float | None] | None:
+        """Return the operands of which an equation's result is a sum or multiple, and the divisor; None if it is neither.
+
+        Once something is `summed`, only its factors matter: constants in a sum over rows are not terms of the loss.
+        """
         if node.name in LINEAR:
             return node.inputs[:1], None
-        if node.name == "select_n" and id(node.inputs[0]) not in self._rows:  # as in a division that guards against zero
+        if node.name in ADDITIVE and not summed:
+            return node.inputs, None
+        if node.name == "select_n" and not summed:  # as in a division that guards against zero
             return node.inputs[1:], None
         if node.name not in ("mul", "div"):
             return None
@@ -165,6 +176,9 @@ class _Walk:
         if id(value) not in self._rows:
             return _Term(Kind.CONSTANT, 0, divisor, line)
         total = next((node for node in path if self._search.sums_rows(node)), None)
+        maker = value.maker if isinstance(value, Value) else None
+        if total is None and maker is not None and maker.name == "div" and math.prod(maker.inputs[1].shape) == 1:
+            return _Term(Kind.RATIO, 0, divisor, maker.line)
         if total is None:
             return _Term(Kind.UNKNOWN, 0, divisor, line)
         shape = total.inputs[0].shape
