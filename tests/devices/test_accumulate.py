@@ -224,7 +224,7 @@ def by_weights(w: Any, x: Any) -> Any:
 
 
 WRONG = {
-    by_weights: "The loss is divided by a number that is computed from the rows of a micro-batch, and the losses of 4 micro-batches",
+    by_weights: "The loss is divided by a number that is computed from the rows of a micro-batch, and the losses of 4",
     by_mean: "This mean is taken over the 2 values of one micro-batch, and the losses of 4 micro-batches are added up: the result "
     "is 4 times that of the whole batch. Write replicant.compute_average_loss",
     by_mean_of_all: "This mean is taken over the 4 values of one micro-batch",
