@@ -122,8 +122,9 @@ class _Accumulation:
         closed = jax.make_jaxpr(lambda rows: self._traced(rows, []))(rows)
         number = self._num_full + bool(self._rest)
         _micro_batches.check(closed.jaxpr, self._batch.names, number)
-        self._dtypes = [v.aval.dtype for v in closed.jaxpr.outvars[: self._num_sums]]
-        zeros = [jnp.zeros(v.aval.shape, _wide(v.aval.dtype)) for v in closed.jaxpr.outvars[: self._num_sums]]
+        avals: list[Any] = [v.aval for v in closed.jaxpr.outvars[: self._num_sums]]  # of arrays
+        self._dtypes = [aval.dtype for aval in avals]
+        zeros = [jnp.zeros(aval.shape, _wide(aval.dtype)) for aval in avals]
         self._first = self._asides
         return zeros, [x for aside in self._first for x in aside.before()]
 

@@ -23,12 +23,12 @@ class Aside(RecordingScope):
         super().__init__()
         self._outer = _internals.get_stateless_scope() if _internals.in_stateless_scope() else None
         self.asks_the_recorder = self._outer is None or isinstance(self._outer, RecordingScope)
-        self._variables: dict[int, Any] = {}
-        self._values: dict[int, Any] = {}
+        self._known: dict[int, Any] = {}
+        self._new: dict[int, Any] = {}
 
     def get_current_value(self, variable: Any) -> Any:
-        if id(variable) in self._values:
-            return self._values[id(variable)]
+        if id(variable) in self._new:
+            return self._new[id(variable)]
         return self._around(variable)
 
     def _around(self, variable: Any) -> Any:
@@ -40,7 +40,7 @@ class Aside(RecordingScope):
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, value = update
-        self._variables[id(variable)], self._values[id(variable)] = variable, value
+        self._known[id(variable)], self._new[id(variable)] = variable, value
 
     def assigned(self) -> list[Any]:
         """Return the values that were assigned.
@@ -58,21 +58,21 @@ class Aside(RecordingScope):
 
     def values(self) -> list[Any]:
         """Return the values that were assigned, even if a layer has added a loss."""
-        return list(self._values.values())
+        return list(self._new.values())
 
     def before(self) -> list[Any]:
         """Return the values that the same variables have around this scope."""
-        found = [(variable, self._around(variable)) for variable in self._variables.values()]
+        found = [(variable, self._around(variable)) for variable in self._known.values()]
         return [jnp.asarray(variable.value if known is None else known) for variable, known in found]
 
     def follow(self, other: "Aside", values: list[Any]) -> None:
         """Begin with values for the variables that were assigned in `other`."""
-        self._variables = dict(other._variables)
-        self._values = dict(zip(other._values, values, strict=True))
+        self._known = dict(other._known)
+        self._new = dict(zip(other._new, values, strict=True))
 
     def put_back(self, values: list[Any]) -> None:
         """Assign the values, as results of the function."""
-        for variable, value in zip(self._variables.values(), values, strict=True):
+        for variable, value in zip(self._known.values(), values, strict=True):
             if self._outer is None:
                 variable.assign(value)
             else:

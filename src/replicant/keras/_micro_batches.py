@@ -211,6 +211,8 @@ class _Parts:
         self._keeps_outputs = model._compile_metrics is not None or _is_own(model, "compute_metrics")
         self._training = {"training": True} if model._call_has_training_arg else {}
         self._kinds: list[Kind] = []
+        self._changed: set[int] = set()  # the variables that are not trained and that the model changes
+        self._tree: Any = None  # the structure of the outputs
 
     def compute(self, trainable: list[Any], others: list[Any]) -> _Found:
         """Compute all micro-batches."""

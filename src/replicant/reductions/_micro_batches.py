@@ -131,8 +131,9 @@ class _Walk:
                 continue
             assert node is not None, "something is behind it"
             further, divisor = found
-            counts = divisor is not None and AVERAGE not in str(node.eqn.source_info.name_stack)
-            todo += [(x, (*path, node), (*divisors, divisor) if counts else divisors) for x in further]
+            if divisor is not None and AVERAGE not in str(node.eqn.source_info.name_stack):
+                divisors = (*divisors, divisor)
+            todo += [(x, (*path, node), divisors) for x in further]
 
     def _behind(self, node: Node, *, summed: bool) -> tuple[Sequence[Operand], float | None] | None:
         """Return the operands of which an equation's result is a sum or multiple, and the divisor; None if it is neither.
