@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from .errors import ArgumentError, ArgumentTypeError, ContextError
+from .reductions._micro_batches import PENALTY
 from .reductions._search import AVERAGE
 from .replicas._context import active_replica_context, get_replica_context
+from .replicas._micro import active_micro_batch
 from .replicas._values import is_distributed
 from .tracing._graph import calling_line
 
@@ -22,8 +24,8 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
         per_example_loss: An array of rank >= 1, with one loss per example along axis 0.
         sample_weight: Weights that broadcast to the losses. A trailing axis of size 1 is dropped, as in Keras losses.
         global_batch_size: The number of examples in the whole step, whatever their weights: an int or a scalar integer array. The
-            default is the number of this replica's examples times the number of replicas, which is right only if all replicas have
-            equally many. If they do not, ReductionWarning says so.
+            default is the number of this replica's examples (those of all its micro-batches) times the number of replicas, which
+            is right only if all replicas have equally many. If they do not, ReductionWarning says so.
 
     Returns:
         A scalar, 0.0 if there are no examples. Its sum over the replicas is the loss of the step.
@@ -56,11 +58,17 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
     size = _global_batch_size(global_batch_size, losses.shape[0])
     context = active_replica_context()
     if context is not None and (global_batch_size is None or (isinstance(size, int) and sample_weight is None)):
-        context.counts.append((losses.shape[0], None if global_batch_size is None else size, calling_line()))
+        context.counts.append((_rows_of_batch(losses.shape[0]), None if global_batch_size is None else size, calling_line()))
     if isinstance(size, int):
         with jax.named_scope(AVERAGE):
             return total / size if size else jnp.zeros_like(total)
     return jnp.where(size == 0, jnp.zeros_like(total), total / jnp.maximum(size, 1).astype(total.dtype))
+
+
+def _rows_of_batch(num_rows: int) -> int:
+    """Return the number of rows in the replica's whole batch, of which a micro-batch may have only a part."""
+    micro_batch = active_micro_batch()
+    return num_rows if micro_batch is None else num_rows * micro_batch.total // micro_batch.rows
 
 
 def _global_batch_size(size: Any, num_rows: int) -> Any:
@@ -71,7 +79,7 @@ def _global_batch_size(size: Any, num_rows: int) -> Any:
                 "compute_average_loss was called in cross-replica context, where the number of examples per replica is not "
                 "known. Call it inside `strategy.run`, or pass global_batch_size."
             )
-        return num_rows * context.num_replicas_in_sync
+        return _rows_of_batch(num_rows) * context.num_replicas_in_sync
     if isinstance(size, bool) or not (isinstance(size, int) or jnp.issubdtype(jnp.asarray(size).dtype, jnp.integer)):
         raise ArgumentTypeError(f"global_batch_size must be an int; got {size!r}.")
     if jnp.ndim(size) != 0:
@@ -101,6 +109,8 @@ def _matching_weights(weights: jax.Array, losses: jax.Array) -> jax.Array:
 def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
     """Divide a regularization loss by the number of replicas, so that the sum over the replicas counts it once.
 
+    In the function of a ``value_and_grad`` with `accumulate_steps`, also divide it by the number of micro-batches.
+
     Semantics: tf.nn.scale_regularization_loss.
 
     Args:
@@ -121,4 +131,8 @@ def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
             "scale_regularization_loss was called in cross-replica context, but a regularization loss is part of one replica's "
             "loss. Call it inside `strategy.run`."
         )
-    return jnp.sum(jnp.asarray(regularization_loss)) / context.num_replicas_in_sync
+    micro_batch = active_micro_batch()
+    parts = context.num_replicas_in_sync * (1 if micro_batch is None else micro_batch.number)
+    total = jnp.sum(jnp.asarray(regularization_loss))
+    with jax.named_scope(PENALTY):
+        return total / parts

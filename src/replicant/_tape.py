@@ -61,6 +61,9 @@ class GradientTape:
     array that the target was computed from can be a source. Outside ``strategy.run`` and ``replicant.function``, every operation
     runs at once, which is much slower than compiled code.
 
+    For a batch whose activations do not fit, ``replicant.value_and_grad(..., accumulate_steps=k)`` computes gradients in
+    micro-batches.
+
     Semantics: tf.GradientTape.
 
     Args:

@@ -340,6 +340,16 @@ def test_steps_of_a_model_are_not_ignored(strategy):
         model.evaluate(rows, rows, batch_size=2, verbose=0, pss_evaluation_shards=2)
 
 
+def test_micro_batches_are_not_ignored(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    replicant.keras.use_micro_batches(model, 2)
+    rows = np.ones((4, 1), np.float32)
+    with pytest.raises(ArgumentError, match="use_micro_batches: under a ParameterServerStrategy, `fit` does not cut batches"):
+        model.fit(rows, rows, batch_size=2, verbose=0)
+
+
 def test_variables_on_servers_have_no_jacobian_and_no_custom_gradient(strategy) -> None:
     coordinator = ClusterCoordinator(strategy)
     with strategy.scope():

@@ -60,6 +60,44 @@ def transformer() -> keras.Model:
 MODELS = {"mlp": mlp, "cnn": cnn, "transformer": transformer}
 
 
+def micro_batches(strategy: Any, folder: str = "", *, steps: int = 2) -> dict[str, Any]:
+    """Train in micro-batches of one row or two, with `fit` and with a custom loop."""
+    del folder
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        fitted, model, optimizer = mlp(), mlp(), keras.optimizers.Adam(0.01)
+        fitted.compile(keras.optimizers.Adam(0.01), MEAN_LOSS, metrics=["accuracy"])
+    replicant.keras.use_micro_batches(fitted, steps)
+    history = fitted.fit(*rows(), batch_size=BATCH, epochs=2, verbose=0, shuffle=False).history
+
+    def loss_of(x: Any, y: Any) -> Any:
+        return replicant.compute_average_loss(LOSS(y, model(x, training=True)), global_batch_size=BATCH)
+
+    gradients_of = replicant.value_and_grad(loss_of, model.trainable_variables, accumulate_steps=steps)
+
+    def step(batch: Any) -> Any:
+        loss, gradients = gradients_of(*batch)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    batches = strategy.experimental_distribute_dataset(Dataset.from_tensor_slices(rows()).batch(BATCH))
+    losses = [float(strategy.reduce("SUM", strategy.run(step, args=(batch,)))) for batch in batches]
+    weights = [lists(each.get_weights()) for each in (fitted, model)]
+    return {"loss": history["loss"], "accuracy": history["accuracy"], "losses": losses, "fitted": weights[0], "model": weights[1]}
+
+
+def memory_refused(strategy: Any, folder: str) -> str:
+    """Return what `memory` says under a strategy over several workers."""
+    del folder
+    with strategy.scope():
+        model = mlp()
+        model.compile("sgd", MEAN_LOSS)
+    try:
+        return str(strategy.memory(model, rows()))
+    except replicant.errors.ArgumentError as error:
+        return str(error)
+
+
 def loop(strategy: Any, optimizer_name: str = "adam", model_name: str = "mlp", epochs: int = 2) -> Any:
     """Train with a custom loop. Return the losses, the model and the optimizer."""
     keras.utils.set_random_seed(3)

@@ -11,7 +11,8 @@ import replicant
 
 if (count := int(os.environ["DEVICES"])) > 1:
     replicant.set_virtual_devices(count)
-strategy = replicant.FullyShardedStrategy(min_size=8)
+mirrored = os.environ.get("KIND") == "mirrored"
+strategy = replicant.MultiWorkerMirroredStrategy() if mirrored else replicant.FullyShardedStrategy(min_size=8)
 
 import _sharded  # noqa: E402
 

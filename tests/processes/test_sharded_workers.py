@@ -27,7 +27,7 @@ TRAINED = [
     *[f"{way},adam,{name}" for way in ("loop", "fit") for name in ("cnn", "transformer")],
 ]
 EACH = {(2, 1): 368, (2, 2): 192}  # bytes of the model; the four numbers of the last bias are too few to be cut
-FILES = "own_variables;model_files;checkpoints;goes_on"
+FILES = "own_variables;model_files;checkpoints;goes_on;memory_refused"
 
 
 def run(folder, shape, cases):
@@ -98,6 +98,26 @@ def test_variables_are_read_whole_and_kept_in_slices(answers, shape):
         assert near([found["row"], [found["sum"]]], [added[1].tolist(), [float(added.sum() + 16)]])
         assert near(found["function"], (2 * added).tolist())
         assert found["shown"] == "<Variable 'weight' shape=(4, 4) dtype=float32 value=(in slices on all workers)>"
+
+
+def test_memory_is_that_of_one_process(answers):
+    for answer in answers((2, 2), ";".join([*ONCE, FILES]))[0]:
+        assert re.fullmatch(
+            r"memory works for the devices of one process, but <?FullyShardedStrategy.* spans several\. Use "
+            r"strategy\.plan\(fn, args, topology='gpu:8xh100'\), or `replicant plan`, for those\.",
+            answer["memory_refused"],
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(2, 2), (2, 1)], ids=["2x2", "2x1"])
+@pytest.mark.parametrize("kind", ["sharded", "mirrored"])
+def test_micro_batches_equal_whole_batches_on_one_device(tmp_path, kind, shape):
+    """In a batch of 8 or 4 rows, a replica has 4, 2 or 1."""
+    expected = _sharded.micro_batches(replicant.OneDeviceStrategy("cpu:0"), steps=1)
+    environ = {"DEVICES": str(shape[1]), "CASES": "micro_batches", "FOLDER": str(tmp_path), "KIND": kind}
+    for answer in _group.Group(HERE / "_worker_sharded.py", shape[0], tmp_path, environ=environ).ended_well():
+        assert near(answer["micro_batches"], expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -116,7 +116,7 @@ GOLDEN = {
         "parse_example",
         "parse_single_example",
     ],
-    "replicant.keras": ["callbacks", "layers", "use_replica_statistics", "utils"],
+    "replicant.keras": ["callbacks", "layers", "use_micro_batches", "use_replica_statistics", "utils"],
     "replicant.keras.callbacks": ["BackupAndRestore", "PreemptionHandler", "StepWatchdog", "TensorBoard", "TerminateOnNaN"],
     "replicant.keras.layers": [
         "CategoryEncoding",

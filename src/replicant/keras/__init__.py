@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 from . import _checkpoint as _checkpoint
 from . import _hooks as _hooks
 from ._batch_statistics import use_replica_statistics as use_replica_statistics
+from ._micro_batches import use_micro_batches as use_micro_batches
 
 if TYPE_CHECKING:
     from . import callbacks, layers, utils
 
-__all__ = ["callbacks", "layers", "use_replica_statistics", "utils"]
+__all__ = ["callbacks", "layers", "use_micro_batches", "use_replica_statistics", "utils"]
 
 
 def __getattr__(name: str) -> Any:

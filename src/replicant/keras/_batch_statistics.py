@@ -7,6 +7,7 @@ are averaged over the replicas that have rows, as tf.distribute does.
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, ReductionWarning
 from ..input.sharding._rebatch import chunk_sizes
+from ..replicas._micro import active_micro_batch
 
 _ASKED = "_replicant_replica_statistics"
 
@@ -48,6 +50,11 @@ def use_replica_statistics(model: Any) -> None:
         raise ArgumentTypeError(f"use_replica_statistics: model must be a keras.Model; got {type(model).__name__}.")
     model.__dict__[_ASKED] = True  # not an attribute of the layer: Keras would try to track it
     model.train_function = None  # as compile does, so that the step is traced again
+
+
+def asks_for_replica_statistics(model: Any) -> bool:
+    """Whether `use_replica_statistics` was called for a model."""
+    return _ASKED in model.__dict__
 
 
 class _Cut(threading.local):
@@ -84,6 +91,13 @@ def _cut_into(chunks: tuple[int, ...]) -> Iterator[None]:
 
 def call(original: Callable[..., Any], layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
     """Compute a BatchNormalization. If the batch is cut, normalize each replica's rows by their own statistics."""
+    if training and layer.trainable and active_micro_batch() is not None:
+        warnings.warn(
+            f"{layer.name!r} normalizes each micro-batch by its own statistics (accumulate_steps), so the numbers are not those of "
+            "the whole batch. Use a layer that normalizes each example, such as LayerNormalization or GroupNormalization.",
+            ReductionWarning,
+            stacklevel=2,
+        )
     chunks = _cut.chunks
     if len(chunks) < 2 or not training or not layer.trainable:
         return original(layer, inputs, training=training, mask=mask)

@@ -23,10 +23,11 @@ from ..replicas._placement import Placement
 from ..strategies._strategy import Strategy
 from ..variables._recorder import NotTraceable, current_recorder
 from ..variables._slices import in_pieces
-from . import _batch_statistics, _eager, _gathered_weights, _host_inputs, _stateful_step
+from . import _batch_statistics, _eager, _gathered_weights, _host_inputs, _micro_batches, _stateful_step
 from ._array_batches import Several, several
 from ._check_batches import reading_for
 from ._internals import Functional
+from ._micro_batches import computes_parts
 from ._refs import MADE_UNDER
 from ._stateful_step import PARTS, StatefulStep
 from ._step_function import StepFunction, signature
@@ -289,6 +290,7 @@ def make_train(original: Callable[..., Any], model: Any, force: bool = False) ->
             "the global batch. Leave gradient_dtype out, or train with a custom loop."
         )
     step = _stateful_step.step_of(model, "train_step")
+    step = _micro_batches.in_parts(model, step)
     if strategy is not None:
         step = _batch_statistics.with_asked(model, step, strategy.num_replicas_in_sync)
     return _make(original, model, "train_function", step, force)
@@ -314,7 +316,7 @@ def make_predict(original: Callable[..., Any], model: Any, force: bool = False) 
 
 def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..., Any], force: bool) -> Any:
     strategy, stateful = _own_strategy(model), _stateful_step.inside(step)
-    if strategy is None and stateful is None:
+    if strategy is None and stateful is None and not computes_parts(step):
         return original(model, force)
     if getattr(model, name) is None or force:
         placement = _one_device(model, step) if strategy is None else strategy.placement
@@ -322,7 +324,7 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
         compiled = bool(model.jit_compile) and not model.run_eagerly
         if not compiled:
             _eager.warn_if_unasked(model, placement)
-        own = name == "train_function" and stateful is None and _gathered_weights.follows_keras(model)
+        own = name == "train_function" and stateful is None and _gathered_weights.follows_keras(model) and not computes_parts(step)
         make_step = functools.partial(StepFunction, step, placement, _STATE_NAMES[name], compiled=compiled, follows_keras=own)
         setattr(model, name, _Loop(make_step, stateful, model, name))
     return getattr(model, name)

@@ -27,6 +27,7 @@ from . import (
     _gathered_weights,
     _host_inputs,
     _labels,
+    _loss_sums,
     _minimize,
     _provider,
     _recurrent,
@@ -42,6 +43,7 @@ from . import (
 from ._internals import (
     ArrayDataAdapter,
     BaseOptimizer,
+    CompileLoss,
     EpochIterator,
     Functional,
     JAXEpochIterator,
@@ -199,7 +201,10 @@ HOOKS = (
     Hook(BaseOptimizer, "finalize_variable_values", ("self", "var_list"), (_fit.finalize,)),
     # Losses
     Hook(Loss, "__call__", ("self", "y_true", "y_pred", "sample_weight"), (_provider.call_loss,)),
-    Hook(loss_module, "reduce_weighted_values", ("values", "sample_weight", "mask", "reduction"), (Slot.SERVERS,)),
+    Hook(loss_module, "apply_mask", ("sample_weight", "mask", "dtype", "reduction")),
+    Hook(
+        loss_module, "reduce_weighted_values", ("values", "sample_weight", "mask", "reduction"), (_loss_sums.reduced, Slot.SERVERS)
+    ),
     Hook(Trainer, "compute_loss", ("self", "x", "y", "y_pred", "sample_weight"), (_labels.compute_loss,)),
     # Layers
     Hook(keras.Layer, "__call__", ("self",), (_provider.call_layer, Slot.RESTORE, _host_inputs.call_layer)),
@@ -282,6 +287,7 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
     ),
     keras.losses.SparseCategoricalCrossentropy: ("_fn_kwargs",),
     keras.Layer: (
+        "_call_has_training_arg",
         "_dtype_policy",
         "_flatten_layers",
         "_inbound_nodes",
@@ -290,6 +296,7 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
         "_untrack_variable",
     ),
     keras.layers.Embedding: ("_embeddings",),
+    CompileLoss: ("_flat_losses",),
     keras.Sequential: ("_functional",),
     Functional: ("_inputs_struct", "_outputs_struct"),
     Trainer: (

@@ -51,6 +51,7 @@ try:
     from keras.src.saving.keras_saveable import KerasSaveable
     from keras.src.saving.serialization_lib import in_safe_mode
     from keras.src.trainers import data_adapters
+    from keras.src.trainers.compile_utils import CompileLoss
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
     from keras.src.trainers.data_adapters.array_slicing import NumpySliceable, convert_to_sliceable
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -67,6 +68,7 @@ except ImportError as error:
 __all__ = [
     "ArrayDataAdapter",
     "BaseOptimizer",
+    "CompileLoss",
     "DataAdapter",
     "EpochIterator",
     "ExpandDims",

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from ..errors import ArgumentError
+from ._micro_batches import in_parts
 from ._stateful_step import step_of
 from ._train_function import Rank, Step, make_train_function, train_function_of
 
@@ -145,7 +146,7 @@ class Switch:
     def turn_on(self, *, latch: bool, then: Callable[[Any], Any] | None = None) -> None:
         """Guard the steps from now on. `then` gets the state after each call, and returns the state to continue with."""
         if latch not in self._guarded:
-            step = step_of(self._model, "train_step")
+            step = in_parts(self._model, step_of(self._model, "train_step"))
             self._guarded[latch] = make_train_function(self._model, guarded(self._model, step, latch=latch))
         self._now, self._then = self._guarded[latch], then
         self.forget(Verdict())

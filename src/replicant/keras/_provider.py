@@ -35,6 +35,7 @@ from ..replicas._context import (
     planning,
 )
 from ..replicas._copies import VariableAggregation
+from ..replicas._micro import active_micro_batch
 from ..replicas._own_mesh import handed_over, in_a_trace
 from ..replicas._planning import BIG, zeros
 from ..tracing._fingerprint import fingerprint
@@ -332,12 +333,16 @@ def rematerialized(original: Any, f: Any) -> Any:
 def draw_seed(original: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
     """Draw a seed that differs by replica. Replica 0 draws the seed of one device."""
     seed = original(generator, *args, **kwargs)
-    context = active_replica_context()
-    if context is None or current_recorder() is None or context.num_replicas_in_sync == 1:
+    context, micro_batch = active_replica_context(), active_micro_batch()
+    if micro_batch is not None and micro_batch.replica is not None:
+        replica = micro_batch.replica
+    elif context is None or current_recorder() is None or context.num_replicas_in_sync == 1:
         return seed
+    else:
+        replica = context.replica_id_in_sync_group
     # The generator's state stays the same on all replicas, but what they draw depends on the replica. An odd multiplier
     # (2**32 / golden ratio) spreads the replica ids over all seeds and leaves replica 0 with the seed of one device.
-    shift = context.replica_id_in_sync_group.astype(seed.dtype) * jnp.asarray(0x9E3779B1, seed.dtype)
+    shift = replica.astype(seed.dtype) * jnp.asarray(0x9E3779B1, seed.dtype)
     return seed + jnp.stack([shift, jnp.zeros_like(shift)])
 
 

@@ -42,6 +42,11 @@ def in_global_view(placement: Placement) -> Iterator[None]:
         _step.placement = before
 
 
+def placement_of_step() -> Placement | None:
+    """Return the devices of the step that is being traced in the global view; None outside of such a trace."""
+    return _step.placement
+
+
 def lstm(original: Callable[..., Any], inputs: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute what Keras calls the backend's LSTM, in one or in both directions, on each device's own rows.
 

@@ -26,6 +26,7 @@ from ..variables._chief import chiefs_values
 from ..variables._slices import compare_cut
 from ._array_batches import Several
 from ._gathered_weights import gathering
+from ._micro_batches import MicroBatchStep
 from ._read import PROBLEM, read
 from ._recurrent import in_global_view
 
@@ -225,6 +226,10 @@ class StepFunction:
         return self._settled(outputs, axis=0), self._at_home(state)
 
     def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
+        if isinstance(self._step, MicroBatchStep):  # it gathers slices in each micro-batch
+            with in_global_view(self._placement):
+                outputs, state = self._step(tuple(map(list, state)), data)
+            return outputs, tuple(map(list, state))
         later = self._follows_keras and self._placement.slices_from is not None and not self._placement.on_one_device
         parts = tuple(map(list, state)) if later else tuple(map(self._gathered, state, self._holds_slots))
         with in_global_view(self._placement), gathering(self._placement if later else None):

@@ -229,7 +229,7 @@ class Search:
         """The sum over rows that `value` is a multiple of."""
         while isinstance(value, Value) and value.maker is not None:
             node = value.maker
-            if node.name == "reduce_sum" and self._state(node.inputs[0]).rows and 0 in node.eqn.params["axes"]:
+            if self.sums_rows(node):
                 return node
             factor = node.factor()
             if factor is None and node.name not in LINEAR:
@@ -263,6 +263,10 @@ class Search:
     def mean_at(self, node: Node) -> Mean | None:
         """The mean that this division was found to compute."""
         return self._sites.get(id(node))
+
+    def sums_rows(self, node: Node) -> bool:
+        """Whether an equation adds up rows."""
+        return node.name == "reduce_sum" and bool(self._state(node.inputs[0]).rows) and 0 in node.eqn.params["axes"]
 
     def divides_by_replicas(self, divisor: float) -> bool:
         """Whether a factor of a loss may stand for the number of replicas."""

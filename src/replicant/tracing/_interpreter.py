@@ -20,7 +20,7 @@ from ._gathered import axis_of_gather, gathered_p, read_again, vjp
 from ._gradient_paths import GradientPath, find_paths, in_order
 from ._light_values import LightValues
 from ._marks import asks_outer_tape, exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
-from ._primitive_names import JIT
+from ._primitive_names import BARRIER, JIT
 from ._varying import Varying
 
 
@@ -185,6 +185,9 @@ class _Machine:
 
 def _reads_a_variable(jaxpr: jex.Jaxpr) -> Callable[[jex.JaxprEqn], bool]:
     inputs = set(jaxpr.invars)
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == BARRIER:  # in the body of a loop, see Recorder.reading_in_loop
+            inputs |= {new for old, new in zip(eqn.invars, eqn.outvars, strict=True) if isinstance(old, jex.Var) and old in inputs}
     return lambda eqn: axis_of_gather(eqn) is not None and isinstance(eqn.invars[0], jex.Var) and eqn.invars[0] in inputs
 
 

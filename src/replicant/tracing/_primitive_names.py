@@ -41,10 +41,12 @@ CALLS = INLINED | {"remat2"}
 LOOPS = frozenset({"cond", "scan", "while"})
 PRINTING = frozenset({"debug_callback", "debug_print"})
 
+BARRIER = "optimization_barrier"
+
 # Operations through which a factor of the operand becomes a factor of the result.
 LINEAR = frozenset(
     {"neg", "convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "reduce_sum", "copy", "reduce_precision"}
-    | {"transpose", "optimization_barrier"}
+    | {"transpose", BARRIER}
 )
 ADDITIVE = frozenset({"add", "sub", "add_any"})
 PRODUCTS = frozenset({"mul", "div", "dot_general", "conv_general_dilated", "scatter-add"})

@@ -72,6 +72,7 @@ class Recorder:
         self.num_gradients = 0
         self.trace: Any = None  # the state of the trace that this recorder belongs to
         self.live_trace: Any = None  # that trace
+        self._row: Any = None  # what the loop iterates over that is traced, if it is the body of one
 
     def read(self, ref: Ref) -> Any:
         """Return the current value, as user code sees it."""
@@ -80,6 +81,21 @@ class Recorder:
     def write(self, ref: Ref, value: Any) -> None:
         """Note a new value, as user code assigns it."""
         raise NotImplementedError
+
+    @contextmanager
+    def reading_in_loop(self, row: Any) -> Iterator[None]:
+        """Gather what is read in the ``with`` block, the body of a loop, in each iteration and not before the loop.
+
+        `row` is an array that the loop iterates over.
+        """
+        outside = self.live_trace, self._row
+        with jex.take_current_trace() as self.live_trace:
+            pass
+        self._row = row
+        try:
+            yield
+        finally:
+            self.live_trace, self._row = outside
 
     def replace(self, ref: Ref, new: Any) -> None:
         """Let the code that follows read `new`. It is no output of the program, because the servers make the change."""
@@ -224,8 +240,11 @@ class ReplicaRecorder(Recorder):
             return self._stand_in(ref, ref.shape)
         if ref in self.slices and not self._working:
             with jex.set_current_trace(self.live_trace):  # not in that of a loop or jax.checkpoint, where no tape would see it
-                whole = self._group.all_gather(self.values[ref], self.slices[ref])
-            self._gathered[id(whole)] = (whole, self.values[ref], self.slices[ref])
+                part = self.values[ref]
+                if self._row is not None:  # otherwise, XLA would gather before the loop what every iteration needs
+                    part, _ = jax.lax.optimization_barrier((part, self._row))
+                whole = self._group.all_gather(part, self.slices[ref])
+            self._gathered[id(whole)] = (whole, part, self.slices[ref])
             return whole
         return self.values[ref]
 

@@ -8,6 +8,7 @@ import keras
 from ..._function import function
 from ..._tape import GradientTape
 from ...errors import ArgumentError
+from ...keras._micro_batches import asked_steps
 from ...strategies._strategy import Strategy
 from ...variables._known import ref_of
 from ..servers._gradients import Part
@@ -25,6 +26,11 @@ def batch_of(batch: Any) -> tuple[Any, ...]:
 def build_model(model: Any, strategy: Strategy, batch: Any, what: str) -> None:
     """Make all variables of the model here, in the scope, since workers cannot make any."""
     _refuse_own_step(model, "train_step" if what == "fit" else "test_step", what)
+    if what == "fit" and asked_steps(model) > 1:
+        raise ArgumentError(
+            "use_micro_batches: under a ParameterServerStrategy, `fit` does not cut batches into micro-batches. Choose a smaller "
+            "batch size, or train under a MirroredStrategy or FullyShardedStrategy."
+        )
     if not model.compiled or model.optimizer is None:
         raise ArgumentError(
             f"{what}: the model has not been compiled. Call model.compile(optimizer, loss, ...) in strategy.scope()."
