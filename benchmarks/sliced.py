@@ -25,7 +25,7 @@ import keras
 
 sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 
-from _models import transformer
+from _models import transformer  # pyright: ignore[reportMissingImports]
 
 from _figures import machine, shown
 from replicant.data import Dataset
@@ -77,7 +77,7 @@ def fit(strategy: Any, rows: int, steps: int) -> Callable[[], float]:
     keras.utils.set_random_seed(7)
     with strategy.scope():
         tokens = keras.Input((LENGTH,), dtype="int32")
-        model = keras.Model(tokens, transformer(tokens))
+        model: Any = keras.Model(tokens, transformer(tokens))
         model.compile(keras.optimizers.Adam(1e-4), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     x, y = (np.concatenate([part] * steps) for part in data_of(rows))
 
@@ -105,9 +105,8 @@ def main() -> int:
     options = parser.parse_args()
     replicant.set_virtual_devices(max(options.devices))
     print(f"{machine()}\n")
-    print(
-        "| way | devices | mirrored, ms a step | in slices | ratio by the clock | by the processor's time |\n|---|---|---|---|---|---|"
-    )
+    print("| way | devices | mirrored, ms a step | in slices | ratio by the clock | by the processor's time |")
+    print("|---" * 6 + "|")
     worst = 0.0
     for way in options.ways:
         for n in options.devices:
