@@ -1,11 +1,12 @@
 """Plans the decoders of ``examples/large_model.py`` with all their layers, for TPUs that are not there: memory, exchanges and time.
 
 Compiling dozens of equal layers takes hours. So programs with two and with three layers are compiled, and what the third one adds
-counts for each further one. Weights and state follow from the shapes. Operations are counted by the compiler, and the time follows
-from them and from the data sheet of the chip (``replicant.plan``). Without --full, the compiler makes little effort and exchanges
-otherwise than the program that will run; then the exchanges follow from the shapes, too: weights are gathered for the forward and
-for the backward pass, and gradients are summed, all in the dtype in which layers compute. What stands after ``--`` goes to
-``large_model.py``; the exchanges of such a program are known with --full alone.
+counts for each further one. Only temporaries differ too much from one program to the next: for each further layer, they grow by two
+inputs of a block (without rematerialization, as with the third layer). Weights and state follow from the shapes. Operations are counted
+by the compiler, and the time follows from them and from the data sheet of the chip (``replicant.plan``). Without --full, the compiler
+makes little effort and exchanges otherwise than the program that will run; then the exchanges follow from the shapes, too: weights are
+gathered for the forward and for the backward pass, and gradients are summed, all in the dtype in which layers compute. What stands after
+``--`` goes to ``large_model.py``; the exchanges of such a program are known with --full alone.
 
 Run: ``python benchmarks/large_models.py --size 7b --topology v5e:16x16 [v6e:8x8 ...] [--full] [-- --batch-size-per-replica 2]``.
 """
@@ -48,14 +49,12 @@ class Figures:
     traffic: float
     ring: float
 
-    def with_layers(self, three: "Figures", layers: int, least: float) -> "Figures":
-        """Return the figures for `layers` layers, of which `self` has two and `three` has three.
-
-        The temporary bytes grow by at least `least` with each layer: the compiler may lay out two programs differently.
-        """
+    def with_layers(self, three: "Figures", layers: int, kept: float) -> "Figures":
+        """Return the figures for `layers` layers, of which `self` has two and `three` has three. A layer keeps `kept` bytes."""
+        more = layers - COMPILED[0]
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(three), strict=True)
-        line = Figures(*[two + (layers - COMPILED[0]) * (more - two) for two, more in pairs])
-        return dataclasses.replace(line, temporary=max(line.temporary, self.temporary + (layers - COMPILED[0]) * least))
+        line = Figures(*[two + more * (other - two) for two, other in pairs])
+        return dataclasses.replace(line, temporary=self.temporary + more * kept) if kept else line
 
 
 def figures_of(options: argparse.Namespace, *, full: bool) -> Figures:
@@ -88,8 +87,9 @@ def row(size: str, topology: str, extra: list[str], *, full: bool) -> str:
     given = ["--size", size, "--plan", topology, *extra]
     options = large_model.parse(given)
     two, three = (figures_of(large_model.parse([*given, "--layers", str(n)]), full=full) for n in COMPILED)
-    inputs = options.batch_size_per_replica * options.length * options.width * size_of(options)  # of a block, which remat keeps
-    all_layers, target = two.with_layers(three, options.layers, inputs), parse_target(topology)
+    inputs = options.batch_size_per_replica * options.length * options.width * size_of(options)  # of a block
+    all_layers = two.with_layers(three, options.layers, 2 * inputs if options.remat else 0)
+    target = parse_target(topology)
     chip, n = target.chip, target.num_devices
     assert chip is not None, "a CPU has no data sheet here"
     known = full or not extra
