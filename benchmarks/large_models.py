@@ -1,12 +1,13 @@
 """Plans the decoders of ``examples/large_model.py`` with all their layers, for TPUs that are not there: memory, exchanges and time.
 
 Compiling dozens of equal layers takes hours. So programs with two and with three layers are compiled, and what the third one adds
-counts for each further one. Only temporaries differ too much from one program to the next: for each further layer, they grow by two
-inputs of a block (without rematerialization, as with the third layer). Weights and state follow from the shapes. Operations are counted
-by the compiler, and the time follows from them and from the data sheet of the chip (``replicant.plan``). Without --full, the compiler
-makes little effort and exchanges otherwise than the program that will run; then the exchanges follow from the shapes, too: weights are
-gathered for the forward and for the backward pass, and gradients are summed, all in the dtype in which layers compute. What stands after
-``--`` goes to ``large_model.py``; the exchanges of such a program are known with --full alone.
+counts for each further one. Only temporaries differ too much from one program to the next: for each further layer, they grow by
+two inputs of a block (without rematerialization, as with the third layer). Weights and state follow from the shapes. Operations
+are counted by the compiler, and the time follows from them and from the data sheet of the chip (``replicant.plan``). Without
+--full, the compiler makes little effort and exchanges otherwise than the program that will run; then the exchanges follow from
+the shapes, too: weights are gathered for the forward and for the backward pass, and gradients are summed, all in the dtype in
+which layers compute. What stands after ``--`` goes to ``large_model.py``; the exchanges of such a program are known with --full
+alone.
 
 Run: ``python benchmarks/large_models.py --size 7b --topology v5e:16x16 [v6e:8x8 ...] [--full] [-- --batch-size-per-replica 2]``.
 """
