@@ -1,5 +1,6 @@
 """Language models of keras-hub, from tiny configurations: under FullyShardedStrategy they train as on one device."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ hub = pytest.importorskip(
 )
 
 ROWS, LENGTH, WORDS, BATCH = 20, 8, 64, 8
+MIN_SIZE = 32  # of variables that are cut
 
 
 def gpt2() -> keras.Model:
@@ -57,7 +59,7 @@ OFTEN = ("llama with LoRA", "gpt2")
 
 
 def sharded(n: int) -> replicant.FullyShardedStrategy:
-    return replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(n)], min_size=32)
+    return replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(n)], min_size=MIN_SIZE)
 
 
 def texts(model: str) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
@@ -107,6 +109,11 @@ def is_cut(variable: Any) -> bool:
     return not variable._value.sharding.is_fully_replicated
 
 
+def large(model: Any) -> list[Any]:
+    """Return the weights that are large enough to be cut."""
+    return [v for v in model.weights if math.prod(v.shape) >= MIN_SIZE]
+
+
 def assert_equal(actual: Any, expected: Any) -> None:
     np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5, atol=1e-5)
     for variable, mine, wanted in zip(actual[1].weights, actual[1].get_weights(), expected[1].get_weights(), strict=True):
@@ -137,22 +144,23 @@ def test_a_preset_is_loaded_in_slices_one_tensor_after_the_other(
     keras.utils.set_random_seed(3)
     alone = MODELS[name]()
     alone.backbone.save_to_preset(str(tmp_path))
-    monkeypatch.setattr("replicant.keras._provider._LARGE", 1)  # new variables are never whole
-    most, assign = [0], keras.Variable.assign
+    monkeypatch.setattr("replicant.keras._provider.LARGE", 1)  # new variables are never whole
+    whole, assign = set[str](), keras.Variable.assign
 
     with sharded(4).scope():
         backbone = type(alone.backbone).from_preset(str(tmp_path))
 
         def counting(variable: Any, value: Any) -> Any:
             result = assign(variable, value)
-            most.append(sum(not is_cut(v) for v in backbone.weights if len(v.shape) > 1))
+            whole.update(v.path for v in large(backbone) if not is_cut(v))
             return result
 
         with monkeypatch.context() as patched:
             patched.setattr(keras.Variable, "assign", counting)
             backbone.load_weights(str(tmp_path / "model.weights.h5"))
-    assert max(most) == 0  # after each assignment, all weights lie in slices
-    assert sum(map(is_cut, backbone.weights)) >= len([v for v in backbone.weights if len(v.shape) > 1])
+    assert whole == set()  # after each assignment, all weights lie in slices
+    assert len(large(backbone)) >= 2 * 6  # the kernels of two layers
+    assert all(map(is_cut, large(backbone)))
     for mine, wanted in zip(backbone.get_weights(), alone.backbone.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, wanted)
 

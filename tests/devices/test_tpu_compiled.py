@@ -1,6 +1,7 @@
 """The real steps of TPUStrategy, compiled for TPUs that are not there: who exchanges what with whom."""
 
 import importlib.util
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 import replicant
 from replicant.plan._chips import parse_target
 from replicant.plan._compile import _tpu_devices, find_step
+from replicant.plan._exchanges import exchanges_in
 from replicant.replicas._placement import Placement
 
 pytestmark = [
@@ -34,11 +36,15 @@ def rows(num_replicas: int) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros((ROWS * num_replicas, 64), np.float32), np.zeros((ROWS * num_replicas, 16), np.float32)
 
 
-def loop() -> None:
-    strategy = replicant.TPUStrategy()
+def create_wide_model() -> keras.Model:
+    return keras.Sequential([keras.Input((64,)), *[keras.layers.Dense(1024, "tanh") for _ in range(3)], keras.layers.Dense(16)])
+
+
+def loop(make_strategy: Any = replicant.TPUStrategy, make_model: Callable[[], keras.Model] = create_model) -> None:
+    strategy = make_strategy()
     n = strategy.num_replicas_in_sync
     with strategy.scope():
-        model, optimizer = create_model(), keras.optimizers.Adam()
+        model, optimizer = make_model(), keras.optimizers.Adam()
 
     def step(x: Any, y: Any) -> Any:
         with replicant.GradientTape() as tape:
@@ -50,11 +56,11 @@ def loop() -> None:
         strategy.run(step, args=batch)
 
 
-def fit() -> None:
-    strategy = replicant.TPUStrategy()
+def fit(make_strategy: Any = replicant.TPUStrategy, make_model: Callable[[], keras.Model] = create_model) -> None:
+    strategy = make_strategy()
     n = strategy.num_replicas_in_sync
     with strategy.scope():
-        model = create_model()
+        model = make_model()
         model.compile("adam", "mse")
     model.fit(*rows(n), batch_size=ROWS * n, verbose=0)
 
@@ -101,3 +107,17 @@ def test_a_step_on_two_slices_exchanges_inside_of_them_first(program: Callable[[
     assert found["reduce-scatter", inside] >= 1
     assert found["all-gather", inside] >= 1
     assert found["send", "other slices"] >= 1
+
+
+@pytest.mark.parametrize("program", [loop, fit])
+def test_weights_in_slices_are_gathered_in_each_direction_and_their_gradients_scattered(program: Callable[..., None]) -> None:
+    text = compiled(lambda: program(replicant.FullyShardedStrategy, create_wide_model), "v5e:2x4")
+    found = Counter((x.kind, x.num_bytes) for x in exchanges_in(text))
+    square, bfloat16 = 1024 * 1024, 2
+    assert found["all-gather", square * bfloat16] == 4  # two kernels in two directions
+    scattered = 8 * sum(size * count for (kind, size), count in found.items() if kind == "reduce-scatter")
+    (rest,) = [size for (kind, size) in found if kind == "all-reduce"]  # the others, with the loss of `fit`
+    gradients = 4 * sum(math.prod(weight.shape) for weight in create_wide_model().weights)
+    assert scattered >= 4 * 2 * square
+    assert 0 <= scattered + rest - gradients <= 8
+    assert {kind for kind, _ in found} == {"all-gather", "all-reduce", "reduce-scatter"}

@@ -68,6 +68,10 @@ def test_what_is_no_topology(text: str) -> None:
             [Exchange("all-gather", 32, 2)],
         ),
         ("%s = pred[16]{0} all-to-all(%a), replica_groups={}", [Exchange("all-to-all", 16, 0)]),
+        (
+            "%p = (bf16[4,8]{1,0}, bf16[4,8]{1,0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%a), channel_id=1",
+            [Exchange("collective-permute", 64, 0)],
+        ),
         ("%r = f32[4]{0} reduce-scatter(%a), replica_groups=mesh[2,4]<=[8]", [Exchange("reduce-scatter", 16, 4)]),
         ("%d = f32[4]{0} all-reduce-done(%s)", []),
         ("%x = f32[4]{0} add(%all-reduce, %b)", []),
@@ -94,6 +98,25 @@ def test_an_exchange_that_stands_in_several_computations_counts_once() -> None:
     assert exchanges_in(f"{begins}\n{gather}\n{goes_on}\n{gather}\n{ends}\n{gather}") == [Exchange("all-gather", 16, 2)]
     assert exchanges_in(f"{ends}\n{gather}\n{begins}\n{gather}") == [Exchange("all-gather", 16, 2)]
     assert exchanges_in(f"{entry}\n{gather}") == [Exchange("all-gather", 16, 2)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "rounds"),
+    [
+        ("  %n = u32[]{:T(128)} constant(4)\n  ROOT %c = pred[] compare(%i, %n), direction=LT", 4),
+        ("  %n = s32[] constant(3)\n  ROOT %c = pred[] compare(%i, %n), direction=LT, metadata={}", 3),
+        ("  ROOT %c = pred[] compare(%i, %n), direction=LT", 1),  # nobody knows how often
+        ("  %n = s32[] constant(3)\n  ROOT %c = pred[] compare(%i, %n), direction=GE", 1),
+    ],
+)
+def test_an_exchange_in_a_loop_counts_each_time(condition: str, rounds: int) -> None:
+    fused = "%in_body (x: f32[4]) -> f32[4] {\n  %p = f32[4]{0} collective-permute(%x), source_target_pairs={{0,1},{1,0}}\n}"
+    body = "%body.1 (x: f32[4]) -> f32[4] {\n  %f = f32[4]{0} fusion(%x), kind=kCustom, calls=%in_body\n}"
+    loop = "  %w = f32[4]{0} while(%x), condition=%cond.1, body=%body.1, metadata={}"
+    gather = "  %g = f32[4]{0} all-gather(%w), replica_groups={{0,1}}"
+    ends = f"%cond.1 (x: f32[4]) -> pred[] {{\n{condition}\n}}"
+    text = f"{fused}\n{body}\n{ends}\nENTRY %main (x: f32[4]) -> f32[4] {{\n{loop}\n{gather}\n}}"
+    assert exchanges_in(text) == [Exchange("collective-permute", 16, 0)] * rounds + [Exchange("all-gather", 16, 2)]
 
 
 def test_a_ring_on_one_group_and_between_groups() -> None:

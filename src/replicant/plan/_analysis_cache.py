@@ -14,7 +14,7 @@ from typing import Any
 from ..runtime._compile_cache import compile_cache
 from ._exchanges import Exchange
 
-_READING = 3  # increase this when something else is read from a program
+_READING = 4  # increase this when something else is read from a program
 
 
 def key_of(program: str, *about: Any) -> str:

@@ -17,6 +17,10 @@ _SHAPE = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
 _LISTS = re.compile(r"replica_groups=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
 _IOTA = re.compile(r"replica_groups=(?:mesh)?\[(\d+),(\d+)\]")
 _BITS = re.compile(r"\d+")
+# A computation that another one calls, perhaps as the body of a loop. A loop ends at the number of its condition's comparison.
+_CALLED = re.compile(r"(?:condition=%(?P<condition>[^\s,]+), )?(?:body|calls)=%(?P<name>[^\s,]+)")
+_CONSTANT = re.compile(r"= [su]32\[\]\S* constant\((\d+)\)")
+_ENDS = re.compile(r"ROOT .* compare\(.*direction=LT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,20 +56,51 @@ def exchanges_in(text: str) -> list[Exchange]:
     >>> exchanges_in("%r = f32[4,2]{1,0} all-reduce(f32[4,2]{1,0} %x), replica_groups={{0,1}}, to_apply=%add")
     [Exchange(kind='all-reduce', num_bytes=32, group_size=2)]
     """
-    found = []
-    goes_on, scattered = False, ""
+    found: list[tuple[Exchange, str]] = []
+    goes_on, scattered, name = False, "", ""
     for line in text.splitlines():
         if head := _HEAD.match(line):
             scattered = line.partition(" -> ")[2] if line.startswith(_SCATTERS) else ""
-            goes_on = "fus" in head[0].partition(" (")[0] and ": s32[2]" in head[1]
+            name = head[0].partition(" (")[0]
+            goes_on = "fus" in name and ": s32[2]" in head[1]
         match = _LINE.search(line)
         if match and not goes_on:
             kind = "reduce-scatter" if scattered else match["kind"]
             shapes = _SHAPE.findall(scattered or match["shapes"])
             if "-start(" in line and len(shapes) > 1 and kind != "all-reduce":
+                if kind == "collective-permute":
+                    shapes = shapes[:2]  # marks of its progress come last
                 shapes = shapes[-1:]  # operands come first
-            found.append(Exchange(kind, sum(_bytes_of(*shape) for shape in shapes), _group_size(line)))
-    return found
+            found.append((Exchange(kind, sum(_bytes_of(*shape) for shape in shapes), _group_size(line)), name.lstrip("%")))
+    rounds = _Rounds(text) if " while(" in text else None
+    return [x for x, place in found for _ in range(rounds.of(place) if rounds else 1)]
+
+
+class _Rounds:
+    """How often the computations of a program run in one run of it, as far as loops count up to a number in their condition."""
+
+    def __init__(self, text: str):
+        self._callers: dict[str, tuple[str, str | None]] = {}
+        constants: dict[str, list[int]] = {}
+        ends: set[str] = set()
+        name = ""
+        for line in text.splitlines():
+            if head := _HEAD.match(line):
+                name = head[0].partition(" (")[0].lstrip("%")
+            for called in _CALLED.finditer(line):
+                self._callers[called["name"]] = name, called["condition"]
+            constants.setdefault(name, []).extend(int(number) for number in _CONSTANT.findall(line))
+            if _ENDS.search(line):
+                ends.add(name)
+        self._ends = {name: constants[name][0] for name in ends if len(constants[name]) == 1}
+
+    def of(self, name: str) -> int:
+        """Return how often a computation runs."""
+        rounds = 1
+        while name in self._callers:
+            name, condition = self._callers[name]
+            rounds *= self._ends.get(condition or "", 1)
+        return rounds
 
 
 def _bytes_of(dtype: str, dims: str) -> int:
