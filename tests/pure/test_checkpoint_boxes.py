@@ -27,7 +27,7 @@ def test_blocks_follow_each_other_and_are_small(box: _boxes.Box, itemsize: int) 
 @hypothesis.given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=3), st.data())
 def test_cells_of_a_grid_are_a_whole_array_and_fewer_or_others_are_not(sizes: list[list[int]], data: st.DataObject) -> None:
     ends = [[0, *itertools.accumulate(each)] for each in sizes]
-    cells = [tuple(cell) for cell in itertools.product(*([*zip(each, each[1:], strict=False)] for each in ends))]
+    cells = [tuple(cell) for cell in itertools.product(*([*itertools.pairwise(each)] for each in ends))]
     shape = [each[-1] for each in ends]
     assert _boxes.is_grid(cells, shape)
     number = data.draw(st.integers(0, len(cells) - 1))

@@ -10,12 +10,13 @@ BLOCK = 1 << 20  # bytes of a slice that have a checksum of their own, at most, 
 Box: TypeAlias = tuple[tuple[int, int], ...]  # for each axis the first index, and the one after the last
 
 
-def box_of(index: Sequence[Any], shape: Sequence[int]) -> Box:
+def box_of(index: Sequence[Any] | None, shape: Sequence[int]) -> Box:
     """Return the box of an index of slices, as JAX describes what a device holds.
 
     >>> box_of((slice(2, 4), slice(None)), (4, 3))
     ((2, 4), (0, 3))
     """
+    assert index is not None, "every device has a box"
     return tuple((part.start or 0, size if part.stop is None else part.stop) for part, size in zip(index, shape, strict=True))
 
 

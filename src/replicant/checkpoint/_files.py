@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +29,7 @@ def as_bytes(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def dtype_of(path: Path, record: dict[str, Any]) -> np.dtype:
+def dtype_of(path: Path, record: Mapping[str, Any]) -> np.dtype:
     """Return the dtype that the record of an array names.
 
     Raises:

@@ -168,7 +168,12 @@ def check_parts(file: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _is_part(part: Any) -> bool:
-    return isinstance(part, dict) and set(part) == _PART and isinstance(part["writer"], str) and all(map(is_size, (part["number"], part["num_bytes"])))
+    return (
+        isinstance(part, dict)
+        and set(part) == _PART
+        and isinstance(part["writer"], str)
+        and all(map(is_size, (part["number"], part["num_bytes"])))
+    )
 
 
 def _problem(file: Path, record: Any, ends: dict[int, list[tuple[int, int]]]) -> str | None:
@@ -204,7 +209,9 @@ def _check_part(file: Path, part: Mapping[str, Any], ranges: Sequence[tuple[int,
     path, num_bytes = file.parent / part_name(part["number"]), part["num_bytes"]
     by = f", which {part['writer']} has written," if part["writer"] else ""
     if [0, *(end for _, end in ranges)] != [*(start for start, _ in ranges), num_bytes]:
-        raise DamagedCheckpointError(f"{file} is damaged: the slices in {path.name} do not follow each other up to byte {num_bytes}.")
+        raise DamagedCheckpointError(
+            f"{file} is damaged: the slices in {path.name} do not follow each other up to byte {num_bytes}."
+        )
     try:
         size = path.stat().st_size
     except OSError as error:

@@ -309,11 +309,11 @@ class Restore:
         for key, value in self._values.items():
             if not isinstance(value, Stored):
                 continue
-            placement = item.cut_on() if isinstance(item := items.get(key), Ref) else None
-            if placement is None:
-                self._values[key] = value.read()
-            else:
+            item = items.get(key)
+            if isinstance(item, Ref) and (placement := item.cut_on()) is not None:
                 checks += value.checks(boxes_of(item, placement))
+            else:
+                self._values[key] = value.read()
         run_all(checks)
 
     def _give(self, item: Any, value: Any) -> None:

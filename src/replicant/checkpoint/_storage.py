@@ -1,8 +1,8 @@
 """A checkpoint on disk: a folder with ``manifest.json`` and ``arrays.bin``, which exists completely or not at all.
 
-``arrays.bin`` holds the bytes of the arrays, one after the other, in C order and little-endian. If variables lie in slices, there are
-also parts, ``slices-0.bin`` and so on (``_parts.py``), and the version is 3 instead of 2. ``manifest.json`` describes them,
-and carries a checksum of each array and of itself, so damage to any byte is found before a value is used. Nothing in these files
+``arrays.bin`` holds the bytes of the arrays, one after the other, in C order and little-endian. If variables lie in slices, there
+are also parts, ``slices-0.bin`` and so on (``_parts.py``), and the version is 3 instead of 2. ``manifest.json`` describes them, and
+carries a checksum of each array and of itself, so damage to any byte is found before a value is used. Nothing in these files
 could be executed. The checksums find damage, not forgery, so everything in the manifest is checked before it is relied on, and
 reading needs no more memory than the files have bytes.
 """

@@ -104,7 +104,9 @@ class Sliced(Stored):
         try:
             return np.empty(sizes_of(box), self.dtype)
         except MemoryError as error:
-            raise CheckpointError(f"{self._path}: there is not enough memory for {self.key!r}, of {sizes_of(box)} elements.") from error
+            raise CheckpointError(
+                f"{self._path}: there is not enough memory for {self.key!r}, of {sizes_of(box)} elements."
+            ) from error
 
     def _check_slice(self, record: Mapping[str, Any], boxes: Sequence[Box]) -> None:
         for _ in self._blocks(record, boxes):
@@ -138,7 +140,7 @@ class Sliced(Stored):
             raise DamagedCheckpointError(
                 f"{path} is damaged: it ends in the middle of {self.key!r}, {num_bytes - len(data)} bytes too early."
             )
-        if (found := zlib.crc32(data)) != checksum:
+        if (found := zlib.crc32(data.data)) != checksum:
             raise DamagedCheckpointError(
                 f"{path} is damaged: {self.key!r} (bytes {start} to {start + num_bytes}) has the checksum {found}, but should have "
                 f"{checksum}."
