@@ -12,21 +12,21 @@ import _group
 
 SUM = float(sum(range(20_000)) + 20_000)
 TOO_LARGE = (
-    r"CheckpointError: The checkpoint .*ckpt-1 could not be written \(\[Errno 27\] File too large\)\. Nothing of it is left\."
+    r"CheckpointError: The checkpoint .*ckpt-\d could not be written \(\[Errno 27\] File too large\)\. Nothing of it is left\."
 )
-TAKEN = r"CheckpointError: .*ckpt-1 already exists, and a checkpoint is never overwritten\..*"
+TAKEN = r"CheckpointError: .*ckpt-\d already exists, and a checkpoint is never overwritten\..*"
 NOT_SEEN = (
-    r"CheckpointError: worker 1 \(.*\) does not see the folder run/\.ckpt-1\..*\.partial, which worker 0 \(.*\) has made for the "
+    r"CheckpointError: worker 1 \(.*\) does not see the folder run/\.ckpt-\d\..*\.partial, which worker 0 \(.*\) has made for the "
     r"checkpoint\. All workers must save to a folder that they share, such as one on a network file system\."
 )
-OF_OTHERS = r"CheckpointError: Not all workers could write the checkpoint .*ckpt-1, so nothing of it is left\. worker {} \(.*\): {}"
+OF_OTHERS = r"CheckpointError: Not all workers could write the checkpoint .*ckpt-\d, so nothing of it is left\. worker {} \(.*\): {}"
 DAMAGED = (
-    r"DamagedCheckpointError: 1 of 2 workers cannot read the checkpoint .*ckpt-2\. worker 1 \(.*\): .*slices-1\.bin is damaged: "
+    r"DamagedCheckpointError: 1 of 2 workers cannot read the checkpoint .*ckpt-\d\. worker 1 \(.*\): .*slices-1\.bin is damaged: "
     r"'kernel' \(bytes 0 to 40000\) has the checksum \d+, but should have \d+\."
 )
 UNREADABLE = (
-    r"CheckpointError: 1 of 2 workers cannot read the checkpoint run/shared/ckpt-1\. worker 1 \(.*\): There is no readable "
-    r"checkpoint at run/shared/ckpt-1: .* The others can read it: the workers must share the folder\."
+    r"CheckpointError: 1 of 2 workers cannot read the checkpoint run/shared/ckpt-\d\. worker 1 \(.*\): There is no readable "
+    r"checkpoint at run/shared/ckpt-\d: .* The others can read it: the workers must share the folder\."
 )
 EXPECTED = {  # what the two workers say
     "full": (OF_OTHERS.format(1, TOO_LARGE), TOO_LARGE),
@@ -45,7 +45,7 @@ def test_all_workers_say_which_one_could_not_write_or_read(tmp_path: Path) -> No
             assert re.fullmatch(messages[rank], found[case], re.DOTALL), found[case]
         assert found["full in the background"] == found["full"]
         assert found["left"] == []
-        assert Path(found["saved"]).name == "ckpt-1"
+        assert Path(found["saved"]).name == "ckpt-2"
         assert found["restored"] == SUM
         assert found["passed over"] == found["saved"]
         assert re.sub("-[0-9a-f]{8}[.]", ".", found["own disk in the background"]) == re.sub(

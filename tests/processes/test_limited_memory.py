@@ -12,16 +12,16 @@ import _group
 PART = 0.8  # of the bytes of weights and optimizer state, which each worker may take in addition
 
 
-def group(folder: Path, kind: str) -> _group.Group:
-    environ = {"KIND": kind, "FOLDER": str(folder), "PART": str(PART), "MALLOC_MMAP_THRESHOLD_": "1000000"}
+def group(folder: Path, kind: str, part: float = PART) -> _group.Group:
+    environ = {"KIND": kind, "FOLDER": str(folder), "PART": str(part), "MALLOC_MMAP_THRESHOLD_": "1000000"}
     return _group.Group(Path(__file__).parent / "_worker_limited_memory.py", 2, folder, environ=environ)
 
 
 @pytest.mark.slow
 def test_a_model_that_no_worker_could_hold_is_made_saved_and_restored(tmp_path: Path) -> None:
     for found in group(tmp_path, "sharded").ended_well(300):
-        assert found["limit"] == PART * found["whole"]
-        assert found["made"] < 0.7 * found["whole"]  # half of it, and what making it needs
+        assert found["limit"] == int(PART * found["whole"])
+        assert found["made"] < 0.6 * found["whole"]  # half of it, and what making it needs
         assert found["peak"] < found["limit"]
         assert found["after"] == found["before"]
         assert 0 not in found["before"]
@@ -30,7 +30,9 @@ def test_a_model_that_no_worker_could_hold_is_made_saved_and_restored(tmp_path: 
 
 @pytest.mark.slow
 def test_mirrored_it_needs_more_than_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "without").mkdir()
+    for found in group(tmp_path / "without", "mirrored", 10).ended_well(300):
+        assert found["peak"] > found["whole"]
     for worker in group(tmp_path, "mirrored").wait(300):
-        assert worker.status != 0
+        assert worker.status != 0  # XLA raises an error, or aborts
         assert "saved" not in worker.out  # until then, zeros that nobody has written may share memory
-        assert "RESOURCE_EXHAUSTED" in worker.err or "MemoryError" in worker.err or "bad_alloc" in worker.err, worker.err

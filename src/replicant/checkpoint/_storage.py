@@ -162,7 +162,7 @@ def _read_bytes(file: Path) -> bytes:
         size = os.fstat(stream.fileno()).st_size
         if size > _MAX_MANIFEST:
             raise DamagedCheckpointError(f"{file} is damaged: it has {size} bytes, but a manifest has at most {_MAX_MANIFEST}.")
-        return stream.read(_MAX_MANIFEST)
+        return stream.read(size)  # reading n bytes takes the memory of n, whatever the file has
 
 
 def _parse(file: Path, text: bytes) -> dict[str, Any]:
