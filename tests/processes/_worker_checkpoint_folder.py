@@ -45,7 +45,7 @@ def background(prefix):
 def restored(path):
     kernel.assign(np.zeros((2, 10_000), "float32"))
     checkpoint.restore(path).assert_consumed()
-    return float(np.asarray(kernel.numpy()).sum())
+    return float(np.asarray(kernel.numpy()).sum(dtype="float64"))
 
 
 shared = FOLDER / "shared"

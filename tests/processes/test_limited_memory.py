@@ -24,8 +24,7 @@ def test_a_model_that_no_worker_could_hold_is_made_saved_and_restored(tmp_path: 
         assert found["made"] < 0.6 * found["whole"]  # half of it, and what making it needs
         assert found["peak"] < found["limit"]
         assert found["after"] == found["before"]
-        assert 0 not in found["before"]
-        assert set(found["zeros"]) == {0}
+        assert len({*found["before"], *found["other"]}) == 2 * len(found["before"])
 
 
 @pytest.mark.slow
