@@ -19,7 +19,7 @@ NOT_SEEN = (
     r"CheckpointError: worker 1 \(.*\) does not see the folder run/\.ckpt-\d\..*\.partial, which worker 0 \(.*\) has made for the "
     r"checkpoint\. All workers must save to a folder that they share, such as one on a network file system\."
 )
-OF_OTHERS = r"CheckpointError: Not all workers could write the checkpoint .*ckpt-\d, so nothing of it is left\. worker {} \(.*\): {}"
+OF_OTHERS = r"CheckpointError: Not all workers could write the checkpoint .*ckpt-\d, so nothing of it is left\. worker {} \(.*\): "
 DAMAGED = (
     r"DamagedCheckpointError: 1 of 2 workers cannot read the checkpoint .*ckpt-\d\. worker 1 \(.*\): .*slices-1\.bin is damaged: "
     r"'kernel' \(bytes 0 to 40000\) has the checksum \d+, but should have \d+\."
@@ -29,10 +29,10 @@ UNREADABLE = (
     r"checkpoint at run/shared/ckpt-\d: .* The others can read it: the workers must share the folder\."
 )
 EXPECTED = {  # what the two workers say
-    "full": (OF_OTHERS.format(1, TOO_LARGE), TOO_LARGE),
-    "taken": (TAKEN, OF_OTHERS.format(0, TAKEN)),
+    "full": (OF_OTHERS.format(1) + TOO_LARGE, TOO_LARGE),
+    "taken": (TAKEN, OF_OTHERS.format(0) + TAKEN),
     "damaged": (DAMAGED, DAMAGED),
-    "own disk": (OF_OTHERS.format(1, NOT_SEEN), NOT_SEEN),
+    "own disk": (OF_OTHERS.format(1) + NOT_SEEN, NOT_SEEN),
     "restored from own disk": (UNREADABLE, UNREADABLE),
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster._world import World
-from ..errors import CheckpointError
+from ..errors import CheckpointError, WorkerLostError, WorkerMismatchError
 from ._atomic_folder import appearing, write_durably
 from ._files import open_file
 from ._parts import Parts, joined, part_name
@@ -50,17 +50,21 @@ class Together:
             CheckpointError: If a worker cannot write, or does not see what the others write. Nothing is left then.
             WorkerLostError: If a worker does not come in time, has ended or has failed.
         """
-        world = self._world
+        try:
+            self._write(meta, arrays, parts)
+        except (WorkerLostError, WorkerMismatchError):
+            raise
+        except Exception:
+            with contextlib.suppress(WorkerLostError):  # all have failed, and none goes on before the chief has removed the folder
+                self._say("all removed", "")
+            raise
+
+    def _write(self, meta: dict[str, Any], arrays: Mapping[str, Any], parts: Parts) -> None:
+        is_chief = self._world.is_chief
         with contextlib.ExitStack() as made:
-            if world.is_chief:
-                self._step("its folder", lambda: made.enter_context(appearing(self._path, self._folder)))
-            else:
-                self._step("its folder", lambda: None)
+            self._step("its folder", lambda: made.enter_context(appearing(self._path, self._folder)) if is_chief else None)
             self._step("its parts", lambda: self._write_parts(parts))
-            if world.is_chief:
-                self._step("its manifest", lambda: (self._finish(meta, arrays, parts), made.close()))
-            else:
-                self._step("its manifest", lambda: None)
+            self._step("its manifest", lambda: (self._finish(meta, arrays, parts), made.close()) if is_chief else None)
 
     def _step(self, what: str, do: Callable[[], Any]) -> None:
         """Do this worker's share of a step, and wait for the others to have done theirs."""
@@ -70,15 +74,18 @@ class Together:
                 do()
         except Exception as error:  # noqa: BLE001 - raised below, once the others know
             problem = error
-        number, self._number = self._number, self._number + 1
-        text = "" if problem is None else f"{type(problem).__name__}: {problem}"
-        said = self._world.collect(self.name, number, f"the checkpoint {self._path.name}: {what}", text)
+        said = self._say(what, "" if problem is None else f"{type(problem).__name__}: {problem}")
         if problem is not None:
             raise problem
         failed = {self._world.name_of(rank): each for rank, each in enumerate(said) if each}
         if failed:
             told = "; ".join(f"{name}: {each}" for name, each in failed.items())
             raise CheckpointError(f"Not all workers could write the checkpoint {self._path}, so nothing of it is left. {told}")
+
+    def _say(self, what: str, text: str) -> list[str]:
+        """Return what all workers say."""
+        number, self._number = self._number, self._number + 1
+        return self._world.collect(self.name, number, f"the checkpoint {self._path.name}: {what}", text)
 
     def _write_parts(self, parts: Parts) -> None:
         me = self._world.name_of(self._world.process_id)
