@@ -12,6 +12,7 @@ import os
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
+import jax
 import keras
 import numpy as np
 
@@ -36,7 +38,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=400)
     parser.add_argument("--steps", type=int, default=200, help="the steps of the CNN per round (default: %(default)s)")
-    parser.add_argument("--only", choices=["files", "fit"], help="print only one of the two tables")
+    parser.add_argument("--only", choices=["files", "fit", "slices"], help="print only one of the tables")
     parser.add_argument("--dir", type=Path, default=None, help="the folder to write to (default: the temporary directory)")
     return parser.parse_args()
 
@@ -109,7 +111,6 @@ class Ways:
         """Use Orbax, if it is installed."""
         if importlib.util.find_spec("orbax") is None:
             return {}
-        import jax
         import orbax.checkpoint as ocp  # pyright: ignore[reportMissingImports] - only where it is installed
 
         tree = {str(i): w.value for i, w in enumerate(self.model.weights)}
@@ -198,10 +199,81 @@ def compare_files(folder: Path, rounds: int, megabytes: int) -> None:
     print(f"held / synchronous write: {100 * held:.1f} %")
 
 
+class Taken(threading.Thread):
+    """What an action takes: seconds, processor seconds, and megabytes of memory that the process did not have before."""
+
+    def __init__(self, action: Callable[[], Any]):
+        super().__init__()
+        self._ends = threading.Event()
+        began = self._most = resident()
+        self.start()
+        clock, processor = time.perf_counter(), time.process_time()
+        action()
+        self.seconds, self.processor = time.perf_counter() - clock, time.process_time() - processor
+        self._ends.set()
+        self.join()
+        self.megabytes = (self._most - began) / 1e6
+
+    def run(self) -> None:
+        """Watch the memory."""
+        while not self._ends.wait(0.005):
+            self._most = max(self._most, resident())
+
+
+def resident() -> int:
+    """Return the bytes of memory that the process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def compare_slices(folder: Path, rounds: int, megabytes: int) -> None:
+    """Save and restore a model that is mirrored on four virtual devices, and one in slices on them, by turns."""
+    replicant.set_virtual_devices(4)
+    cpus = [f"cpu:{i}" for i in range(4)]
+    strategies = {"mirrored": replicant.MirroredStrategy(cpus), "slices": replicant.FullyShardedStrategy(cpus)}
+    ways: dict[str, tuple[Any, replicant.Checkpoint]] = {}
+    for name, strategy in strategies.items():
+        with strategy.scope():
+            ways[name] = Ways(folder, megabytes).model, replicant.Checkpoint()
+        ways[name][1].model = ways[name][0]
+
+    def step(name: str) -> None:
+        weights = ways[name][0].weights
+        strategies[name].run(lambda: [w.assign(w.value * 1.0) for w in weights] and None)
+        jax.block_until_ready([w._value for w in weights])
+
+    found: dict[tuple[str, str], list[Taken]] = {}
+    for number in range(rounds + 1):
+        for name in list(ways) if number % 2 else list(reversed(ways)):
+            step(name)
+            step(name)  # now the variables are the program's own
+            checkpoint, path = ways[name][1], folder / name
+            save = Taken(lambda c=checkpoint, p=path: c.write(p))
+            restore = Taken(lambda c=checkpoint, p=path: c.read(p).assert_consumed())
+            shutil.rmtree(path)
+            if number:
+                found.setdefault(("save", name), []).append(save)
+                found.setdefault(("restore", name), []).append(restore)
+    print(f"{megabytes} MB on 4 virtual devices, {rounds} rounds after one to warm up; medians")
+    for (what, name), each in found.items():
+        seconds, processor, memory = (
+            statistics.median(getattr(t, key) for t in each) for key in ("seconds", "processor", "megabytes")
+        )
+        print(f"{what:<9}{name:<10}{seconds:7.2f} s {processor:7.2f} s of processor {memory:7.0f} MB more")
+    for what in ("save", "restore"):
+        pairs = list(zip(found[what, "slices"], found[what, "mirrored"], strict=True))
+        clock, processor = (
+            statistics.median(getattr(a, key) / getattr(b, key) for a, b in pairs) for key in ("seconds", "processor")
+        )
+        print(f"{what}: slices / mirrored, median of the pairs: {clock:.2f} by the clock, {processor:.2f} of processor time")
+
+
 def main() -> None:
-    """Print both tables, or one of them."""
+    """Print the tables of files and of fits, or one table."""
     options = parse()
     with tempfile.TemporaryDirectory(dir=options.dir) as name:
+        if options.only == "slices":  # before anything computes
+            compare_slices(Path(name), options.rounds, options.megabytes)
+            return
         if options.only != "fit":
             compare_files(Path(name), options.rounds, options.megabytes)
         if options.only != "files":

@@ -47,7 +47,7 @@ def forged(tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], None]], Path]
         for backup in folder.glob("backup-*"):
             body = json.loads((backup / "manifest.json").read_text())
             del body["checksum"]
-            arrays = _storage.read_arrays(backup, body["arrays"])
+            arrays = _storage.read(backup)[1]
             extra_arrays = [arrays.pop(f".extra/{i}") for i in range(body["meta"]["num_extra_arrays"])]
             saved = unpack(body["meta"]["extra"], extra_arrays)
             change(saved)

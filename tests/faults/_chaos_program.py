@@ -1,7 +1,8 @@
 """A training program that can be killed at any moment: ``python _chaos_program.py LOOP DATA FOLDER RESULT``.
 
 LOOP is fit or custom, and DATA is own, grain or tf. The program prints "training", then "step" after every step, and writes weights
-and history to RESULT.
+and history to RESULT. With SLICES=n, variables lie in slices on n devices of this process, instead of mirrored on two; with
+SLICES=all on those of all workers, of which each has two.
 """
 
 import json
@@ -15,7 +16,10 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 import replicant
 
-replicant.set_virtual_devices(2)
+SLICES = os.environ.get("SLICES", "")
+replicant.set_virtual_devices(int(SLICES) if SLICES.isdecimal() else 2)
+if SLICES == "all":
+    STRATEGY = replicant.FullyShardedStrategy(min_size=8)
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
@@ -142,10 +146,18 @@ def custom(strategy: replicant.Strategy, data: str, folder: str) -> tuple[list[A
 
 def main(loop: str, data: str, folder: str, result: str) -> None:
     keras.utils.set_random_seed(1)
-    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
-    variables, history = {"fit": fit, "custom": custom}[loop](strategy, data, folder)
-    weights = [[v.path, np.asarray(v.value).tobytes().hex()] for v in variables]
-    Path(result).write_text(json.dumps({"history": history, "weights": weights}))
+    variables, history = {"fit": fit, "custom": custom}[loop](strategy(), data, folder)
+    weights = [[v.path, np.asarray(v.numpy()).tobytes().hex()] for v in variables]
+    if os.environ.get("JAX_PROCESS_ID", "0") == "0":
+        Path(result).write_text(json.dumps({"history": history, "weights": weights}))
+
+
+def strategy() -> replicant.Strategy:
+    if SLICES == "all":
+        return STRATEGY
+    if SLICES:
+        return replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(int(SLICES))], min_size=8)
+    return replicant.MirroredStrategy(["cpu:0", "cpu:1"])
 
 
 if __name__ == "__main__":

@@ -250,6 +250,8 @@ def test_more_than_the_memory_is_an_error(saved: Path, tmp_path: Path) -> None:
     folder = plant(saved, tmp_path / "ckpt-1", manifest, b"")
     os.truncate(folder / "arrays.bin", size)  # without taking a byte of the disk
     with pytest.raises(CheckpointError, match=rf"there is not enough memory for 'v', which has {size} bytes"):
+        replicant.load_variable(folder, "v")
+    with pytest.raises(CheckpointError, match=rf"v: stored uint8\[{size}\], found float32\[2\]"):
         checkpoint().restore(folder)
 
 

@@ -102,8 +102,8 @@ DAMAGE = {
         r"manifest\.json is damaged: its contents are right, but it is not written in the usual way",
     ),
     "newer version": (
-        lambda p: edit_manifest(p, version=3, signed=True),
-        r"has version 3 of the checkpoint format; .* reads version 2",
+        lambda p: edit_manifest(p, version=4, signed=True),
+        r"has version 4 of the checkpoint format; .* reads versions 2 and 3",
     ),
     "another program's": (
         lambda p: (p / "manifest.json").write_text('{"format": "x"}'),
@@ -273,8 +273,8 @@ def test_the_latest_is_not_passed_over_because_it_is_newer_than_this_program(tmp
     checkpoint = counter()
     for _ in range(2):
         checkpoint.save(tmp_path / "ckpt")
-    edit_manifest(tmp_path / "ckpt-2", version=3, signed=True)
-    with pytest.raises(CheckpointError, match=r"ckpt-2/manifest\.json has version 3 of the checkpoint format"):
+    edit_manifest(tmp_path / "ckpt-2", version=4, signed=True)
+    with pytest.raises(CheckpointError, match=r"ckpt-2/manifest\.json has version 4 of the checkpoint format"):
         replicant.latest_checkpoint(tmp_path)
 
 

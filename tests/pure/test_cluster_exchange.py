@@ -76,6 +76,22 @@ def test_long_texts_are_told_in_full_and_those_alike_are_read_once():
     assert on_all(worlds, lambda world: world.exchange("x", texts[world.process_id])) == [texts] * 8
 
 
+def test_exchanges_in_the_background_have_an_order_of_their_own():
+    """One that waits holds up no other, and what was exchanged is forgotten."""
+    store = CountingStore()
+    first, second = worlds_of(store, 2)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(first.collect, "files", 0, "parts", "a")
+        for _ in range(3):
+            assert on_all([first, second], lambda world: world.exchange("x", "step")) == [["step"] * 2] * 2
+        assert not waiting.done()
+        assert second.collect("files", 0, "parts", "b") == waiting.result() == ["a", "b"]
+        waiting = pool.submit(first.collect, "files", 1, "manifest", "")
+        assert second.collect("files", 1, "manifest", "") == waiting.result() == ["", ""]
+    first.forget("files")
+    assert not any("files" in key for key in store.texts)
+
+
 def test_a_worker_that_goes_on_with_the_next_step_is_noticed_and_one_that_is_late_is_awaited():
     store = CountingStore()
     first, second = worlds_of(store, 2, exchange=20.0)

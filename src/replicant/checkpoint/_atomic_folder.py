@@ -23,9 +23,19 @@ _CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # errors of fsync f
 _ABANDONED_SECONDS = 24 * 3600.0  # processes of other computers cannot be checked, but no write takes a day
 
 
+def partial_name(path: Path) -> Path:
+    """Return a new name for a folder that is to become `path`, which says that this process fills it."""
+    owner = Owner.current()
+    return path.parent / f".{path.name}.{owner.machine}-{owner.pid}-{owner.started}-{secrets.token_hex(4)}.partial"
+
+
 @contextmanager
-def appearing(path: Path) -> Iterator[Path]:
+def appearing(path: Path, folder: Path | None = None) -> Iterator[Path]:
     """Provide a folder to fill, which becomes `path` at the end, or is deleted after an error.
+
+    Args:
+        path: The folder that must not exist yet.
+        folder: Its name until then, from ``partial_name``.
 
     Raises:
         CheckpointError: If `path` exists, or if `path` is in place but its name may not be on the disk.
@@ -33,8 +43,7 @@ def appearing(path: Path) -> Iterator[Path]:
     _require_free(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent)
-    owner = Owner.current()
-    folder = path.parent / f".{path.name}.{owner.machine}-{owner.pid}-{owner.started}-{secrets.token_hex(4)}.partial"
+    folder = folder or partial_name(path)
     folder.mkdir()
     try:
         yield folder
@@ -80,8 +89,7 @@ def _is_abandoned(path: Path, match: re.Match[str], machine: str) -> bool:
 
 def remove(path: Path) -> None:
     """Delete the folder `path` in one step, so that it is never an incomplete checkpoint. Does nothing if it is gone."""
-    owner = Owner.current()
-    doomed = path.parent / f".{path.name}.{owner.machine}-{owner.pid}-{owner.started}-{secrets.token_hex(4)}.partial"
+    doomed = partial_name(path)
     with contextlib.suppress(FileNotFoundError):
         path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)

@@ -9,17 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from ..cluster import _bootstrap
 from ..errors import ArgumentError, ContextError
 from ..replicas._context import active_replica_context
 from ..variables._recorder import current_recorder
 from . import _storage
-from ._chief import chiefs, meet_before_reading, write_once
+from ._atomic_folder import partial_name
+from ._chief import all_read, chiefs, meet_before_reading, write_once
 from ._meta import EXTRA, read_checked
 from ._numbered import next_number
 from ._objects import Inventory, kind_of
 from ._options import CheckpointOptions
+from ._parts import Parts
 from ._restore import Restore, RestoreStatus
-from ._values import Saves, decode, encode, fetched, start_fetching
+from ._stored import Stored, stored_arrays
+from ._together import Together
+from ._values import COPIES, Saves, decode, encode, fetched, sliced, start_fetching
 from ._writer import BackgroundWriter
 
 
@@ -62,12 +67,14 @@ class Checkpoint(Saves):
     _save_counter: int
     _writer: BackgroundWriter
     _restore: Restore | None
+    _exchanges: str | None  # the name of those of the last checkpoint that the workers wrote together
 
     def __init__(self, **objects: Any):
         self._objects = {}
         self._save_counter = 0
         self._writer = BackgroundWriter()
         self._restore = None
+        self._exchanges = None
         for name, item in objects.items():
             self._track(name, item)
 
@@ -136,10 +143,8 @@ class Checkpoint(Saves):
         meet_before_reading(path)
         if path is None:
             return RestoreStatus(missing=tuple(Inventory(self._objects).items)), {}, []
-        manifest = read_checked(Path(path))
-        meta, arrays = manifest["meta"], _storage.read_arrays(Path(path), manifest["arrays"])
-        extra_arrays = [arrays.pop(f"{EXTRA}{i}") for i in range(meta["num_extra_arrays"])]
-        restore = Restore(os.fspath(path), self._objects, meta["objects"], decode(meta, arrays))
+        meta, values, extra_arrays, source = all_read("opened", path, lambda: _opened(Path(path)))
+        restore = Restore(os.fspath(path), self._objects, meta["objects"], values, source)
         restore.begin()
         if self._restore is not None:
             self._restore.close()
@@ -161,8 +166,10 @@ class Checkpoint(Saves):
         if self._restore is not None:
             self._restore.look().warn()
         inventory = Inventory(self._objects)
-        start_fetching(inventory.items.values())
-        values = fetched(inventory.items)
+        background = options is not None and options.enable_async
+        in_slices = sliced(inventory.items)
+        start_fetching(item for key, item in inventory.items.items() if key not in in_slices)
+        values = fetched(inventory.items, in_slices)
         waiting, waiting_descriptions = ({}, {}) if self._restore is None else self._restore.waiting()
         meta, arrays = encode(values | waiting)  # values that wait for a model's first call are saved unchanged
         descriptions = {key: kind.describe(item, inventory) for key, item in inventory.objects.items() if (kind := kind_of(item))}
@@ -170,14 +177,34 @@ class Checkpoint(Saves):
         meta |= {"save_counter": save_counter, "saved_at": time.time(), "objects": descriptions, "extra": extra or {}}
         meta["num_extra_arrays"] = len(extra_arrays)
         arrays |= {f"{EXTRA}{i}": array for i, array in enumerate(extra_arrays)}
-
-        def write() -> None:
-            _storage.write(path, meta, arrays)
-            then()
-
-        background = options is not None and options.enable_async
-        write_once(functools.partial(self._writer.start, write) if background else write)
+        parts = Parts(in_slices, fetch=background) if in_slices else None
+        self._start(path, meta, arrays, parts, then, background=background)
         return str(path)
+
+    def _start(
+        self, path: Path, meta: dict[str, Any], arrays: Any, parts: Parts | None, then: Callable[[], None], *, background: bool
+    ) -> None:
+        """Write, or begin to write: the chief alone, or all workers if variables lie in slices on all of them."""
+        world = _bootstrap.world()
+        if parts is None or world is None:
+
+            def write() -> None:
+                _storage.write(path, meta, arrays, parts)
+                then()
+
+            write_once(functools.partial(self._writer.start, write) if background else write)
+            return
+        together = Together(world, path, Path(chiefs("checkpoint folder", lambda: str(partial_name(path)))))
+        before, self._exchanges = self._exchanges, together.name
+        if before is not None and world.is_chief:
+            world.forget(before)
+
+        def write_together() -> None:
+            together.write(meta, arrays, parts)
+            if world.is_chief:
+                then()
+
+        self._writer.start(write_together) if background else write_together()
 
     def _track(self, name: str, item: Any) -> None:
         if name.startswith("_") or hasattr(type(self), name):
@@ -207,6 +234,16 @@ class Checkpoint(Saves):
             super().__setattr__(name, value)
         else:
             self._track(name, value)
+
+
+def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[np.ndarray], str]:
+    """Return the metadata of a checkpoint, its values, most of which are not read yet, extra arrays, and a text that names it."""
+    manifest = read_checked(path)
+    meta, stored = manifest["meta"], stored_arrays(path, manifest)
+    extra_arrays = [stored.pop(f"{EXTRA}{i}").read() for i in range(meta["num_extra_arrays"])]
+    now = {*meta["random_keys"], *meta["copies"], *(key + COPIES for key in meta["copies"])}
+    arrays: dict[str, np.ndarray | Stored] = {key: each.read() if key in now else each for key, each in stored.items()}
+    return meta, decode(meta, arrays), extra_arrays, f"{path} of {meta['saved_at']}"
 
 
 def _require_eager(what: str) -> None:

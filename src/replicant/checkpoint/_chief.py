@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ..cluster import _bootstrap
-from ..errors import CheckpointError
+from ..errors import CheckpointError, DamagedCheckpointError
+
+_Result = TypeVar("_Result")
 
 
 def is_writer() -> bool:
@@ -57,3 +59,31 @@ def meet_before_reading(path: Any) -> None:
     if world is not None:
         problem = "The workers are about to restore different checkpoints."
         world.agree("restore", str(path), problem, before_next_step=True)
+
+
+def all_read(what: str, path: Any, read: Callable[[], _Result]) -> _Result:
+    """Return what `read` returns, once all workers could read. Each may read other parts of a checkpoint. All workers call this.
+
+    Raises:
+        DamagedCheckpointError: If what some workers have read is damaged. All raise it, so that all pass over it.
+        CheckpointError: If a worker could not read for another reason.
+    """
+    world = _bootstrap.world()
+    if world is None:
+        return read()
+    result, problem = None, None
+    try:
+        result = read()
+    except CheckpointError as error:
+        problem = error
+    mine = None if problem is None else [isinstance(problem, DamagedCheckpointError), str(problem)]
+    said = [json.loads(text) for text in world.exchange(f"checkpoint {what}", json.dumps(mine), before_next_step=True)]
+    failed = {world.name_of(rank): each for rank, each in enumerate(said) if each is not None}
+    if not failed:
+        return cast(_Result, result)
+    kind = DamagedCheckpointError if all(is_damaged for is_damaged, _ in failed.values()) else CheckpointError
+    if problem is not None and len({text for _, text in failed.values()}) == 1 and len(failed) == world.num_processes:
+        raise problem
+    told = "; ".join(f"{name}: {text}" for name, (_, text) in failed.items())
+    alone = " The others can read it: the workers must share the folder." if kind is CheckpointError else ""
+    raise kind(f"{len(failed)} of {world.num_processes} workers cannot read the checkpoint {path}. {told}{alone}") from problem

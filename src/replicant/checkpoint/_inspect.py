@@ -4,11 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..errors import CheckpointError
 from ._meta import read_checked
-from ._storage import read_arrays
+from ._stored import stored_arrays
 from ._values import COPIES, decode
 
 _MAX_NAMES = 20  # in a message
@@ -29,7 +27,8 @@ def list_variables(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, .
     [('step', ()), ('weights', (2,))]
     """
     manifest = read_checked(Path(path))
-    shapes = {record["key"]: tuple(record["shape"]) for record in manifest["arrays"] if _is_value(record["key"])}
+    arrays = (*manifest["arrays"], *manifest["sliced"])
+    shapes = {record["key"]: tuple(record["shape"]) for record in arrays if _is_value(record["key"])}
     return sorted({**shapes, **dict.fromkeys(manifest["meta"]["numbers"], ())}.items())
 
 
@@ -53,10 +52,9 @@ def load_variable(path: str | os.PathLike[str], name: str) -> Any:
     """
     manifest = read_checked(Path(path))
     meta = manifest["meta"]
-    records = [record for record in manifest["arrays"] if record["key"] == name and _is_value(name)]
-    if records:
-        array: np.ndarray = read_arrays(Path(path), records)[name]
-        return array
+    stored = stored_arrays(Path(path), manifest).get(name) if _is_value(name) else None
+    if stored is not None:
+        return stored.read()
     if name in meta["numbers"]:
         empty = {"random_keys": {}, "states": {}, "copies": {}}
         return decode({**empty, "numbers": {name: meta["numbers"][name]}}, {})[name]

@@ -33,7 +33,7 @@ def check_meta(path: Path, manifest: dict[str, Any]) -> None:
     Raises:
         DamagedCheckpointError: If it is not.
     """
-    meta, records = manifest["meta"], {record["key"]: record for record in manifest["arrays"]}
+    meta, records = manifest["meta"], {record["key"]: record for record in (*manifest["arrays"], *manifest["sliced"])}
 
     def require(holds: bool, what: str) -> None:
         if not holds:
@@ -43,6 +43,12 @@ def check_meta(path: Path, manifest: dict[str, Any]) -> None:
     for name, (is_right, what) in _FIELDS.items():
         require(name in meta and is_right(meta[name]), f"{name!r} in its meta is {_shown(meta.get(name))}, not {what}")
     _check_names(meta, records, require)
+    for record in manifest["sliced"]:
+        key = record["key"]
+        require(
+            not key.startswith(".") and key not in meta["random_keys"] and key not in meta["copies"] and not key.endswith(COPIES),
+            f"{_shown(key)} is in slices, but only variables with one value are",
+        )
     for key, rule in meta["copies"].items():
         one, stack = records.get(key), records.get(key + COPIES)
         require(

@@ -7,8 +7,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from ..errors import CheckpointError, DamagedCheckpointError
+from ._arrays_file import ARRAYS
 from ._meta import check_meta
-from ._storage import ARRAYS, MANIFEST, is_foreign, verified_manifest
+from ._storage import MANIFEST, is_foreign, verified_manifest
 
 _NUMBERED = re.compile(r"(.+)-(0|[1-9][0-9]*)")  # no leading zeros, so that the number determines the name
 

@@ -15,10 +15,13 @@ from typing import Any
 from ..errors import CheckpointError
 from ..variables import _recorder
 from ..variables._ref import Ref
+from ._chief import all_read
 from ._late import Place, frontier, is_there
 from ._objects import Inventory, kind_of
 from ._states import Stateful
-from ._values import assign, describe, fits, replaced
+from ._stored import Stored
+from ._threads import run_all
+from ._values import assign, assign_slices, boxes_of, describe, fits, replaced
 
 _MAX_ROWS = 20  # of a list in a message
 _live: "weakref.WeakSet[Restore]" = weakref.WeakSet()
@@ -108,11 +111,15 @@ class Restore:
         path: The path, for messages.
         objects: The objects by name. Numbers, arrays and tuples among them are replaced by the saved ones.
         descriptions: What the kinds of objects need to know to build them.
-        values: The saved values by key.
+        values: The saved values by key, or `Stored` ones, which `begin` reads.
+        source: What the checkpoint is, the same on all workers.
     """
 
-    def __init__(self, path: str, objects: dict[str, Any], descriptions: Mapping[str, Any], values: Mapping[str, Any]):
+    def __init__(
+        self, path: str, objects: dict[str, Any], descriptions: Mapping[str, Any], values: Mapping[str, Any], source: str = ""
+    ):
         self.path = path
+        self._source = source
         self.missing: tuple[str, ...] = ()
         self.unexpected: tuple[str, ...] = ()
         self.deferred: tuple[str, ...] = ()
@@ -282,6 +289,8 @@ class Restore:
         unexpected = tuple(key for key in self._values if key not in deferred and (key not in items or key in late))
         new = [key for key in new if key not in late]
         self._check_fit({key: items[key] for key in new}, missing, unexpected)
+        if not self._began:
+            all_read("read", self.path, functools.partial(self._read, {key: items[key] for key in new}))
         self._settle_leaves(late)
         for key in sorted(new, key=lambda key: isinstance(items[key], Ref)):  # states first, which objects can still refuse
             self._give(items[key], self._values[key])
@@ -294,9 +303,24 @@ class Restore:
         self._unbuilt = unbuilt
         self.missing, self.unexpected, self.deferred = missing, unexpected, tuple(deferred)
 
+    def _read(self, items: Mapping[str, Any]) -> None:
+        """Read every value, or check the slices of it that this process needs, which are read when they are assigned."""
+        checks = []
+        for key, value in self._values.items():
+            if not isinstance(value, Stored):
+                continue
+            item = items.get(key)
+            if isinstance(item, Ref) and (placement := item.cut_on()) is not None:
+                checks += value.checks(boxes_of(item, placement))
+            else:
+                self._values[key] = value.read()
+        run_all(checks)
+
     def _give(self, item: Any, value: Any) -> None:
         if isinstance(item, Stateful):
             item.set(value)
+        elif isinstance(value, Stored):
+            assign_slices(item, value, item.cut_on(), f"{self._source}: {value.key}")
         elif isinstance(item, Ref):
             assign(item, value)
 

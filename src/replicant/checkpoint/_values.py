@@ -12,15 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..cluster import _bootstrap
 from ..errors import ArgumentTypeError, DamagedCheckpointError
 from ..replicas._copies import VariableAggregation
-from ..replicas._placement import host_copy
+from ..replicas._placement import Placement, host_copy
 from ..replicas._values import Mirrored, PerReplica
 from ..variables._ref import Ref
-from ..variables._slices import digest_of_names, in_pieces, reading
+from ..variables._slices import digest_of_names, in_pieces, note_cut, reading
+from ._boxes import Box, box_of
 from ._chief import is_writer
+from ._files import is_storable
+from ._parts import in_slices
 from ._states import Stateful, StoredState
-from ._storage import is_storable
+from ._stored import Stored
 
 COPIES = "/.copies"  # suffix of the names of arrays that hold copies
 _NUMBER_TYPES = (bool, int, float)  # exactly these types; a subclass (np.float64, IntEnum) would come back as another type
@@ -103,14 +107,33 @@ def fetch(item: Any) -> Any:
     return np.array(item, copy=True) if isinstance(item, np.ndarray | np.generic) else item
 
 
-def fetched(items: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of Refs and leaves. All workers call this, since some values lie in pieces; only the chief keeps those."""
+def sliced(items: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Return the variables that lie in slices, as they are stored. Each slice is written where it is.
+
+    With several workers, these are the variables that lie on all of them. The chief has the others, and writes them.
+    """
+    found, lies = {}, in_slices if _bootstrap.world() is None else in_pieces
+    for key, item in items.items():
+        if isinstance(item, Ref):
+            raw, stacked = item.get_raw()
+            if not stacked and lies(raw):
+                item.expose()  # the next step does not overwrite it
+                found[key] = raw
+    return found
+
+
+def fetched(items: Mapping[str, Any], in_parts: Iterable[str]) -> dict[str, Any]:
+    """Return the values of Refs and leaves, without those that lie in slices (`in_parts`).
+
+    If some lie in pieces on several workers, all call this, and only the chief keeps values.
+    """
+    rest = {key: item for key, item in items.items() if key not in in_parts}
     pieces = [key for key, item in items.items() if isinstance(item, Ref) and in_pieces(item.get_raw()[0])]
     if not pieces:
-        return {key: fetch(item) for key, item in items.items()}
+        return {key: fetch(item) for key, item in rest.items()}
     values = {}
     with reading(f"a checkpoint of {digest_of_names(pieces)}"):
-        for key, item in items.items():
+        for key, item in rest.items():
             value = fetch(item)
             if is_writer():
                 values[key] = value
@@ -147,7 +170,7 @@ def is_number_text(kind: Any, text: Any) -> bool:
         return False
 
 
-def decode(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def decode(meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Do the inverse of `encode`, for metadata that ``check_meta`` has checked.
 
     Raises:
@@ -206,6 +229,25 @@ def assign(ref: Ref, value: np.ndarray | Copies) -> None:
     ref.expose()
     with jax.ensure_compile_time_eval():
         ref.keep_slices()
+
+
+def boxes_of(ref: Ref, placement: Placement) -> list[Box]:
+    """Return the boxes of a variable that lie on devices of this process."""
+    home = ref.home(placement)
+    assert home is not None, "a variable in slices has devices"
+    return sorted({box_of(index, ref.shape) for index in home.addressable_devices_indices_map(tuple(ref.shape)).values()})
+
+
+def assign_slices(ref: Ref, value: Stored, placement: Placement, source: str) -> None:
+    """Assign a stored value to a variable in slices. This process reads its slices alone. `source` is the same on all workers."""
+    home, shape = ref.home(placement), tuple(ref.shape)
+    assert home is not None, "a variable in slices has devices"
+    slices = value.read_boxes(boxes_of(ref, placement))
+    with jax.ensure_compile_time_eval():
+        array = jax.make_array_from_callback(shape, home, lambda index: slices[box_of(index, shape)])
+    ref.store(array, placement)
+    if placement.world is not None:
+        note_cut(ref.name, source)
 
 
 def replaced(leaf: Any, value: Any) -> Any:

@@ -133,20 +133,48 @@ class World:
             WorkerLostError: If a worker does not come in time, has ended or has failed.
             WorkerMismatchError: If another worker's exchange is about something else, or if another worker has gone on.
         """
-        limit = self.timeouts.exchange if timeout_seconds is None else timeout_seconds
         with self._lock:
             number, self._count = self._count, self._count + 1
-            deadline = time.monotonic() + limit
-            folder, mine = f"x/{number}", json.dumps([label, text])
-            short = digest_of(mine)
-            if short is not None:
-                self._put(f"{folder}/long/{short}", mine)
-            self._put(f"{folder}/of/{self.process_id}", short or mine)
-            parts = self._count_in(folder) or self._wait(folder, deadline, label, limit, before_next_step=before_next_step)
-            whole = {short: mine}
-            for part in filter(is_digest, parts):
-                if part not in whole:
-                    whole[part] = self._read(f"{folder}/long/{part}", label)
+            return self._said(f"x/{number}", label, text, timeout_seconds, before_next_step=before_next_step)
+
+    def collect(self, name: str, number: int, label: str, text: str, timeout_seconds: float | None = None) -> list[str]:
+        """Exchange one text of each worker beside the other exchanges, from any thread.
+
+        Args:
+            name: A name without slashes that the workers use for these exchanges alone, and then `forget`.
+            number: 0, 1, ... for the first exchange of this name, the second one, and so on.
+            label: As for `exchange`.
+            text: The text of this worker.
+            timeout_seconds: The time to wait for the others.
+
+        Returns:
+            The texts of all workers, in the order of their ranks.
+
+        Raises:
+            WorkerLostError: If a worker does not come in time, has ended or has failed.
+        """
+        return self._said(f"{name}/{number}", label, text, timeout_seconds)
+
+    def forget(self, name: str) -> None:
+        """Delete what was exchanged under a name of its own. All workers must have read it."""
+        self._delete(name)
+
+    def _said(
+        self, folder: str, label: str, text: str, timeout_seconds: float | None, *, before_next_step: bool = False
+    ) -> list[str]:
+        """Put this worker's text into a folder, and return the texts of all workers."""
+        limit = self.timeouts.exchange if timeout_seconds is None else timeout_seconds
+        deadline = time.monotonic() + limit
+        mine = json.dumps([label, text])
+        short = digest_of(mine)
+        if short is not None:
+            self._put(f"{folder}/long/{short}", mine)
+        self._put(f"{folder}/of/{self.process_id}", short or mine)
+        parts = self._count_in(folder) or self._wait(folder, deadline, label, limit, before_next_step=before_next_step)
+        whole = {short: mine}
+        for part in filter(is_digest, parts):
+            if part not in whole:
+                whole[part] = self._read(f"{folder}/long/{part}", label)
         known = {part: json.loads(whole.get(part, part)) for part in set(parts)}  # usually all say the same
         said = [known[part] for part in parts]
         if any(theirs != label for theirs, _ in said):

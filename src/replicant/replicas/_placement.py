@@ -175,7 +175,12 @@ class Placement:
             return jax.device_put(array, sharding)
         assert sharding is not None, "several workers have several devices"
         host = np.asarray(array)
-        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+        def part(index: Any) -> np.ndarray:
+            here = host[index]
+            return here if here.size == host.size else np.array(here, copy=True)  # a view would keep the whole in memory
+
+        return jax.make_array_from_callback(host.shape, sharding, part)
 
     def stack_local(self, rows: Sequence[np.ndarray]) -> jax.Array:
         """Return the stack of all replicas' rows. `rows` are those of this worker, in order, and all have one shape and dtype."""

@@ -116,10 +116,17 @@ class Ref:
         """Return the sharding of the variable in the programs of a placement."""
         return placement.home(stacked=self.copies(placement.num_replicas), slice_axis=self.slice_axis(placement))
 
-    def keep_slices(self) -> None:
-        """Keep only the slices of a new variable on their devices, if the strategy under which it was made cuts it."""
+    def cut_on(self) -> Placement | None:
+        """Return the placement that keeps the variable in slices; None if each device has the whole of it."""
         placement = None if self.strategy is None else self.strategy.placement
         if placement is None or placement.planning is not None or self.slice_axis(placement) is None:
+            return None
+        return placement
+
+    def keep_slices(self) -> None:
+        """Keep only the slices of a new variable on their devices, if the strategy under which it was made cuts it."""
+        placement = self.cut_on()
+        if placement is None:
             return
         if placement.world is None:
             self.store(self.load(placement, donated=True), placement)

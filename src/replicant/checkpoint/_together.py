@@ -1,0 +1,134 @@
+"""Writes one checkpoint with several workers: each writes its parts into the folder that the chief has made.
+
+The chief writes the manifest last, once all workers have said that their parts are there, and then gives the folder its name. So
+nothing counts before everything is there. What one worker says, all hear, so all raise an error if one of them fails.
+"""
+
+import contextlib
+import json
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..cluster._world import World
+from ..errors import CheckpointError, WorkerLostError, WorkerMismatchError
+from ._atomic_folder import appearing, write_durably
+from ._files import open_file
+from ._parts import Parts, joined, part_name
+from ._storage import fill, telling_what_failed
+
+SEEN_SECONDS = 10.0  # until a file that another worker has made must be visible; a network file system may need a moment
+_PAUSE_SECONDS = 0.05
+
+_SHARE = "All workers must save to a folder that they share, such as one on a network file system."
+
+
+class Together:
+    """One checkpoint, as each worker writes it.
+
+    Args:
+        world: The workers.
+        path: The folder of the checkpoint, which must not exist.
+        folder: The chief's name for the folder until then.
+    """
+
+    def __init__(self, world: World, path: Path, folder: Path):
+        self._world, self._path, self._folder = world, path, folder
+        self._number = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the exchanges, of which there is one for each checkpoint."""
+        return f"checkpoint-{zlib.crc32(str(self._folder).encode()):08x}"
+
+    def write(self, meta: dict[str, Any], arrays: Mapping[str, Any], parts: Parts) -> None:
+        """Write this worker's parts, and on the chief everything else. All workers call it, from any thread.
+
+        Raises:
+            CheckpointError: If a worker cannot write, or does not see what the others write. Nothing is left then.
+            WorkerLostError: If a worker does not come in time, has ended or has failed.
+        """
+        try:
+            self._write(meta, arrays, parts)
+        except (WorkerLostError, WorkerMismatchError):
+            raise
+        except Exception:
+            with contextlib.suppress(WorkerLostError):  # all have failed, and none goes on before the chief has removed the folder
+                self._say("all removed", "")
+            raise
+
+    def _write(self, meta: dict[str, Any], arrays: Mapping[str, Any], parts: Parts) -> None:
+        is_chief = self._world.is_chief
+        with contextlib.ExitStack() as made:
+            self._step("its folder", lambda: made.enter_context(appearing(self._path, self._folder)) if is_chief else None)
+            self._step("its parts", lambda: self._write_parts(parts))
+            self._step("its manifest", lambda: (self._finish(meta, arrays, parts), made.close()) if is_chief else None)
+
+    def _step(self, what: str, do: Callable[[], Any]) -> None:
+        """Do this worker's share of a step, and wait for the others to have done theirs."""
+        problem: Exception | None = None
+        try:
+            with telling_what_failed(self._path):
+                do()
+        except Exception as error:  # noqa: BLE001 - raised below, once the others know
+            problem = error
+        said = self._say(what, "" if problem is None else f"{type(problem).__name__}: {problem}")
+        if problem is not None:
+            raise problem
+        failed = {self._world.name_of(rank): each for rank, each in enumerate(said) if each}
+        if failed:
+            told = "; ".join(f"{name}: {each}" for name, each in failed.items())
+            raise CheckpointError(f"Not all workers could write the checkpoint {self._path}, so nothing of it is left. {told}")
+
+    def _say(self, what: str, text: str) -> list[str]:
+        """Return what all workers say."""
+        number, self._number = self._number, self._number + 1
+        return self._world.collect(self.name, number, f"the checkpoint {self._path.name}: {what}", text)
+
+    def _write_parts(self, parts: Parts) -> None:
+        me = self._world.name_of(self._world.process_id)
+        if not _comes(self._folder):
+            raise CheckpointError(
+                f"{me} does not see the folder {self._folder}, which {self._world.name_of(0)} has made for the checkpoint. {_SHARE}"
+            )
+        written = parts.write(self._folder, me)
+        write_durably(self._folder / _list_name(self._world.process_id), json.dumps(written).encode())
+
+    def _finish(self, meta: dict[str, Any], arrays: Mapping[str, Any], parts: Parts) -> None:
+        """Check that all parts are there, and write the rest."""
+        written = [self._list_of(rank) for rank in range(self._world.num_processes)]
+        everything = joined(written)
+        for part in everything["parts"]:
+            file = self._folder / part_name(part["number"])
+            if not _comes(file) or file.stat().st_size != part["num_bytes"]:
+                raise self._unseen(file, part["writer"])
+        fill(self._folder, meta, arrays, parts.records(everything))
+
+    def _list_of(self, rank: int) -> Any:
+        file = self._folder / _list_name(rank)
+        if not _comes(file):
+            raise self._unseen(file, self._world.name_of(rank))
+        with open_file(file) as stream:
+            written = json.loads(stream.read())
+        file.unlink()
+        return written
+
+    def _unseen(self, file: Path, writer: str) -> CheckpointError:
+        return CheckpointError(f"{writer} has written {file}, but {self._world.name_of(0)} does not see it. {_SHARE}")
+
+
+def _list_name(rank: int) -> str:
+    """The name of the file in which a worker leaves the records of its parts for the chief."""
+    return f"parts-of-worker-{rank}.json"
+
+
+def _comes(path: Path) -> bool:
+    """Whether `path` is there, or appears soon."""
+    deadline = time.monotonic() + SEEN_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_PAUSE_SECONDS)
+    return True
