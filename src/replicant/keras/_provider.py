@@ -107,7 +107,7 @@ def _home_of_slices(variable: Any, dtype: Any) -> Any:
     if placement.slices_from is None or math.prod(shape) * dtype.itemsize < LARGE or variable.synchronization == "on_read":
         return None
     axis = placement.slice_axis(shape, dtype, slot=False)
-    return None if axis is None else placement.sliced(axis)
+    return None if axis is None else placement.sliced(axis, shape)
 
 
 def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -276,7 +276,7 @@ class StepFunction:
         return jax.tree.map(settle, outputs)
 
     def _home_of(self, x: Any, slots: bool) -> Any:
-        return self._placement.home(slice_axis=self._slice_axis(x, slots))
+        return self._placement.home(x.shape, slice_axis=self._slice_axis(x, slots))
 
     def _home(self, x: Any, slots: bool) -> Any:
         home = self._home_of(x, slots)

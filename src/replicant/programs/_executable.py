@@ -91,6 +91,6 @@ def _abstract(placement: Placement, held: Held) -> jax.ShapeDtypeStruct:
         home = placement.cut(math.gcd(rows, placement.num_replicas), 0)
     else:
         axis = placement.slice_axis(held.shape, held.dtype, slot=True) if held.layout == "sliced" else None
-        home = placement.home(stacked=held.layout == "stacked", slice_axis=axis)
+        home = placement.home(held.shape, stacked=held.layout == "stacked", slice_axis=axis)
     dtype = jax.dtypes.canonicalize_dtype(held.dtype)  # a batch of NumPy may have 64 bits
     return jax.ShapeDtypeStruct(held.shape, dtype, sharding=home)

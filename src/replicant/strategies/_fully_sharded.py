@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from ..cluster._resolver import ClusterResolver
 from ..errors import ArgumentError, ArgumentTypeError
+from ..replicas._model_axis import Layouts, check_divides
 from ..replicas._placement import Placement
 from ..variables._known import is_variable, ref_of
 from ._communication import CommunicationOptions
@@ -29,20 +30,31 @@ class FullyShardedStrategy(Strategy):
     In a process that was started as one of several workers, it takes the devices of all of them, as ``MultiWorkerMirroredStrategy``
     does. Make it first, right after the imports. All workers read a variable together, as they save a checkpoint together.
 
-    Semantics: MirroredStrategy, MultiWorkerMirroredStrategy, and ZeRO stage 3 (Rajbhandari et al. 2020).
+    With ``model_parallel_size=k``, k devices compute one replica together: each has a part of every large weight, and of what is
+    computed with it. There are n/k replicas then, so a global batch is cut n/k ways.
+
+    Semantics: MirroredStrategy, MultiWorkerMirroredStrategy, ``keras.distribution.ModelParallel`` (the model axis), and ZeRO stage
+    3 (Rajbhandari et al. 2020).
 
     Args:
         devices: Names ("cpu:0", "GPU:1") or ``jax.Device`` objects of this process, which then trains alone; None or an empty list
             for all devices of all workers.
         min_size: The number of elements from which a variable of floats is cut. It is cut along its longest axis that the number of
             devices divides. Smaller variables, and those without such an axis, are mirrored.
+        model_parallel_size: The number of devices of each replica, which must divide that of all devices, and of each worker.
+        layout_map: How weights are cut over the devices of a replica while it computes: a ``keras.distribution.LayoutMap``, or a
+            dict from patterns of variable paths to tuples with ``"model"`` for the axis to cut, such as ``(None, "model")``. A
+            variable without a rule is whole. None cuts weights by their shapes. Read once, here.
         strict: As for ``MirroredStrategy``.
         cluster_resolver: As for ``MultiWorkerMirroredStrategy``.
 
     Raises:
         DeviceError: If a device does not exist or is given twice.
-        ArgumentError: If `min_size` is negative, or if both `devices` and `cluster_resolver` are given.
-        ArgumentTypeError: If `min_size` is not an int, or `cluster_resolver` no ClusterResolver.
+        ArgumentError: If `min_size` is negative, `model_parallel_size` is less than 1 or does not divide the devices, a rule of
+            `layout_map` names another axis, or if both `devices` and `cluster_resolver` are given. The first training step raises
+            it if no variable matches a rule, or if a rule does not fit the shape of one.
+        ArgumentTypeError: If `min_size` or `model_parallel_size` is not an int, `layout_map` no mapping, or `cluster_resolver` no
+            ClusterResolver.
         ClusterError: If the workers cannot form one group. All workers raise it, as the other errors of
             ``MultiWorkerMirroredStrategy``.
 
@@ -57,6 +69,8 @@ class FullyShardedStrategy(Strategy):
         devices: Sequence[Any] | None = None,
         *,
         min_size: int = _MIN_SIZE,
+        model_parallel_size: int = 1,
+        layout_map: Mapping[str, Any] | None = None,
         strict: bool | None = None,
         cluster_resolver: ClusterResolver | None = None,
     ):
@@ -69,6 +83,7 @@ class FullyShardedStrategy(Strategy):
             raise ArgumentError(
                 f"FullyShardedStrategy: min_size must not be negative; got {min_size}. 0 cuts every one that can be cut."
             )
+        layouts = _checked(model_parallel_size, layout_map)
         if cluster_resolver is not None and not isinstance(cluster_resolver, ClusterResolver):
             raise ArgumentTypeError(
                 f"FullyShardedStrategy: cluster_resolver must be a replicant.cluster.ClusterResolver; got {cluster_resolver!r}."
@@ -82,11 +97,20 @@ class FullyShardedStrategy(Strategy):
         have_threads()
         self._resolver: ClusterResolver | None = None
         if given:
-            placement = Placement(resolve_devices(devices), slices_from=min_size)
+            found = resolve_devices(devices)
+            check_divides("FullyShardedStrategy", model_parallel_size, len(found))
+            placement = Placement(found, slices_from=min_size, model_parallel_size=model_parallel_size, layouts=layouts)
         else:
             self._resolver = cluster_resolver or detected("FullyShardedStrategy")
             membership = self._resolver.membership()
-            placement = meet("FullyShardedStrategy", membership, CommunicationOptions(), slices_from=min_size)
+            placement = meet(
+                "FullyShardedStrategy",
+                membership,
+                CommunicationOptions(),
+                slices_from=min_size,
+                model_parallel_size=model_parallel_size,
+                layouts=layouts,
+            )
         super().__init__(placement, strict=strict)
 
     @property
@@ -130,6 +154,28 @@ class FullyShardedStrategy(Strategy):
             reason = f"{n} divides no axis"
         num_bytes = math.prod(shape) * ref.dtype.itemsize
         return SliceRule(ref.name, shape, axis, reason, num_bytes, num_bytes if axis is None else num_bytes // n)
+
+
+def _checked(model_parallel_size: Any, layout_map: Any) -> Layouts | None:
+    """Return the rules of a layout map. Raise if it or the size of the model axis is no good."""
+    if isinstance(model_parallel_size, bool) or not isinstance(model_parallel_size, int):
+        raise ArgumentTypeError(
+            "FullyShardedStrategy: model_parallel_size must be an int, the number of devices of each replica; got "
+            f"{model_parallel_size!r} of type {type(model_parallel_size).__name__}."
+        )
+    if model_parallel_size < 1:
+        raise ArgumentError(
+            f"FullyShardedStrategy: model_parallel_size must be at least 1; got {model_parallel_size}. 1 is one device per replica."
+        )
+    if layout_map is None:
+        return None
+    layouts = Layouts.of(layout_map)
+    if model_parallel_size == 1:
+        raise ArgumentError(
+            "FullyShardedStrategy: layout_map says how weights are cut over the devices of a replica, but with "
+            "model_parallel_size=1 it has one. Leave out layout_map, or pass model_parallel_size=2 or more."
+        )
+    return layouts
 
 
 @dataclasses.dataclass(frozen=True)
