@@ -53,7 +53,8 @@ def compute_loss(original: Callable[..., Any], model: Any, trainable: Any, other
     def whole(variable: Any, part: Any, shift: Any = None) -> Any:
         axis = _axis(part, placement)
         if axis is None:
-            return placement.as_used(variable.path, part if shift is None else shift)
+            value = part if shift is None else shift
+            return placement.as_used(value, placement.model_cut(variable.path, part.shape, part.dtype))
         shift = jnp.zeros(part.shape, part.dtype) if shift is None else shift
         return gathered_p.bind(part, shift, axis=axis, whole=placement.in_use(variable.path, part.shape, part.dtype))
 

@@ -97,6 +97,7 @@ def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> No
     strategy = active_strategy()
     if strategy.placement.devices:
         variable.__dict__[MADE_UNDER] = strategy
+        strategy.placement.note_variable(variable.path)
         if _is_cut(variable):
             ref_of_keras(variable).keep_slices()
 

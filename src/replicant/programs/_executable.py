@@ -82,7 +82,7 @@ def found_step(
         program = make(placement)
         return program.lower(*jax.tree.map(partial(_abstract, program.placement), inputs(program.placement)))
 
-    return StepFound(lower, held, slices_slots=strategy.slices_slots, slices_from=strategy.slices_from)
+    return StepFound(lower, held, strategy.cuts)
 
 
 def _abstract(placement: Placement, held: Held) -> jax.ShapeDtypeStruct:

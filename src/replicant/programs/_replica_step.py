@@ -64,8 +64,18 @@ class ReplicaStep:
         given = Arguments(args, kwargs, self._rows(leaves))
         with recording(recorder), entered(self.strategy, context):
             result = self._fn(*args, **kwargs)
+        self._check_layouts(recorder)
         given.check(f"run: {getattr(self._fn, '__qualname__', self._fn)!r}", result, copies_are_theirs=True)
         return result
+
+    def _check_layouts(self, recorder: Recorder) -> None:
+        """Raise if a training step leaves a rule of a layout map without a variable."""
+        layouts = self.strategy.placement.layouts
+        if layouts is None or recorder.rehearsing or not any(ref.trainable for ref in recorder.written):
+            return
+        for ref in recorder.known:
+            layouts.note(ref.name)
+        layouts.check_all_matched()
 
     def _rows(self, leaves: Sequence[Any]) -> list[Any]:
         """Return those of one replica's leaves that are its part of the batch. With one replica, any of them may be."""

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 from ..cluster._world import World
 from ..runtime import _in_flight
 from ._collectives import AXIS
-from ._model_axis import MODEL, Cuts, Layouts, ModelCut, cuts_at_rest, spec_of
+from ._model_axis import MODEL, Cuts, Layouts, ModelCut, check_divides, cuts_at_rest, spec_of
 from ._planning import Planning
 
 _MOST_LISTED = 8
@@ -129,15 +129,14 @@ class Placement:
 
     def planned(self, planning: Planning) -> "Placement":
         """Return the placement that replaces this one while a plan is made, with the plan's devices and the same options."""
-        return Placement(
-            planning.devices,
-            fused=len(planning.devices) > 1,
-            slices_slots=self.slices_slots,
-            slices_from=self.slices_from,
-            model_parallel_size=self.model_parallel_size,
-            layouts=self.layouts,
-            planning=planning,
-        )
+        check_divides("plan", self.model_parallel_size, len(planning.devices))
+        return Placement(planning.devices, fused=len(planning.devices) > 1, planning=planning, **self.cuts)
+
+    @property
+    def cuts(self) -> dict[str, Any]:
+        """The options that say how variables are cut, which a plan's devices get as well."""
+        names = ("slices_slots", "slices_from", "model_parallel_size", "layouts")
+        return {name: getattr(self, name) for name in names}
 
     @cached_property
     def slices_state(self) -> bool:
@@ -190,9 +189,17 @@ class Placement:
         cut = self.model_cut(name, shape, dtype)
         return self.mirrored if cut is None else NamedSharding(self.mesh, spec_of(cut.use))
 
-    def as_used(self, name: str, array: jax.Array) -> jax.Array:
-        """Let XLA cut an array in a traced program of all replicas as a replica uses the variable of this name."""
-        cut = self.model_cut(name, array.shape, array.dtype)
+    def note_variable(self, name: str) -> None:
+        """Note that there is a variable of this name, which a rule of the layout map may match."""
+        if self.layouts is not None:
+            self.layouts.note(name)
+
+    def pieces(self, shape: tuple[int, ...]) -> int:
+        """Return the number of devices that keep different parts of a variable of this shape that is sliced."""
+        return self.num_replicas * (1 if self.model_axis_at_rest(shape) is None else self.model_parallel_size)
+
+    def as_used(self, array: jax.Array, cut: ModelCut | None) -> jax.Array:
+        """Let XLA cut a variable in a traced program of all replicas over the devices of each as a replica uses it."""
         if cut is None or cut.rest == cut.use:
             return array
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec_of(cut.use)))

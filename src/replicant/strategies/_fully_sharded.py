@@ -135,14 +135,18 @@ class FullyShardedStrategy(Strategy):
             raise ArgumentTypeError(
                 f"explain takes a model or a list of variables; got {variables!r} of type {type(variables).__name__}."
             )
-        return SlicePlan(tuple(self._rule(ref_of(variable)) for variable in found), self.num_replicas_in_sync)
+        refs = [ref_of(variable) for variable in found]
+        plan = SlicePlan(tuple(map(self._rule, refs)), len(self.placement.devices) or 1, self.num_replicas_in_sync)
+        if self.placement.layouts is not None:
+            self.placement.layouts.check_all_matched()
+        return plan
 
     def _rule(self, ref: Any) -> "SliceRule":
         placement, shape = self.placement, tuple(ref.shape)
-        axis = ref.slice_axis(placement)
+        axis, cut = ref.slice_axis(placement), ref.model_cut(placement)
         n, reason = placement.num_replicas, ""
         assert placement.slices_from is not None, "it is given to the placement above"
-        if n == 1:
+        if len(placement.devices) == 1:
             reason = "there is one device"
         elif ref.on_read:
             reason = "each replica has its own copy"
@@ -151,9 +155,10 @@ class FullyShardedStrategy(Strategy):
         elif math.prod(shape) < placement.slices_from:
             reason = f"fewer than {placement.slices_from} elements"
         elif axis is None:
-            reason = f"{n} divides no axis"
+            reason = f"{n if n > 1 else placement.model_parallel_size} divides no axis"
         num_bytes = math.prod(shape) * ref.dtype.itemsize
-        return SliceRule(ref.name, shape, axis, reason, num_bytes, num_bytes if axis is None else num_bytes // n)
+        held = num_bytes if axis is None else num_bytes // placement.pieces(shape)
+        return SliceRule(ref.name, shape, axis, reason, num_bytes, held, *(cut or (None, None)))
 
 
 def _checked(model_parallel_size: Any, layout_map: Any) -> Layouts | None:
@@ -185,10 +190,12 @@ class SliceRule:
     Args:
         name: The name of the variable.
         shape: Its shape.
-        axis: The axis along which it is cut; None if each device has the whole of it.
+        axis: The axis along which it is cut over the replicas; None if each has the whole of it.
         reason: Why it is not cut.
         num_bytes: The bytes of the whole variable.
         bytes_per_device: The bytes on each device.
+        model_axis: The axis along which it is cut at rest over the devices of each replica; None if each has all of its slice.
+        model_axis_in_use: The axis along which a replica's devices cut it while they compute; None if each has the whole of it.
     """
 
     name: str
@@ -197,6 +204,8 @@ class SliceRule:
     reason: str
     num_bytes: int
     bytes_per_device: int
+    model_axis: int | None = None
+    model_axis_in_use: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,10 +215,12 @@ class SlicePlan:
     Args:
         rules: One for each variable.
         num_devices: The number of devices.
+        num_replicas: The number of replicas; 0 for as many as devices.
     """
 
     rules: tuple[SliceRule, ...]
     num_devices: int
+    num_replicas: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -222,16 +233,30 @@ class SlicePlan:
         return sum(rule.bytes_per_device for rule in self.rules)
 
     def __str__(self) -> str:
-        rows = [(rule.name, str(list(rule.shape)), _how(rule, self.num_devices)) for rule in self.rules]
+        num_replicas = self.num_replicas or self.num_devices
+        size = self.num_devices // num_replicas
+        rows = [(rule.name, str(list(rule.shape)), _how(rule, num_replicas, size)) for rule in self.rules]
         widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
         lines = [f"{name:{widths[0]}}  {shape:{widths[1]}}  {how}" for name, shape, how in rows]
-        lines.append(f"{self.num_bytes:,} bytes in all, {self.bytes_per_device:,} on each of {self.num_devices} devices")
+        what = f"{self.num_devices} devices" + (f", {size} for each of {num_replicas} replicas" if size > 1 else "")
+        lines.append(f"{self.num_bytes:,} bytes in all, {self.bytes_per_device:,} on each of {what}")
         return "\n".join(lines)
 
 
-def _how(rule: SliceRule, num_devices: int) -> str:
+def _how(rule: SliceRule, num_replicas: int, size: int) -> str:
+    used = "" if size == 1 else f"; in use {_part(rule.shape, {rule.model_axis_in_use: size})}"
     if rule.axis is None:
-        return f"mirrored: {rule.reason}"
-    part = list(rule.shape)
-    part[rule.axis] //= num_devices
-    return f"cut along axis {rule.axis}: {part} on each device"
+        return f"mirrored: {rule.reason}{used if rule.model_axis_in_use is not None else ''}"
+    if size == 1:
+        return f"cut along axis {rule.axis}: {_part(rule.shape, {rule.axis: num_replicas})} on each device"
+    cuts = {rule.axis: num_replicas}
+    if rule.model_axis is not None:
+        cuts[rule.model_axis] = cuts.get(rule.model_axis, 1) * size
+    over = [f"axis {rule.axis} over the replicas"] if num_replicas > 1 else []
+    over += [f"axis {rule.model_axis} over the model"] if rule.model_axis is not None else []
+    return f"cut along {' and '.join(over)}: {_part(rule.shape, cuts)} on each device{used}"
+
+
+def _part(shape: tuple[int, ...], ways: Mapping[Any, int]) -> list[int]:
+    """Return the shape of a part of an array that is cut so many ways along each axis."""
+    return [length // ways.get(axis, 1) for axis, length in enumerate(shape)]

@@ -15,6 +15,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from ..errors import ContextError, GradientError, MixedStrategyError
+from ..replicas._collectives import in_use
 from ..replicas._copies import VariableAggregation, aggregate_copies, split_value
 from ..replicas._model_axis import ModelCut
 from ..replicas._own_mesh import in_a_trace
@@ -170,7 +171,12 @@ class CrossRecorder(Recorder):
 
     def read(self, ref: Ref) -> Any:
         raw = self.read_raw(ref)
-        return aggregate_copies(raw, ref.aggregation, ref.name) if ref.copies(self.num_replicas) else raw
+        if ref.copies(self.num_replicas):
+            return aggregate_copies(raw, ref.aggregation, ref.name)
+        placement = self.placement
+        if placement is None or not placement.has_model_axis or self.num_replicas > 1 or self.rehearsing:
+            return raw
+        return placement.as_used(raw, ref.model_cut(placement))
 
     def write(self, ref: Ref, value: Any) -> None:
         self.write_raw(ref, split_value(value, ref.aggregation, self.num_replicas) if ref.copies(self.num_replicas) else value)
@@ -237,6 +243,9 @@ class ReplicaRecorder(Recorder):
                     whole = gathered_over_model(part, axis, cut, tuple(ref.shape))
             self._gathered[id(whole)] = (whole, part, axis, cut)
             return whole
+        cut = None if ref in self.slices else self._model_cuts.get(ref)
+        if cut is not None and cut.use is not None:
+            return in_use(self.values[ref], cut)
         return self.values[ref]
 
     def slices_behind(self, arrays: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
