@@ -11,7 +11,7 @@ import replicant
 
 if (count := int(os.environ["DEVICES"])) > 1:
     replicant.set_virtual_devices(count)
-strategy = replicant.FullyShardedStrategy(min_size=8)
+strategy = replicant.FullyShardedStrategy(min_size=8, model_parallel_size=int(os.environ.get("MODEL_PARALLEL_SIZE", "1")))
 
 import _sharded  # noqa: E402
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 from jax.sharding import PartitionSpec
 
-from ..errors import DivergenceError, MixedStrategyError
+from ..errors import ContextError, DivergenceError, MixedStrategyError
 from ..reductions import _checks
 from ..reductions._causes import Input
 from ..replicas._collectives import AXIS, Group, MayDiffer, MeshAxis, Rehearsal, SingleReplica
@@ -25,6 +25,7 @@ from ..replicas._placement import Placement
 from ..replicas._values import Mirrored, PerReplica, is_distributed
 from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._fused import fuse
+from ..tracing._host_calls import host_call_in
 from ..tracing._interpreter import Question, run_alone
 from ..tracing._marks import sync_p
 from ..tracing._varying import Varying
@@ -190,6 +191,7 @@ class ReplicaStep:
     ) -> Sequence[Any]:
         """Compute each replica on its own device."""
         varies = [layout is not None for layout in layouts]
+        self._check_host_calls(closed)
 
         def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
             local = [x[0] if layout == _ROW else x for x, layout in zip(inputs, layouts, strict=True)]
@@ -199,6 +201,17 @@ class ReplicaStep:
         in_specs = ([PartitionSpec()] * len(closed.consts), [_spec(layout) for layout in layouts])
         out_specs = [_spec(layout) for layout in out_layouts]
         return _on_replicas(replica_program, self.strategy.placement, in_specs, out_specs)(list(closed.consts), inputs)
+
+    def _check_host_calls(self, closed: ClosedJaxpr) -> None:
+        """Raise if replicas of several devices call the host, which JAX cannot lower while XLA shares out their work."""
+        found = host_call_in(closed.jaxpr) if self.strategy.placement.has_model_axis else None
+        if found is not None:
+            size = self.strategy.placement.model_parallel_size
+            raise ContextError(
+                f"The function that `run` computes calls the host ({found}), but each replica has {size} devices "
+                "(model_parallel_size), and JAX has no such calls there. Return the values from the function and use them outside "
+                "of `run`, or use model_parallel_size=1."
+            )
 
     def _fused(self, closed: ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]) -> Sequence[Any]:
         """Compute all replicas on one device."""

@@ -64,7 +64,7 @@ class Placement:
     @cached_property
     def has_model_axis(self) -> bool:
         """Whether several devices compute one replica together."""
-        return self.model_parallel_size > 1
+        return self.model_parallel_size > 1 and not self.on_one_device
 
     @cached_property
     def listing(self) -> str:
