@@ -264,24 +264,24 @@ def test_the_devices_of_a_replica_share_its_products(way: str) -> None:
 def test_without_a_rule_a_weight_is_whole_in_use(way: str) -> None:
     text = compiled(training(way, {"sequential.*/narrow/kernel": (None, "model")}), 4)
     found = products(text)
-    assert (8, 192) in found and (8, 8) in found, found
+    assert {(8, 192), (8, 8)} <= found.keys()
 
 
 # Where a variable lies
 
 
 def test_explain_says_both_cuts() -> None:
-    strategy = cut(4, layout_map={"dense/kernel": ("model", None), "other": (None, None), "bias": ["model"]})
+    strategy = cut(4, layout_map={".*kernel": ("model", None), "other": (None, None), "bias": ["model"]})
     with strategy.scope():
         kernel, other = (
-            keras.Variable(np.ones((8, 32), "f"), name="dense/kernel"),
+            keras.Variable(np.ones((8, 32), "f"), name="kernel"),
             keras.Variable(np.ones((8, 4), "f"), name="other"),
         )
         bias = keras.Variable(np.ones(4, "f"), name="bias")
     assert str(strategy.explain([kernel, other, bias])).splitlines() == [
-        "dense/kernel  [8, 32]  cut along axis 0 over the replicas and axis 1 over the model: [4, 16] on each device; in use [4, 32]",
-        "other         [8, 4]   cut along axis 1 over the replicas and axis 0 over the model: [4, 2] on each device; in use [8, 4]",
-        "bias          [4]      mirrored: fewer than 8 elements; in use [2]",
+        "kernel  [8, 32]  cut along axis 0 over the replicas and axis 1 over the model: [4, 16] on each device; in use [4, 32]",
+        "other   [8, 4]   cut along axis 1 over the replicas and axis 0 over the model: [4, 2] on each device; in use [8, 4]",
+        "bias    [4]      mirrored: fewer than 8 elements; in use [2]",
         "1,168 bytes in all, 304 on each of 4 devices, 2 for each of 2 replicas",
     ]
 
@@ -290,15 +290,9 @@ def test_attention_is_cut_by_heads_and_embeddings_by_words() -> None:
     strategy = cut(4)
     with strategy.scope():
         model = transformer()
-    used = {rule.name.split("/", 1)[-1]: (rule.shape, rule.model_axis_in_use) for rule in strategy.explain(model).rules}
-    by_role = {name.split("/")[-2]: axis for name, (shape, axis) in used.items() if len(shape) > 1 and "attention" in name}
-    assert {name: by_role[name] for name in ("query", "key", "value", "attention_output")} == {
-        "query": 1,
-        "key": 1,
-        "value": 1,
-        "attention_output": 0,
-    }
-    assert {axis for name, (_, axis) in used.items() if name.endswith("embeddings")} == {0}
+    used = {"/".join(rule.name.split("/")[-2:]): rule.model_axis_in_use for rule in strategy.explain(model).rules}
+    wanted = {"query/kernel": 1, "key/kernel": 1, "value/kernel": 1, "attention_output/kernel": 0, "embedding/embeddings": 0}
+    assert {name: used[name] for name in wanted} == wanted
 
 
 def test_memory_and_plan_know_the_replicas() -> None:
@@ -308,7 +302,7 @@ def test_memory_and_plan_know_the_replicas() -> None:
     kernels = sum(int(np.prod(v.shape)) * 4 for v in model.trainable_variables)
     assert memory.weights == kernels // 4
     assert memory.optimizer_state == pytest.approx(2 * kernels // 4, abs=16)
-    assert "batch per replica" in str(memory) and "8 rows (global batch 16)" in str(memory)
+    assert str(memory).splitlines()[0].split() == ["batch", "per", "replica", "8", "rows", "(global", "batch", "16)"]
     plan = make_plan(training("loop"), "cpu:4")
     assert plan.examples_per_step == 16
     with pytest.raises(ArgumentError, match=r"model_parallel_size must divide the number of devices.*2 for 3 devices"):

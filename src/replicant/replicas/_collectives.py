@@ -17,8 +17,11 @@ from functools import partial
 from typing import Any, Protocol
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
+from jax.core import ShapedArray
+from jax.interpreters import mlir
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ._copies import VariableAggregation
@@ -204,7 +207,9 @@ class MeshAxis:
     def sums_of_slices(self, leaves: Sequence[jax.Array], axes: Sequence[int]) -> list[jax.Array]:
         """Sum each leaf over the replicas, and return this replica's slice of each sum along its axis."""
         if self._rest is not None:
-            return [self._sum_of_slices(x, k, self._rest(x.shape)) for x, k in zip(leaves, axes, strict=True)]
+            options = {"num_replicas": self.num_replicas, "scatter": not self._bucket}
+            rests = [self._rest(x.shape) for x in leaves]
+            return [sum_p.bind(x, axis=k, rest=rest, **options) for x, k, rest in zip(leaves, axes, rests, strict=True)]
         if not self._bucket:
             return [lax.psum_scatter(x, AXIS, scatter_dimension=k, tiled=True) for x, k in zip(leaves, axes, strict=True)]
         # After a reduce-scatter, every later sum over gloo is up to 50 times slower. So sum, then slice.
@@ -212,22 +217,6 @@ class MeshAxis:
         sums = self._bucketed_sum(leaves)
         sizes = [x.shape[k] // n for x, k in zip(leaves, axes, strict=True)]
         return [lax.dynamic_slice_in_dim(x, me * size, size, k) for x, k, size in zip(sums, axes, sizes, strict=True)]
-
-    def _sum_of_slices(self, leaf: jax.Array, axis: int, rest: int | None) -> jax.Array:
-        """Sum a leaf over the replicas, and return this replica's slice, cut along `rest` over its devices."""
-
-        def sum_part(part: jax.Array) -> jax.Array:
-            if self._bucket:
-                size = part.shape[axis] // self.num_replicas
-                total = lax.dynamic_slice_in_dim(lax.psum(part, AXIS), lax.axis_index(AXIS) * size, size, axis)
-            else:
-                total = lax.psum_scatter(part, AXIS, scatter_dimension=axis, tiled=True)
-            if rest != axis:
-                return total
-            size = total.shape[axis] // lax.axis_size(MODEL)
-            return lax.dynamic_slice_in_dim(total, lax.axis_index(MODEL) * size, size, axis)
-
-        return _on_each_device(sum_part, None if rest == axis else rest, rest)(leaf)
 
     def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
         n, me = self.num_replicas, self.replica_id()
@@ -251,6 +240,34 @@ def _joined(vectors: Sequence[jax.Array]) -> jax.Array:
         joined = lax.dynamic_update_slice(joined, vector, (start,))
         start += vector.size
     return joined
+
+
+# sum_p sums an array over the replicas, each of several devices, and gives a replica its slice along `axis`, which is cut along
+# `rest` over its devices. In a trace, it is one operation that checks can find. `scatter`: whether by a reduce-scatter.
+sum_p = jex.Primitive("replicant_sum_of_slices")
+
+
+@sum_p.def_abstract_eval
+def _shape_of_sum(leaf: Any, *, axis: int, num_replicas: int, **_: Any) -> Any:
+    return ShapedArray(tuple(n // num_replicas if i == axis else n for i, n in enumerate(leaf.shape)), leaf.dtype)
+
+
+def _sum_of_slices(leaf: jax.Array, *, axis: int, rest: int | None, num_replicas: int, scatter: bool) -> jax.Array:
+    def sum_part(part: jax.Array) -> jax.Array:
+        if scatter:
+            total = lax.psum_scatter(part, AXIS, scatter_dimension=axis, tiled=True)
+        else:
+            size = part.shape[axis] // num_replicas
+            total = lax.dynamic_slice_in_dim(lax.psum(part, AXIS), lax.axis_index(AXIS) * size, size, axis)
+        if rest != axis:
+            return total
+        size = total.shape[axis] // lax.axis_size(MODEL)
+        return lax.dynamic_slice_in_dim(total, lax.axis_index(MODEL) * size, size, axis)
+
+    return _on_each_device(sum_part, None if rest == axis else rest, rest)(leaf)
+
+
+mlir.register_lowering(sum_p, mlir.lower_fun(_sum_of_slices, multiple_results=False))
 
 
 def _on_each_device(fn: Callable[[jax.Array], jax.Array], cut_before: int | None, cut_after: int | None) -> Callable[..., Any]:

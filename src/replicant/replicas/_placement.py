@@ -181,7 +181,7 @@ class Placement:
         cuts = self._cuts(shape, dtype)
         rest = None if cuts is None else cuts.model
         if self.layouts is None or slot:
-            return ModelCut(rest, rest)
+            return ModelCut(rest, rest if len(shape) > 1 else None)  # a vector is small, and its values are needed everywhere
         return ModelCut(rest, self.layouts.axis_of(name, tuple(shape), self.model_parallel_size))
 
     def in_use(self, name: str, shape: tuple[int, ...], dtype: Any) -> Sharding | None:
