@@ -30,7 +30,8 @@ ONE = replicant.OneDeviceStrategy
 
 
 def cut(n: int, k: int = 2, **options: Any) -> replicant.FullyShardedStrategy:
-    return replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(n)], model_parallel_size=k, **{"min_size": 8} | options)
+    options = {"min_size": 8} | options
+    return replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(n)], model_parallel_size=k, **options)
 
 
 def mlp() -> keras.Model:
@@ -233,7 +234,7 @@ def training(way: str, layout_map: Any = None, k: int = 2) -> Callable[[], None]
             model.compile(optimizer, "mse")
         x, y = np.zeros((16, 48), "f"), np.zeros((16, 16), "f")
         if way == "fit":
-            model.fit(x, y, batch_size=16, verbose=0)
+            model.fit(x, y, batch_size=16)
 
         def step(x: Any, y: Any) -> None:
             with replicant.GradientTape() as tape:
@@ -347,8 +348,9 @@ def test_a_model_is_read_assigned_saved_and_loaded(tmp_path: Path) -> None:
     model.set_weights([w + 1.0 for w in model.get_weights()])
     model.save(tmp_path / "m.keras")
     with cut(8, 4).scope():
-        again = keras.models.load_model(tmp_path / "m.keras")
-    for other in (again, keras.models.load_model(tmp_path / "m.keras")):
+        again: Any = keras.models.load_model(tmp_path / "m.keras")
+    alone: Any = keras.models.load_model(tmp_path / "m.keras")
+    for other in (again, alone):
         for mine, wanted in zip(other.get_weights(), model.get_weights(), strict=True):
             np.testing.assert_array_equal(mine, wanted)
     assert bytes_per_device(again.trainable_variables) == [sum(w.nbytes for w in again.get_weights()) // 8] * 8
