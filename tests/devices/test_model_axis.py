@@ -271,6 +271,13 @@ def test_without_a_rule_a_weight_is_whole_in_use(way: str) -> None:
 # Where a variable lies
 
 
+def test_a_strategy_names_its_replicas() -> None:
+    strategy = cut(8, layout_map={".*": ("model",)})
+    assert repr(strategy).endswith("'cpu:7'], model_parallel_size=2, layout_map of 1 rules)")
+    assert [device.id for device in strategy.extended.worker_devices] == [0, 2, 4, 6]
+    assert strategy.topology.num_replicas == 4
+
+
 def test_explain_says_both_cuts() -> None:
     strategy = cut(4, layout_map={".*kernel": ("model", None), "other": (None, None), "bias": ["model"]})
     with strategy.scope():
@@ -421,7 +428,8 @@ def test_explain_names_a_rule_without_a_variable() -> None:
 def test_models_of_two_strategies() -> None:
     model, _ = made(cut(4), mlp, "sgd")
     for other in (cut(4, 4), cut(4, 1), cut(4, layout_map={".*kernel": (None, "model")})):
-        with pytest.raises(MixedStrategyError, match="belongs to"), other.scope():
+        message = r"belongs to FullyShardedStrategy\(.*, model_parallel_size=2\) but"
+        with pytest.raises(MixedStrategyError, match=message), other.scope():
             model.fit(*data(), verbose=0)
         with pytest.raises(MixedStrategyError, match="belongs to"):
             other.run(lambda x, model=model: model(x), (data()[0],))

@@ -78,8 +78,12 @@ class Placement:
         """The numbers of the replicas that compute in this process."""
         if self.world is None:
             return tuple(range(self.num_replicas))
-        first_devices = self.devices[:: self.model_parallel_size]
-        return tuple(i for i, device in enumerate(first_devices) if device.process_index == self.world.process_id)
+        return tuple(i for i, device in enumerate(self.first_devices) if device.process_index == self.world.process_id)
+
+    @property
+    def first_devices(self) -> tuple[Device, ...]:
+        """The first device of each replica, which is the only one unless there is a model axis."""
+        return self.devices[:: self.model_parallel_size]
 
     @cached_property
     def on_cpu(self) -> bool:

@@ -118,6 +118,13 @@ class FullyShardedStrategy(Strategy):
         """The resolver that told the strategy about its cluster; None if it was made for named devices."""
         return self._resolver
 
+    def __repr__(self) -> str:
+        placement, text = self.placement, super().__repr__()
+        if placement.model_parallel_size == 1:
+            return text
+        rules = "" if placement.layouts is None else f", layout_map of {len(placement.layouts.rules)} rules"
+        return f"{text[:-1]}, model_parallel_size={placement.model_parallel_size}{rules})"
+
     def explain(self, variables: Any) -> "SlicePlan":
         """Say how variables lie on the devices.
 
