@@ -63,6 +63,8 @@ def transformer() -> keras.Model:
 
 
 MODELS = {"mlp": mlp, "cnn": cnn, "transformer": transformer}
+# The deep model takes small steps, which do not enlarge the rounding of sums in another order.
+MAKERS = OPTIMIZERS | {"small steps": lambda: keras.optimizers.SGD(0.02)}
 NAMES = ("sgd", "adam", "adamw with decay", "adafactor", "lion", "loss scaling")
 
 
@@ -74,7 +76,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 def made(strategy: Any, make_model: Callable[[], Any], name: str) -> tuple[Any, Any]:
     keras.utils.set_random_seed(3)
     with strategy.scope():
-        model, optimizer = make_model(), OPTIMIZERS[name]()
+        model, optimizer = make_model(), MAKERS[name]()
         model.compile(optimizer, MEAN_LOSS)
     return model, optimizer
 
@@ -150,7 +152,7 @@ CASES = [("mlp", name, way, n, k) for name in NAMES for way in ("loop", "fit") f
 CASES += [("mlp", "adam", "grad", n, k) for n, k in SIZES]
 # The replicas of a custom loop normalize their own rows, under every strategy: with one replica, these are all rows.
 CASES += [("cnn", "sgd", way, n, k) for way in WAYS for n, k in SIZES if way == "fit" or n == k]
-CASES += [("transformer", "sgd", way, n, k) for way in WAYS for n, k in SIZES]
+CASES += [("transformer", "small steps", way, n, k) for way in WAYS for n, k in SIZES]
 IDS = ["-".join(map(str, case)) for case in CASES]
 
 
@@ -299,8 +301,9 @@ def test_attention_is_cut_by_heads_and_embeddings_by_words() -> None:
     with strategy.scope():
         model = transformer()
     used = {"/".join(rule.name.split("/")[-2:]): rule.model_axis_in_use for rule in strategy.explain(model).rules}
-    wanted = {"query/kernel": 1, "key/kernel": 1, "value/kernel": 1, "attention_output/kernel": 0, "embedding/embeddings": 0}
+    wanted = {"query/kernel": 1, "key/kernel": 1, "value/kernel": 1, "attention_output/kernel": 0}
     assert {name: used[name] for name in wanted} == wanted
+    assert [axis for name, axis in used.items() if name.endswith("/embeddings")] == [0]
 
 
 def test_memory_and_plan_know_the_replicas() -> None:
