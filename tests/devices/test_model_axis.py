@@ -156,7 +156,7 @@ CASES += [("transformer", "small steps", way, n, k) for way in WAYS for n, k in 
 IDS = ["-".join(map(str, case)) for case in CASES]
 
 
-@pytest.mark.cases("mlp-adam-loop-4-2", "mlp-adafactor-fit-4-2", "mlp-loss scaling-loop-2-2")
+@pytest.mark.cases("mlp-adam-loop-4-2", "mlp-adafactor-fit-4-2")
 @pytest.mark.parametrize(("model", "name", "way", "n", "k"), CASES, ids=IDS)
 def test_the_numbers_are_those_of_one_device(model: str, name: str, way: str, n: int, k: int) -> None:
     strategy = cut(n, k)
@@ -165,6 +165,7 @@ def test_the_numbers_are_those_of_one_device(model: str, name: str, way: str, n:
     assert_equal(mine, WAYS[way](ONE("cpu:0"), MODELS[model], name))
 
 
+@pytest.mark.slow
 def test_dropout_draws_as_the_same_number_of_replicas() -> None:
     def dropped() -> keras.Model:
         given = keras.Input((LENGTH,), dtype="int32")
@@ -210,6 +211,7 @@ def test_a_sum_over_replicas_is_checked_like_other_sums() -> None:
 # A share of the memory, and of the work
 
 
+@pytest.mark.cases("loop-4-2")
 @pytest.mark.parametrize(("n", "k"), [(4, 2), (2, 2)])
 @pytest.mark.parametrize("train", [pytest.param(loop, id="loop"), pytest.param(fit, id="fit")])
 def test_each_device_keeps_its_share(train: Any, n: int, k: int) -> None:
@@ -263,6 +265,7 @@ def test_the_devices_of_a_replica_share_its_products(way: str) -> None:
     assert max(gathered) == 48 * 96 * 4, "no device has the whole of a kernel"
 
 
+@pytest.mark.cases("loop")
 @pytest.mark.parametrize("way", ["loop", "fit"])
 def test_without_a_rule_a_weight_is_whole_in_use(way: str) -> None:
     text = compiled(training(way, {"sequential.*/narrow/kernel": (None, "model")}), 4)
@@ -306,6 +309,7 @@ def test_attention_is_cut_by_heads_and_embeddings_by_words() -> None:
     assert [axis for name, axis in used.items() if name.endswith("/embeddings")] == [0]
 
 
+@pytest.mark.slow
 def test_memory_and_plan_know_the_replicas() -> None:
     strategy = cut(4)
     model, _ = made(strategy, mlp, "adam")
@@ -323,6 +327,7 @@ def test_memory_and_plan_know_the_replicas() -> None:
 # Elsewhere
 
 
+@pytest.mark.cases("mirrored")
 @pytest.mark.parametrize(
     "target",
     [
@@ -347,6 +352,7 @@ def test_checkpoints_go_both_ways(target: Any, tmp_path: Path) -> None:
             np.testing.assert_array_equal(np.asarray(mine.value), np.asarray(wanted.value))
 
 
+@pytest.mark.slow
 def test_a_model_is_read_assigned_saved_and_loaded(tmp_path: Path) -> None:
     losses, model, _ = fit(cut(4), epochs=1)
     assert losses
@@ -448,6 +454,7 @@ def test_calls_of_the_host_in_a_replica() -> None:
         strategy.run(step, (replicant.PerReplica.from_stacked(jnp.ones((2, 3))),))
 
 
+@pytest.mark.slow
 def test_layouts_of_keras() -> None:
     mesh = keras.distribution.DeviceMesh((2, 2), ("batch", "model"), [f"cpu:{i}" for i in range(4)])
     rules = keras.distribution.LayoutMap(mesh)
