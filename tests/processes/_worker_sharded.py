@@ -11,8 +11,11 @@ import replicant
 
 if (count := int(os.environ["DEVICES"])) > 1:
     replicant.set_virtual_devices(count)
-mirrored = os.environ.get("KIND") == "mirrored"
-strategy = replicant.MultiWorkerMirroredStrategy() if mirrored else replicant.FullyShardedStrategy(min_size=8)
+size = int(os.environ.get("MODEL_PARALLEL_SIZE", "1"))
+if os.environ.get("KIND") == "mirrored":
+    strategy = replicant.MultiWorkerMirroredStrategy()
+else:
+    strategy = replicant.FullyShardedStrategy(min_size=8, model_parallel_size=size)
 
 import _sharded  # noqa: E402
 

@@ -30,10 +30,11 @@ EACH = {(2, 1): 368, (2, 2): 192}  # bytes of the model; the four numbers of the
 FILES = "own_variables;model_files;checkpoints;goes_on;memory_refused"
 
 
-def run(folder, shape, cases):
+def run(folder, shape, cases, model_parallel_size=1):
     """What the workers of a group wrote, in order."""
     (folder / "files" / "model_files").mkdir(parents=True, exist_ok=True)
     environ = {"DEVICES": str(shape[1]), "CASES": cases, "FOLDER": str(folder / "files")}
+    environ["MODEL_PARALLEL_SIZE"] = str(model_parallel_size)
     return _group.Group(HERE / "_worker_sharded.py", shape[0], folder, environ=environ).ended_well()
 
 
@@ -75,6 +76,18 @@ def test_training_equals_one_device(answers, case):
     expected = _sharded.train(replicant.get_strategy(), case)
     found = answers((2, 2), ";".join([*ONCE, FILES]))[0]
     assert [near(answer[case], expected) for answer in found] == [True, True]
+
+
+MODEL_AXIS = ["loop,adam,mlp", "loop,adafactor,mlp", "fit,adam,transformer"]
+
+
+@pytest.mark.slow
+def test_a_model_axis_within_each_worker(tmp_path):
+    """Two workers with two devices each, which compute one replica together."""
+    found = run(tmp_path, (2, 2), ";".join([*MODEL_AXIS, "own_variables", "model_files", "checkpoints"]), model_parallel_size=2)
+    for case in MODEL_AXIS:
+        expected = _sharded.train(replicant.get_strategy(), case)
+        assert [near(answer[case], expected) for answer in found] == [True, True], case
 
 
 @pytest.mark.slow

@@ -325,9 +325,22 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
         if not compiled:
             _eager.warn_if_unasked(model, placement)
         own = name == "train_function" and stateful is None and _gathered_weights.follows_keras(model) and not computes_parts(step)
-        make_step = functools.partial(StepFunction, step, placement, _STATE_NAMES[name], compiled=compiled, follows_keras=own)
+        make_step = functools.partial(
+            StepFunction,
+            step,
+            placement,
+            _STATE_NAMES[name],
+            compiled=compiled,
+            follows_keras=own,
+            paths=functools.partial(_paths, model),
+        )
         setattr(model, name, _Loop(make_step, stateful, model, name))
     return getattr(model, name)
+
+
+def _paths(model: Any, part: str) -> list[str]:
+    """Return the paths of the variables of a part of a model's state."""
+    return [variable.path for variable in getattr(model, part)]
 
 
 def note_steps(original: Callable[..., Any], model: Any, step_function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

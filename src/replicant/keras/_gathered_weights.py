@@ -50,12 +50,13 @@ def compute_loss(original: Callable[..., Any], model: Any, trainable: Any, other
         return original(model, trainable, others, *args, **kwargs)
     given = {name: kwargs.pop(name) for name in ("optimizer_variables",) if name in kwargs}
 
-    def whole(part: Any, shift: Any = None) -> Any:
+    def whole(variable: Any, part: Any, shift: Any = None) -> Any:
         axis = _axis(part, placement)
         if axis is None:
-            return part if shift is None else shift
+            value = part if shift is None else shift
+            return placement.as_used(value, placement.model_cut(variable.path, part.shape, part.dtype))
         shift = jnp.zeros(part.shape, part.dtype) if shift is None else shift
-        return gathered_p.bind(part, shift, axis=axis, whole=placement.mirrored)
+        return gathered_p.bind(part, shift, axis=axis, whole=placement.in_use(variable.path, part.shape, part.dtype))
 
     def forward(trainable: list[Any], others: list[Any], args: Any, given: Any) -> Any:
         (loss, aux), _ = loss_and_pullback(trainable, others, args, given)
@@ -63,8 +64,8 @@ def compute_loss(original: Callable[..., Any], model: Any, trainable: Any, other
 
     def loss_and_pullback(trainable: list[Any], others: list[Any], args: Any, given: Any) -> Any:
         def loss_of(shifts: list[Any]) -> Any:
-            weights = [whole(part, shift) for part, shift in zip(trainable, shifts, strict=True)]
-            rest = [whole(part) for part in others]
+            weights = list(map(whole, model.trainable_variables, trainable, shifts))
+            rest = list(map(whole, model.non_trainable_variables, others))
             loss, (unscaled, outputs, updated, metrics) = original(model, weights, rest, *args, **given, **kwargs)
             updated = [part if new is old else new for part, old, new in zip(others, rest, updated, strict=True)]
             return loss, (unscaled, outputs, updated, metrics)

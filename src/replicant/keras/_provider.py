@@ -108,6 +108,7 @@ def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> No
     strategy = active_strategy()
     if strategy.placement.devices:
         variable.__dict__[MADE_UNDER] = strategy
+        strategy.placement.note_variable(variable.path)
         if _is_cut(variable):
             ref_of_keras(variable).keep_slices()
 
@@ -118,7 +119,7 @@ def _home_of_slices(variable: Any, dtype: Any) -> Any:
     if placement.slices_from is None or math.prod(shape) * dtype.itemsize < LARGE or variable.synchronization == "on_read":
         return None
     axis = placement.slice_axis(shape, dtype, slot=False)
-    return None if axis is None else placement.sliced(axis)
+    return None if axis is None else placement.sliced(axis, shape)
 
 
 def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ compilation, but never exactness.
 
 import dataclasses
 import functools
+import itertools
 import math
 import sys
 import zlib
@@ -88,9 +89,12 @@ class StepFunction:
         *,
         compiled: bool,
         follows_keras: bool = False,  # whether `step` is Keras's own training step
+        paths: Callable[[str], Sequence[str]] = lambda _: (),
     ):
+        """Compile `step`. `paths` returns the paths of the variables of a part of the state."""
         self._step = step
         self._follows_keras = follows_keras
+        self._paths = paths
         # An eager step is the same on every device: JAX has no sharding to name what XLA would choose for its single operations.
         self._placement = dataclasses.replace(
             placement,
@@ -98,6 +102,7 @@ class StepFunction:
             slices_slots=placement.slices_slots and compiled,
             slices_from=placement.slices_from if compiled else None,
         )
+        self._layouts = placement.layouts if compiled else None
         self._state_names = state_names
         self._holds_slots = [name == "optimizer_variables" for name in state_names]
         self._agreed: set[Any] = set()  # signatures for which the workers have compared their programs
@@ -217,7 +222,9 @@ class StepFunction:
             return tuple(parts), tree.unflatten(held)
 
         def make(placement: Placement) -> Executable:
-            return StepFunction(self._step, placement, self._state_names, compiled=True, follows_keras=self._follows_keras).one
+            return StepFunction(
+                self._step, placement, self._state_names, compiled=True, follows_keras=self._follows_keras, paths=self._paths
+            ).one
 
         return found_step(make, inputs, self._placement)
 
@@ -231,7 +238,9 @@ class StepFunction:
                 outputs, state = self._step(tuple(map(list, state)), data)
             return outputs, tuple(map(list, state))
         later = self._follows_keras and self._placement.slices_from is not None and not self._placement.on_one_device
-        parts = tuple(map(list, state)) if later else tuple(map(self._gathered, state, self._holds_slots))
+        parts = tuple(map(list, state)) if later else tuple(map(self._gathered, self._state_names, state, self._holds_slots))
+        if self._layouts is not None and any(self._holds_slots):
+            self._layouts.check_all_matched()
         with in_global_view(self._placement), gathering(self._placement if later else None):
             outputs, state = self._step(parts, data)
         return outputs, tuple(map(list, state))
@@ -248,11 +257,20 @@ class StepFunction:
             return self._settled(jax.tree.map(lambda x: x[-1], outputs), axis=0), state
         return self._settled(outputs, axis=1), state
 
-    def _gathered(self, part: Any, slots: bool) -> list[Any]:
+    def _gathered(self, name: str, part: Any, slots: bool) -> list[Any]:
         """Return weights whole, as steps compute with them that are not Keras's own."""
         if slots or self._placement.slices_from is None:
             return list(part)
-        return [self._placement.constrain(x) if self._slice_axis(x, slots) is not None else x for x in part]
+        if not self._placement.has_model_axis:
+            return [self._placement.constrain(x) if self._slice_axis(x, slots) is not None else x for x in part]
+        paths = self._paths(name)  # other variables that travel with a part have none
+        return [self._used(path, x) for path, x in itertools.zip_longest(paths[: len(part)], part, fillvalue="")]
+
+    def _used(self, path: str, x: Any) -> Any:
+        """Return a variable cut over the devices of each replica, as replicas compute with it."""
+        if not path or self._placement.on_one_device:
+            return self._placement.constrain(x)
+        return jax.lax.with_sharding_constraint(x, self._placement.in_use(path, x.shape, x.dtype))
 
     def _at_home(self, state: Any) -> Any:
         """Constrain the state in a trace to lie where the next step needs it."""
@@ -281,7 +299,7 @@ class StepFunction:
         return jax.tree.map(settle, outputs)
 
     def _home_of(self, x: Any, slots: bool) -> Any:
-        return self._placement.home(slice_axis=self._slice_axis(x, slots))
+        return self._placement.home(x.shape, slice_axis=self._slice_axis(x, slots))
 
     def _home(self, x: Any, slots: bool) -> Any:
         home = self._home_of(x, slots)
@@ -317,8 +335,9 @@ class StepFunction:
 
 
 def _held(name: str, kind: str, x: Any, placement: Placement, slots: bool) -> Held:
-    layout = "mirrored" if placement.slice_axis(x.shape, x.dtype, slot=slots) is None else "sliced"
-    return Held(name, kind, x.shape, x.dtype, layout)
+    if placement.slice_axis(x.shape, x.dtype, slot=slots) is None:
+        return Held(name, kind, x.shape, x.dtype, "mirrored")
+    return Held(name, kind, x.shape, x.dtype, "sliced", placement.pieces(x.shape))
 
 
 def signature(batch: Any) -> Any:

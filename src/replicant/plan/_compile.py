@@ -59,6 +59,11 @@ class FoundStep:
     strategies: tuple[Any, ...]
     inputs: tuple[Callable[[int, int], Any], ...]
 
+    @property
+    def model_parallel_size(self) -> int:
+        """The number of devices of each replica."""
+        return self.found.cuts["model_parallel_size"]
+
     def held(self, target: Target, *, slices_slots: bool = False) -> tuple[Held, ...]:
         """Return the arrays of the step. `slices_slots` cuts optimizer state into slices even if the program does not."""
         return self.held_on(_stand_ins(target, fused=target.kind == "cpu"), slices_slots=slices_slots)
@@ -69,7 +74,7 @@ class FoundStep:
         return tuple(self.found.held(dataclasses.replace(placement, slices_slots=slices_slots or placement.slices_slots)))
 
     def _placed(self, placement: Placement) -> Placement:
-        return dataclasses.replace(placement, slices_slots=self.found.slices_slots, slices_from=self.found.slices_from)
+        return dataclasses.replace(placement, **self.found.cuts)
 
     def lower(self, placement: Placement) -> Any:
         """Lower the step for the devices of `placement`."""
@@ -247,8 +252,9 @@ def _exchanges_by_rule(step: FoundStep, target: Target) -> list[Exchange]:
         return [Exchange("all-reduce", total, 0)]
     cut = sum(x.num_bytes for x in weights if x.layout == "sliced")
     if cut:
-        n, gathers = target.num_devices, [Exchange("all-gather", cut, 0)] * 2
-        return [*gathers, Exchange("reduce-scatter", cut // n, n), Exchange("all-reduce", total - cut, 0)]
+        k = step.model_parallel_size
+        n, gathers = target.num_devices // k, [Exchange("all-gather", cut // k, 0)] * 2
+        return [*gathers, Exchange("reduce-scatter", cut // (n * k), n), Exchange("all-reduce", total - cut, 0)]
     sliced = {x.shape for x in held if x.layout == "sliced"}
     return [Exchange("all-reduce", total, 0), Exchange("all-gather", sum(x.num_bytes for x in weights if x.shape in sliced), 0)]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import DatasetError
 from ..input.sharding._plan import InputPlan
+from ..replicas._model_axis import check_divides
 from ..replicas._planning import Held, zeros
 from ..replicas._values import PerReplica, is_array, map_replicas
 from ._chips import Target, parse_target
@@ -57,7 +58,9 @@ def make_plan(program: Callable[[], Any], topology: str, *, quick: bool = False)
 def plan_run(strategy: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], topology: str) -> Plan:
     """Plan ``strategy.run(fn, args, kwargs)``, or the call of a compiled function with these arguments, for ``strategy.plan``."""
     target = parse_target(topology)
-    args, kwargs = _for_replicas((tuple(args), kwargs), strategy.num_replicas_in_sync, target.num_devices)
+    size = strategy.placement.model_parallel_size
+    check_divides("plan", size, target.num_devices)
+    args, kwargs = _for_replicas((tuple(args), kwargs), strategy.num_replicas_in_sync, target.num_devices // size)
 
     def program() -> None:
         if hasattr(fn, "python_function"):
@@ -88,7 +91,7 @@ def _for_replicas(values: Any, before: int, num_replicas: int) -> Any:
 
 def plan_of(step: FoundStep, target: Target, *, quick: bool = False) -> Plan:
     """Plan a step that was found."""
-    n = target.num_devices
+    n = target.num_devices // step.model_parallel_size
     held, sliced = step.held(target), step.held(target, slices_slots=True)
     compiled = compile_step(step, target, quick=quick)
     return Plan(
@@ -102,13 +105,15 @@ def plan_of(step: FoundStep, target: Target, *, quick: bool = False) -> Plan:
         total_bytes(sliced, "optimizer state", n),
         compiled,
         target.chip or measured_cpu(),
-        tuple(_shared(explain, target) for explain in step.inputs),
+        tuple(_shared(explain, target, step.model_parallel_size) for explain in step.inputs),
+        step.model_parallel_size,
     )
 
 
-def _shared(explain: Callable[[int, int], InputPlan], target: Target) -> InputPlan | str:
+def _shared(explain: Callable[[int, int], InputPlan], target: Target, model_parallel_size: int) -> InputPlan | str:
+    num_workers, devices_per_worker = target.workers
     try:
-        return explain(*target.workers)
+        return explain(num_workers, max(1, devices_per_worker // model_parallel_size))
     except DatasetError as error:
         return str(error)
 
@@ -128,5 +133,5 @@ def total_bytes(held: Sequence[Held], kind: str, num_replicas: int) -> int:
     for x in held:
         if x.kind == kind:
             whole = dataclasses.replace(x, shape=share_of(x, num_replicas)).num_bytes
-            total += whole // num_replicas if x.layout == "sliced" else whole
+            total += whole // x.pieces if x.layout == "sliced" else whole
     return total

@@ -39,6 +39,7 @@ class Memory:
         temporary: The bytes of all temporary arrays, of results and of the program, as the compiler says.
         limit: The bytes of a device's memory; None if nobody knows them.
         largest_batch: The rows of the largest global batch that fits into `limit`; None if no limit was given.
+        num_replicas: The number of replicas; 0 for as many as devices.
     """
 
     num_devices: int
@@ -51,6 +52,7 @@ class Memory:
     temporary: int
     limit: int | None = None
     largest_batch: int | None = None
+    num_replicas: int = 0
 
     @property
     def gradients(self) -> int:
@@ -77,7 +79,10 @@ class Memory:
         """Return the rows of the table, each with a name and a value."""
         known = "" if self.limit is None else f" of {size(self.limit)}"
         rows = [
-            ("batch per replica", f"{self.batch_size // self.num_devices} rows (global batch {self.batch_size})"),
+            (
+                "batch per replica",
+                f"{self.batch_size // (self.num_replicas or self.num_devices)} rows (global batch {self.batch_size})",
+            ),
             *memory_rows(self, self.batch, self.temporary),
             ("each device holds", f"{size(self.bytes_per_device)}{known}"),
         ]
@@ -103,7 +108,7 @@ def memory_of(strategy: Any, model: Any, batch: Any, limit: float | None) -> Mem
     """Return the memory of a training step under a strategy, for ``strategy.memory``."""
     train, rows, limit = _training(model), _rows(batch), _checked(limit)
     devices = strategy.placement.devices or tuple(jax.devices()[:1])
-    num_replicas = len(devices)
+    num_replicas = strategy.num_replicas_in_sync
     if strategy.placement.world is not None:
         raise ArgumentError(
             f"memory works for the devices of one process, but {strategy!r} spans several. Use strategy.plan(fn, args, "
@@ -200,12 +205,12 @@ def _shared(batch: Any, num_replicas: int) -> Any:
 
 def _compiled(strategy: Any, train: Callable[[], None], devices: Sequence[Any], rows: int, limit: int | None) -> Memory:
     """Compile the step that `train` computes, for each device by itself, and return what it needs. Nothing is computed."""
-    n = len(devices)
+    n = strategy.num_replicas_in_sync
     with entered(strategy, None):
-        step = find_step(train, Target("these devices", "here", n, None), strategy, keeps=True)
+        step = find_step(train, Target("these devices", "here", len(devices), None), strategy, keeps=True)
     held, temporary = _held_and_temporary(step, Placement(tuple(devices)))
     return Memory(
-        n,
+        len(devices),
         rows,
         total_bytes(held, "weights", n),
         total_bytes(held, "untrained weights", n),
@@ -214,6 +219,7 @@ def _compiled(strategy: Any, train: Callable[[], None], devices: Sequence[Any], 
         total_bytes(held, "batch", n),
         temporary,
         limit,
+        num_replicas=n,
     )
 
 

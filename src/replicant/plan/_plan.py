@@ -52,6 +52,7 @@ class Plan:
         compiled: What the compiler counted.
         chip: The figures of one device.
         inputs: For each dataset that is trained on, who reads what, or the reason why the workers cannot share it.
+        model_parallel_size: The number of devices of each replica.
     """
 
     target: Target
@@ -65,6 +66,7 @@ class Plan:
     compiled: Analysis
     chip: Chip
     inputs: tuple[InputPlan | str, ...] = ()
+    model_parallel_size: int = 1
 
     @property
     def bytes_per_device(self) -> int:
@@ -105,7 +107,7 @@ class Plan:
     @property
     def examples_per_step(self) -> int:
         """The size of the global batch."""
-        return (self.batch[0][0] if self.batch and self.batch[0] else 1) * self.target.num_devices
+        return (self.batch[0][0] if self.batch and self.batch[0] else 1) * (self.target.num_devices // self.model_parallel_size)
 
     def scaling(self) -> list[tuple[int, Times, float]]:
         """Return (devices, times, efficiency) for 1, 2, 4, ... devices with the same batch each.

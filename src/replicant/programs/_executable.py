@@ -87,7 +87,7 @@ def found_step(
         program = make(placement)
         return program.lower(*jax.tree.map(partial(_abstract, program.placement), inputs(program.placement)))
 
-    return StepFound(lower, held, slices_slots=strategy.slices_slots, slices_from=strategy.slices_from)
+    return StepFound(lower, held, strategy.cuts)
 
 
 def _abstract(placement: Placement, held: Held) -> jax.ShapeDtypeStruct:
@@ -96,6 +96,6 @@ def _abstract(placement: Placement, held: Held) -> jax.ShapeDtypeStruct:
         home = placement.cut(math.gcd(rows, placement.num_replicas), 0)
     else:
         axis = placement.slice_axis(held.shape, held.dtype, slot=True) if held.layout == "sliced" else None
-        home = placement.home(stacked=held.layout == "stacked", slice_axis=axis)
+        home = placement.home(held.shape, stacked=held.layout == "stacked", slice_axis=axis)
     dtype = jax.dtypes.canonicalize_dtype(held.dtype)  # a batch of NumPy may have 64 bits
     return jax.ShapeDtypeStruct(held.shape, dtype, sharding=home)

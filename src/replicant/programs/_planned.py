@@ -60,5 +60,6 @@ def _held(ref: Ref, placement: Placement) -> Held:
     kind = "weights" if ref.trainable else untrained
     if ref.copies(placement.num_replicas):
         return Held(ref.name, kind, (placement.num_replicas, *ref.shape), ref.dtype, "stacked")
-    layout = "mirrored" if ref.slice_axis(placement) is None else "sliced"
-    return Held(ref.name, kind, tuple(ref.shape), ref.dtype, layout)
+    if ref.slice_axis(placement) is None:
+        return Held(ref.name, kind, tuple(ref.shape), ref.dtype, "mirrored")
+    return Held(ref.name, kind, tuple(ref.shape), ref.dtype, "sliced", placement.pieces(tuple(ref.shape)))

@@ -14,16 +14,18 @@ import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 from jax.sharding import PartitionSpec
 
-from ..errors import DivergenceError, MixedStrategyError
+from ..errors import ContextError, DivergenceError, MixedStrategyError
 from ..reductions import _checks
 from ..reductions._causes import Input
 from ..replicas._collectives import AXIS, Group, MayDiffer, MeshAxis, Rehearsal, SingleReplica
 from ..replicas._context import ActiveStrategy, ReplicaContext, as_mirrored, entered
 from ..replicas._copies import VariableAggregation
+from ..replicas._model_axis import ModelCut
 from ..replicas._placement import Placement
 from ..replicas._values import Mirrored, PerReplica, is_distributed
 from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._fused import fuse
+from ..tracing._host_calls import host_call_in
 from ..tracing._interpreter import Question, run_alone
 from ..tracing._marks import sync_p
 from ..tracing._varying import Varying
@@ -63,8 +65,18 @@ class ReplicaStep:
         given = Arguments(args, kwargs, self._rows(leaves))
         with recording(recorder), entered(self.strategy, context):
             result = self._fn(*args, **kwargs)
+        self._check_layouts(recorder)
         given.check(f"run: {getattr(self._fn, '__qualname__', self._fn)!r}", result, copies_are_theirs=True)
         return result
+
+    def _check_layouts(self, recorder: Recorder) -> None:
+        """Raise if a training step leaves a rule of a layout map without a variable."""
+        layouts = self.strategy.placement.layouts
+        if layouts is None or recorder.rehearsing or not any(ref.trainable for ref in recorder.written):
+            return
+        for ref in recorder.known:
+            layouts.note(ref.name)
+        layouts.check_all_matched()
 
     def _rows(self, leaves: Sequence[Any]) -> list[Any]:
         """Return those of one replica's leaves that are its part of the batch. With one replica, any of them may be."""
@@ -142,7 +154,8 @@ class ReplicaStep:
         by_replica = [isinstance(leaves[i], PerReplica) for i in moving]
 
         slices = {ref: axis for ref in refs if (axis := ref.slice_axis(self.strategy.placement)) is not None}
-        traced = Replica(self, refs, moving, slices)
+        cuts = {ref: cut for ref in refs if (cut := ref.model_cut(self.strategy.placement)) is not None}
+        traced = Replica(self, refs, moving, slices, cuts)
         layouts = [_ROW if s else slices.get(ref) for ref, s in zip(refs, stacked, strict=True)]
         layouts += [_ROW if s else None for s in by_replica]
         closed = traced.trace([*raws, *arrays], layouts, self.facts(), has_rows=self.inputs.has_rows(0))
@@ -178,19 +191,27 @@ class ReplicaStep:
     ) -> Sequence[Any]:
         """Compute each replica on its own device."""
         varies = [layout is not None for layout in layouts]
+        self._check_host_calls(closed)
 
         def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
             local = [x[0] if layout == _ROW else x for x, layout in zip(inputs, layouts, strict=True)]
             answers = self._unmarked(closed, consts, local, varies)[: len(out_layouts)]
             return [jnp.asarray(x)[None] if layout == _ROW else x for x, layout in zip(answers, out_layouts, strict=True)]
 
-        return jax.shard_map(
-            replica_program,
-            mesh=self.strategy.placement.mesh,
-            in_specs=([PartitionSpec()] * len(closed.consts), [_spec(layout) for layout in layouts]),
-            out_specs=[_spec(layout) for layout in out_layouts],
-            check_vma=False,
-        )(list(closed.consts), inputs)
+        in_specs = ([PartitionSpec()] * len(closed.consts), [_spec(layout) for layout in layouts])
+        out_specs = [_spec(layout) for layout in out_layouts]
+        return _on_replicas(replica_program, self.strategy.placement, in_specs, out_specs)(list(closed.consts), inputs)
+
+    def _check_host_calls(self, closed: ClosedJaxpr) -> None:
+        """Raise if replicas of several devices call the host, which JAX cannot lower while XLA shares out their work."""
+        found = host_call_in(closed.jaxpr) if self.strategy.placement.has_model_axis else None
+        if found is not None:
+            size = self.strategy.placement.model_parallel_size
+            raise ContextError(
+                f"The function that `run` computes calls the host ({found}), but each replica has {size} devices "
+                "(model_parallel_size), and JAX has no such calls there. Return the values from the function and use them outside "
+                "of `run`, or use model_parallel_size=1."
+            )
 
     def _fused(self, closed: ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]) -> Sequence[Any]:
         """Compute all replicas on one device."""
@@ -214,7 +235,8 @@ class ReplicaStep:
     def mesh_axis(self) -> MeshAxis:
         """Return the group of equal replicas."""
         placement = self.strategy.placement
-        return MeshAxis(self.num_replicas, bucket=placement.deadlocks, bytes_per_pack=placement.bytes_per_pack)
+        rest = placement.model_axis_at_rest if placement.has_model_axis else None
+        return MeshAxis(self.num_replicas, bucket=placement.deadlocks, bytes_per_pack=placement.bytes_per_pack, rest=rest)
 
     def facts(self) -> Facts:
         """Return what earlier traces have learned about this call of ``run`` in its program."""
@@ -238,8 +260,14 @@ def named(placement: Placement, trace: Callable[[], ClosedJaxpr]) -> ClosedJaxpr
         jax.eval_shape(jax.vmap(probe, axis_name=AXIS), *each)
     else:
         split = PartitionSpec(AXIS)
-        jax.eval_shape(jax.shard_map(probe, mesh=placement.mesh, in_specs=split, out_specs=split, check_vma=False), *each)
+        jax.eval_shape(_on_replicas(probe, placement, split, split), *each)
     return found[-1]
+
+
+def _on_replicas(program: Callable[..., Any], placement: Placement, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """Let each replica compute `program`. How the devices of one replica share its work is left to XLA."""
+    mesh = placement.mesh
+    return jax.shard_map(program, mesh=mesh, axis_names={AXIS}, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 def _shape(x: Any, layout: Layout = None, num_replicas: int = 1) -> jax.ShapeDtypeStruct:
@@ -256,11 +284,19 @@ class Replica:
     Last come values that were cut into slices. They are there for one check only, and no program computes them.
     """
 
-    def __init__(self, step: ReplicaStep, refs: list[Ref], moving: list[int], slices: dict[Ref, int] | None = None):
+    def __init__(
+        self,
+        step: ReplicaStep,
+        refs: list[Ref],
+        moving: list[int],
+        slices: dict[Ref, int] | None = None,
+        model_cuts: dict[Ref, ModelCut] | None = None,
+    ):
         self._step = step
         self._refs = refs
         self._moving = moving
         self._slices = slices
+        self._model_cuts = model_cuts
         self.written: list[Ref] = []
         self.cut: list[Ref] = []
         self.num_results = 0
@@ -286,6 +322,7 @@ class Replica:
             facts=facts,
             has_rows=has_rows,
             slices=self._slices,
+            model_cuts=self._model_cuts,
             sums_of_slices=group.sums_of_slices if isinstance(group, MeshAxis) else None,
         )
         leaves = list(step.inputs.leaves)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 from ..cluster._world import World
 from ..runtime import _in_flight
 from ._collectives import AXIS
+from ._model_axis import MODEL, Cuts, Layouts, ModelCut, check_divides, cuts_at_rest, spec_of
 from ._planning import Planning
 
 _MOST_LISTED = 8
@@ -26,11 +27,14 @@ class Placement:
     """The devices of a strategy's replicas.
 
     Args:
-        devices: One device per replica. Without devices, there is one replica wherever JAX puts it (the default strategy).
+        devices: One device per replica, or `model_parallel_size` devices, one replica after the other. Without devices, there is
+            one replica wherever JAX puts it (the default strategy).
         fused: Whether all replicas compute on the first device, as one vectorized program (``tracing/_fused.py``).
         slices_slots: Whether optimizer state is cut into one slice per replica where its shape allows it (ZeRO stage 1).
         slices_from: The number of elements from which all variables, and so their optimizer state, are cut into one slice per
             replica where their shape allows it (ZeRO stage 3); None mirrors them.
+        model_parallel_size: The number of devices that compute one replica together. Its weights are cut over them.
+        layouts: The rules that say how; None to derive it from the shapes.
         world: The workers, if devices of several processes take part. The devices are then in the order of the workers, with
             equally many from each.
         bytes_per_pack: The largest piece, in bytes, of gradients that are sent as one flat vector; 0 sends it in one piece.
@@ -44,6 +48,8 @@ class Placement:
     fused: bool = False
     slices_slots: bool = False
     slices_from: int | None = None
+    model_parallel_size: int = 1
+    layouts: Layouts | None = None
     world: World | None = None
     bytes_per_pack: int = 0
     factored: bool = False
@@ -53,7 +59,12 @@ class Placement:
     @cached_property
     def num_replicas(self) -> int:
         """The number of replicas that compute in lockstep."""
-        return max(1, len(self.devices))
+        return max(1, len(self.devices) // self.model_parallel_size)
+
+    @cached_property
+    def has_model_axis(self) -> bool:
+        """Whether several devices compute one replica together."""
+        return self.model_parallel_size > 1 and not self.on_one_device
 
     @cached_property
     def listing(self) -> str:
@@ -67,7 +78,12 @@ class Placement:
         """The numbers of the replicas that compute in this process."""
         if self.world is None:
             return tuple(range(self.num_replicas))
-        return tuple(i for i, device in enumerate(self.devices) if device.process_index == self.world.process_id)
+        return tuple(i for i, device in enumerate(self.first_devices) if device.process_index == self.world.process_id)
+
+    @property
+    def first_devices(self) -> tuple[Device, ...]:
+        """The first device of each replica, which is the only one unless there is a model axis."""
+        return self.devices[:: self.model_parallel_size]
 
     @cached_property
     def on_cpu(self) -> bool:
@@ -87,10 +103,17 @@ class Placement:
 
     @cached_property
     def mesh(self) -> Mesh:
-        """The mesh of all replicas, which has one axis unless it is factored."""
-        sizes = prime_factors(self.num_replicas) if self.factored else (self.num_replicas,)
+        """The mesh of all replicas, which has one axis for them unless it is factored, and then the model axis, if there is one."""
+        sizes = (prime_factors(self.num_replicas) if self.factored else (self.num_replicas,)) or (1,)
         names = [AXIS] if len(sizes) < 2 else [f"{AXIS}_{i}" for i in range(len(sizes))]
-        return Mesh(np.array(self.devices).reshape(sizes or (1,)), names)  # make_mesh would make Explicit axes
+        if self.has_model_axis:
+            sizes, names = (*sizes, self.model_parallel_size), [*names, MODEL]
+        return Mesh(np.array(self.devices).reshape(sizes), names)  # make_mesh would make Explicit axes
+
+    @cached_property
+    def replica_axes(self) -> tuple[str, ...]:
+        """The names of the axes of the replicas in the mesh."""
+        return tuple(name for name in self.mesh.axis_names if name != MODEL)
 
     @cached_property
     def mirrored(self) -> Sharding | None:
@@ -106,17 +129,18 @@ class Placement:
         """The sharding of an array of shape (replicas, ...), with row i on the device of replica i."""
         if self.on_one_device:
             return self.mirrored
-        return self.sliced(0)
+        return NamedSharding(self.mesh, _along(self.replica_axes, 0))
 
     def planned(self, planning: Planning) -> "Placement":
         """Return the placement that replaces this one while a plan is made, with the plan's devices and the same options."""
-        return Placement(
-            planning.devices,
-            fused=len(planning.devices) > 1,
-            slices_slots=self.slices_slots,
-            slices_from=self.slices_from,
-            planning=planning,
-        )
+        check_divides("plan", self.model_parallel_size, len(planning.devices))
+        return Placement(planning.devices, fused=len(planning.devices) > 1, planning=planning, **self.cuts)
+
+    @property
+    def cuts(self) -> dict[str, Any]:
+        """The options that say how variables are cut, which a plan's devices get as well."""
+        names = ("slices_slots", "slices_from", "model_parallel_size", "layouts")
+        return {name: getattr(self, name) for name in names}
 
     @cached_property
     def slices_state(self) -> bool:
@@ -130,6 +154,9 @@ class Placement:
         """
         if self.on_one_device:
             return None
+        if self.has_model_axis:
+            cuts = self._cuts(shape, dtype)
+            return None if cuts is None else cuts.replica
         axes = [axis for axis, size in enumerate(shape) if size > 0 and size % self.num_replicas == 0]
         if self.slices_from is not None:
             if not jnp.issubdtype(dtype, jnp.inexact):  # the state of random numbers must be whole
@@ -137,9 +164,61 @@ class Placement:
             return max(axes, key=lambda axis: shape[axis], default=None) if math.prod(shape) >= self.slices_from else None
         return next(iter(axes), None) if slot and self.slices_slots else None
 
-    def sliced(self, axis: int) -> Sharding:
-        """Return the sharding of an array of which each replica holds a slice along `axis`."""
-        return NamedSharding(self.mesh, _along(self.mesh.axis_names, axis))
+    def _cuts(self, shape: tuple[int, ...], dtype: Any) -> Cuts | None:
+        if self.slices_from is None or math.prod(shape) < self.slices_from or not jnp.issubdtype(dtype, jnp.inexact):
+            return None
+        return cuts_at_rest(tuple(shape), self.num_replicas, self.model_parallel_size)
+
+    def model_axis_at_rest(self, shape: tuple[int, ...]) -> int | None:
+        """Return the axis along which a variable that is cut over the replicas is also cut over the devices of each."""
+        cuts = cuts_at_rest(tuple(shape), self.num_replicas, self.model_parallel_size) if self.has_model_axis else None
+        return None if cuts is None else cuts.model
+
+    def model_cut(self, name: str, shape: tuple[int, ...], dtype: Any, *, slot: bool = False) -> ModelCut | None:
+        """Return how a variable is cut over the devices of each replica; None if there is no model axis.
+
+        Raises:
+            ArgumentError: If a rule of the layout map does not fit it.
+        """
+        if not self.has_model_axis:
+            return None
+        cuts = self._cuts(shape, dtype)
+        rest = None if cuts is None else cuts.model
+        if self.layouts is None or slot:
+            return ModelCut(rest, rest if len(shape) > 1 else None)  # a vector is small, and its values are needed everywhere
+        return ModelCut(rest, self.layouts.axis_of(name, tuple(shape), self.model_parallel_size))
+
+    def in_use(self, name: str, shape: tuple[int, ...], dtype: Any) -> Sharding | None:
+        """Return the sharding of a variable while replicas compute with it: on each replica, or over its devices."""
+        cut = self.model_cut(name, shape, dtype)
+        return self.mirrored if cut is None else NamedSharding(self.mesh, spec_of(cut.use))
+
+    def note_variable(self, name: str) -> None:
+        """Note that there is a variable of this name, which a rule of the layout map may match."""
+        if self.layouts is not None:
+            self.layouts.note(name)
+
+    def pieces(self, shape: tuple[int, ...]) -> int:
+        """Return the number of devices that keep different parts of a variable of this shape that is sliced."""
+        return self.num_replicas * (1 if self.model_axis_at_rest(shape) is None else self.model_parallel_size)
+
+    def as_used(self, array: jax.Array, cut: ModelCut | None) -> jax.Array:
+        """Let XLA cut a variable in a traced program of all replicas over the devices of each as a replica uses it."""
+        if cut is None or cut.rest == cut.use:
+            return array
+        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec_of(cut.use)))
+
+    def sliced(self, axis: int, shape: tuple[int, ...]) -> Sharding:
+        """Return the sharding of an array of this shape of which each replica holds a slice along `axis`."""
+        model = self.model_axis_at_rest(shape)
+        if model is None:
+            return NamedSharding(self.mesh, _along(self.replica_axes, axis))
+        if self.num_replicas == 1:  # as JAX writes it for what a program returns: otherwise it would compile each program twice
+            return NamedSharding(self.mesh, spec_of(model))
+        names: list[Any] = [None] * (max(axis, model) + 1)
+        names[axis] = self.replica_axes
+        names[model] = (*(names[model] or ()), MODEL)
+        return NamedSharding(self.mesh, PartitionSpec(*names))
 
     def cut(self, ways: int, axis: int) -> Sharding | None:
         """Return the sharding of an array that is cut into `ways` parts along `axis`, and repeated on the other devices.
@@ -150,7 +229,8 @@ class Placement:
         if self.on_one_device or ways == 1:
             return self.mirrored
         names, left = [], ways
-        for name, size in self.mesh.shape.items():
+        for name in self.replica_axes:
+            size = self.mesh.shape[name]
             if left % size == 0:
                 names.append(name)
                 left //= size
@@ -192,15 +272,15 @@ class Placement:
 
         return jax.make_array_from_callback(shape, home, row)
 
-    def home(self, *, stacked: bool = False, slice_axis: int | None = None) -> Sharding | None:
-        """Return the sharding of an array that is stacked, or sliced along an axis, or else mirrored."""
-        return self.stacked if stacked else self.mirrored if slice_axis is None else self.sliced(slice_axis)
+    def home(self, shape: tuple[int, ...], *, stacked: bool = False, slice_axis: int | None = None) -> Sharding | None:
+        """Return the sharding of an array of this shape that is stacked, or sliced along an axis, or else mirrored."""
+        return self.stacked if stacked else self.mirrored if slice_axis is None else self.sliced(slice_axis, shape)
 
     def constrain(self, array: jax.Array, *, stacked: bool = False, slice_axis: int | None = None) -> jax.Array:
         """Make an array in a traced program lie stacked, or sliced along an axis, or else mirrored."""
         if self.on_one_device:
             return array
-        return jax.lax.with_sharding_constraint(array, self.home(stacked=stacked, slice_axis=slice_axis))
+        return jax.lax.with_sharding_constraint(array, self.home(array.shape, stacked=stacked, slice_axis=slice_axis))
 
 
 def _along(names: Sequence[str], axis: int) -> PartitionSpec:

@@ -26,6 +26,7 @@ class Held:
         dtype: The dtype of the array.
         layout: "mirrored", "stacked" (one row per replica), "sliced" (cut along an axis), or "cut" (a batch that is cut along its
             rows).
+        pieces: The number of devices that keep different parts of an array that is sliced.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Held:
     shape: tuple[int, ...]
     dtype: Any
     layout: str
+    pieces: int = 1
 
     @property
     def num_bytes(self) -> int:
@@ -46,23 +48,14 @@ class StepFound(BaseException):
     Args:
         lower: A function that returns the step, lowered by JAX, for the devices of a placement.
         held: A function that returns what the step reads, and how that lies on the devices of a placement.
-        slices_slots: Whether the strategy cuts optimizer state into slices.
-        slices_from: The number of elements from which the strategy cuts all variables; None if it mirrors them.
+        cuts: The options of the strategy's placement that say how variables are cut.
     """
 
-    def __init__(
-        self,
-        lower: Callable[[Any], Any],
-        held: Callable[[Any], Sequence[Held]],
-        *,
-        slices_slots: bool,
-        slices_from: int | None = None,
-    ):
+    def __init__(self, lower: Callable[[Any], Any], held: Callable[[Any], Sequence[Held]], cuts: dict[str, Any]):
         super().__init__("the first training step")
         self.lower = lower
         self.held = held
-        self.slices_slots = slices_slots
-        self.slices_from = slices_from
+        self.cuts = cuts
 
 
 class Planning:

@@ -51,7 +51,7 @@ class Extended:
             )
         if not placement.devices:
             return tuple(jax.numpy.zeros(()).devices())
-        return tuple(placement.devices[i] for i in placement.local_ids)
+        return tuple(placement.first_devices[i] for i in placement.local_ids)
 
     @property
     def parameter_devices(self) -> tuple[Any, ...]:

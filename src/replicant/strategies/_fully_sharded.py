@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from ..cluster._resolver import ClusterResolver
 from ..errors import ArgumentError, ArgumentTypeError
+from ..replicas._model_axis import Layouts, check_divides
 from ..replicas._placement import Placement
 from ..variables._known import is_variable, ref_of
 from ._communication import CommunicationOptions
@@ -29,20 +30,31 @@ class FullyShardedStrategy(Strategy):
     In a process that was started as one of several workers, it takes the devices of all of them, as ``MultiWorkerMirroredStrategy``
     does. Make it first, right after the imports. All workers read a variable together, as they save a checkpoint together.
 
-    Semantics: MirroredStrategy, MultiWorkerMirroredStrategy, and ZeRO stage 3 (Rajbhandari et al. 2020).
+    With ``model_parallel_size=k``, k devices compute one replica together: each has a part of every large weight, and of what is
+    computed with it. There are n/k replicas then, so a global batch is cut n/k ways.
+
+    Semantics: MirroredStrategy, MultiWorkerMirroredStrategy, ``keras.distribution.ModelParallel`` (the model axis), and ZeRO stage
+    3 (Rajbhandari et al. 2020).
 
     Args:
         devices: Names ("cpu:0", "GPU:1") or ``jax.Device`` objects of this process, which then trains alone; None or an empty list
             for all devices of all workers.
         min_size: The number of elements from which a variable of floats is cut. It is cut along its longest axis that the number of
             devices divides. Smaller variables, and those without such an axis, are mirrored.
+        model_parallel_size: The number of devices of each replica, which must divide that of all devices, and of each worker.
+        layout_map: How weights are cut over the devices of a replica while it computes: a ``keras.distribution.LayoutMap``, or a
+            dict from patterns of variable paths to tuples with ``"model"`` for the axis to cut, such as ``(None, "model")``. A
+            variable without a rule is whole. None cuts weights by their shapes. Read once, here.
         strict: As for ``MirroredStrategy``.
         cluster_resolver: As for ``MultiWorkerMirroredStrategy``.
 
     Raises:
         DeviceError: If a device does not exist or is given twice.
-        ArgumentError: If `min_size` is negative, or if both `devices` and `cluster_resolver` are given.
-        ArgumentTypeError: If `min_size` is not an int, or `cluster_resolver` no ClusterResolver.
+        ArgumentError: If `min_size` is negative, `model_parallel_size` is less than 1 or does not divide the devices, a rule of
+            `layout_map` names another axis, or if both `devices` and `cluster_resolver` are given. The first training step raises
+            it if no variable matches a rule, or if a rule does not fit the shape of one.
+        ArgumentTypeError: If `min_size` or `model_parallel_size` is not an int, `layout_map` no mapping, or `cluster_resolver` no
+            ClusterResolver.
         ClusterError: If the workers cannot form one group. All workers raise it, as the other errors of
             ``MultiWorkerMirroredStrategy``.
 
@@ -57,6 +69,8 @@ class FullyShardedStrategy(Strategy):
         devices: Sequence[Any] | None = None,
         *,
         min_size: int = _MIN_SIZE,
+        model_parallel_size: int = 1,
+        layout_map: Mapping[str, Any] | None = None,
         strict: bool | None = None,
         cluster_resolver: ClusterResolver | None = None,
     ):
@@ -69,6 +83,7 @@ class FullyShardedStrategy(Strategy):
             raise ArgumentError(
                 f"FullyShardedStrategy: min_size must not be negative; got {min_size}. 0 cuts every one that can be cut."
             )
+        layouts = _checked(model_parallel_size, layout_map)
         if cluster_resolver is not None and not isinstance(cluster_resolver, ClusterResolver):
             raise ArgumentTypeError(
                 f"FullyShardedStrategy: cluster_resolver must be a replicant.cluster.ClusterResolver; got {cluster_resolver!r}."
@@ -82,17 +97,33 @@ class FullyShardedStrategy(Strategy):
         have_threads()
         self._resolver: ClusterResolver | None = None
         if given:
-            placement = Placement(resolve_devices(devices), slices_from=min_size)
+            found = resolve_devices(devices)
+            check_divides("FullyShardedStrategy", model_parallel_size, len(found))
+            placement = Placement(found, slices_from=min_size, model_parallel_size=model_parallel_size, layouts=layouts)
         else:
             self._resolver = cluster_resolver or detected("FullyShardedStrategy")
             membership = self._resolver.membership()
-            placement = meet("FullyShardedStrategy", membership, CommunicationOptions(), slices_from=min_size)
+            placement = meet(
+                "FullyShardedStrategy",
+                membership,
+                CommunicationOptions(),
+                slices_from=min_size,
+                model_parallel_size=model_parallel_size,
+                layouts=layouts,
+            )
         super().__init__(placement, strict=strict)
 
     @property
     def cluster_resolver(self) -> ClusterResolver | None:
         """The resolver that told the strategy about its cluster; None if it was made for named devices."""
         return self._resolver
+
+    def __repr__(self) -> str:
+        placement, text = self.placement, super().__repr__()
+        if placement.model_parallel_size == 1:
+            return text
+        rules = "" if placement.layouts is None else f", layout_map of {len(placement.layouts.rules)} rules"
+        return f"{text[:-1]}, model_parallel_size={placement.model_parallel_size}{rules})"
 
     def explain(self, variables: Any) -> "SlicePlan":
         """Say how variables lie on the devices.
@@ -111,14 +142,18 @@ class FullyShardedStrategy(Strategy):
             raise ArgumentTypeError(
                 f"explain takes a model or a list of variables; got {variables!r} of type {type(variables).__name__}."
             )
-        return SlicePlan(tuple(self._rule(ref_of(variable)) for variable in found), self.num_replicas_in_sync)
+        refs = [ref_of(variable) for variable in found]
+        plan = SlicePlan(tuple(map(self._rule, refs)), len(self.placement.devices) or 1, self.num_replicas_in_sync)
+        if self.placement.layouts is not None:
+            self.placement.layouts.check_all_matched()
+        return plan
 
     def _rule(self, ref: Any) -> "SliceRule":
         placement, shape = self.placement, tuple(ref.shape)
-        axis = ref.slice_axis(placement)
+        axis, cut = ref.slice_axis(placement), ref.model_cut(placement)
         n, reason = placement.num_replicas, ""
         assert placement.slices_from is not None, "it is given to the placement above"
-        if n == 1:
+        if len(placement.devices) == 1:
             reason = "there is one device"
         elif ref.on_read:
             reason = "each replica has its own copy"
@@ -127,9 +162,32 @@ class FullyShardedStrategy(Strategy):
         elif math.prod(shape) < placement.slices_from:
             reason = f"fewer than {placement.slices_from} elements"
         elif axis is None:
-            reason = f"{n} divides no axis"
+            reason = f"{n if n > 1 else placement.model_parallel_size} divides no axis"
         num_bytes = math.prod(shape) * ref.dtype.itemsize
-        return SliceRule(ref.name, shape, axis, reason, num_bytes, num_bytes if axis is None else num_bytes // n)
+        held = num_bytes if axis is None else num_bytes // placement.pieces(shape)
+        return SliceRule(ref.name, shape, axis, reason, num_bytes, held, *(cut or (None, None)))
+
+
+def _checked(model_parallel_size: Any, layout_map: Any) -> Layouts | None:
+    """Return the rules of a layout map. Raise if it or the size of the model axis is no good."""
+    if isinstance(model_parallel_size, bool) or not isinstance(model_parallel_size, int):
+        raise ArgumentTypeError(
+            "FullyShardedStrategy: model_parallel_size must be an int, the number of devices of each replica; got "
+            f"{model_parallel_size!r} of type {type(model_parallel_size).__name__}."
+        )
+    if model_parallel_size < 1:
+        raise ArgumentError(
+            f"FullyShardedStrategy: model_parallel_size must be at least 1; got {model_parallel_size}. 1 is one device per replica."
+        )
+    if layout_map is None:
+        return None
+    layouts = Layouts.of(layout_map)
+    if model_parallel_size == 1:
+        raise ArgumentError(
+            "FullyShardedStrategy: layout_map says how weights are cut over the devices of a replica, but with "
+            "model_parallel_size=1 it has one. Leave out layout_map, or pass model_parallel_size=2 or more."
+        )
+    return layouts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,10 +197,12 @@ class SliceRule:
     Args:
         name: The name of the variable.
         shape: Its shape.
-        axis: The axis along which it is cut; None if each device has the whole of it.
+        axis: The axis along which it is cut over the replicas; None if each has the whole of it.
         reason: Why it is not cut.
         num_bytes: The bytes of the whole variable.
         bytes_per_device: The bytes on each device.
+        model_axis: The axis along which it is cut at rest over the devices of each replica; None if each has all of its slice.
+        model_axis_in_use: The axis along which a replica's devices cut it while they compute; None if each has the whole of it.
     """
 
     name: str
@@ -151,6 +211,8 @@ class SliceRule:
     reason: str
     num_bytes: int
     bytes_per_device: int
+    model_axis: int | None = None
+    model_axis_in_use: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,10 +222,12 @@ class SlicePlan:
     Args:
         rules: One for each variable.
         num_devices: The number of devices.
+        num_replicas: The number of replicas; 0 for as many as devices.
     """
 
     rules: tuple[SliceRule, ...]
     num_devices: int
+    num_replicas: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -176,16 +240,30 @@ class SlicePlan:
         return sum(rule.bytes_per_device for rule in self.rules)
 
     def __str__(self) -> str:
-        rows = [(rule.name, str(list(rule.shape)), _how(rule, self.num_devices)) for rule in self.rules]
+        num_replicas = self.num_replicas or self.num_devices
+        size = self.num_devices // num_replicas
+        rows = [(rule.name, str(list(rule.shape)), _how(rule, num_replicas, size)) for rule in self.rules]
         widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
         lines = [f"{name:{widths[0]}}  {shape:{widths[1]}}  {how}" for name, shape, how in rows]
-        lines.append(f"{self.num_bytes:,} bytes in all, {self.bytes_per_device:,} on each of {self.num_devices} devices")
+        what = f"{self.num_devices} devices" + (f", {size} for each of {num_replicas} replicas" if size > 1 else "")
+        lines.append(f"{self.num_bytes:,} bytes in all, {self.bytes_per_device:,} on each of {what}")
         return "\n".join(lines)
 
 
-def _how(rule: SliceRule, num_devices: int) -> str:
+def _how(rule: SliceRule, num_replicas: int, size: int) -> str:
+    used = "" if size == 1 else f"; in use {_part(rule.shape, {rule.model_axis_in_use: size})}"
     if rule.axis is None:
-        return f"mirrored: {rule.reason}"
-    part = list(rule.shape)
-    part[rule.axis] //= num_devices
-    return f"cut along axis {rule.axis}: {part} on each device"
+        return f"mirrored: {rule.reason}{used if rule.model_axis_in_use is not None else ''}"
+    if size == 1:
+        return f"cut along axis {rule.axis}: {_part(rule.shape, {rule.axis: num_replicas})} on each device"
+    cuts = {rule.axis: num_replicas}
+    if rule.model_axis is not None:
+        cuts[rule.model_axis] = cuts.get(rule.model_axis, 1) * size
+    over = [f"axis {rule.axis} over the replicas"] if num_replicas > 1 else []
+    over += [f"axis {rule.model_axis} over the model"] if rule.model_axis is not None else []
+    return f"cut along {' and '.join(over)}: {_part(rule.shape, cuts)} on each device{used}"
+
+
+def _part(shape: tuple[int, ...], ways: Mapping[Any, int]) -> list[int]:
+    """Return the shape of a part of an array that is cut so many ways along each axis."""
+    return [length // ways.get(axis, 1) for axis, length in enumerate(shape)]

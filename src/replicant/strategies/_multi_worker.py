@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import warnings
+from typing import Any
 
 import jax
 
@@ -13,6 +14,7 @@ from ..cluster._resolver import ClusterResolver
 from ..cluster._world import World
 from ..errors import AlreadyStartedError, ArgumentTypeError, DeviceError
 from ..replicas._context import planning
+from ..replicas._model_axis import Layouts, check_divides
 from ..replicas._placement import Device, Placement
 from ._communication import CommunicationOptions
 from ._devices import have_threads
@@ -99,18 +101,23 @@ def meet(
     platform: str | None = None,
     *,
     slices_from: int | None = None,
+    model_parallel_size: int = 1,
+    layouts: Layouts | None = None,
 ) -> Placement:
     """Meet the other workers, and return the devices of all; those of this process if it is the only one.
 
-    `slices_from` is that of the Placement.
+    `slices_from`, `model_parallel_size` and `layouts` are those of the Placement.
     """
+    cuts: dict[str, Any] = {"slices_from": slices_from, "model_parallel_size": model_parallel_size, "layouts": layouts}
     plan = planning()
     if plan is not None:  # its devices need not exist
-        return Placement(plan.devices, slices_from=slices_from)
+        check_divides(name, model_parallel_size, len(plan.devices))
+        return Placement(plan.devices, **cuts)
     if membership.num_processes == 1:
         local = tuple(jax.local_devices(backend=platform))
         options.check_for(local[0].platform)
-        return Placement(local, fused=slices_from is None and fused_by_default(local), slices_from=slices_from)
+        check_divides(name, model_parallel_size, len(local))
+        return Placement(local, fused=slices_from is None and fused_by_default(local), **cuts)
     have_threads()
     world = _the_world(membership, options)
     local = jax.local_devices(backend=platform)
@@ -121,9 +128,12 @@ def meet(
         "kind."
     )
     fact |= {} if slices_from is None else {"min_size": slices_from}
+    if model_parallel_size > 1:
+        fact |= {"model_parallel_size": model_parallel_size, "layout_map": None if layouts is None else layouts.rules}
     world.agree("strategy", json.dumps(fact), problem)
+    check_divides(name, model_parallel_size, len(local), "devices of each worker")
     devices = _in_order(jax.devices(platform), len(local), world)
-    return Placement(devices, world=world, bytes_per_pack=options.bytes_per_pack, slices_from=slices_from)
+    return Placement(devices, world=world, bytes_per_pack=options.bytes_per_pack, **cuts)
 
 
 def _the_world(membership: Membership, options: CommunicationOptions) -> World:

@@ -17,25 +17,28 @@ from jax.core import ShapedArray
 from jax.interpreters import ad, mlir
 from jax.sharding import Sharding
 
-from ..replicas._collectives import AXIS
+from ..replicas._collectives import AXIS, gather_over_model
+from ..replicas._model_axis import ModelCut
 from ._light_values import LightValues
 from ._marks import inner_jaxprs
 from ._primitive_names import GATHER
 
 # gathered_p maps a slice, and a shift of the shape of the whole, which is zero, to the whole. Its gradient goes to the shift,
 # because each replica has its own gradient of the whole. In the global view of ``fit``, the slice has the shape of the whole, and
-# `whole` is the sharding to which it is gathered.
+# `whole` is the sharding to which it is gathered. `cut` says how a replica of several devices cuts it over these.
 gathered_p = jex.Primitive("replicant_gathered")
 
 
 @gathered_p.def_abstract_eval
-def _shape(part: Any, shift: Any, *, axis: int, whole: Sharding | None = None) -> Any:
-    del axis, whole
+def _shape(part: Any, shift: Any, *, axis: int, whole: Sharding | None = None, cut: ModelCut | None = None) -> Any:
+    del axis, whole, cut
     return ShapedArray(shift.shape, part.dtype)
 
 
-def _gather(part: Any, shift: Any, *, axis: int, whole: Sharding | None = None) -> jax.Array:
+def _gather(part: Any, shift: Any, *, axis: int, whole: Sharding | None = None, cut: ModelCut | None = None) -> jax.Array:
     del shift
+    if cut is not None:
+        return gather_over_model(part, axis, cut)
     if whole is not None:
         return lax.with_sharding_constraint(part, whole)
     return lax.all_gather(part, AXIS, axis=axis, tiled=True)
@@ -50,8 +53,15 @@ mlir.register_lowering(gathered_p, mlir.lower_fun(_gather, multiple_results=Fals
 ad.primitive_jvps[gathered_p] = _jvp
 
 
+def gathered_over_model(part: Any, axis: int, cut: ModelCut, shape: tuple[int, ...]) -> jax.Array:
+    """Gather a variable of this shape from the slices of all replicas, of which each has several devices."""
+    return gathered_p.bind(part, jnp.zeros(shape, part.dtype), axis=axis, cut=cut)
+
+
 def axis_of_gather(eqn: jex.JaxprEqn) -> int | None:
     """Return the axis along which an equation gathers an array from the slices of all replicas; None if it does something else."""
+    if eqn.primitive is gathered_p:
+        return eqn.params["axis"]
     inner = inner_jaxprs(eqn)  # an all-gather with a gradient of its own, see replicas/_collectives.py
     if len(eqn.invars) != 1 or len(inner) != 1 or [each.primitive.name for each in inner[0].eqns] != [GATHER]:
         return None
@@ -62,7 +72,7 @@ def axis_of_gather(eqn: jex.JaxprEqn) -> int | None:
 def read_again(eqn: jex.JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     """Evaluate an equation that gathers a variable, or that works on gathered values, in the path of a gradient."""
     axis = axis_of_gather(eqn)
-    if axis is None:
+    if axis is None or eqn.primitive is gathered_p:
         return bind(eqn, values)
     return [gathered_p.bind(*values, _zeros(eqn.outvars[0].aval), axis=axis)]
 

@@ -158,8 +158,8 @@ class _Machine:
         found = path.mark.params["gathered"]
         slices = path.mark.invars[len(path.mark.invars) - len(found) :]
         return {
-            path.sources[position]: partial(gathered_p.bind, self.read(self._env, part), axis=axis)
-            for (position, axis), part in zip(found, slices, strict=True)
+            path.sources[position]: partial(gathered_p.bind, self.read(self._env, part), axis=axis, cut=cut)
+            for (position, axis, cut), part in zip(found, slices, strict=True)
         }
 
     def _exchange(self, eqn: jex.JaxprEqn, values: list[Any]) -> Question:

@@ -20,7 +20,8 @@ from ._closed_jaxpr import ClosedJaxpr
 #   tape: the id of the tape. call: the index of the `gradient` call in this trace. num_targets: the number of targets. owners: for
 #   each source, its index among what `gradient` was asked for. absent: the indices of those without a value. rows: None, or for a
 #   jacobian the number of cotangents of each target, along axis 0; the results have this axis too. at_once: whether to compute them
-#   together. gathered: for each source that was gathered from slices, its index and the axis; the slices are the last operands.
+#   together. gathered: for each source that was gathered from slices, its index, the axis and the ModelCut; the
+#   slices are the last operands.
 gradient_p = jex.Primitive("replicant_gradient")
 # region_p has no operands and no results. Here a tape starts (opens=True) or stops recording.
 region_p = jex.Primitive("replicant_region")

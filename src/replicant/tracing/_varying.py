@@ -11,6 +11,7 @@ import jax.extend.core as jex
 
 from ..errors import ContextError
 from ._closed_jaxpr import ClosedJaxpr
+from ._gathered import gathered_p
 from ._marks import exchange_p, gradient_p, inner_jaxprs, scan_counts, sync_p
 from ._primitive_names import AGREEING, CALLS, INDEX
 
@@ -41,7 +42,7 @@ class Varying:
     def _equation(self, eqn: jex.JaxprEqn) -> list[bool]:
         inputs = [self(v) for v in eqn.invars]
         name = eqn.primitive.name
-        if eqn.primitive is sync_p or name in AGREEING:
+        if eqn.primitive in (sync_p, gathered_p) or name in AGREEING:
             return [False] * len(eqn.outvars)
         if eqn.primitive is exchange_p:
             return [not eqn.params["agrees"]] * len(eqn.outvars)

@@ -15,10 +15,13 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from ..errors import ContextError, GradientError, MixedStrategyError
+from ..replicas._collectives import in_use
 from ..replicas._copies import VariableAggregation, aggregate_copies, split_value
+from ..replicas._model_axis import ModelCut
 from ..replicas._own_mesh import in_a_trace
 from ..replicas._placement import Placement
 from ..tracing import _eager
+from ..tracing._gathered import gathered_over_model
 from ..tracing._marks import own_p
 from ._ref import Ref
 
@@ -102,7 +105,7 @@ class Recorder:
         self.values[ref] = new
 
     def slices_behind(self, arrays: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
-        """Return the slices from which some of the arrays were gathered, and for each its position and axis."""
+        """Return the slices from which some of the arrays were gathered, and for each its position, its axis and its ModelCut."""
         del arrays
         return [], ()
 
@@ -184,7 +187,12 @@ class CrossRecorder(Recorder):
 
     def read(self, ref: Ref) -> Any:
         raw = self.read_raw(ref)
-        return aggregate_copies(raw, ref.aggregation, ref.name) if ref.copies(self.num_replicas) else raw
+        if ref.copies(self.num_replicas):
+            return aggregate_copies(raw, ref.aggregation, ref.name)
+        placement = self.placement
+        if placement is None or not placement.has_model_axis or self.num_replicas > 1 or self.rehearsing:
+            return raw
+        return placement.as_used(raw, ref.model_cut(placement))
 
     def write(self, ref: Ref, value: Any) -> None:
         self.write_raw(ref, split_value(value, ref.aggregation, self.num_replicas) if ref.copies(self.num_replicas) else value)
@@ -211,6 +219,7 @@ class ReplicaRecorder(Recorder):
         has_rows: Whether this replica got data in this step.
         slices: The variables of which this replica holds a slice, each with its axis. Code reads and assigns the whole variable,
             except in an optimizer's update, which works on slices (``working_on_slices``).
+        model_cuts: How variables are cut over the devices of this replica, if it has several.
         sums_of_slices: Sums values over the replicas, and returns this replica's slices of the sums.
     """
 
@@ -223,6 +232,7 @@ class ReplicaRecorder(Recorder):
         facts: Facts,
         has_rows: bool = True,
         slices: "dict[Ref, int] | None" = None,
+        model_cuts: "dict[Ref, ModelCut] | None" = None,
         sums_of_slices: Callable[[Sequence[jax.Array], Sequence[int]], list[jax.Array]] | None = None,
     ):
         super().__init__(known, rehearsing=rehearsing, facts=facts)
@@ -230,27 +240,35 @@ class ReplicaRecorder(Recorder):
         self._has_rows = has_rows
         self.num_replicas = group.num_replicas
         self.slices = slices or {}
+        self._model_cuts = model_cuts or {}
         self._sums_of_slices = sums_of_slices
         self._working: dict[Ref, int] = {}
         self.cut_values: list[tuple[Ref, Any]] = []  # what was assigned to them, which all replicas must agree on
-        self._gathered: dict[int, tuple[Any, Any, int]] = {}  # id of a whole value -> the value, its slice and the axis
+        # id of a whole value -> the value, its slice, the axis, and how it is cut over the devices of this replica
+        self._gathered: dict[int, tuple[Any, Any, int, ModelCut | None]] = {}
 
     def read(self, ref: Ref) -> Any:
         if ref not in self.values:
             return self._stand_in(ref, ref.shape)
         if ref in self.slices and not self._working:
+            part, axis, cut = self.values[ref], self.slices[ref], self._model_cuts.get(ref)
             with jex.set_current_trace(self.live_trace):  # not in that of a loop or jax.checkpoint, where no tape would see it
-                part = self.values[ref]
                 if self._row is not None:  # otherwise, XLA would gather before the loop what every iteration needs
                     part, _ = jax.lax.optimization_barrier((part, self._row))
-                whole = self._group.all_gather(part, self.slices[ref])
-            self._gathered[id(whole)] = (whole, part, self.slices[ref])
+                if cut is None:
+                    whole = self._group.all_gather(part, axis)
+                else:
+                    whole = gathered_over_model(part, axis, cut, tuple(ref.shape))
+            self._gathered[id(whole)] = (whole, part, axis, cut)
             return whole
+        cut = None if ref in self.slices else self._model_cuts.get(ref)
+        if cut is not None and cut.use is not None:
+            return in_use(self.values[ref], cut)
         return self.values[ref]
 
     def slices_behind(self, arrays: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
         found = [(i, *self._gathered[id(array)][1:]) for i, array in enumerate(arrays) if id(array) in self._gathered]
-        return [part for _, part, _ in found], tuple((i, axis) for i, _, axis in found)
+        return [part for _, part, _, _ in found], tuple((i, axis, cut) for i, _, axis, cut in found)
 
     def sums_of_slices(self, values: Sequence[jax.Array], axes: Sequence[int]) -> list[jax.Array]:
         """Sum each value over the replicas, and return this replica's slice of each sum along its axis."""

@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from ..replicas._copies import VariableAggregation, aggregate_copies, split_value
+from ..replicas._model_axis import ModelCut
 from ..replicas._own_mesh import on_own_mesh
 from ..replicas._placement import Placement, is_local, on_all
 from ._slices import LARGE, in_pieces, known_value, note_cut, read_whole
@@ -90,6 +91,10 @@ class Ref:
         """Return the axis along which each replica has its slice of the variable; None if each has the whole of it."""
         return None if self.on_read else placement.slice_axis(tuple(self.shape), self.dtype, slot=self.slot)
 
+    def model_cut(self, placement: Placement) -> ModelCut | None:
+        """Return how the variable is cut over the devices of each replica; None if each has one device."""
+        return None if self.on_read else placement.model_cut(self.name, tuple(self.shape), self.dtype, slot=self.slot)
+
     def load(self, placement: Placement, *, donated: bool) -> jax.Array:
         """Return the stored array as the input of a program, which may overwrite it if `donated`."""
         raw, _ = self.get_raw()
@@ -114,7 +119,7 @@ class Ref:
 
     def home(self, placement: Placement) -> Sharding | None:
         """Return the sharding of the variable in the programs of a placement."""
-        return placement.home(stacked=self.copies(placement.num_replicas), slice_axis=self.slice_axis(placement))
+        return placement.home(tuple(self.shape), stacked=self.copies(placement.num_replicas), slice_axis=self.slice_axis(placement))
 
     def cut_on(self) -> Placement | None:
         """Return the placement that keeps the variable in slices; None if each device has the whole of it."""

@@ -95,6 +95,7 @@ class Variable:
             )
         self._ref = OwnRef(array, name or "Variable", sync, rule, trainable)
         self._ref.strategy = active_strategy() if active_strategy().placement.devices else None
+        active_strategy().placement.note_variable(self._ref.name)
         num_replicas = active_strategy().num_replicas_in_sync
         if self._ref.copies(num_replicas):  # every copy starts with the initial value
             with _no_trace():
