@@ -1,8 +1,10 @@
-"""cuDNN's LSTM, which Keras uses on GPUs, in the steps of a strategy.
+"""LSTMs of Keras: cuDNN's on GPUs, in the steps of a strategy, and the kernel "lstm" on CPUs.
 
 XLA cannot cut it for several devices: in the global view of ``fit``, every device would collect the whole batch and compute all of
 it. So each device is given its own rows. cuDNN's LSTM has no 16-bit floats in JAX, and Keras would only fail when the step is
 lowered. There Keras's own loop is computed.
+
+On CPUs, the kernel takes the place of Keras's loop over time, where it computes the same (see ``kernels/_lstm.py``).
 """
 
 import inspect
@@ -14,8 +16,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..kernels import _lstm
+from ..kernels._switch import is_on
 from ..replicas._context import active_replica_context, active_strategy
 from ..replicas._placement import Placement
 
@@ -71,3 +76,55 @@ def lstm(original: Callable[..., Any], inputs: Any, *args: Any, **kwargs: Any) -
 
     specs = (home.spec, PartitionSpec())
     return jax.shard_map(on_device, mesh=placement.mesh, in_specs=specs, out_specs=home.spec, check_vma=False)(rows, weights)
+
+
+def inner_loop(original: Callable[..., Any], layer: Any, sequences: Any, initial_state: Any, mask: Any, training: Any = False) -> Any:
+    """Compute what an LSTM layer computes over time: the last output, all outputs, and the last state."""
+    states = initial_state if isinstance(initial_state, list | tuple) else [initial_state]
+    only_mask = mask[0] if isinstance(mask, list | tuple) else mask
+    if not (is_on(_lstm.FAMILY) and _on_cpus() and _is_plain(layer, sequences, states, only_mask, training)):
+        return original(layer, sequences, initial_state, mask, training=training)
+    cell, x = layer.cell, jnp.asarray(sequences)
+    if training and cell.dropout:
+        x = x * jnp.expand_dims(cell.get_dropout_mask(x[:, 0]), 1)
+    x = jnp.swapaxes(x, 0, 1)
+    if only_mask is not None:
+        only_mask = jnp.swapaxes(jnp.asarray(only_mask, bool), 0, 1)[..., None]
+    if layer.go_backwards:
+        x, only_mask = jnp.flip(x, 0), None if only_mask is None else jnp.flip(only_mask, 0)
+    kernel, recurrent_kernel = (keras.ops.convert_to_tensor(weights) for weights in (cell.kernel, cell.recurrent_kernel))
+    bias = jnp.zeros(kernel.shape[-1:], kernel.dtype) if cell.bias is None else keras.ops.convert_to_tensor(cell.bias)
+    outputs, carries = _lstm.lstm(x, *map(jnp.asarray, states), kernel, recurrent_kernel, bias, only_mask)
+    return outputs[-1], jnp.swapaxes(outputs, 0, 1), [outputs[-1], carries[-1]]
+
+
+def _on_cpus() -> bool:
+    """Whether what is being traced will run on CPUs."""
+    placement = _step.placement
+    if placement is None and active_replica_context() is not None:
+        placement = active_strategy().placement
+    return placement.on_cpu if placement is not None else jax.default_backend() == "cpu"
+
+
+def _is_plain(layer: Any, sequences: Any, states: Any, mask: Any, training: Any) -> bool:
+    """Whether a layer computes what the kernel computes, in 32 or 64 bits. The settings are Keras's own for cuDNN, and its masks."""
+    cell = layer.cell
+    arrays = (sequences, *states, cell.kernel, cell.recurrent_kernel)
+    return (
+        type(cell) is keras.layers.LSTMCell
+        and "call" not in vars(cell)
+        and getattr(cell, "_remat_mode", None) is None  # it would be rematerialized in each step
+        and layer.use_cudnn == "auto"
+        and not layer.unroll
+        and not cell.recurrent_dropout
+        and (cell.implementation == 2 or not (training and cell.dropout))
+        and cell.activation in (keras.activations.tanh, keras.ops.tanh, jnp.tanh)
+        and cell.recurrent_activation in (keras.activations.sigmoid, keras.ops.sigmoid)
+        and (mask is None or (mask.ndim == 2 and not layer.zero_output_for_mask))
+        and sequences.shape[1] > 0
+        and {keras.backend.standardize_dtype(_dtype(array)) for array in arrays} in ({"float32"}, {"float64"})
+    )
+
+
+def _dtype(array: Any) -> Any:
+    return keras.ops.convert_to_tensor(array).dtype
