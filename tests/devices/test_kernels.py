@@ -231,7 +231,7 @@ def test_training_is_the_same_after_200_steps() -> None:
 
 def test_what_is_on() -> None:
     states = dict(kernels.status().kernels)
-    assert list(states) == ["conv", "memory", "avg_pool", "direct_conv", "max_pool", "numba_conv", "strided_conv"]
+    assert list(states) == ["conv", "memory", "avg_pool", "direct_conv", "lstm", "max_pool", "numba_conv", "strided_conv"]
     assert (states["avg_pool"], states["max_pool"]) == ("on", "on")
     with kernels.disabled("avg_pool"):
         assert kernels.status().kernels["avg_pool"] == "off: switched off"
@@ -247,7 +247,7 @@ def test_what_is_on() -> None:
         (
             ("pool",),
             (
-                "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'max_pool', 'numba_conv', 'strided_conv', "
+                "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'lstm', 'max_pool', 'numba_conv', 'strided_conv', "
                 "or no name to switch all."
             ),
         ),
@@ -265,7 +265,7 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
                 "Start the program with REPLICANT_KERNELS=1 to have it, or with "
-                "REPLICANT_KERNELS=avg_pool,conv,direct_conv,max_pool,strided_conv for all except this one."
+                "REPLICANT_KERNELS=avg_pool,conv,direct_conv,lstm,max_pool,strided_conv for all except this one."
             ),
         ),
     ],

@@ -116,7 +116,7 @@ def test_none_at_all_and_then_one() -> None:
     )
     no = "off: REPLICANT_KERNELS does not ask for it"
     status = (
-        f"CPU kernels: conv {no}, memory {no}, avg_pool {no}, direct_conv {no}, max_pool on, numba_conv {no}, strided_conv {no}"
+        f"CPU kernels: conv {no}, memory {no}, avg_pool {no}, direct_conv {no}, lstm {no}, max_pool on, numba_conv {no}, strided_conv {no}"
     )
     assert done.stdout.splitlines() == ["True", "False", status], done.stderr
 
@@ -198,5 +198,5 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all but numba_conv) or some of 1,avg_pool,conv,direct_conv,max_pool,memory,numba_conv,strided_conv, separated by commas."
+        "(all but numba_conv) or some of 1,avg_pool,conv,direct_conv,lstm,max_pool,memory,numba_conv,strided_conv, separated by commas."
     )

@@ -78,24 +78,33 @@ def lstm(original: Callable[..., Any], inputs: Any, *args: Any, **kwargs: Any) -
     return jax.shard_map(on_device, mesh=placement.mesh, in_specs=specs, out_specs=home.spec, check_vma=False)(rows, weights)
 
 
-def inner_loop(original: Callable[..., Any], layer: Any, sequences: Any, initial_state: Any, mask: Any, training: Any = False) -> Any:
+def inner_loop(original: Callable[..., Any], layer: Any, sequences: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute what an LSTM layer computes over time: the last output, all outputs, and the last state."""
-    states = initial_state if isinstance(initial_state, list | tuple) else [initial_state]
-    only_mask = mask[0] if isinstance(mask, list | tuple) else mask
-    if not (is_on(_lstm.FAMILY) and _on_cpus() and _is_plain(layer, sequences, states, only_mask, training)):
-        return original(layer, sequences, initial_state, mask, training=training)
+    given = {"training": False, **dict(zip(("initial_state", "mask", "training"), args, strict=False)), **kwargs}
+    states, mask, training = given["initial_state"], given["mask"], given["training"]
+    mask = mask[0] if isinstance(mask, list | tuple) else mask
+    if not (is_on(_lstm.FAMILY) and _on_cpus() and _is_plain(layer, sequences, states, mask, training)):
+        return original(layer, sequences, *args, **kwargs)
     cell, x = layer.cell, jnp.asarray(sequences)
     if training and cell.dropout:
         x = x * jnp.expand_dims(cell.get_dropout_mask(x[:, 0]), 1)
-    x = jnp.swapaxes(x, 0, 1)
-    if only_mask is not None:
-        only_mask = jnp.swapaxes(jnp.asarray(only_mask, bool), 0, 1)[..., None]
-    if layer.go_backwards:
-        x, only_mask = jnp.flip(x, 0), None if only_mask is None else jnp.flip(only_mask, 0)
-    kernel, recurrent_kernel = (keras.ops.convert_to_tensor(weights) for weights in (cell.kernel, cell.recurrent_kernel))
-    bias = jnp.zeros(kernel.shape[-1:], kernel.dtype) if cell.bias is None else keras.ops.convert_to_tensor(cell.bias)
-    outputs, carries = _lstm.lstm(x, *map(jnp.asarray, states), kernel, recurrent_kernel, bias, only_mask)
-    return outputs[-1], jnp.swapaxes(outputs, 0, 1), [outputs[-1], carries[-1]]
+    mask = None if mask is None else jnp.asarray(mask, bool)[..., None]
+    x, mask = (_in_order(array, layer.go_backwards) for array in (x, mask))
+    bias = jnp.zeros(cell.kernel.shape[-1], x.dtype) if cell.bias is None else cell.bias
+    weights = [keras.ops.convert_to_tensor(weight) for weight in (cell.kernel, cell.recurrent_kernel, bias)]
+    outputs, carries = _lstm.lstm(x, tuple(map(jnp.asarray, states)), tuple(weights), mask)
+    state = [outputs[-1], carries[-1]]
+    if mask is not None and layer.zero_output_for_mask:
+        outputs = jnp.where(mask, outputs, 0)
+    return outputs[-1], jnp.swapaxes(outputs, 0, 1), state
+
+
+def _in_order(array: Any, go_backwards: bool) -> Any:
+    """An array whose second axis is time, in the order in which a loop takes it. None stays."""
+    if array is None:
+        return None
+    steps = jnp.swapaxes(array, 0, 1)
+    return jnp.flip(steps, 0) if go_backwards else steps
 
 
 def _on_cpus() -> bool:
@@ -107,9 +116,8 @@ def _on_cpus() -> bool:
 
 
 def _is_plain(layer: Any, sequences: Any, states: Any, mask: Any, training: Any) -> bool:
-    """Whether a layer computes what the kernel computes, in 32 or 64 bits. The settings are Keras's own for cuDNN, and its masks."""
+    """Whether a layer computes what the kernel computes, in 32 or 64 bits. Masks may be there, unlike with cuDNN."""
     cell = layer.cell
-    arrays = (sequences, *states, cell.kernel, cell.recurrent_kernel)
     return (
         type(cell) is keras.layers.LSTMCell
         and "call" not in vars(cell)
@@ -120,11 +128,11 @@ def _is_plain(layer: Any, sequences: Any, states: Any, mask: Any, training: Any)
         and (cell.implementation == 2 or not (training and cell.dropout))
         and cell.activation in (keras.activations.tanh, keras.ops.tanh, jnp.tanh)
         and cell.recurrent_activation in (keras.activations.sigmoid, keras.ops.sigmoid)
-        and (mask is None or (mask.ndim == 2 and not layer.zero_output_for_mask))
+        and (mask is None or mask.ndim == 2)
         and sequences.shape[1] > 0
-        and {keras.backend.standardize_dtype(_dtype(array)) for array in arrays} in ({"float32"}, {"float64"})
+        and _dtypes(sequences, *states, cell.kernel, cell.recurrent_kernel) in ({"float32"}, {"float64"})
     )
 
 
-def _dtype(array: Any) -> Any:
-    return keras.ops.convert_to_tensor(array).dtype
+def _dtypes(*arrays: Any) -> set[str]:
+    return {jnp.result_type(keras.ops.convert_to_tensor(array)).name for array in arrays}

@@ -74,7 +74,8 @@ def enable(*names: str) -> None:
 
     Args:
         *names: "max_pool", "avg_pool", "direct_conv", "strided_conv", "lstm" or "numba_conv". Without names, all but "numba_conv"
-            are switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
+            are switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable
+            REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.

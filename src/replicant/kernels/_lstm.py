@@ -4,8 +4,8 @@ A step of the loop needs the state of the step before. The gradients of the weig
 steps. Written as a plain loop, an LSTM adds them up step by step: six products in each step forward and back, of so few rows that
 two cores do little for them. Here the loops have one product each, that of the state.
 
-Only derivatives are given (`custom_jvp`), and JAX makes the gradient by transposing them. So derivatives of all orders and both modes
-exist, and a program without them computes what Keras computes.
+Only the derivative in forward mode is given (`custom_jvp`), and JAX makes the gradient by transposing it. So derivatives of all
+orders and both modes exist, and a program without them computes what Keras computes.
 """
 
 from typing import Any
@@ -20,21 +20,20 @@ Results = tuple[Array, Array]
 
 
 @jax.custom_jvp
-def lstm(x: Array, h: Array, c: Array, kernel: Array, recurrent_kernel: Array, bias: Array, mask: Array | None) -> Results:
+def lstm(x: Array, state: Results, weights: tuple[Array, Array, Array], mask: Array | None) -> Results:
     """Compute the outputs and the carries of all steps.
 
     Args:
         x: The inputs, of shape (steps, batch, features).
-        h: The output before the first step, of shape (batch, units).
-        c: The carry before the first step, of shape (batch, units).
-        kernel: Of shape (features, 4 * units), with the gates in Keras's order: input, forget, carry and output.
-        recurrent_kernel: Of shape (units, 4 * units).
-        bias: Of shape (4 * units,).
+        state: The output and the carry before the first step, of shape (batch, units).
+        weights: The kernel, of shape (features, 4 * units), the recurrent kernel, of shape (units, 4 * units), and the bias, of
+            shape (4 * units,). The gates have Keras's order: input, forget, carry and output.
         mask: False where the state stays as it is, of shape (steps, batch, 1), or None.
 
     Returns:
         Two arrays of shape (steps, batch, units).
     """
+    kernel, recurrent_kernel, bias = weights
 
     def step(state: Results, given: Any) -> tuple[Results, Results]:
         x, mask = given
@@ -42,7 +41,7 @@ def lstm(x: Array, h: Array, c: Array, kernel: Array, recurrent_kernel: Array, b
         state = _kept(mask, _cell(z, state[1])[0], state)
         return state, state
 
-    return lax.scan(step, (h, c), (x, mask))[1]
+    return lax.scan(step, state, (x, mask))[1]
 
 
 def _cell(z: Array, c: Array) -> tuple[Results, Array]:
@@ -61,13 +60,13 @@ def _kept(mask: Array | None, new: Results, old: Results) -> Results:
 
 @lstm.defjvp
 def _derivative(primals: Any, tangents: Any) -> tuple[Results, Results]:
-    x, h, c, kernel, recurrent_kernel, bias, mask = primals
-    dx, dh, dc, dkernel, drecurrent, dbias, _ = tangents
-    hs, cs, gates = _with_gates(jnp.matmul(x, kernel), h, c, recurrent_kernel, bias, mask)
-    before = jnp.concatenate([h[None], hs[:-1]])
+    x, state, (kernel, recurrent_kernel, bias), mask = primals
+    dx, dstate, (dkernel, drecurrent, dbias), _ = tangents
+    hs, cs, gates = _with_gates(jnp.matmul(x, kernel), state, recurrent_kernel, bias, mask)
+    before = jnp.concatenate([state[0][None], hs[:-1]])
     outside = jnp.matmul(dx, kernel) + _product(x, dkernel) + _product(before, drecurrent) + dbias
     turned = recurrent_kernel.T  # in the gradient, the loop multiplies by this, and should not turn it in each step
-    factors = _factors(gates, jnp.concatenate([c[None], cs[:-1]]), cs, mask)
+    factors = _factors(gates, jnp.concatenate([state[1][None], cs[:-1]]), cs, mask)
 
     def step(state: Results, given: Any) -> tuple[Results, Results]:
         dh, dc = state
@@ -78,7 +77,7 @@ def _derivative(primals: Any, tangents: Any) -> tuple[Results, Results]:
         state = (new if of_before is None else new + of_before * dh), dc
         return state, state
 
-    return (hs, cs), lax.scan(step, (dh, dc), (outside, factors))[1]
+    return (hs, cs), lax.scan(step, dstate, (outside, factors))[1]
 
 
 def _product(x: Array, weights: Array) -> Array:
@@ -87,7 +86,7 @@ def _product(x: Array, weights: Array) -> Array:
     return lax.dot_general(x, turned, (((2,), (1,)), ((), ())))
 
 
-def _with_gates(z: Array, h: Array, c: Array, recurrent_kernel: Array, bias: Array, mask: Array | None) -> tuple[Array, ...]:
+def _with_gates(z: Array, state: Results, recurrent_kernel: Array, bias: Array, mask: Array | None) -> tuple[Array, ...]:
     """The outputs, the carries and the gates of all steps. `z` are the products of the inputs."""
 
     def step(state: Results, given: Any) -> tuple[Results, tuple[Array, ...]]:
@@ -96,7 +95,7 @@ def _with_gates(z: Array, h: Array, c: Array, recurrent_kernel: Array, bias: Arr
         state = _kept(mask, new, state)
         return state, (*state, gates)
 
-    return lax.scan(step, (h, c), (z, mask))[1]
+    return lax.scan(step, state, (z, mask))[1]
 
 
 def _factors(gates: Array, before: Array, carries: Array, mask: Array | None) -> tuple[Array, Array, Array, Array | None]:
