@@ -255,8 +255,8 @@ def test_exports_with_any_number_of_rows() -> None:
     layer = layer_of(return_sequences=True)
     (rows,) = jax.export.symbolic_shape("rows")
     shape = jax.ShapeDtypeStruct((rows, LENGTH, FEATURES), jnp.float32)
-    weights = [v.value for v in layer.trainable_variables]
-    exported = jax.export.export(jax.jit(lambda x: layer.stateless_call(weights, [], x)[0]))(shape)
+    weights, others = ([v.value for v in some] for some in (layer.trainable_variables, layer.non_trainable_variables))
+    exported = jax.export.export(jax.jit(lambda x: layer.stateless_call(weights, others, x)[0]))(shape)
     np.testing.assert_allclose(exported.call(X), layer(X), rtol=1e-6)
 
 

@@ -115,9 +115,7 @@ def test_none_at_all_and_then_one() -> None:
         REPLICANT_KERNELS="0",
     )
     no = "off: REPLICANT_KERNELS does not ask for it"
-    status = (
-        f"CPU kernels: conv {no}, memory {no}, avg_pool {no}, direct_conv {no}, lstm {no}, max_pool on, numba_conv {no}, strided_conv {no}"
-    )
+    status = f"CPU kernels: conv {no}, memory {no}, avg_pool {no}, direct_conv {no}, lstm {no}, max_pool on, numba_conv {no}, strided_conv {no}"
     assert done.stdout.splitlines() == ["True", "False", status], done.stderr
 
 
