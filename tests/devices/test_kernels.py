@@ -247,15 +247,15 @@ def test_what_is_on() -> None:
         (
             ("pool",),
             (
-                "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'lstm', 'max_pool', 'numba_conv', 'strided_conv', "
-                "or no name to switch all."
+                "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'lstm', 'max_pool', 'numba_conv', "
+                "'strided_conv', or no name to switch all."
             ),
         ),
         (
             ("conv",),
             (
                 "The kernel 'conv' is an option of XLA that is read when JAX starts, so it cannot be switched later. Start the "
-                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,max_pool,memory,"
+                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,lstm,max_pool,memory,"
                 "strided_conv for "
                 "all except this one."
             ),
