@@ -287,6 +287,7 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
         "_flatten_layers",
         "_inbound_nodes",
         "_layers",
+        "_remat_mode",
         "_trainable",
         "_untrack_variable",
     ),

@@ -121,7 +121,7 @@ def _is_plain(layer: Any, sequences: Any, states: Any, mask: Any, training: Any)
     return (
         type(cell) is keras.layers.LSTMCell
         and "call" not in vars(cell)
-        and getattr(cell, "_remat_mode", None) is None  # it would be rematerialized in each step
+        and cell._remat_mode is None  # it would be rematerialized in each step
         and layer.use_cudnn == "auto"
         and not layer.unroll
         and not cell.recurrent_dropout
