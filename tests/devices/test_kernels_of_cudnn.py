@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import replicant
+from replicant import kernels
 from replicant.data import Dataset
 from replicant.keras import _recurrent
 
@@ -32,7 +33,7 @@ Y = RNG.integers(0, CLASSES, sum(BATCHES)).astype(np.int32)
 @pytest.fixture
 def rows_of_kernels() -> Iterator[set[int]]:
     """The numbers of rows that each device's kernels were given, on a machine that says that it has GPUs."""
-    with _gpu.as_on_a_gpu(), _gpu.kernels_on_cpu() as rows:
+    with _gpu.as_on_a_gpu(), _gpu.kernels_on_cpu() as rows, kernels.disabled("lstm"):  # the devices are CPUs all the same
         yield rows
 
 

@@ -115,9 +115,8 @@ def test_none_at_all_and_then_one() -> None:
         REPLICANT_KERNELS="0",
     )
     no = "off: REPLICANT_KERNELS does not ask for it"
-    status = (
-        f"CPU kernels: conv {no}, memory {no}, avg_pool {no}, direct_conv {no}, max_pool on, numba_conv {no}, strided_conv {no}"
-    )
+    before = f"conv {no}, memory {no}, avg_pool {no}, direct_conv {no}, lstm {no}"
+    status = f"CPU kernels: {before}, max_pool on, numba_conv {no}, strided_conv {no}"
     assert done.stdout.splitlines() == ["True", "False", status], done.stderr
 
 
@@ -198,5 +197,5 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all) or some of avg_pool,conv,direct_conv,max_pool,memory,numba_conv,strided_conv, separated by commas."
+        "(all) or some of avg_pool,conv,direct_conv,lstm,max_pool,memory,numba_conv,strided_conv, separated by commas."
     )

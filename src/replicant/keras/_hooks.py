@@ -221,6 +221,7 @@ HOOKS = (
     # Older versions of Keras do not know cuDNN's LSTM of both directions, and have one that only raises for one direction.
     Hook(backend, "lstm", (), (_recurrent.lstm,)),
     *([Hook(backend, "bidirectional_lstm", ("inputs",), (_recurrent.lstm,))] if hasattr(backend, "bidirectional_lstm") else []),
+    Hook(keras.layers.LSTM, "inner_loop", ("self", "sequences", "initial_state", "mask", "training"), (_recurrent.inner_loop,)),
     # Saved layers
     Hook(api_export, "get_symbol_from_name", ("name",), (_saved_layers.class_of,)),
     Hook(api_export, "get_name_from_symbol", ("symbol",), (_saved_layers.name_of,)),
@@ -292,6 +293,7 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
         "_flatten_layers",
         "_inbound_nodes",
         "_layers",
+        "_remat_mode",
         "_trainable",
         "_untrack_variable",
     ),
