@@ -165,6 +165,36 @@ def test_the_numbers_are_those_of_one_device(model: str, name: str, way: str, n:
     assert_equal(mine, WAYS[way](ONE("cpu:0"), MODELS[model], name))
 
 
+def recomputed(model: Any, optimizer: Any) -> Callable[[Any], Any]:
+    """A step in micro-batches, which computes the model again for the backward pass."""
+    again = replicant.remat(lambda x: model(x, training=True))
+
+    def loss_of(x: Any, y: Any) -> Any:
+        return replicant.compute_average_loss(LOSS(y, again(x)), global_batch_size=BATCH)
+
+    gradients_of = replicant.value_and_grad(loss_of, model.trainable_variables, accumulate_steps=2)
+
+    def step(batch: Any) -> Any:
+        loss, gradients = gradients_of(*batch)
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("n", "options"),
+    [
+        pytest.param(2, {}, id="one replica"),
+        pytest.param(4, {"min_size": 1 << 20, "layout_map": {".*kernel": (None, "model")}}, id="mirrored, and cut in use"),
+        pytest.param(4, {}, marks=pytest.mark.slow, id="two replicas"),
+    ],
+)
+def test_weights_are_trained_where_they_are_read_again(n: int, options: dict[str, Any]) -> None:
+    actual = trained(cut(n, **options), recomputed, mlp, "adam", 2)
+    assert_equal(actual, trained(ONE("cpu:0"), recomputed, mlp, "adam", 2))
+
+
 @pytest.mark.slow
 def test_dropout_draws_as_the_same_number_of_replicas() -> None:
     def dropped() -> keras.Model:

@@ -192,7 +192,8 @@ class CrossRecorder(Recorder):
         placement = self.placement
         if placement is None or not placement.has_model_axis or self.num_replicas > 1 or self.rehearsing:
             return raw
-        return placement.as_used(raw, ref.model_cut(placement))
+        with jex.set_current_trace(self.live_trace):  # see ReplicaRecorder.read
+            return placement.as_used(raw, ref.model_cut(placement))
 
     def write(self, ref: Ref, value: Any) -> None:
         self.write_raw(ref, split_value(value, ref.aggregation, self.num_replicas) if ref.copies(self.num_replicas) else value)
@@ -263,7 +264,8 @@ class ReplicaRecorder(Recorder):
             return whole
         cut = None if ref in self.slices else self._model_cuts.get(ref)
         if cut is not None and cut.use is not None:
-            return in_use(self.values[ref], cut)
+            with jex.set_current_trace(self.live_trace):
+                return in_use(self.values[ref], cut)
         return self.values[ref]
 
     def slices_behind(self, arrays: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
