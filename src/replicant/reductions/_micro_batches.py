@@ -102,6 +102,11 @@ def _is_multiple(ratio: float, number: int) -> bool:
     return whole != 0 and whole % number == 0 and abs(ratio - whole) < 1e-4 * whole
 
 
+def _sums(node: Node) -> bool:
+    """Whether an equation adds up elements. A sum over no axis, as of a scalar, does not."""
+    return node.name == "reduce_sum" and bool(node.eqn.params["axes"])
+
+
 class _Walk:
     """Walks from a loss back to the sums over rows in it."""
 
@@ -124,7 +129,7 @@ class _Walk:
             node = value.maker if isinstance(value, Value) else None
             if node is not None and PENALTY in str(node.eqn.source_info.name_stack):
                 continue
-            found = None if node is None else self._behind(node, summed=any(each.name == "reduce_sum" for each in path))
+            found = None if node is None else self._behind(node, summed=any(map(_sums, path)))
             if found is None:
                 if not (isinstance(value, Constant) and value.number == 0):
                     yield self._term(value, path, divisors)
