@@ -84,6 +84,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.cases("backwards-True", "dropout-False", "zeros where masked-True")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("options", PLAIN.values(), ids=PLAIN)
 def test_computes_what_keras_computes(options: dict[str, Any], masked: bool, calls: list[Any]) -> None:
@@ -103,6 +104,7 @@ OTHER: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.cases("recurrent dropout", "16 bits")
 @pytest.mark.parametrize("options", OTHER.values(), ids=OTHER)
 def test_other_settings_are_keras_own(options: dict[str, Any], calls: list[Any]) -> None:
     with_kernel, without = both(lambda: layer_of(**options), X, training=True, mask=MASK)
@@ -205,6 +207,7 @@ DERIVATIVES: dict[str, Any] = {
 }
 
 
+@pytest.mark.cases("forward over reverse")
 @pytest.mark.parametrize("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
 def test_derivatives_of_both_modes_and_second_order(derivative: Any) -> None:
     got, expected = (jax.jit(lambda *a, f=f: derivative(summed(f), *a))(drawn(0), drawn(1)) for f in (_lstm.lstm, reference))
