@@ -62,11 +62,16 @@ def train(options: argparse.Namespace) -> None:
     """Train the model, and say how it lies on the devices."""
     keras.mixed_precision.set_global_policy(options.policy)
     keras.utils.set_random_seed(0)
-    strategy = replicant.MirroredStrategy() if options.mirrored else replicant.FullyShardedStrategy()
+    if options.mirrored:
+        strategy = replicant.MirroredStrategy()
+    else:
+        strategy = replicant.FullyShardedStrategy(model_parallel_size=options.model_parallel_size)
     batch_size = options.batch_size_per_replica * strategy.num_replicas_in_sync
     with strategy.scope():
         model = transformer(options)
         model.compile(keras.optimizers.Adam(options.learning_rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    if options.accumulate_steps > 1:
+        replicant.keras.use_micro_batches(model, accumulate_steps=options.accumulate_steps)
     texts = Dataset.range(batch_size * options.steps).map(lambda i: halves(a_text(i, options))).batch(batch_size)
     model.fit(texts, epochs=options.epochs, verbose=2 if options.plan is None else 0)  # type: ignore[arg-type]  # Keras's own default is a string
     if isinstance(strategy, replicant.FullyShardedStrategy):
@@ -93,6 +98,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--remat", action=argparse.BooleanOptionalAction, default=True, help="keep no activations inside the blocks"
     )
+    parser.add_argument("--accumulate-steps", type=positive_int, default=1, help="micro-batches of a step (default: %(default)s)")
+    parser.add_argument("--model-parallel-size", type=positive_int, default=1, help="devices of a replica (default: %(default)s)")
     parser.add_argument("--mirrored", action="store_true", help="use a MirroredStrategy, for comparison")
     parser.add_argument("--plan", metavar="TOPOLOGY", help="plan a step for devices such as v5e:16x16, instead of training")
     parser.add_argument("--quick", action="store_true", help="compile the plan with little effort")
