@@ -302,6 +302,7 @@ def looped(num_replicas: int) -> Any:
     return [float(step(batch)) for batch in batches], [np.asarray(v) for v in model.trainable_variables]
 
 
+@pytest.mark.cases("looped")
 @pytest.mark.parametrize("train", [fitted, looped])
 def test_training_is_the_same_with_and_without(train: Any, calls: list[Any]) -> None:
     results = [train(n) for n in (1, 2)]

@@ -100,7 +100,7 @@ def live_bytes(make: Callable[[], Any]) -> list[int]:
     return [held[device] for device in sorted(held)]
 
 
-@pytest.mark.cases("fit-4")
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 4, 8])
 @pytest.mark.parametrize("train", WAYS)
 def test_each_device_keeps_its_share_of_a_transformer(train: Any, n: int) -> None:
