@@ -282,11 +282,12 @@ def large(strategy: Any, folder: str) -> dict[str, Any]:
 def checkpoints(strategy: Any, folder: str) -> dict[str, Any]:
     """Train, save a checkpoint in the background, lose the weights and go back."""
     losses, model, optimizer = trained(strategy, "adam", "mlp")
-    manager = replicant.CheckpointManager(replicant.Checkpoint(model=model, optimizer=optimizer), folder, max_to_keep=2)
+    checkpoint = replicant.Checkpoint(model=model, optimizer=optimizer)
+    manager = replicant.CheckpointManager(checkpoint, folder, max_to_keep=2)
     path = manager.save(options=replicant.CheckpointOptions(enable_async=True))
     saved = lists(model.get_weights())
     model.set_weights([np.zeros_like(w) for w in model.get_weights()])
-    replicant.Checkpoint(model=model, optimizer=optimizer).restore(path).assert_consumed()
+    checkpoint.restore(path).assert_consumed()  # which waits for the save
     manifest = json.loads((Path(path or "") / "manifest.json").read_text())
     return {
         "name": Path(path or "").name,
