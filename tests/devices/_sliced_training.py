@@ -1,5 +1,6 @@
 """What the tests of variables in slices train: the same data with the same optimizers, in a custom loop."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -62,3 +63,17 @@ def step_of(model: keras.Model, optimizer: Any) -> Callable[[Any], Any]:
 def batches(strategy: replicant.Strategy) -> Any:
     """Batches of 8, 8 and 4 rows: on 3 replicas every step is ragged, on 8 one."""
     return strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices(data()).batch(BATCH))
+
+
+def assert_equal(actual: Any, expected: Any) -> None:
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5, atol=1e-5)
+    for mine, wanted in zip(actual[1].get_weights(), expected[1].get_weights(), strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-5)
+
+
+def bytes_per_device(variables: Any) -> list[int]:
+    held: Counter[int] = Counter()
+    for variable in variables:
+        for shard in variable._value.addressable_shards:
+            held[shard.device.id] += shard.data.nbytes
+    return [held[device] for device in sorted(held)]

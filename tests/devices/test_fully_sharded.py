@@ -21,7 +21,18 @@ from replicant.programs._replica_step import ReplicaStep
 from replicant.replicas._collectives import MeshAxis
 from replicant.replicas._placement import Placement
 
-from ._sliced_training import BATCH, CLASSES, FEATURES, MEAN_LOSS, OPTIMIZERS, batches, data, step_of
+from ._sliced_training import (
+    BATCH,
+    CLASSES,
+    FEATURES,
+    MEAN_LOSS,
+    OPTIMIZERS,
+    assert_equal,
+    batches,
+    bytes_per_device,
+    data,
+    step_of,
+)
 
 ON_MANY = ("sgd", "adam", "adamw with decay", "lion", "adafactor", "clipped norm", "loss scaling", "all together")
 SIZES = [(name, n) for name in OPTIMIZERS for n in ((2, 4, 8) if name in ON_MANY else (2,))]
@@ -97,20 +108,6 @@ def fit(strategy: Any, make_optimizer: Callable[[], Any], make_model: Callable[[
         model.compile(make_optimizer(), MEAN_LOSS)
     history = model.fit(*data(), batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0)
     return history.history["loss"], model, model.optimizer
-
-
-def assert_equal(actual: Any, expected: Any) -> None:
-    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5, atol=1e-5)
-    for mine, wanted in zip(actual[1].get_weights(), expected[1].get_weights(), strict=True):
-        np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-5)
-
-
-def bytes_per_device(variables: Any) -> list[int]:
-    held: Counter[int] = Counter()
-    for variable in variables:
-        for shard in variable._value.addressable_shards:
-            held[shard.device.id] += shard.data.nbytes
-    return [held[device] for device in sorted(held)]
 
 
 def is_cut(variable: Any) -> bool:

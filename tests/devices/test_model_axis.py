@@ -23,7 +23,7 @@ from replicant.programs._replica_step import ReplicaStep
 from replicant.replicas._collectives import MeshAxis
 from replicant.replicas._placement import Placement
 
-from ._sliced_training import LOSS, MEAN_LOSS, OPTIMIZERS
+from ._sliced_training import LOSS, MEAN_LOSS, OPTIMIZERS, assert_equal, bytes_per_device
 
 ROWS, BATCH, CLASSES, WORDS, LENGTH = 20, 8, 8, 32, 6
 ONE = replicant.OneDeviceStrategy
@@ -128,20 +128,6 @@ def loop(strategy: Any, make_model: Callable[[], Any] = mlp, name: str = "adam",
 
 def grad(strategy: Any, make_model: Callable[[], Any] = mlp, name: str = "adam", epochs: int = 7) -> Any:
     return trained(strategy, functional, make_model, name, epochs)
-
-
-def assert_equal(actual: Any, expected: Any) -> None:
-    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5, atol=1e-5)
-    for mine, wanted in zip(actual[1].get_weights(), expected[1].get_weights(), strict=True):
-        np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-5)
-
-
-def bytes_per_device(variables: Any) -> list[int]:
-    held: Counter[int] = Counter()
-    for variable in variables:
-        for shard in variable._value.addressable_shards:
-            held[shard.device.id] += shard.data.nbytes
-    return [held[device] for device in sorted(held)]
 
 
 # Exact

@@ -51,7 +51,8 @@ def use_micro_batches(model: Any, accumulate_steps: int) -> None:
         ArgumentTypeError: If `model` is not a ``keras.Model``, or `accumulate_steps` not an int.
         ArgumentError: If `accumulate_steps` is less than 1. From `fit`: if the model has a ``train_step``, ``compute_loss`` or
             ``compute_loss_and_updates`` of its own; if a loss gives one number for all rows; if a layer adds a loss that is
-            neither a sum nor a mean over rows; if steps are not compiled; under a ParameterServerStrategy.
+            neither a sum nor a mean over rows; if steps are not compiled; under a ParameterServerStrategy, or a
+            FullyShardedStrategy with a model axis.
 
     >>> import keras, replicant
     >>> with replicant.MirroredStrategy().scope():
@@ -117,13 +118,19 @@ class MicroBatchStep:
         """Compute the step in a trace, for the devices of that trace.
 
         Raises:
-            ArgumentError: If the step is not compiled.
+            ArgumentError: If the step is not compiled, or the strategy has a model axis.
         """
         placement = placement_of_step()
         if placement is None:
             raise ArgumentError(
                 "use_micro_batches: the steps of this model are not compiled, and would take the memory of whole batches. Call "
                 "model.compile(...) without run_eagerly=True and jit_compile=False."
+            )
+        if placement.has_model_axis:
+            raise ArgumentError(
+                "use_micro_batches: with a model axis, each device would compute with whole weights and take more memory than "
+                f"without micro-batches; got model_parallel_size={placement.model_parallel_size}. Leave out one, or write "
+                "a custom loop with replicant.value_and_grad(fn, variables, accumulate_steps=...), which keeps the model axis."
             )
         model, (trainable, others, slots, metrics) = self._model, state
         batch = _Batch(data, 1 if placement.on_one_device else placement.num_replicas)
