@@ -322,7 +322,7 @@ def test_a_model_axis_is_for_loops() -> None:
     with replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(4)], model_parallel_size=2).scope():
         model = small(layers.Dense(4))
     replicant.keras.use_micro_batches(model, 2)
-    with pytest.raises(ArgumentError, match=r"model axis, each device would .* got model_parallel_size=2\. .* value_and_grad"):
+    with pytest.raises(ArgumentError, match=r"model axis, each device would .* got model_parallel_size=2\. .*value_and_grad"):
         model.fit(rows(8), rows(8)[:, :1], batch_size=8, verbose=0)
 
 
