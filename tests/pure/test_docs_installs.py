@@ -44,5 +44,5 @@ def test_the_tool_finds_what_is_missing() -> None:
 
 
 def test_the_table_of_extras_is_complete() -> None:
-    listed = set(re.findall(r"`replicant\[([a-z-]+)\]`", PAGES["index"].partition("| extra | for |")[2]))
+    listed = set(re.findall(r"`replicant\[([a-z0-9-]+)\]`", PAGES["index"].partition("| extra | for |")[2]))
     assert listed == set(tool["extras"]()) - {"dev"}
