@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
@@ -217,6 +218,38 @@ def test_exchanges_inside_loops_need_equal_sizes(three: replicant.MirroredStrate
     assert [float(v) for v in three.run(fn, args=(per_replica(EVEN),)).values] == [45.0] * 3
     with pytest.raises(RaggedStepError, match=r"all_reduce lies inside a loop or branch \(scan\)"):
         three.run(fn, args=(per_replica(RAGGED),))
+
+
+class TotalOfRows(keras.layers.Layer):
+    """Exchanges inside a Keras layer, once with a Python object that belongs to the replica."""
+
+    def call(self, x):
+        context = replicant.get_replica_context()
+        total = context.all_reduce("SUM", jnp.sum(x))
+        return context.merge_call(lambda strategy, values, add: strategy.reduce("SUM", values, axis=None) + add, args=(total, 1))
+
+
+def careless(context, x):
+    """A function that goes on after errors."""
+    try:
+        return context.all_reduce("SUM", jnp.sum(x))
+    except Exception:  # noqa: BLE001 - what the test is about
+        return -1.0
+
+
+@pytest.mark.parametrize("values", [EVEN, RAGGED], ids=["even", "ragged"])
+def test_an_exchange_in_a_layer_or_in_a_try_block(three: replicant.MirroredStrategy, values: list[list[float]]) -> None:
+    """While the traces of uneven replicas wait for each other, neither Keras nor the function takes that for an error."""
+    layer = TotalOfRows()
+
+    def fn(x):
+        return layer(x), careless(replicant.get_replica_context(), x)
+
+    total = float(np.sum(np.concatenate([np.asarray(each) for each in values])))
+    for run in (three.run, replicant.function(lambda fn, args: three.run(fn, args=args))):
+        in_layer, caught = run(fn, args=(per_replica(values),))
+        assert [float(x) for x in three.experimental_local_results(in_layer)] == [3 * total + 1] * 3
+        assert [float(x) for x in three.experimental_local_results(caught)] == [total] * 3
 
 
 def test_exchanges_inside_jitted_functions_work_for_all_sizes(three: replicant.MirroredStrategy) -> None:

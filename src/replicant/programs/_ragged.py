@@ -33,8 +33,11 @@ from ._replica_step import Marked, Replica, ReplicaStep, check_agreement
 Rows = list[list[Any]]  # one list per replica
 
 
-class _Suspended(Exception):
-    """A replica's trace has reached an exchange for which the shapes of the answer are not known yet. Never reaches the user."""
+class _Suspended(BaseException):
+    """A replica's trace has reached an exchange for which the shapes of the answer are not known yet. Never reaches the user.
+
+    Not an Exception: Keras replaces those that come out of a layer, and a replica function may catch them.
+    """
 
     def __init__(self, index: int, question: "_Question"):
         super().__init__(index)

@@ -124,8 +124,11 @@ class SingleReplica:
         return [answer[0] for answer in fn([[x] for x in leaves], objects)]
 
 
-class MayDiffer(Exception):
-    """A rehearsal of one replica met Python objects that may differ on the other replicas. This never reaches the user."""
+class MayDiffer(BaseException):
+    """A rehearsal of one replica met Python objects that may differ on the other replicas. This never reaches the user.
+
+    Not an Exception: Keras replaces those that come out of a layer, and a replica function may catch them.
+    """
 
 
 class Rehearsal:
