@@ -101,8 +101,9 @@ def live_bytes(make: Callable[[], Any]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [2, 4, 8])
-@pytest.mark.parametrize("train", WAYS)
+@pytest.mark.parametrize(
+    ("train", "n"), [pytest.param(loop, 2, id="loop-2"), pytest.param(fit, 4, id="fit-4"), pytest.param(loop, 8, id="loop-8")]
+)
 def test_each_device_keeps_its_share_of_a_transformer(train: Any, n: int) -> None:
     devices = [f"cpu:{i}" for i in range(n)]
 

@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).with_name("_double_precision.py")
 ALL = "sgd,adam,adamw,adafactor,lion,scaled"
 # By hand, all optimizers ran on all models, with 2x1, 4x1, 8x1, 2x2, 4x2 and 8x2.
 CASES = [
-    ("mlp", ALL, "fit,loop", "2x1,8x1,4x2"),
+    ("mlp", ALL, "fit,loop", "2x1,8x1,4x2,8x2"),
     ("cnn", "adam,scaled", "fit", "4x1,8x2"),
     # The layer's own exchange lies within gradients there, so the replicas need equally many rows: 8 of them would not.
     ("cnn", "adamw", "loop", "4x1,4x2"),
@@ -37,4 +37,5 @@ def test_losses_and_weights_are_those_of_one_device(case: tuple[str, str, str, s
     model, optimizers, ways, sizes = case
     expected = {(model, o, w, s) for o in optimizers.split(",") for w in ways.split(",") for s in sizes.split(",")}
     assert set(apart) == expected
-    assert {run: figure for run, figure in apart.items() if not figure < 1e-11} == {}
+    # Keras's Adafactor divides by means that it computes with 32 bits.
+    assert {run: figure for run, figure in apart.items() if not figure < (1e-7 if run[1] == "adafactor" else 1e-11)} == {}
