@@ -77,9 +77,6 @@ def loop(strategy: Any, make_model: Callable[[], Any], data: Any, loss: Any, met
     return model, optimizer, train
 
 
-WAYS = [pytest.param(loop, id="loop"), pytest.param(fit, id="fit")]
-
-
 # Bytes at rest
 
 
