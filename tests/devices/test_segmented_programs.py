@@ -205,6 +205,27 @@ def test_a_program_that_calls_the_host_stays_whole(made: list[Any]) -> None:
     assert seen == [float(i + 1) for i in range(10)]
 
 
+def test_other_options_of_jax_are_another_program(made: list[Any]) -> None:
+    variable = replicant.Variable(jnp.eye(3))
+
+    @replicant.function
+    def step() -> None:
+        for _ in range(10):
+            variable.assign(jax.random.uniform(jax.random.key(1), (3,)) * jnp.ones((3, 3)))
+
+    step()
+    count, first = len(made), variable.numpy()
+    assert count
+    with jax.threefry_partitionable(False):  # other numbers
+        step()
+    assert len(made) > count
+    assert not np.array_equal(variable.numpy(), first)
+    count = len(made)
+    step()
+    assert len(made) == count
+    np.testing.assert_array_equal(variable.numpy(), first)
+
+
 @pytest.mark.parametrize("option", ["jax_debug_nans", "jax_disable_jit"])
 def test_a_program_stays_whole_where_jax_looks_into_it(option: str, made: list[Any]) -> None:
     variable = replicant.Variable(1.0)

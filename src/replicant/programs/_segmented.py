@@ -38,16 +38,16 @@ class Segmented:
     """
 
     def __init__(self, traced: Any, inputs: Sequence[Any], num_donated: int, home: Sharding | None):
-        self._kinds = _kinds(jax.tree.leaves(inputs))
+        self._kinds, self._options = _kinds(jax.tree.leaves(inputs)), _options()
         self._tree = jax.tree.structure(traced.out_info)
-        self._consts = list(traced.jaxpr.consts)
+        self._consts = [jax.device_put(x, home) for x in traced.jaxpr.consts]
         plan = _Plan(traced.jaxpr, num_donated, home)
         self._steps, self._results, self._num_slots = plan.steps, plan.results, plan.num_slots
         self.num_segments, self.num_compiled = len(plan.steps), len(plan.compiled)
 
     def takes(self, inputs: Sequence[Any]) -> bool:
-        """Whether it was made for inputs of these shapes, dtypes and places."""
-        return _kinds(jax.tree.leaves(inputs)) == self._kinds
+        """Whether it was made for inputs of these shapes, dtypes and places, and with JAX's present options."""
+        return _options() is self._options and _kinds(jax.tree.leaves(inputs)) == self._kinds
 
     def __call__(self, *inputs: Any) -> Any:
         slots: list[Any] = [*jax.tree.leaves(inputs), *self._consts]
@@ -156,6 +156,17 @@ def _function(segment: Segment) -> Callable[..., list[Any]]:
         return [known[v] for v in segment.outputs]
 
     return compute
+
+
+def _options() -> object:
+    """Return an object that stands for the options with which JAX traces: the precision of products, the default device and others.
+
+    JAX keeps one trace of an empty program for each set of them.
+    """
+    return _nothing.trace().jaxpr
+
+
+_nothing = jax.jit(lambda: ())
 
 
 def _kinds(leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
