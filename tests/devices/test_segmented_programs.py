@@ -29,8 +29,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[_segmented.Segmented]:
             found.append(self)
 
     monkeypatch.setattr(_segmented, "LONG", 5)
-    monkeypatch.setattr(_segmented, "LEAST", 3)
-    monkeypatch.setattr(_segmented, "MOST", 9)
+    monkeypatch.setattr(_segmented, "LEAST", 5)
+    monkeypatch.setattr(_segmented, "MOST", 20)
     monkeypatch.setattr(_executable._segmented, "Segmented", Noted)
     return found
 
@@ -134,17 +134,20 @@ def test_a_custom_loop_with_a_ragged_last_batch_and_a_checkpoint(
 @pytest.mark.usefixtures("made")
 def test_the_state_is_overwritten_and_nothing_else() -> None:
     def step(state: list[Any], x: Any) -> tuple[list[Any], Any]:
-        return [value * 2 + x for value in state[:10]] + state[10:], x + 1
+        total = x + 1
+        return [value * 2 + x for value in state[:10]] + state[10:], (total, total, x, 5.0)
 
     device = jax.devices()[1]
     state = [jax.device_put(np.full(4, i, np.float32), device) for i in range(11)]
     x = jax.device_put(np.ones(4, np.float32), device)
     traced = jax.jit(step, donate_argnums=0).trace(state, x)
-    new, given = _segmented.Segmented(traced, (state, x), 11, x.sharding)(state, x)
+    new, (*totals, given, five) = _segmented.Segmented(traced, (state, x), 11, x.sharding)(state, x)
     assert [value.is_deleted() for value in (*state, x)] == [True] * 10 + [False] * 2
-    assert [float(value[0]) for value in (*new, given)] == [2.0 * i + 1 for i in range(10)] + [10.0, 2.0]
-    assert new[10] is not state[10]
-    assert {value.sharding for value in (*new, given)} == {x.sharding}
+    assert [float(value[0]) for value in (*new, *totals, given)] == [2.0 * i + 1 for i in range(10)] + [10.0, 2.0, 2.0, 1.0]
+    assert float(five) == 5.0
+    results = [*new, *totals, given]
+    assert len({value.unsafe_buffer_pointer() for value in (state[10], x, *results)}) == 2 + len(results)
+    assert {value.sharding for value in (*results, five)} == {x.sharding}
 
 
 def test_results_that_are_inputs_or_equal_share_no_memory(made: list[Any]) -> None:
