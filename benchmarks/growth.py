@@ -160,7 +160,7 @@ QUANTITIES = {
 }
 
 
-# XLA needs five minutes to compile the layers and updates of so many variables.
+# Tracing and compiling the layers and updates of so many variables takes most of a minute.
 SLOW_TO_COMPILE = 10_000
 
 
@@ -249,7 +249,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quantities", nargs="*", choices=[*QUANTITIES], default=[*QUANTITIES])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--deadline", type=float, default=400, help="the seconds for one quantity (default: %(default)s)")
-    parser.add_argument("--full", action="store_true", help="also measure 10,000 variables, which compile for five minutes")
+    parser.add_argument(
+        "--full", action="store_true", help="also measure 10,000 variables, whose first step takes most of a minute"
+    )
     parser.add_argument("--plots", type=Path, help="draw plots into this folder")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--one", choices=[*QUANTITIES], help=argparse.SUPPRESS)

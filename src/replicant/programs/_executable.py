@@ -13,6 +13,7 @@ from ..replicas._placement import Placement
 from ..replicas._planning import Held, StepFound
 from ..runtime import _in_flight
 from ..variables._chief import check_same_program
+from . import _segmented
 
 
 class Executable:
@@ -32,6 +33,9 @@ class Executable:
         # For one device, the program needs no constraints inside, but JAX needs to know the device.
         home = placement.mirrored if placement.on_one_device else None
         self._jitted = jax.jit(self._with_token, donate_argnums=0, out_shardings=home)
+        # A long program becomes one of segments, for each kind of inputs.
+        self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
+        self._segmented: list[_segmented.Segmented] = []
         self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready())
 
     def _with_token(self, state: Any, *inputs: Any) -> tuple[jax.Array, Any, Any]:
@@ -65,8 +69,24 @@ class Executable:
             self.placement.world.steps += 1
             _, results, state = call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
         else:
-            _, results, state = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
+            program = self._segmented_for(inputs) if self._may_be_long else None
+            options = {"bounded": self._bounded, "state": keeper, "in_parts": program is not None}
+            _, results, state = self._first_runs.run(call, program or self._jitted, *inputs, **options)
         return results, state
+
+    def _segmented_for(self, inputs: tuple[Any, ...]) -> _segmented.Segmented | None:
+        """Return the program in segments for these inputs; None if the program is not long."""
+        if jax.config.jax_disable_jit or jax.config.jax_debug_nans:
+            return None
+        for known in self._segmented:
+            if known.takes(inputs):
+                return known
+        traced, home = self._jitted.trace(*inputs), self.placement.mirrored
+        if not _segmented.can_be_cut(traced.jaxpr, inputs, home):
+            self._may_be_long = bool(self._segmented)
+            return None
+        self._segmented.append(_segmented.Segmented(traced, inputs, len(jax.tree.leaves(inputs[0])), home))
+        return self._segmented[-1]
 
 
 def found_step(

@@ -8,6 +8,7 @@ atomic step.
 """
 
 import collections
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ class State(Protocol):
         ...
 
 
-def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | None = None) -> Any:
+def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | None = None, in_parts: bool = False) -> Any:
     """Start ``program(*args)`` and return its results, which may still be computed.
 
     Args:
@@ -44,6 +45,7 @@ def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | 
         bounded: Whether to limit the number of such programs in flight, because too many of them would wait for each other forever.
         state: Stores the last of the program's results, even if Ctrl-C arrives while the program starts. They must not be lost,
             because the program has consumed its donated inputs.
+        in_parts: Whether the program starts in several parts, between which Ctrl-C must not arrive.
 
     Returns:
         What the program returns.
@@ -54,7 +56,8 @@ def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | 
     box: list[Any] = []
     with lock:
         try:
-            _start(program, args, box, bounded=bounded)
+            with _without_ctrl_c() if in_parts else nullcontext():
+                _start(program, args, box, bounded=bounded)
         finally:
             if box and state is not None:
                 try:
@@ -64,6 +67,23 @@ def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | 
                     state.store(box[0][-1])
                     raise
     return box[0]
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C wait until the end of the block. Only the main thread receives it."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or handler is None:
+        yield
+        return
+    noted: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if noted:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, bounded: bool) -> None:

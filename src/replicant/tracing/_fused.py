@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..replicas._collectives import AXIS
+from ._bind import bind
 from ._closed_jaxpr import ClosedJaxpr
 from ._marks import inner_jaxprs
 from ._primitive_names import INLINED, SUMS
@@ -111,7 +112,7 @@ class _Fused:
         if name in SUMS and _is_sum_over_all(eqn):
             return [Same(x.value * self._num_replicas if isinstance(x, Same) else x.total()) for x in values]
         if not any(varies) and all(isinstance(x, Same) for x in values) and not _names_axis(eqn):
-            return [Same(x) for x in _bind(eqn, [x.value for x in values])]
+            return [Same(x) for x in bind(eqn, [x.value for x in values])]
         body = _body(eqn, len(values))
         if body is not None:
             return self.evaluate(body.jaxpr, body.consts, values)
@@ -130,7 +131,7 @@ class _Fused:
         arrays = [x.value if isinstance(x, Same) else x.rows for x in values]
         out_axes = [0 if v else None for v in varies]
         each = jax.vmap(
-            lambda *inputs: _bind(eqn, inputs), in_axes=axes, out_axes=out_axes, axis_name=AXIS, axis_size=self._num_replicas
+            lambda *inputs: bind(eqn, inputs), in_axes=axes, out_axes=out_axes, axis_name=AXIS, axis_size=self._num_replicas
         )
         try:
             return each(*arrays)
@@ -140,14 +141,8 @@ class _Fused:
             return self._one_by_one(eqn, values)
 
     def _one_by_one(self, eqn: jex.JaxprEqn, values: list[Value]) -> list[Any]:
-        each = [_bind(eqn, [x.value if isinstance(x, Same) else x.rows[i] for x in values]) for i in range(self._num_replicas)]
+        each = [bind(eqn, [x.value if isinstance(x, Same) else x.rows[i] for x in values]) for i in range(self._num_replicas)]
         return [jnp.stack(column) for column in zip(*each, strict=True)]
-
-
-def _bind(eqn: jex.JaxprEqn, values: Sequence[Any]) -> list[Any]:
-    with eqn.ctx.manager:
-        results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
-    return list(results) if eqn.primitive.multiple_results else [results]
 
 
 def _is_sum_over_all(eqn: jex.JaxprEqn) -> bool:
@@ -193,7 +188,7 @@ def _conv_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
     numbers = eqn.params["dimension_numbers"]
 
     def total() -> Any:
-        return _bind(eqn, [_join(left.rows, numbers.lhs_spec[1]), _join(right.rows, numbers.rhs_spec[1])])[0]
+        return bind(eqn, [_join(left.rows, numbers.lhs_spec[1]), _join(right.rows, numbers.rhs_spec[1])])[0]
 
     return total
 
@@ -225,7 +220,7 @@ def _scatter_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
 def _linear_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
     """Apply a linear operation to the sum instead of each value."""
     (value,) = values
-    return (lambda: _bind(eqn, [value.total()])[0]) if isinstance(value, Summand) else None
+    return (lambda: bind(eqn, [value.total()])[0]) if isinstance(value, Summand) else None
 
 
 def _convert_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
@@ -236,9 +231,9 @@ def _convert_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
 def _scaled_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
     left, right = values
     if isinstance(left, Summand) and isinstance(right, Same):
-        return lambda: _bind(eqn, [left.total(), right.value])[0]
+        return lambda: bind(eqn, [left.total(), right.value])[0]
     if isinstance(left, Same) and isinstance(right, Summand) and eqn.primitive.name == "mul":
-        return lambda: _bind(eqn, [left.value, right.total()])[0]
+        return lambda: bind(eqn, [left.value, right.total()])[0]
     return None
 
 
@@ -246,7 +241,7 @@ def _added_total(eqn: jex.JaxprEqn, values: list[Value]) -> Total | None:
     left, right = values
     if isinstance(left, Same) or isinstance(right, Same) or not (isinstance(left, Summand) or isinstance(right, Summand)):
         return None
-    return lambda: _bind(eqn, [left.total(), right.total()])[0]
+    return lambda: bind(eqn, [left.total(), right.total()])[0]
 
 
 _TOTALS: dict[str, Callable[[jex.JaxprEqn, list[Value]], Total | None]] = {
@@ -279,7 +274,7 @@ def _rows_together(eqn: jex.JaxprEqn, values: list[Value]) -> list[Any] | None:
     if not untouched or any(rows.ndim != rank + 1 for rows in each):
         return None
     num_replicas, num_rows = each[0].shape[:2]
-    (result,) = _bind(eqn, [_join(rows, 0) for rows in each])
+    (result,) = bind(eqn, [_join(rows, 0) for rows in each])
     return [result.reshape(num_replicas, num_rows, *result.shape[1:])]
 
 
