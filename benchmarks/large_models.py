@@ -6,8 +6,10 @@ two inputs of a block (without rematerialization, as with the third layer). Weig
 are counted by the compiler, and the time follows from them and from the data sheet of the chip (``replicant.plan``). Without
 --full, the compiler makes little effort and exchanges otherwise than the program that will run; then the exchanges follow from
 the shapes, too: weights are gathered for the forward and for the backward pass, and gradients are summed, all in the dtype in
-which layers compute. What stands after ``--`` goes to ``large_model.py``; the exchanges of such a program are known with --full
-alone.
+which layers compute. What stands after ``--`` goes to ``large_model.py``. With a model axis, a device gathers its share of each
+weight, and the all-reduces of activations are those of the compiled programs. With micro-batches, weights are gathered for each of
+them, a device keeps the gradients of all weights in float32, and the operations of the compiled loop count once for each of its
+rounds. The exchanges of a program with --mirrored are known with --full alone.
 
 Run: ``python benchmarks/large_models.py --size 7b --topology v5e:16x16 [v6e:8x8 ...] [--full] [-- --batch-size-per-replica 2]``.
 """
@@ -15,6 +17,7 @@ Run: ``python benchmarks/large_models.py --size 7b --topology v5e:16x16 [v6e:8x8
 import argparse
 import dataclasses
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +65,33 @@ def figures_of(options: argparse.Namespace, *, full: bool) -> Figures:
     """Compile a program."""
     plan = make_plan(lambda: large_model.train(options), options.plan, quick=not full)
     state = plan.bytes_per_device - plan.compiled.temporary_bytes - plan.compiled.code_bytes
-    ring = ring_bytes(plan.compiled.exchanges if full else by_rule(options, plan.target.num_devices))
-    return Figures(state, plan.compiled.temporary_bytes, plan.compiled.flops, plan.compiled.memory_bytes, ring)
+    exchanges = plan.compiled.exchanges
+    ring = ring_bytes(exchanges if full else by_rule(options, plan.target.num_devices, exchanges))
+    rounds = options.accumulate_steps  # of a loop, whose body the compiler counts once
+    flops, traffic = rounds * plan.compiled.flops, rounds * plan.compiled.memory_bytes
+    return Figures(state, plan.compiled.temporary_bytes, flops, traffic, ring)
 
 
-def by_rule(options: argparse.Namespace, num_devices: int) -> list[Exchange]:
-    """Return the exchanges of a step: all but the embedding is gathered in both directions."""
-    whole, embedding = parameters(options) * size_of(options), options.vocabulary * options.width * size_of(options)
-    return [Exchange("all-gather", 2 * whole - embedding, 0), Exchange("reduce-scatter", whole // num_devices, num_devices)]
+def by_rule(options: argparse.Namespace, num_devices: int, compiled: Iterable[Exchange]) -> list[Exchange]:
+    """Return the exchanges of a step: all but the embedding is gathered in both directions, and replicas share activations."""
+    k, steps = options.model_parallel_size, options.accumulate_steps
+    n, shares = num_devices // k, parameters(options) // k
+    gathered = steps * (2 * shares - options.vocabulary * options.width // k) * size_of(options)
+    summed = shares * (size_of(options) if steps == 1 else 4)
+    shared = [x for x in compiled if x.kind == "all-reduce" and x.group_size == k and k > 1]
+    return [Exchange("all-gather", gathered, 0), Exchange("reduce-scatter", summed // n, n), *shared]
+
+
+def kept_by_layer(options: argparse.Namespace) -> float:
+    """Return the bytes by which each further layer lets temporaries grow; 0: as the third one does.
+
+    That is two inputs of a block, of one micro-batch, and its gradients if they are added up.
+    """
+    if not options.remat:
+        return 0
+    inputs = options.batch_size_per_replica // options.accumulate_steps * options.length * options.width * size_of(options)
+    gradients = 4 * (12 * options.width**2 + 9 * options.width) // options.model_parallel_size
+    return 2 * inputs + (gradients if options.accumulate_steps > 1 else 0)
 
 
 def size_of(options: argparse.Namespace) -> int:
@@ -88,16 +110,15 @@ def row(size: str, topology: str, extra: list[str], *, full: bool) -> str:
     given = ["--size", size, "--plan", topology, *extra]
     options = large_model.parse(given)
     two, three = (figures_of(large_model.parse([*given, "--layers", str(n)]), full=full) for n in COMPILED)
-    inputs = options.batch_size_per_replica * options.length * options.width * size_of(options)  # of a block
-    all_layers = two.with_layers(three, options.layers, 2 * inputs if options.remat else 0)
+    all_layers = two.with_layers(three, options.layers, kept_by_layer(options))
     target = parse_target(topology)
     chip, n = target.chip, target.num_devices
     assert chip is not None, "a CPU has no data sheet here"
-    known = full or not extra
+    known = full or not options.mirrored
     work: dict[str, Any] = {"flops": all_layers.flops, "memory_bytes": all_layers.traffic, "num_devices": n}
     times = times_of(chip, **work, exchanged_bytes=all_layers.ring if known else 0)
     needed = all_layers.state + all_layers.temporary
-    tokens = options.batch_size_per_replica * options.length * n
+    tokens = options.batch_size_per_replica * options.length * n // options.model_parallel_size
     cells = [
         size,
         topology,

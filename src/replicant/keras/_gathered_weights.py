@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 
 from ..replicas._placement import Placement
 from ..tracing._gathered import gathered_p, vjp
@@ -77,11 +78,26 @@ def compute_loss(original: Callable[..., Any], model: Any, trainable: Any, other
 
     def gradients(pullback: Any, cotangents: Any) -> Any:
         (found,) = pullback(cotangents[0])  # Keras takes no gradient of what else it returns
+        looked_up = _looked_up(model) if placement.has_model_axis else set()
+        for i, variable in enumerate(model.trainable_variables):
+            if id(variable) in looked_up:
+                used = placement.in_use(variable.path, found[i].shape, found[i].dtype)
+                found[i] = jax.lax.with_sharding_constraint(found[i], used)
         return [placement.constrain(x, slice_axis=_axis(x, placement)) for x in found], None, None, None
 
     with_gradient = jax.custom_vjp(forward)
     with_gradient.defvjp(loss_and_pullback, gradients)
     return with_gradient(list(trainable), list(others), args, given)
+
+
+def _looked_up(model: Any) -> set[int]:
+    """Return the ids of the weights of a model's embeddings, whose gradients scatter rows.
+
+    XLA would cut these rows as the gradient lies at rest, by their width over the replicas. If a reshape comes next, as before a
+    convolution, it cannot do so without gathering them. So their gradients are summed as replicas use them, and cut after that.
+    """
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
+    return {id(variable) for layer in layers for variable in layer.trainable_variables}
 
 
 def _axis(x: Any, placement: Placement) -> int | None:
