@@ -2,11 +2,13 @@
 
 The contenders are Replicant with an empty cache of compiled programs, Replicant with the cache of an earlier run, and stock Keras
 on JAX. Their starts alternate, and nothing else computes. Then the processor seconds of ``import jax`` and ``import replicant`` are
-measured. Run: ``python benchmarks/startup.py [--rounds 7]``.
+measured. Python keeps the byte code of all modules, as it does after an installation, even where PYTHONDONTWRITEBYTECODE is set.
+Run: ``python benchmarks/startup.py [--rounds 7]``.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from _rounds import Contender
 
 FIRST, CACHED, STOCK = "Replicant fit, first run", "Replicant fit, cached run", "stock Keras-JAX fit"
 LOOP = "Replicant loop, cached run"
+BYTE_CODE = {"PYTHONDONTWRITEBYTECODE": ""}  # empty is as good as not set
 SCRIPTS = {
     FIRST: ("with_replicant.py", "fit"),
     CACHED: ("with_replicant.py", "fit"),
@@ -40,7 +43,7 @@ def parse() -> argparse.Namespace:
 def start(name: str, cache: str, deadline: float) -> float:
     """Return the seconds to the first step of one process."""
     script, way = SCRIPTS[name]
-    environment = {"REPLICANT_COMPILATION_CACHE": cache}
+    environment = {"REPLICANT_COMPILATION_CACHE": cache, **BYTE_CODE}
     contender = Contender(sys.executable, script, ["cnn", "--way", way, "--steps", "1"], environment)
     try:
         contender.answer(deadline)
@@ -52,7 +55,10 @@ def start(name: str, cache: str, deadline: float) -> float:
 def seconds_to_import(module: str, deadline: float) -> float:
     """Return the processor seconds of an import in a fresh process."""
     program = f"import time; start = time.process_time(); import {module}; print(time.process_time() - start)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=deadline, check=True)
+    environment = {**os.environ, **BYTE_CODE}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=deadline, check=True
+    )
     return float(done.stdout)
 
 

@@ -18,9 +18,11 @@ if "keras" not in sys.modules:
 
 from .runtime import _collector, _imports
 
-with _collector.CollectionPaused():
+with _collector.CollectionPaused(stays=True):
     _imports.install()
-    from . import _function as _function  # with it come JAX and most of this package
+    from . import _function as _function  # with it comes JAX
+    from . import _module as _module
+    from . import strategies as strategies  # with these two come almost all other modules
 
 # isort: split
 from ._custom_gradient import custom_gradient

@@ -162,7 +162,9 @@ def test_a_dataset_that_becomes_slow_gets_a_thread_and_loses_nothing(strategy, m
         got.append(rows(strategy, batch))
         if number == 40:
             monkeypatch.setattr(_direct, "SECONDS", 1e-9)
-        assert (iterator._background._background is not None) == (number > 45), number  # after five slow ones
+            dataset._pace._to_time = 0  # as after many quick ones
+        # One is seen to be slow by the clock, and then the processor time of five.
+        assert (iterator._background._background is not None) == (number > 46), number
     assert got == expected
     assert dataset._pace.is_slow
     with iter(dataset) as again:
@@ -179,6 +181,23 @@ def test_a_few_slow_batches_do_not_matter(one):
     for _ in range(6):
         pace.note(1.0)
     assert pace.is_slow
+
+
+@pytest.mark.parametrize(("every", "is_slow"), [(1, True), (2, True), (40, False)])
+def test_slow_batches_are_found_among_quick_ones(every, is_slow):
+    pace = _direct.Pace(_direct.no_program)
+    for number in range(120):
+        pace.measured(pace.clock(), 0.0 if number % every else 1.0)
+    assert pace.is_slow is is_slow
+
+
+def test_a_batch_that_only_waited_is_not_slow():
+    """On a machine with other programs, the clock goes on while the processor does something else."""
+    pace = _direct.Pace(_direct.no_program)
+    for _ in range(120):
+        clock = pace.clock()
+        pace.measured(clock, 0.0 if clock is time.thread_time else 1.0)
+    assert not pace.is_slow
 
 
 def test_a_position_saved_in_the_middle_continues_with_and_without_a_thread(strategy):

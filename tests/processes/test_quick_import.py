@@ -207,6 +207,47 @@ print(gc.get_threshold(), gc.isenabled())
     assert answer(program).splitlines() == ["(123, 4, 5) True", "(123, 4, 5) False"]
 
 
+def test_no_young_collection_goes_over_what_was_imported():
+    """A collection that young objects cause went over all modules twice after each import: 0.2 s until the first step."""
+    program = """
+import gc
+gc.collect()
+import replicant
+young = len(gc.get_objects(0)) + len(gc.get_objects(1))
+import keras
+young = max(young, len(gc.get_objects(0)) + len(gc.get_objects(1)))
+print(young < 10_000 < 50_000 < len(gc.get_objects()), gc.get_freeze_count())
+"""
+    assert answer(program) == "True 0"
+
+
+def test_garbage_of_an_import_is_still_found():
+    program = """
+import gc, weakref
+from replicant.runtime._collector import CollectionPaused
+class Node: pass
+with CollectionPaused(stays=True):
+    node = Node()
+    node.itself, seen = node, weakref.ref(node)
+    del node
+print(seen() is None)
+gc.collect()
+print(seen() is None)
+"""
+    assert answer(program).splitlines() == ["False", "True"]
+
+
+def test_what_the_program_has_frozen_stays_frozen():
+    program = """
+import gc
+gc.freeze()
+before = gc.get_freeze_count()
+import replicant
+print(before > 0 and before - gc.get_freeze_count() < 100)
+"""
+    assert answer(program) == "True"
+
+
 @pytest.mark.slow
 def test_a_program_that_changes_the_thresholds_meanwhile_is_respected():
     program = """

@@ -10,9 +10,16 @@ class CollectionPaused:
 
     Both make many objects, almost all of which stay, and the collector would go over them again and again. Blocks may be nested and
     may overlap on several threads: the first to begin also ends the pause.
+
+    Args:
+        stays: Whether what is made meanwhile stays until the process ends, as modules do. Then it counts as old when the pause
+            ends, and only a full collection goes over it.
     """
 
-    __slots__ = ("_before",)
+    __slots__ = ("_before", "_stays")
+
+    def __init__(self, *, stays: bool = False):
+        self._stays = stays
 
     def __enter__(self) -> None:
         self._before = gc.get_threshold()
@@ -20,4 +27,13 @@ class CollectionPaused:
 
     def __exit__(self, *exc_info: object) -> None:
         if gc.get_threshold()[0] == _PAUSED != self._before[0]:  # nobody else has changed it, nor paused it before
+            if self._stays:
+                _make_old()
             gc.set_threshold(*self._before)
+
+
+def _make_old() -> None:
+    """Move all objects to the oldest generation, where a full collection still finds them. This does not go over them."""
+    if gc.get_freeze_count() == 0:  # what the program has frozen must stay frozen
+        gc.freeze()
+        gc.unfreeze()

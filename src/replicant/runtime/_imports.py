@@ -120,10 +120,11 @@ class _KerasLoader(_Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         self._step_aside(module)
-        with self._finder, CollectionPaused():
-            self._own.exec_module(module)
-        for call in after_keras:
-            call()
+        with CollectionPaused(stays=True):
+            with self._finder:
+                self._own.exec_module(module)
+            for call in after_keras:
+                call()
 
 
 class Finder(importlib.abc.MetaPathFinder):

@@ -93,7 +93,7 @@ def _start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, 
     if not bounded:
         box.extend(map(program, *[(arg,) for arg in args]))
         return
-    with _workers_explained():
+    with nullcontext() if _bootstrap.world() is None else _workers_explained():
         while len(_in_flight) >= _MAX_IN_FLIGHT:
             began = time.monotonic()
             _in_flight[0].block_until_ready()
@@ -130,9 +130,7 @@ def forget() -> None:
 def _workers_explained() -> Iterator[None]:
     """Turn the error of a program of several workers into one that says what is known about the worker that caused it."""
     world = _bootstrap.world()
-    if world is None:
-        yield
-        return
+    assert world is not None, "only used where there are several workers"
     world.progress += 1
     try:
         yield

@@ -27,6 +27,7 @@ MOST_BYTES = 1 << 19  # larger batches take so long that it is worth while to re
 SECONDS = 1e-3  # of processor time: the longest that a batch may usually take
 _MOST_DEBT = 8.0
 _MOST_AT_ONCE = 2.0
+_TIMED = 32  # batches whose processor time is read, which takes a while, after one that was slow by the clock
 
 # They only move memory: no files, no code of the user, nothing that waits. Types that are derived from these may do so.
 _IN_MEMORY = frozenset({Batch, Concatenate, Enumerate, Range, Repeat, Rows, Shard, Shuffle, Skip, Take, Unbatch, Zip})
@@ -73,15 +74,31 @@ class Pace:
         self.is_slow = False
         self.is_sized = False
         self._debt = 0.0
+        self._to_time = 0
 
     def size(self, num_bytes: int) -> None:
         """Note the size of the first batch."""
         self.is_sized = True
         self.is_slow = num_bytes > MOST_BYTES
 
+    def clock(self) -> Callable[[], float]:
+        """Return the clock that measures the next batch."""
+        return time.thread_time if self._to_time else time.perf_counter
+
+    def measured(self, clock: Callable[[], float], seconds: float) -> None:
+        """Note how long a batch took. What is quick by the usual clock is quick, and its processor time need not be read."""
+        if clock is time.perf_counter:
+            if seconds > SECONDS:
+                self._to_time = _TIMED
+        else:
+            self._to_time = max(0, self._to_time - 1)
+            self.note(seconds)
+
     def note(self, seconds: float) -> None:
         """Note the processor time of one batch. A few slow ones, or one very slow one, do not matter."""
         self._debt = max(0.0, self._debt + min(seconds / SECONDS - 1, _MOST_AT_ONCE))
+        if self._debt > 0:
+            self._to_time = _TIMED
         if self._debt > _MOST_DEBT:
             self.is_slow = True
 
@@ -124,11 +141,13 @@ class Direct:
                         if self._is_closed:  # by another thread, which may not have seen this one's
                             self._background.close()
                         break
-                    cursor, began = self._settled(), time.thread_time()
+                    cursor, clock = self._settled(), self._pace.clock()
+                    began = clock()
                     self._is_making = True
                     item = self._make(cursor)
                     if cursor is self._cursor:  # otherwise a signal handler has asked meanwhile, and got this result
-                        self._note(item, time.thread_time() - began)
+                        self._note(item)
+                        self._pace.measured(clock, clock() - began)
                         return END if self._is_closed else item
         return END if self._background is None else self._background.next()
 
@@ -150,11 +169,10 @@ class Direct:
             self._is_making = False
         return self._cursor
 
-    def _note(self, item: Any, seconds: float) -> None:
+    def _note(self, item: Any) -> None:
         if item is not END:
             self._state = item[-1]
         self._is_making = False
-        self._pace.note(seconds)
 
     @property
     def num_ready(self) -> int:

@@ -68,7 +68,7 @@ class Gathered(Column):
     def rows(self) -> np.ndarray:
         if not self.table.flags.c_contiguous:  # of which `take`, which is faster, copies the whole table first
             return self.table[self.refs]
-        return np.take(self.table, self.refs, axis=0)
+        return self.table.take(self.refs, axis=0)
 
 
 class Dense(Column):
