@@ -120,6 +120,14 @@ def _on_cpus() -> bool:
     return placement.on_cpu if placement is not None else jax.default_backend() == "cpu"
 
 
+def runs_on_one_cpu() -> bool:
+    """Whether what is being traced will run on one CPU device. Without a strategy, this is not known."""
+    placement = _step.placement
+    if placement is None and active_replica_context() is not None:
+        placement = active_strategy().placement
+    return placement is not None and placement.on_cpu and placement.on_one_device
+
+
 def _is_plain(layer: Any, sequences: Any, states: Any, mask: Any, training: Any) -> bool:
     """Whether a layer computes what the kernel computes, in 32 or 64 bits. Masks may be there, unlike with cuDNN."""
     cell = layer.cell

@@ -79,7 +79,7 @@ def _register() -> None:
         if name not in _installed.registered and register(kernel):
             _installed.registered.add(name)
             _installed.families.add(kernel.family)
-    _installed.families.add(_lstm.FAMILY)  # Keras's layer asks whether it is on
+    _installed.families |= {_lstm.FAMILY, "flat_update"}  # Keras's layer and optimizer ask whether they are on
 
 
 def enable(*names: str) -> None:
@@ -88,9 +88,9 @@ def enable(*names: str) -> None:
     Programs are compiled again when they are next called. Programs that were compiled ahead of time do not change.
 
     Args:
-        *names: "max_pool", "avg_pool", "direct_conv", "strided_conv", "lstm" or "numba_conv". Without names, all that can be used
-            on this machine are switched on. You can choose "conv" and "memory" only before JAX starts, with the environment
-            variable REPLICANT_KERNELS.
+        *names: "max_pool", "avg_pool", "direct_conv", "strided_conv", "flat_update", "lstm" or "numba_conv". Without names, all
+            that can be used on this machine are switched on. You can choose "conv" and "memory" only before JAX starts, with the
+            environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
@@ -102,8 +102,8 @@ def enable(*names: str) -> None:
     >>> kernels.enable("pool")
     Traceback (most recent call last):
     ...
-    replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'lstm', 'max_pool',
-    'numba_conv', 'strided_conv', or no name to switch all.
+    replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'flat_update', 'lstm',
+    'max_pool', 'numba_conv', 'strided_conv', or no name to switch all.
     """
     wanted = chosen_everywhere() | (_checked(names) if names else _usable())
     if _compiled.FAMILY in names and (reason := _compiled.objection()):

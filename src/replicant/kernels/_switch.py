@@ -11,11 +11,12 @@ from ..errors import ConfigurationError
 
 VARIABLE = "REPLICANT_KERNELS"
 
-# The families of lowerings, a function that takes the place of Keras's ("lstm"), and two options: "conv" belongs to XLA (see
-# _flags.py), and "memory" to the allocator (see _memory.py).
+# The families of lowerings, two that take the place of what Keras traces ("flat_update" and "lstm"), and two options: "conv"
+# belongs to XLA (see _flags.py), and "memory" to the allocator (see _memory.py).
 FAMILIES = {
     "conv": "convolutions and their gradients by Eigen instead of YNNPACK",
     "direct_conv": "depthwise convolutions, and those of few channels, as sums of shifted arrays",
+    "flat_update": "Adam's updates of variables with short rows, as of flat arrays",
     "lstm": "Keras's LSTM, whose gradients of weights are made outside of the loop over time",
     "memory": "memory of large temporary arrays is kept from step to step",
     "numba_conv": "convolutions and their gradients by a function that numba compiles",
