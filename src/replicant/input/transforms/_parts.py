@@ -2,8 +2,13 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from ...errors import DatasetError
+from ...storage._retry import RemoteError
+from ...storage._store import facts_of
+from ...storage._urls import is_url
 from ..files._files import ReadFiles
 from ..graph._fingerprint import of_value
 from ..graph._graph import Node, describe, nodes
@@ -49,16 +54,35 @@ def first_difference(ones: list[tuple[str, str]], others: list[tuple[str, str]])
     return next((what for (what, one), (_, other) in zip(ones, others, strict=True) if one != other), None)
 
 
-def file_facts(names: Iterable[str]) -> list[tuple[str, int, int] | tuple[str]]:
-    """Return file names with sizes in bytes and times in nanoseconds; only the name if the file does not exist."""
-    facts: list[tuple[str, int, int] | tuple[str]] = []
+def file_facts(names: Iterable[str]) -> list[tuple[Any, ...]]:
+    """Return file names with sizes in bytes and times in nanoseconds; only the name if the file does not exist.
+
+    A file at a URL has a size and what its store calls the version of its contents.
+
+    Raises:
+        DatasetError: If a store does not answer.
+    """
+    facts: list[tuple[Any, ...]] = []
+    names = list(names)
+    remote = _remote_facts([name for name in names if is_url(name)])
     for name in names:
+        if is_url(name):
+            facts.append((name, *remote[name]))
+            continue
         try:
             found = os.stat(name)  # noqa: PTH116 - names may be anything
             facts.append((name, found.st_size, found.st_mtime_ns))
         except (OSError, ValueError):
             facts.append((name,))
     return facts
+
+
+def _remote_facts(urls: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    try:
+        found = facts_of(urls)
+    except RemoteError as error:
+        raise DatasetError(f"The files of the dataset: {error}.") from error
+    return {url: () if facts is None else (facts.size, facts.identity) for url, facts in zip(urls, found, strict=True)}
 
 
 def _of_node(node: Node, reads_files: bool) -> Iterable[tuple[str, str]]:
