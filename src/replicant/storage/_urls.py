@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, ReplicantError
@@ -35,15 +36,15 @@ def checked_name(method: str, name: Any) -> str:
     return text
 
 
-def require_local(what: str, name: Any, error: type[ReplicantError] = ArgumentError) -> None:
-    """Check that a path is one on this machine.
+def local_path(what: str, name: Any, error: type[ReplicantError] = ArgumentError) -> Path:
+    """Return the path of a file or folder on this machine, which must be one because it is written to or kept in order.
 
     Raises:
-        ReplicantError: If it is a URL, of the type ``error``. The text begins with ``what``.
+        ReplicantError: If it is a URL, of the type ``error``. The message begins with ``what``.
     """
-    text = os.fsdecode(name)
-    if is_url(text) or (isinstance(name, os.PathLike) and _COLLAPSED.match(text)):
+    if is_url(text := os.fsdecode(name)) or (isinstance(name, os.PathLike) and _COLLAPSED.match(text)):
         raise error(
-            f"{what} must be a path on this machine, because object stores can be read from but not yet written to. Received: "
-            f"{name!r}. Choose a local path, and copy the files with the store's own tool."
+            f"{what} must be a path on this machine, or on a file system that it mounts. Only files that datasets read can be at "
+            f"URLs. Received: {name!r}. Name a local folder, and copy it with the store's own tool."
         )
+    return Path(text)
