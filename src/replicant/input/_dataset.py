@@ -204,10 +204,10 @@ class Dataset(Methods):
         """Return the names of the files that match a pattern, or one of several.
 
         They are sorted, then shuffled again in every pass unless ``shuffle`` is False. Patterns are those of Python's
-        `glob`, and files are looked up when this method is called.
+        `glob`, and files are looked up when this method is called. A pattern may also be a URL.
 
         Raises:
-            DatasetError: If a pattern matches nothing.
+            DatasetError: If a pattern matches nothing, or an object store does not answer.
 
         >>> import pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
