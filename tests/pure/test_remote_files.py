@@ -1,6 +1,7 @@
 """Files at URLs: the same elements, positions and plans as for local files; changes; requests that fail; the cache of a host."""
 
 import datetime as dt
+import fcntl
 import gzip
 import io
 import json
@@ -279,6 +280,16 @@ def test_a_store_that_does_not_answer_is_an_error_at_the_deadline(store, trouble
     assert time.monotonic() - start < 5
 
 
+def test_a_read_that_failed_can_be_repeated(store, troubled, monkeypatch):
+    _, url = store.put("a", TEXT)
+    file = _read_ahead.RemoteFile(troubled(url))
+    monkeypatch.setattr(Requests, "fail", staticmethod(raising(PermissionError("403"))))
+    with pytest.raises(RemoteError, match="PermissionError: 403"):
+        file.read(10)
+    monkeypatch.setattr(Requests, "fail", staticmethod(lambda number: None))
+    assert file.read(10) == TEXT[:10]
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])
 def test_a_deadline_is_a_number_of_seconds(monkeypatch, text):
     monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", text)
@@ -362,7 +373,7 @@ def test_facts_that_cannot_be_had_are_an_error(troubled, monkeypatch):
 def test_an_identity_is_the_best_that_a_store_tells(monkeypatch, troubled):
     info = {"size": 3, "type": "file"}
     monkeypatch.setattr(Requests, "info", lambda self, path: info)
-    assert Store("troubled://a").facts() == Facts(3, "size 3")
+    assert Store("troubled://a").facts() == Facts(3, "without ETag or time")
     info["LastModified"] = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
     assert Store("troubled://a").facts() == Facts(3, "LastModified 2026-01-02T00:00:00+00:00")
     info["ETag"] = '"abc"'
@@ -370,6 +381,18 @@ def test_an_identity_is_the_best_that_a_store_tells(monkeypatch, troubled):
     info["size"] = None
     with pytest.raises(RemoteError, match="could not read troubled://a: it is of unknown size"):
         Store("troubled://a").facts()
+
+
+def test_text_that_mentions_urls_leads_to_no_requests(store, troubled, monkeypatch):
+    _, url = store.put("a", b"one\n")
+    asked = []
+    monkeypatch.setattr(Requests, "info", lambda self, path: asked.append(path) or {"size": 1, "type": "file"})
+    texts = Dataset.from_tensor_slices(["troubled://bucket/a", "and other words"])
+    fingerprint(Dataset.zip((texts, TextLineDataset(url))).node)
+    fingerprint(Dataset.zip((Dataset.from_tensors("https://example.invalid"), TextLineDataset(url))).node)
+    assert asked == []
+    fingerprint(Dataset.from_tensor_slices([troubled(url)]).interleave(TextLineDataset).node)
+    assert len(asked) == 1
 
 
 def test_many_facts_are_asked_for_at_once(store):
@@ -429,6 +452,25 @@ def test_the_blocks_that_were_not_used_for_longest_go_first(tmp_path):
     cache.put("e", bytes(400))
     assert cache.get("e", 400) is None
     assert len(blocks(tmp_path / "cache")) == 3
+
+
+def test_a_process_that_was_stopped_stops_no_other(tmp_path):
+    cache = BlockCache(tmp_path / "cache", 1000)
+    cache.put("a", b"1")
+    with (tmp_path / "cache" / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        start = time.monotonic()
+        cache.put("b", b"2")
+        assert time.monotonic() - start < 5
+    assert cache.get("a", 1) == b"1"
+    assert cache.get("b", 1) is None
+
+
+def test_only_a_known_version_is_kept(store, troubled, cached, monkeypatch):
+    _, url = store.put("a", TEXT)
+    monkeypatch.setattr(Requests, "info", lambda self, path: {"size": len(TEXT), "type": "file"})
+    assert len(list(TextLineDataset(troubled(url)))) == 300
+    assert not cached.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_none(tmp_path):

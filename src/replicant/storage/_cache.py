@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ _DEFAULT_LIMIT = 10 << 30  # bytes
 _HEAD = struct.Struct("<QI")  # length and checksum of what follows
 _BLOCK, _PARTIAL = ".block", ".partial"
 _LOCK = "lock"
+_LOCK_SECONDS, _PAUSE_SECONDS = 1.0, 0.005
 
 
 class BlockCache:
@@ -66,10 +68,22 @@ class BlockCache:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock of the folder, which ends with the process, however it ends."""
+        """Hold the lock of the folder, which ends with the process, however it ends.
+
+        Raises:
+            BlockingIOError: If another process keeps it, because it was stopped, for example.
+        """
         descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            deadline = time.monotonic() + _LOCK_SECONDS
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(_PAUSE_SECONDS)
             yield
         finally:
             os.close(descriptor)

@@ -66,7 +66,11 @@ class RemoteFile(io.RawIOBase):
         last = (self.facts.size - 1) // BLOCK
         wanted = range(number, min(number + min(self._in_order, AHEAD), last) + 1)
         self._blocks = {each: self._blocks.get(each) or self._begin(each) for each in wanted}
-        return self._blocks[number].result()
+        try:
+            return self._blocks[number].result()
+        except BaseException:
+            self._blocks = {}  # so that reading again asks again
+            raise
 
     def _begin(self, number: int) -> Started:
         store, facts = self.store, self.facts
@@ -80,7 +84,7 @@ def read_block(store: Store, facts: Facts, number: int) -> bytes:
         RemoteError: If it cannot be read, or the object has changed.
     """
     start, stop = number * BLOCK, min((number + 1) * BLOCK, facts.size)
-    cache = block_cache()
+    cache = block_cache() if facts.is_exact else None
     key = f"{store.url} {facts.identity} {facts.size} {start} {stop}"
     if cache is not None and (data := cache.get(key, stop - start)) is not None:
         return data

@@ -12,6 +12,7 @@ from ._retry import ChangedError, RemoteError, Started, limited, retried
 # What stores call the thing that changes with the contents, the best first; times are the last resort.
 _MARKS = ("ETag", "etag", "version_id", "generation", "md5Hash", "content_md5", "sha256", "blob_id", "checksum")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+_NO_IDENTITY = "without ETag or time"
 _ASKED_AT_ONCE = 16
 
 
@@ -21,6 +22,11 @@ class Facts:
 
     size: int
     identity: str
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the identity is more than the size once more."""
+        return self.identity != _NO_IDENTITY
 
     def __str__(self) -> str:
         return f"{self.size} bytes, {self.identity}"
@@ -127,7 +133,7 @@ def _identity(info: Mapping[str, Any]) -> str:
                 value = value.isoformat()
             if value:
                 return f"{name} {str(value).strip(chr(34))}"
-    return f"size {info['size']}"
+    return _NO_IDENTITY
 
 
 def _is_hidden(name: str, pattern: str) -> bool:
