@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..cluster import _bootstrap
-from ..errors import ArgumentError, ContextError
+from ..errors import ArgumentError, CheckpointError, ContextError
 from ..replicas._context import active_replica_context
+from ..storage._urls import local_path
 from ..variables._recorder import current_recorder
 from . import _storage
 from ._atomic_folder import partial_name
@@ -92,7 +93,7 @@ class Checkpoint(Saves):
             VariableError: If a variable has one value per replica but no aggregation.
         """
         self._writer.wait()
-        start = Path(file_prefix)
+        start = local_path("Checkpoint.save: file_prefix", file_prefix, CheckpointError)
         number = chiefs("checkpoint number", lambda: next_number(start, self._save_counter))
         path = self._write(start.with_name(f"{start.name}-{number}"), number, options)
         self._save_counter = number
@@ -100,8 +101,9 @@ class Checkpoint(Saves):
 
     def write(self, file_prefix: str | os.PathLike[str], options: CheckpointOptions | None = None) -> str:
         """Save to the folder `file_prefix`, which must not exist, and return it. It raises the same errors as ``save``."""
+        path = local_path("Checkpoint.write: file_prefix", file_prefix, CheckpointError)
         self._writer.wait()
-        return self._write(Path(file_prefix), self._save_counter, options)
+        return self._write(path, self._save_counter, options)
 
     def sync(self) -> None:
         """Wait until the background write is on the disk, as tf.train.Checkpoint.sync does.
@@ -140,10 +142,11 @@ class Checkpoint(Saves):
         """Also returns the manifest and the extra arrays."""
         _require_eager(what)
         self._writer.wait()
+        folder = None if path is None else local_path(f"Checkpoint.{what}: save_path", path, CheckpointError)
         meet_before_reading(path)
-        if path is None:
+        if path is None or folder is None:
             return RestoreStatus(missing=tuple(Inventory(self._objects).items)), {}, []
-        meta, values, extra_arrays, source = all_read("opened", path, lambda: _opened(Path(path)))
+        meta, values, extra_arrays, source = all_read("opened", path, lambda: _opened(folder))
         restore = Restore(os.fspath(path), self._objects, meta["objects"], values, source)
         restore.begin()
         if self._restore is not None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from ..errors import ArgumentError, DamagedCheckpointError
+from ..errors import ArgumentError, CheckpointError, DamagedCheckpointError
+from ..storage._urls import local_path
 from ._atomic_folder import remove
 from ._checkpoint import Checkpoint
 from ._chief import chiefs, is_writer
@@ -78,7 +79,7 @@ class CheckpointManager:
                 f"checkpoint_interval={checkpoint_interval} counts steps: pass the variable that counts them as step_counter."
             )
         self._checkpoint = checkpoint
-        self._prefix = Path(directory) / checkpoint_name
+        self._prefix = local_path("CheckpointManager: directory", directory, CheckpointError) / checkpoint_name
         self._max_to_keep = max_to_keep
         self._keep_every = None if keep_checkpoint_every_n_hours is None else 3600.0 * keep_checkpoint_every_n_hours
         self._step_counter = step_counter

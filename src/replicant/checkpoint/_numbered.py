@@ -7,6 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from ..errors import CheckpointError, DamagedCheckpointError
+from ..storage._urls import local_path
 from ._arrays_file import ARRAYS
 from ._meta import check_meta
 from ._storage import MANIFEST, is_foreign, verified_manifest
@@ -39,7 +40,7 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
     ...     print(replicant.latest_checkpoint(folder))
     None
     """
-    folder = Path(checkpoint_dir)
+    folder = local_path("latest_checkpoint: checkpoint_dir", checkpoint_dir, CheckpointError)
     if not folder.is_dir():
         return None
     families: dict[str, list[tuple[int, Path]]] = defaultdict(list)

@@ -23,7 +23,7 @@ class CsvDataset(Dataset):
     """The records of CSV files, each as a tuple of numbers and strings.
 
     Args:
-        filenames: A file name, a list of names, or a dataset of names. The files are read in this order.
+        filenames: A path or URL, a list of them, or a dataset of them. The files are read in this order.
         record_defaults: For each column that is read, its dtype (``"float32"``, ``np.int64``, ``str`` and the like) if no field may
             be empty, or the value that stands for an empty field.
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".

@@ -4,12 +4,12 @@ import copy
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError, DatasetError
+from ..storage._urls import local_path
 from ._arguments import calls_in_parallel, function, number_dtype, whole
 from ._iterator import DatasetIterator
 from ._methods import Methods, chosen_seed, saved_compression
@@ -180,7 +180,7 @@ class Dataset(Methods):
         >>> list(Dataset.load(folder, reader_func=lambda files: files.flat_map(lambda file: file)).batch(6))
         [array([0, 2, 4, 1, 3, 5])]
         """
-        folder, method = Path(path), saved_compression("load", compression)
+        folder, method = local_path("load: path", path), saved_compression("load", compression)
         seconds = _MAX_WAIT_SECONDS if wait is True else float(wait)
         deadline = time.monotonic() + seconds
         while wait and not is_saved(folder):
@@ -204,10 +204,10 @@ class Dataset(Methods):
         """Return the names of the files that match a pattern, or one of several.
 
         They are sorted, then shuffled again in every pass unless ``shuffle`` is False. Patterns are those of Python's
-        `glob`, and files are looked up when this method is called.
+        `glob`, and files are looked up when this method is called. A pattern may also be a URL.
 
         Raises:
-            DatasetError: If a pattern matches nothing.
+            DatasetError: If a pattern matches nothing, or an object store does not answer.
 
         >>> import pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -632,10 +632,10 @@ class Dataset(Methods):
         >>> len(list(dataset)), len(calls)
         (6, 2)
         """
-        path = os.fspath(filename)
-        if not path:
+        if not (path := os.fspath(filename)):
             return self._then(Cache(inputs=(self._node,)))
-        return self._then(Cache(inputs=(self._node,), store=FileStore(path, self._node), name=Path(path).name))
+        name = local_path("cache: filename", filename).name
+        return self._then(Cache(inputs=(self._node,), store=FileStore(path, self._node), name=name))
 
     def prefetch(self, buffer_size: int | None, name: str | None = None) -> "Dataset":
         """Read up to ``buffer_size`` elements ahead on a thread; -1 (AUTOTUNE) and None read 2 ahead.

@@ -3,12 +3,12 @@
 import os
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
+from ..storage._urls import local_path
 from ._arguments import function, whole
 from ._options import Options
 from .files._saved import save
@@ -365,7 +365,7 @@ class Methods:
             )
         self._check_finite("save")
         shard_of = None if shard_func is None else shard_numbers(function("save", shard_func))
-        save(self._node, Path(path), shard_of, saved_compression("save", compression))
+        save(self._node, local_path("save: path", path), shard_of, saved_compression("save", compression))
 
     def snapshot(
         self,
@@ -404,7 +404,7 @@ class Methods:
             )
         if compression not in (None, "", "NONE", "AUTO"):
             raise ArgumentError(f"snapshot: compression must be None or 'AUTO'. Received: {compression!r}.")
-        folder = Path(path)
+        folder = local_path("snapshot: path", path)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -39,7 +39,7 @@ class TFRecordDataset(_OfFiles):
     """The records of TFRecord files, as bytes. Their checksums are verified.
 
     Args:
-        filenames: A file name, a list of names, or a dataset of names. The files are read in this order.
+        filenames: A path or URL, a list of them, or a dataset of them. The files are read in this order.
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
         buffer_size: As in tf.data, but without effect: files are read in large pieces.
         num_parallel_reads: The number of files that are read at once, each on a thread, one record of each in turn. None
@@ -69,7 +69,7 @@ class TextLineDataset(_OfFiles):
     """The lines of UTF-8 text files, as str, without line endings.
 
     Args:
-        filenames: A file name, a list of names, or a dataset of names. The files are read in this order.
+        filenames: A path or URL, a list of them, or a dataset of them. The files are read in this order.
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
         buffer_size: Without effect, as for `TFRecordDataset`.
         num_parallel_reads: The number of files that are read at once, as for `TFRecordDataset`.
@@ -104,7 +104,7 @@ class FixedLengthRecordDataset(Dataset):
     """The records of files in which all records have the same number of bytes, as bytes.
 
     Args:
-        filenames: A file name, a list of names, or a dataset of names. The files are read in this order.
+        filenames: A path or URL, a list of them, or a dataset of them. The files are read in this order.
         record_bytes: The number of bytes of a record.
         header_bytes: The number of bytes to leave out at the beginning of each file; None stands for 0.
         footer_bytes: The number of bytes to leave out at the end of each file; None stands for 0.

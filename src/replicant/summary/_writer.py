@@ -14,6 +14,7 @@ from jax.core import Tracer
 from ..cluster import _bootstrap
 from ..errors import ContextError
 from ..replicas._own_mesh import in_a_trace
+from ..storage._urls import local_path
 from ..tracing import _eager
 from ..variables._known import value_of
 from ..variables._recorder import current_recorder
@@ -155,7 +156,7 @@ def create_file_writer(  # noqa: PLR0917  (as TensorFlow's)
     """
     del max_queue, flush_millis, name, experimental_trackable
     import_writer("event_file_writer")
-    return SummaryWriter(Path(logdir), filename_suffix or "")
+    return SummaryWriter(local_path("create_file_writer: logdir", logdir), filename_suffix or "")
 
 
 def create_noop_writer() -> SummaryWriter:

@@ -12,6 +12,9 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
+from ...storage._retry import RemoteError
+from ...storage._store import Store
+from ...storage._urls import checked_name, is_url
 from ..graph._blocks import Block, Boxed
 from ..graph._graph import UNKNOWN, Cursor, OneInput, State, Through
 from ..graph._structure import STRING, TensorSpec
@@ -53,15 +56,25 @@ def matching_files(patterns: Any) -> FileNames:
     """
     found: set[str] = set()
     for pattern in _names("list_files", patterns):
-        matches = glob.glob(pattern)  # noqa: PTH207 - the pattern may be absolute or relative
+        matches = _matching(pattern)
         if not matches:
+            searched = "" if is_url(pattern) else f" (searched from {Path.cwd()})"
             raise DatasetError(
-                f"list_files: no file matches {pattern!r} (searched from {Path.cwd()}). "
+                f"list_files: no file matches {pattern!r}{searched}. "
                 "Check the path; `*` matches within one folder, and `**` is not recursive."
             )
         found.update(matches)
     names = np.array(sorted(found), dtype=object)
     return FileNames(size=len(names), tables=(names,), name="list_files")
+
+
+def _matching(pattern: str) -> list[str]:
+    if not is_url(pattern):
+        return glob.glob(pattern)  # noqa: PTH207 - the pattern may be absolute or relative
+    try:
+        return Store(pattern).matches()
+    except RemoteError as error:
+        raise DatasetError(f"list_files: {error}.") from error
 
 
 def _names(method: str, names: Any) -> list[str]:
@@ -72,7 +85,7 @@ def _names(method: str, names: Any) -> list[str]:
     if not isinstance(names, Iterable):
         raise ArgumentTypeError(f"{method} takes a file name or a list of them. Received: {names!r}.")
     try:
-        texts = [os.fsdecode(name) for name in names]
+        texts = [checked_name(method, name) for name in names]
     except TypeError as error:
         raise ArgumentTypeError(f"{method} takes a file name or a list of them. Received: {names!r}.") from error
     if not texts:
@@ -108,11 +121,20 @@ class FileReader:
     """Reads one file in large pieces. The position is the offset of the next element in the uncompressed file.
 
     The pieces share one buffer, because allocating new memory for each of them takes longer than filling it.
+
+    Raises:
+        DatasetError: If the file cannot be opened, or is not the one that ``identity`` names.
     """
 
-    def __init__(self, form: FileFormat, path: str, offset: int) -> None:
+    def __init__(self, form: FileFormat, path: str, offset: int, identity: str | None = None) -> None:
         self.form, self.path = form, path
         self.stream = FileStream(form.name, path, form.compression)
+        if identity is not None and identity != self.stream.identity:
+            self.stream.close()
+            raise DatasetError(
+                f"{form.name}: {path!r} has changed since the position was saved: it was {identity}, and is now "
+                f"{self.stream.identity}. Put the file back as it was, or begin the pass anew."
+            )
         self.stream.skip(offset)
         self.items = np.empty(0, object)
         self.offsets = np.array([offset])  # of each item, and of the end of the last one
@@ -182,7 +204,7 @@ class ReadFiles(OneInput):
     def open(self, state: State | None = None) -> Cursor:
         cursor = ReadFilesCursor(self.input.open(state and state["source"]), self.form)
         if state:
-            cursor.offset = state["offset"]
+            cursor.offset, cursor.identity = state["offset"], state.get("identity")
         return cursor
 
 
@@ -198,6 +220,7 @@ class ReadFilesCursor(Through):
         self.reader: FileReader | None = None
         self.before: State | None = None
         self.offset = 0  # where to begin in the next file that is opened
+        self.identity: str | None = None  # what that file was when the position was saved, if it is at a URL
 
     def _open_next(self) -> FileReader | None:
         before = self.source.state()
@@ -208,8 +231,8 @@ class ReadFilesCursor(Through):
         if not isinstance(name, str | bytes):
             raise DatasetError(f"{self.form.name} reads a dataset of file names, which are strings. Received: {name!r}.")
         self.before = before
-        self.reader = FileReader(self.form, os.fsdecode(name), self.offset)
-        self.offset = 0
+        self.reader = FileReader(self.form, os.fsdecode(name), self.offset, self.identity)
+        self.offset, self.identity = 0, None
         return self.reader
 
     def pull(self, limit: int) -> Block | None:
@@ -243,5 +266,7 @@ class ReadFilesCursor(Through):
 
     def state(self) -> State:
         if self.reader is None:
-            return {"offset": self.offset, "source": self.source.state()}
-        return {"offset": self.reader.position, "source": self.before}
+            state = {"offset": self.offset, "source": self.source.state()}
+            return state if self.identity is None else {**state, "identity": self.identity}
+        state = {"offset": self.reader.position, "source": self.before}
+        return state if (identity := self.reader.stream.identity) is None else {**state, "identity": identity}

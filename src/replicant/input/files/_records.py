@@ -9,7 +9,6 @@ import functools
 import os
 import struct
 import zlib
-from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
@@ -17,6 +16,7 @@ import google_crc32c
 import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
+from ...storage._urls import local_path
 from ._files import Cut, FileFormat
 from ._stream import WINDOW_BITS, checked_compression
 
@@ -207,7 +207,7 @@ class TFRecordWriter:
 
     def __init__(self, path: str | os.PathLike[str], compression_type: str | None = None) -> None:
         compression = checked_compression("TFRecordWriter", compression_type)
-        self._file = Path(path).open("wb")  # noqa: SIM115 - `close` closes it
+        self._file = local_path("TFRecordWriter: path", path).open("wb")
         self._deflate = zlib.compressobj(wbits=WINDOW_BITS[compression]) if compression else None
 
     def write(self, record: bytes) -> None:

@@ -2,9 +2,14 @@
 
 import weakref
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ...errors import ArgumentError, DatasetError
+from ...storage._read_ahead import RemoteFile
+from ...storage._retry import RemoteError
+from ...storage._urls import is_url
 
 PIECE = 1 << 18  # bytes: large enough for cheap reads, small enough for the cache and many open files
 _COMPRESSED_PIECE = 1 << 16
@@ -25,16 +30,17 @@ def checked_compression(method: str, compression_type: str | None) -> str:
 
 
 class FileStream:
-    """Reads one file from beginning to end.
+    """Reads one file from beginning to end: one on this machine, or one at a URL.
 
     Raises:
-        DatasetError: If the file cannot be opened.
+        DatasetError: If the file cannot be opened, or a store does not answer later.
     """
 
     def __init__(self, method: str, path: str, compression: str) -> None:
         self.method, self.path, self.compression = method, path, compression
         try:
-            self.file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - `close` closes it
+            # `close` closes it
+            self.file = RemoteFile(path) if is_url(path) else Path(path).open("rb", buffering=0)  # noqa: SIM115
         except OSError as error:
             raise DatasetError(f"{method}: cannot open {path!r}: {error.strerror}.") from error
         self.close = weakref.finalize(self, self.file.close)  # even if an iterator is dropped without `close`
@@ -47,18 +53,31 @@ class FileStream:
             DatasetError: If the compressed data is damaged or ends early.
         """
         if self.inflate is None:
-            return self.file.readinto(view) or 0
+            return self._answered(self.file.readinto, view) or 0
         filled = 0
         while filled < len(view) and (piece := self._inflated(len(view) - filled)):
             view[filled : filled + len(piece)] = piece
             filled += len(piece)
         return filled
 
+    @property
+    def identity(self) -> str | None:
+        """A text that is another one once the contents of the file are; None for a file on this machine."""
+        return str(self.file.facts) if isinstance(self.file, RemoteFile) else None
+
+    def _answered(self, read: Callable[[Any], Any], argument: Any) -> Any:
+        try:
+            return read(argument)
+        except RemoteError as error:
+            raise DatasetError(f"{self.method}: {error}.") from error
+
     def _inflated(self, at_most: int) -> bytes:
         """The next bytes; none at the end."""
         assert self.inflate is not None
         while True:
-            compressed = self.inflate.unconsumed_tail or self.inflate.unused_data or self.file.read(_COMPRESSED_PIECE)
+            compressed = (
+                self.inflate.unconsumed_tail or self.inflate.unused_data or self._answered(self.file.read, _COMPRESSED_PIECE)
+            )
             if not compressed:
                 if self.inflate.eof:
                     return b""

@@ -2,9 +2,14 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from ..files._files import ReadFiles
+from ...errors import DatasetError
+from ...storage._retry import RemoteError
+from ...storage._store import facts_of
+from ...storage._urls import is_url
+from ..files._files import FileNames, ReadFiles
 from ..graph._fingerprint import of_value
 from ..graph._graph import Node, describe, nodes
 from ..graph._structure import STRING, flatten
@@ -49,16 +54,41 @@ def first_difference(ones: list[tuple[str, str]], others: list[tuple[str, str]])
     return next((what for (what, one), (_, other) in zip(ones, others, strict=True) if one != other), None)
 
 
-def file_facts(names: Iterable[str]) -> list[tuple[str, int, int] | tuple[str]]:
-    """Return file names with sizes in bytes and times in nanoseconds; only the name if the file does not exist."""
-    facts: list[tuple[str, int, int] | tuple[str]] = []
+def file_facts(names: Iterable[str], *, ask: bool = True) -> list[tuple[Any, ...]]:
+    """Return file names with sizes in bytes and times in nanoseconds; only the name if the file does not exist.
+
+    A file at a URL has a size and what its store calls the version of its contents. No store is asked unless ``ask`` is true.
+
+    Raises:
+        DatasetError: If a store does not answer.
+    """
+    facts: list[tuple[Any, ...]] = []
+    names = list(names)
+    remote = _remote_facts([name for name in names if is_url(name)] if ask else [])
     for name in names:
+        if is_url(name):
+            facts.append((name, *remote.get(name, ())))
+            continue
         try:
             found = os.stat(name)  # noqa: PTH116 - names may be anything
             facts.append((name, found.st_size, found.st_mtime_ns))
         except (OSError, ValueError):
             facts.append((name,))
     return facts
+
+
+def _are_files(table: Any) -> bool:
+    """Whether texts that may be anything are URLs of files. Text that only mentions web pages must not lead to requests."""
+    texts = [os.fsdecode(text) for text in table]
+    return all(is_url(text) and not text.startswith(("http://", "https://")) for text in texts)
+
+
+def _remote_facts(urls: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    try:
+        found = facts_of(urls)
+    except RemoteError as error:
+        raise DatasetError(f"The files of the dataset: {error}.") from error
+    return {url: () if facts is None else (facts.size, facts.identity) for url, facts in zip(urls, found, strict=True)}
 
 
 def _of_node(node: Node, reads_files: bool) -> Iterable[tuple[str, str]]:
@@ -70,7 +100,7 @@ def _of_node(node: Node, reads_files: bool) -> Iterable[tuple[str, str]]:
             if reads_files and leaf.dtype == STRING and not leaf.shape:
                 yield (
                     f"the files that {node.label} names, their sizes or their times",
-                    of_value(file_facts(map(os.fsdecode, table))),
+                    of_value(file_facts(map(os.fsdecode, table), ask=isinstance(node, FileNames) or _are_files(table))),
                 )
     fields = [each.name for each in dataclasses.fields(node) if each.name not in _NOT_COMPARED]
     for name in (name for name in fields if name in _FUNCTIONS):

@@ -19,6 +19,7 @@ from ...checkpoint._lock import DirectoryLock
 from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
 from ...checkpoint._packed import pack, unpack
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
+from ...storage._urls import local_path
 from .._position import Position, Randomness
 from .._resume import FirstCallback, FitCallback, FitRun, run_of
 from .._stateful_step import other_optimizers, unsaved
@@ -87,7 +88,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         super().__init__()
         if not os.fspath(backup_dir):
             raise ArgumentError("backup_dir is empty. Name a directory that nothing else uses.")
-        self._prefix = Path(backup_dir) / _NAME
+        self._prefix = local_path("BackupAndRestore: backup_dir", backup_dir, CheckpointError) / _NAME
         self._save_freq = _parsed(save_freq)
         self._delete = delete_checkpoint
         self._lock = DirectoryLock(self._prefix.parent)

@@ -7,7 +7,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ import keras
 import numpy as np
 
 from ...errors import ArgumentError
+from ...storage._urls import local_path
 from ...summary._event_file import EventFile, import_writer
 from .. import _hooks
 from .._fit import strategy_of
@@ -96,7 +96,7 @@ class TensorBoard(keras.callbacks.Callback):
         super().__init__()
         _check(histogram_freq, write_images, embeddings_freq)
         import_writer("event_file_writer")
-        self._folder = Path(log_dir)
+        self._folder = local_path("TensorBoard: log_dir", log_dir)
         self._histogram_freq = histogram_freq
         self._write_graph = write_graph
         self._write_images = write_images

@@ -1,0 +1,120 @@
+"""Requests that are repeated: with growing pauses, a largest number of attempts, a limit for each and a deadline for all."""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..errors import ConfigurationError
+
+_Result = TypeVar("_Result")
+
+DEADLINE = "REPLICANT_REMOTE_DEADLINE"
+_SECONDS = 120.0
+_SHARE = 0.25  # of the deadline, for one attempt: a stalled connection leaves time for others
+_ATTEMPTS = 12
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
+
+# Another attempt would end in the same way.
+_DEFINITE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, TypeError)
+_DEFINITE_NAMES = {"NoCredentialsError", "PartialCredentialsError"}  # of libraries that may not be installed
+
+
+class RemoteError(OSError):
+    """A request to an object store has failed for good. The message names the URL, the attempts and the last cause."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.strerror = text
+
+
+class ChangedError(RemoteError):
+    """An object is not the one any more that it was."""
+
+
+def deadline_seconds() -> float:
+    """Return the deadline of one request with all of its attempts.
+
+    Raises:
+        ConfigurationError: If the environment variable is not a number of seconds above 0.
+    """
+    text = os.environ.get(DEADLINE, "").strip()
+    try:
+        seconds = float(text) if text else _SECONDS
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigurationError(f"{DEADLINE}={text!r} is not a number of seconds above 0. Set it to 120, say, or not at all.")
+    return seconds
+
+
+def retried(what: str, url: str, once: Callable[[float], _Result]) -> _Result:
+    """Return what ``once(seconds)`` returns. It is called again after errors that may pass, with less and less time left.
+
+    Raises:
+        RemoteError: If no attempt succeeds, or none can.
+    """
+    seconds = deadline_seconds()
+    start = time.monotonic()
+    attempts, pause = 0, _FIRST_PAUSE
+    while True:
+        attempts += 1
+        left = start + seconds - time.monotonic()
+        try:
+            return once(max(0.01, min(left, seconds * _SHARE)))
+        except RemoteError:
+            raise
+        except Exception as error:
+            wait = pause * random.uniform(0.5, 1)  # noqa: S311 - so that many workers do not come back at once
+            passed = time.monotonic() - start
+            definite = isinstance(error, _DEFINITE) or type(error).__name__ in _DEFINITE_NAMES
+            if definite or attempts == _ATTEMPTS or passed + wait >= seconds:
+                raise _failure(what, url, attempts, passed, error) from error
+        time.sleep(wait)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _failure(what: str, url: str, attempts: int, passed: float, error: Exception) -> RemoteError:
+    cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    times = "" if attempts == 1 else f" after {attempts} attempts in {passed:.1f} s, the last of which ended with"
+    return RemoteError(f"could not {what} {url}{times or ':'} {cause}")
+
+
+def limited(call: Callable[[], _Result], seconds: float) -> _Result:
+    """Return what ``call()`` returns, on a thread of its own which is left behind if it takes too long.
+
+    Raises:
+        TimeoutError: If it takes longer.
+        Exception: What ``call`` raises.
+    """
+    started = Started(call)
+    if not started.done.wait(seconds):
+        raise TimeoutError(f"no answer within {seconds:.1f} s")
+    return started.result()
+
+
+class Started:
+    """A call that runs on a thread of its own, which never keeps the program from ending."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.done = threading.Event()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, args=(call,), name="replicant-storage", daemon=True).start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self._value = call()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self._error = error
+        finally:
+            self.done.set()
+
+    def result(self) -> Any:
+        """Wait for the call, and return its result or raise its error. The call itself must have a limit."""
+        self.done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value

@@ -1,0 +1,162 @@
+"""An object at a URL: its size and identity, ranges of its bytes, and the names that match a pattern. The work is fsspec's."""
+
+import dataclasses
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import ConfigurationError
+from ._retry import ChangedError, RemoteError, Started, limited, retried
+
+# What stores call the thing that changes with the contents, the best first; times are the last resort.
+_MARKS = ("ETag", "etag", "version_id", "generation", "md5Hash", "content_md5", "sha256", "blob_id", "checksum")
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+_NO_IDENTITY = "without ETag or time"
+_ASKED_AT_ONCE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """The size of an object in bytes, and a text that is another one once the contents are."""
+
+    size: int
+    identity: str
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the identity is more than the size once more."""
+        return self.identity != _NO_IDENTITY
+
+    def __str__(self) -> str:
+        return f"{self.size} bytes, {self.identity}"
+
+
+class Store:
+    """An object at a URL. Nothing is asked before a method is called.
+
+    Raises:
+        ConfigurationError: If fsspec or the package for this kind of store is not installed, or there is no such kind.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._system, self._path = _resolved(url)
+
+    def facts(self) -> Facts:
+        """Return the size and identity that the object has now.
+
+        Raises:
+            RemoteError: If there is no such object, or the store does not answer.
+        """
+        return self._facts_from(self._ask("look at", "info", self._path))
+
+    def _facts_from(self, info: Mapping[str, Any]) -> Facts:
+        size = info.get("size")
+        if info.get("type") == "directory" or size is None:
+            raise RemoteError(f"could not read {self.url}: it is {'a folder' if size is not None else 'of unknown size'}")
+        return Facts(int(size), _identity(info))
+
+    def read(self, start: int, stop: int, facts: Facts) -> bytes:
+        """Return the bytes from ``start`` up to ``stop`` of the object that has these facts.
+
+        Raises:
+            RemoteError: If the store does not answer, or always with fewer bytes, or the object is another one now.
+        """
+
+        def once(seconds: float) -> bytes:
+            problem: Exception | None = None
+            data = b""
+            try:
+                data = self._once("cat_file", self._path, seconds, start=start, end=stop)
+                if len(data) != stop - start:
+                    problem = OSError(f"{len(data)} bytes came of {stop - start}, from byte {start} on")
+            except Exception as error:  # noqa: BLE001 - raised below, unless the object has changed
+                problem = error
+            # Only if it is the same object after the answer, the bytes are its bytes, and another attempt has a point.
+            now = self._facts_from(self._once("info", self._path, seconds))
+            if now != facts:
+                raise ChangedError(f"{self.url} has changed while it was read: it was {facts}, and is now {now}")
+            if problem is not None:
+                raise problem
+            return data
+
+        return retried("read", self.url, once)
+
+    def matches(self) -> list[str]:
+        """Return the URLs that match this one as a pattern, sorted. ``*`` matches within one folder, and no hidden names.
+
+        Raises:
+            RemoteError: If the store does not answer.
+        """
+        pattern = re.sub(r"\*\*+", "*", self._path)
+        names = self._ask("list", "glob", pattern)
+        scheme = self.url.partition("://")[0]
+        depth = pattern.strip("/").count("/")
+        found = [name for name in names if name.strip("/").count("/") == depth and not _is_hidden(name, pattern)]
+        return sorted(name if "://" in name else f"{scheme}://{name.lstrip('/')}" for name in found)
+
+    def _ask(self, what: str, method: str, path: str) -> Any:
+        return retried(what, self.url, lambda seconds: self._once(method, path, seconds))
+
+    def _once(self, method: str, path: str, seconds: float, **kwargs: Any) -> Any:
+        """Call a method of the file system, which does not take longer than this."""
+        if not self._system.async_impl:
+            return limited(lambda: getattr(self._system, method)(path, **kwargs), seconds)
+        from fsspec.asyn import sync
+
+        return sync(self._system.loop, getattr(self._system, f"_{method}"), path, timeout=seconds, **kwargs)
+
+
+def _resolved(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{url} is read with fsspec, which is not installed: pip install 'replicant[remote]' (or 'replicant[s3]' for s3://)."
+        ) from error
+    try:
+        return url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        extra = "pip install 'replicant[s3]'" if url.startswith(("s3://", "s3a://")) else "install the package that it names"
+        raise ConfigurationError(f"{url} needs another package ({error}): {extra}.") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{url} is not a URL that fsspec can read ({error}). Write s3://bucket/name, say.") from error
+
+
+def _identity(info: Mapping[str, Any]) -> str:
+    for names in (_MARKS, _TIMES):
+        for name in names:
+            value = info.get(name)
+            if isinstance(value, dt.datetime):
+                value = value.isoformat()
+            if value:
+                return f"{name} {str(value).strip(chr(34))}"
+    return _NO_IDENTITY
+
+
+def _is_hidden(name: str, pattern: str) -> bool:
+    """Whether a part of the name begins with a dot where the pattern does not."""
+    parts = zip(name.strip("/").split("/"), pattern.strip("/").split("/"), strict=True)
+    return any(part.startswith(".") and not asked.startswith(".") for part, asked in parts)
+
+
+def facts_of(urls: Iterable[str]) -> list[Facts | None]:
+    """Return the facts of several objects, which are asked for at once; None for those that cannot be read."""
+    found: list[Facts | None] = []
+    waiting: list[Started] = []
+    for url in urls:
+        if len(waiting) == _ASKED_AT_ONCE:
+            found.append(waiting.pop(0).result())
+        waiting.append(Started(lambda url=url: _facts_or_none(url)))
+    return found + [each.result() for each in waiting]
+
+
+def _facts_or_none(url: str) -> Facts | None:
+    try:
+        return Store(url).facts()
+    except RemoteError as error:
+        if isinstance(error.__cause__, FileNotFoundError | PermissionError | IsADirectoryError) or error.__cause__ is None:
+            return None
+        raise

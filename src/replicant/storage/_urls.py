@@ -1,0 +1,50 @@
+"""What is a URL, and what is the path of a file on this machine."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError, ReplicantError
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # at least two letters, so that no drive is one
+_COLLAPSED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes of a URL
+
+
+def is_url(name: object) -> bool:
+    """Return whether this is the URL of something on an object store, not a path on this machine.
+
+    >>> is_url("s3://bucket/name"), is_url("/data/name"), is_url(b"gs://bucket/name")
+    (True, False, True)
+    """
+    return isinstance(name, str | bytes) and _URL.match(os.fsdecode(name)) is not None
+
+
+def checked_name(method: str, name: Any) -> str:
+    """Return a path or a URL as text.
+
+    Raises:
+        ArgumentError: If it is a URL inside of a `pathlib.Path`, which has lost one of its slashes.
+        TypeError: If it is neither.
+    """
+    text = os.fsdecode(name)
+    if isinstance(name, os.PathLike) and _COLLAPSED.match(text):
+        scheme, _, rest = text.partition(":/")
+        raise ArgumentError(
+            f"{method}: {name!r} was a URL, but pathlib drops one of its slashes. Pass the text: {f'{scheme}://{rest}'!r}."
+        )
+    return text
+
+
+def local_path(what: str, name: Any, error: type[ReplicantError] = ArgumentError) -> Path:
+    """Return the path of a file or folder on this machine, which must be one because it is written to or kept in order.
+
+    Raises:
+        ReplicantError: If it is a URL, of the type ``error``. The message begins with ``what``.
+    """
+    if is_url(text := os.fsdecode(name)) or (isinstance(name, os.PathLike) and _COLLAPSED.match(text)):
+        raise error(
+            f"{what} must be a path on this machine, or on a file system that it mounts. Only files that datasets read can be at "
+            f"URLs. Received: {name!r}. Name a local folder, and copy it with the store's own tool."
+        )
+    return Path(text)
