@@ -6,6 +6,7 @@ removes entries that a killed process has left incomplete. A cache that the user
 
 import contextlib
 import dataclasses
+import importlib
 import os
 import stat
 import sys
@@ -162,14 +163,25 @@ def _drop_broken(folder: Path, entries: list[tuple[float, int, Path]]) -> None:
 
 
 def _whole(packed: bytes) -> bool:
-    if packed.startswith(_ZSTD):  # JAX uses zstandard if it is installed, whose reader itself reports what is broken
-        return len(packed) > len(_ZSTD)
-    unpacker = zlib.decompressobj()
+    unpacker, error = _zstd_reader() if packed.startswith(_ZSTD) else (zlib.decompressobj(), zlib.error)
+    if unpacker is None:  # JAX cannot read it, either
+        return False
     try:
         unpacker.decompress(packed)
-    except zlib.error:
+    except error:
         return False
     return unpacker.eof
+
+
+def _zstd_reader() -> tuple[Any, type[Exception]]:
+    """An object that unpacks what JAX packs if one of these libraries is there, and its error; None if neither is there."""
+    with contextlib.suppress(ImportError):
+        standard = importlib.import_module("compression.zstd")  # since Python 3.14
+        return standard.ZstdDecompressor(), standard.ZstdError
+    with contextlib.suppress(ImportError):
+        package = importlib.import_module("zstandard")
+        return package.ZstdDecompressor().decompressobj(), package.ZstdError
+    return None, Exception
 
 
 def _drop_oldest(entries: list[tuple[float, int, Path]]) -> None:
