@@ -15,8 +15,8 @@ from ..tracing._bind import bind
 from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._segments import Segment, cut
 
-# Equations: those of some 5,000 variables with SGD. A step in segments takes up to twice the processor time of a whole one if the layers
-# are tiny, since what crosses a cut becomes an array. So shorter programs, which XLA compiles within half a minute, stay whole.
+# Equations: those of some 5,000 variables with SGD. What crosses a cut becomes an array. So with tiny layers,
+# a step in segments takes twice the processor time of a whole one, and shorter programs stay whole.
 LONG = 50_000
 LEAST, MOST = 200, 600  # equations of a segment
 
