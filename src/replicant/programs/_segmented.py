@@ -15,7 +15,9 @@ from ..tracing._bind import bind
 from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._segments import Segment, cut
 
-LONG = 20_000  # equations: those of some 2,000 variables, whose program XLA compiles for more than five seconds
+# Equations: those of some 5,000 variables with SGD. What crosses a cut becomes an array. So with tiny layers,
+# a step in segments takes twice the processor time of a whole one, and shorter programs stay whole.
+LONG = 50_000
 LEAST, MOST = 200, 600  # equations of a segment
 
 
