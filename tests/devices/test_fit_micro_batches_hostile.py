@@ -152,3 +152,21 @@ def test_it_gives_the_numbers_of_one_device(program: str, name: str, tmp_path: P
     found, wanted = PROGRAMS[program](STRATEGIES[name](), 3, tmp_path), PROGRAMS[program](None, 1, tmp_path)
     for mine, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "rounding"), [("mixed_bfloat16", 2.0**-9), ("mixed_float16", 2.0**-12)])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_mixed_precision_differs_by_rounding(name: str, policy: str, rounding: float) -> None:
+    """A step of rate 0.1 adds up to six parts of a gradient below 2, each rounded to 16 bits, and there are six steps."""
+
+    def optimizer() -> Any:
+        inner = keras.optimizers.SGD(0.1)
+        return inner if policy == "mixed_bfloat16" else keras.optimizers.LossScaleOptimizer(inner, 2.0**14, 2)
+
+    def trained(strategy: Any, steps: int) -> list[Any]:
+        model = made(strategy, steps, lambda: dense(dtype=policy), optimizer)
+        return [*fit(model, epochs=2), *model.get_weights()]
+
+    for mine, other in zip(trained(STRATEGIES[name](), 3), trained(None, 1), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=0.1 * 6 * 6 * 2 * rounding)
