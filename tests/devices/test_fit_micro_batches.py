@@ -18,6 +18,13 @@ FEATURES, CLASSES, STEPS = 6, 4, 5
 TWO = ["cpu:0", "cpu:1"]
 layers = keras.layers
 Cross = keras.losses.SparseCategoricalCrossentropy
+
+
+def on_model_axis(n: int, k: int, layout_map: Any = None) -> replicant.FullyShardedStrategy:
+    devices = [f"cpu:{i}" for i in range(n)]
+    return replicant.FullyShardedStrategy(devices, min_size=8, model_parallel_size=k, layout_map=layout_map)
+
+
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "no strategy": lambda: None,
     "one device": lambda: replicant.OneDeviceStrategy("cpu:0"),
@@ -25,6 +32,10 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "mirrored": lambda: replicant.MirroredStrategy(TWO, fuse_replicas=False),
     "sharded optimizer state": lambda: replicant.MirroredStrategy(TWO, shard_optimizer_state=True),
     "fully sharded": lambda: replicant.FullyShardedStrategy(TWO, min_size=8),
+    "model axis": lambda: on_model_axis(4, 2),
+    "one replica": lambda: on_model_axis(2, 2),
+    "eight devices": lambda: on_model_axis(8, 2),
+    "layout map": lambda: on_model_axis(4, 2, {".*kernel": ("model", None), ".*bias": ("model",)}),
     "four": lambda: replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(4)], min_size=8),
 }
 
@@ -134,7 +145,7 @@ def test_it_gives_the_numbers_of_whole_batches(name: str, program: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", ["fused", "mirrored", "fully sharded"])
+@pytest.mark.parametrize("name", ["fused", "mirrored", "fully sharded", "model axis", "one replica"])
 def test_optimizers_see_whole_batches(name: str, optimizer: str) -> None:
     found = fitted(STRATEGIES[name](), 2, "plain", num=24, optimizer=optimizer, steps_per_execution=2)
     check_equal(found, fitted(None, 1, "plain", num=24, optimizer=optimizer))
@@ -142,9 +153,10 @@ def test_optimizers_see_whole_batches(name: str, optimizer: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num", "batch", "steps"), [(3, 3, 2), (1, 1, 4), (9, 9, 100), (40, 20, 3)])
-def test_any_number_of_rows(num: int, batch: int, steps: int) -> None:
+@pytest.mark.parametrize("name", ["four", "eight devices"])
+def test_any_number_of_rows(name: str, num: int, batch: int, steps: int) -> None:
     check_equal(
-        fitted(STRATEGIES["four"](), steps, "weighted_mask", num=num, batch=batch),
+        fitted(STRATEGIES[name](), steps, "weighted_mask", num=num, batch=batch),
         fitted(None, 1, "weighted_mask", num=num, batch=batch),
     )
 
@@ -182,7 +194,7 @@ def test_replicas_exchange_gradients_once(name: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["one device", "mirrored", "fully sharded"])
+@pytest.mark.parametrize("name", ["one device", "mirrored", "fully sharded", "model axis"])
 def test_it_takes_the_memory_of_one_micro_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = [step_text(STRATEGIES[name](), steps, monkeypatch, num=4096)[1].activations for steps in (1, 16)]
     assert needed[1] < 0.3 * needed[0]
@@ -191,7 +203,7 @@ def test_it_takes_the_memory_of_one_micro_batch(name: str, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mirrored", "fully sharded"])
+@pytest.mark.parametrize("name", ["mirrored", "fully sharded", "model axis"])
 def test_with_rematerialized_layers(name: str) -> None:
     with keras.RematScope(mode="full"):
         found = fitted(STRATEGIES[name](), 2, "plain")
@@ -225,6 +237,37 @@ def test_replicas_drop_different_units() -> None:
     model.fit(np.ones((4, 64), "f"), np.ones((4, 64), "f"), batch_size=4, verbose=0)
     drawn = -np.round(model.get_weights()[0][:, 0] * 4 / 2)  # how many of the four rows have kept each input
     assert set(drawn) == {0, 1, 2, 3, 4}
+
+
+class Keeping(layers.Layer):
+    """A layer that counts rows, and micro-batches with a positive sum."""
+
+    def build(self, _: Any) -> None:
+        self.rows = self.add_weight(shape=(), initializer="zeros", trainable=False, name="rows")
+        self.positive = self.add_weight(shape=(), initializer="zeros", trainable=False, name="positive", dtype="int32")
+
+    def call(self, x: Any) -> Any:
+        self.rows.assign_add(keras.ops.cast(keras.ops.shape(x)[0], "float32"))
+        self.positive.assign_add(keras.ops.cast(keras.ops.sum(x) > 0, "int32"))
+        return x
+
+
+def test_replicas_agree_on_what_layers_keep() -> None:
+    """Of 9 rows, one replica has five and the other four, so only one computes a third micro-batch that counts."""
+    with STRATEGIES["mirrored"]().scope():
+        model = small(layers.Dropout(0.5, seed=1), Keeping(name="keeping"))
+    replicant.keras.use_micro_batches(model, 2)
+    with pytest.warns(ReductionWarning) as told:
+        model.fit(np.ones((9, FEATURES), "f"), np.ones((9, 1), "f"), batch_size=9, verbose=0, epochs=2)
+    kept = {v.path.split("/")[-1]: [np.asarray(x.data).tolist() for x in v._value.addressable_shards] for v in model.variables}
+    drawn = kept["seed_generator_state"]
+    assert drawn[0] == drawn[1] == [1, 2 * 3]  # for three micro-batches in each of two epochs
+    assert kept["rows"] == [2 * 4.5] * 2
+    assert kept["positive"] == [2 * 3] * 2
+    messages = {str(each.message) for each in told}
+    assert any("rows' is assigned in each micro-batch" in each and "keep the mean of what they have" in each for each in messages)
+    assert any("positive' is assigned in" in each and "keep what the first one has" in each for each in messages)
+    assert not any("seed_generator" in each for each in messages)
 
 
 @pytest.mark.slow
@@ -318,11 +361,12 @@ def test_what_cannot_be_exact_is_refused(name: str) -> None:
         model.fit(rows(8), rows(8)[:, :1], batch_size=8, verbose=0)
 
 
-def test_a_model_axis_is_for_loops() -> None:
-    with replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(4)], model_parallel_size=2).scope():
-        model = small(layers.Dense(4))
+def test_calls_of_the_host_under_a_model_axis() -> None:
+    with STRATEGIES["model axis"]().scope():
+        model = small(layers.Lambda(lambda x: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)))
     replicant.keras.use_micro_batches(model, 2)
-    with pytest.raises(ArgumentError, match=r"model axis, each device would .* got model_parallel_size=2\. .*value_and_grad"):
+    message = r"the model calls the host \(pure_callback\), but each replica has 2 devices .*Use accumulate_steps=1 or"
+    with pytest.raises(ArgumentError, match=message):
         model.fit(rows(8), rows(8)[:, :1], batch_size=8, verbose=0)
 
 

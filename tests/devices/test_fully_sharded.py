@@ -585,6 +585,11 @@ def test_explain() -> None:
     ]
     assert (plan.num_bytes, plan.bytes_per_device) == (1820, 96 + 256 + 16 + 140 + 128 + 128)
     assert "there is one device" in str(sharded(1).explain(variables))
+    limited = strategy.explain(variables, limit=1000)
+    line = "cube    [8, 16, 2]  cut along axis 1: [8, 4, 2] on each device"
+    assert str(limited).splitlines()[1] == f"{line}; TOO LARGE to be read: 1,024 bytes on each device, which holds 1,000"
+    assert [rule.name for rule in limited.too_large] == ["cube"]
+    assert strategy.explain(variables, limit=1024).too_large == ()
     with strategy.scope():
         model = mlp()
     assert [rule.axis for rule in strategy.explain(model).rules] == [1, 0, 0, None]
@@ -603,6 +608,10 @@ def test_what_is_refused() -> None:
     assert replicant.FullyShardedStrategy(cluster_resolver=alone).cluster_resolver is alone
     with pytest.raises(ArgumentTypeError, match="explain takes a model or a list of variables; got 3 of type int"):
         sharded(2).explain(3)
+    with pytest.raises(ArgumentTypeError, match="explain: limit must be a number of bytes; got '16 GB' of type str"):
+        sharded(2).explain([], limit="16 GB")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"explain: limit must be a positive number of bytes, such as 16e9; got 0\."):
+        sharded(2).explain([], limit=0)
     with sharded(2).scope():
         weight = replicant.Variable(np.zeros(16, "f"))
     with pytest.raises(MixedStrategyError, match="belongs to FullyShardedStrategy"):

@@ -209,14 +209,53 @@ def test_what_it_prints() -> None:
         "batch",
         "activations and other temporaries",
         "of which gradients",
+        "largest variable, gathered",
         "each device holds",
         "does it fit",
         "largest global batch that fits",
     ]
     assert lines[0].endswith("  8 rows (global batch 16)")
-    assert re.search(r"  [\d.]+ KiB of 1\.0 MiB$", lines[8])
+    assert re.search(r"  2\.0 KiB \(sequential\w*/dense\w*/kernel\)$", lines[8])  # 8 x 64 floats
+    assert re.search(r"  [\d.]+ KiB of 1\.0 MiB$", lines[9])
     assert re.fullmatch(r"<Memory of a batch of 16 rows: [\d.]+ KiB on each of 2 devices>", repr(memory))
     assert memory._repr_html_().startswith("<table><tr><td>batch per replica</td><td>8 rows (global batch 16)</td></tr>")
+
+
+def test_it_names_the_largest_variable_that_a_step_gathers() -> None:
+    """A loop that reads a variable of 8 KiB, of which each of two devices keeps a half, and one device cannot hold the whole."""
+    with (strategy := STRATEGIES["fully sharded"]()).scope():
+        large, small = replicant.Variable(np.ones((8, 256), "f"), name="large"), replicant.Variable(np.ones(8, "f"), name="small")
+        optimizer = keras.optimizers.SGD(0.1)
+
+    def step(x: Any) -> None:
+        with replicant.GradientTape() as tape:
+            loss = keras.ops.sum((x * small) @ large.value())
+        optimizer.apply(tape.gradient(loss, [large, small]), [large, small])
+
+    memory = strategy.memory(step, data()[0])
+    assert (memory.largest_gathered, memory.largest_gathered_name) == (8 * 256 * 4, "large")
+    assert "largest variable, gathered         8.0 KiB (large)\n" in str(memory)
+    known = strategy.memory(step, data()[0], limit=8000)
+    assert "8.0 KiB (large), MORE than a device holds\n" in str(known)
+    assert (known.fits, known.largest_batch) == (False, 0)
+    losses = strategy.run(step, args=(batch_of(strategy)[0],))  # CPU devices have room for it
+    assert losses is None
+    assert large.numpy()[0, 0] < 1.0
+
+
+def test_a_replicas_devices_share_what_is_gathered() -> None:
+    strategy = replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(4)], min_size=8, model_parallel_size=2)
+    with strategy.scope():
+        model = make_model()
+    memory = strategy.memory(model, data())
+    assert memory.largest_gathered == FEATURES * 64 * 4 // 2
+    assert memory.largest_gathered_name == model.layers[0].kernel.path
+
+
+def test_mirrored_variables_are_not_gathered() -> None:
+    with (strategy := STRATEGIES["mirrored"]()).scope():
+        model = make_model()
+    assert "gathered" not in str(strategy.memory(model, data()))
 
 
 def test_what_is_refused() -> None:

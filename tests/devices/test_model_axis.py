@@ -23,6 +23,7 @@ from replicant.programs._replica_step import ReplicaStep
 from replicant.replicas._collectives import MeshAxis
 from replicant.replicas._placement import Placement
 
+from ._loops import in_loops
 from ._sliced_training import LOSS, MEAN_LOSS, OPTIMIZERS, assert_equal, bytes_per_device
 
 ROWS, BATCH, CLASSES, WORDS, LENGTH = 20, 8, 8, 32, 6
@@ -255,7 +256,9 @@ def training(way: str, layout_map: Any = None, k: int = 2) -> Callable[[], None]
             model, optimizer = keras.Sequential([keras.Input((48,)), *layers]), keras.optimizers.SGD(0.1)
             model.compile(optimizer, "mse")
         x, y = np.zeros((16, 48), "f"), np.zeros((16, 16), "f")
-        if way == "fit":
+        if way == "fit in micro-batches":
+            replicant.keras.use_micro_batches(model, 2)
+        if way != "loop":
             model.fit(x, y, batch_size=16)
 
         def step(x: Any, y: Any) -> None:
@@ -279,8 +282,18 @@ def test_the_devices_of_a_replica_share_its_products(way: str) -> None:
     text = compiled(training(way), 4)
     # 8 rows per replica. Forward: 48 -> 96 of 192, and these to 16. Backward: both kernels, and what is between them.
     assert products(text) == {(8, 96): 2, (8, 16): 1, (16, 96): 1, (48, 96): 1}
-    gathered = [x.num_bytes for x in exchanges_in(text) if x.kind == "all-gather"]
-    assert max(gathered) == 48 * 96 * 4, "no device has the whole of a kernel"
+    assert largest_gather(text) == 48 * 96 * 4, "no device has the whole of a kernel"
+
+
+def largest_gather(text: str) -> int:
+    return max(x.num_bytes for x in exchanges_in(text) if x.kind == "all-gather")
+
+
+def test_the_devices_of_a_replica_share_the_products_of_micro_batches() -> None:
+    text = compiled(training("fit in micro-batches"), 4)
+    # As above, for 4 rows of each of two micro-batches.
+    assert products(in_loops(text)) == products(text) == {(4, 96): 2, (4, 16): 1, (16, 96): 1, (48, 96): 1}
+    assert largest_gather(text) == 48 * 96 * 4, "no device has the whole of a kernel"
 
 
 @pytest.mark.cases("loop")
@@ -309,6 +322,7 @@ def test_explain_says_both_cuts() -> None:
             keras.Variable(np.ones((8, 4), "f"), name="other"),
         )
         bias = keras.Variable(np.ones(4, "f"), name="bias")
+    assert [rule.bytes_in_use for rule in strategy.explain([kernel, other, bias]).rules] == [8 * 32 * 4 // 2, 8 * 4 * 4, 8]
     assert str(strategy.explain([kernel, other, bias])).splitlines() == [
         "kernel  [8, 32]  cut along axis 0 over the replicas and axis 1 over the model: [4, 16] on each device; in use [4, 32]",
         "other   [8, 4]   cut along axis 1 over the replicas and axis 0 over the model: [4, 2] on each device; in use [8, 4]",
@@ -415,7 +429,20 @@ def test_bad_arguments(options: dict[str, Any], error: type[Exception], message:
         replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(4)], **options)
 
 
-@pytest.mark.parametrize("train", [pytest.param(loop, id="loop"), pytest.param(fit, id="fit")])
+def fit_in_micro_batches(strategy: Any, epochs: int) -> None:
+    model, _ = made(strategy, mlp, "adam")
+    replicant.keras.use_micro_batches(model, 2)
+    model.fit(*data(), batch_size=BATCH, epochs=epochs, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        pytest.param(loop, id="loop"),
+        pytest.param(fit, id="fit"),
+        pytest.param(fit_in_micro_batches, id="micro-batches", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("layout_map", "message"),
     [

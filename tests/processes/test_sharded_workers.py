@@ -139,6 +139,13 @@ def test_micro_batches_equal_whole_batches_on_one_device(tmp_path, kind, shape):
         assert near(answer["micro_batches"], expected)
 
 
+@pytest.mark.slow
+def test_micro_batches_with_a_model_axis_equal_whole_batches(tmp_path):
+    expected = _sharded.micro_batches(replicant.OneDeviceStrategy("cpu:0"), steps=1)
+    for answer in run(tmp_path, (2, 2), "micro_batches", model_parallel_size=2):
+        assert near(answer["micro_batches"], expected)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_models_are_saved_once_and_loaded_everywhere(answers, shape, tmp_path):
     expected = _sharded.model_files(replicant.FullyShardedStrategy(["cpu:0"]), str(tmp_path))

@@ -214,7 +214,10 @@ class StepFunction:
 
         def inputs(placement: Placement) -> tuple[Any, Any]:
             parts = [
-                [_held(f"{name} {i}", kinds.get(name, "other state"), x, placement, slots) for i, x in enumerate(part)]
+                [
+                    _held(path or f"{name} {i}", kinds.get(name, "other state"), x, placement, slots)
+                    for i, (path, x) in enumerate(self._with_paths(name, part, slots))
+                ]
                 for name, part, slots in zip(self._state_names, state, self._holds_slots, strict=True)
             ]
             leaves, tree = jax.tree.flatten(batch)
@@ -233,14 +236,14 @@ class StepFunction:
         return self._settled(outputs, axis=0), self._at_home(state)
 
     def _on_lists(self, state: Any, data: Any) -> tuple[Any, Any]:
+        if self._layouts is not None and any(self._holds_slots):
+            self._layouts.check_all_matched()
         if isinstance(self._step, MicroBatchStep):  # it gathers slices in each micro-batch
             with in_global_view(self._placement):
                 outputs, state = self._step(tuple(map(list, state)), data)
             return outputs, tuple(map(list, state))
         later = self._follows_keras and self._placement.slices_from is not None and not self._placement.on_one_device
         parts = tuple(map(list, state)) if later else tuple(map(self._gathered, self._state_names, state, self._holds_slots))
-        if self._layouts is not None and any(self._holds_slots):
-            self._layouts.check_all_matched()
         with in_global_view(self._placement), gathering(self._placement if later else None):
             outputs, state = self._step(parts, data)
         return outputs, tuple(map(list, state))
@@ -263,8 +266,12 @@ class StepFunction:
             return list(part)
         if not self._placement.has_model_axis:
             return [self._placement.constrain(x) if self._slice_axis(x, slots) is not None else x for x in part]
-        paths = self._paths(name)  # other variables that travel with a part have none
-        return [self._used(path, x) for path, x in itertools.zip_longest(paths[: len(part)], part, fillvalue="")]
+        return [self._used(path, x) for path, x in self._with_paths(name, part, slots)]
+
+    def _with_paths(self, name: str, part: Any, slots: bool) -> Iterable[tuple[str, Any]]:
+        """Return the values of a part of the state, each with its variable's path. What else travels with it has none."""
+        paths = () if slots else self._paths(name)[: len(part)]
+        return itertools.zip_longest(paths, part, fillvalue="")
 
     def _used(self, path: str, x: Any) -> Any:
         """Return a variable cut over the devices of each replica, as replicas compute with it."""
@@ -337,7 +344,8 @@ class StepFunction:
 def _held(name: str, kind: str, x: Any, placement: Placement, slots: bool) -> Held:
     if placement.slice_axis(x.shape, x.dtype, slot=slots) is None:
         return Held(name, kind, x.shape, x.dtype, "mirrored")
-    return Held(name, kind, x.shape, x.dtype, "sliced", placement.pieces(x.shape))
+    used = placement.pieces_in_use(placement.model_cut(name, x.shape, x.dtype, slot=slots))
+    return Held(name, kind, x.shape, x.dtype, "sliced", placement.pieces(x.shape), used)
 
 
 def signature(batch: Any) -> Any:

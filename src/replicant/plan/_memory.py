@@ -11,6 +11,7 @@ import jax
 from .._display import table
 from ..errors import ArgumentError, ArgumentTypeError
 from ..replicas._context import entered
+from ..replicas._device_memory import check_limit, memory_of_device
 from ..replicas._placement import Placement
 from ..replicas._planning import Held, zeros
 from ..replicas._values import PerReplica
@@ -40,6 +41,9 @@ class Memory:
         limit: The bytes of a device's memory; None if nobody knows them.
         largest_batch: The rows of the largest global batch that fits into `limit`; None if no limit was given.
         num_replicas: The number of replicas; 0 for as many as devices.
+        largest_gathered: The bytes of the largest variable that lies in slices, as each device has it while it computes. They are
+            part of `temporary`. 0 if there is none.
+        largest_gathered_name: The name of that variable.
     """
 
     num_devices: int
@@ -53,6 +57,8 @@ class Memory:
     limit: int | None = None
     largest_batch: int | None = None
     num_replicas: int = 0
+    largest_gathered: int = 0
+    largest_gathered_name: str = ""
 
     @property
     def gradients(self) -> int:
@@ -84,6 +90,7 @@ class Memory:
                 f"{self.batch_size // (self.num_replicas or self.num_devices)} rows (global batch {self.batch_size})",
             ),
             *memory_rows(self, self.batch, self.temporary),
+            *([("largest variable, gathered", self._gathered())] if self.largest_gathered else []),
             ("each device holds", f"{size(self.bytes_per_device)}{known}"),
         ]
         if self.limit is not None:
@@ -91,6 +98,10 @@ class Memory:
         if self.largest_batch is not None:
             rows.append(("largest global batch that fits", str(self.largest_batch or "none")))
         return rows
+
+    def _gathered(self) -> str:
+        known = self.limit is not None and self.largest_gathered > self.limit
+        return f"{size(self.largest_gathered)} ({self.largest_gathered_name}){', MORE than a device holds' if known else ''}"
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -106,7 +117,7 @@ class Memory:
 
 def memory_of(strategy: Any, model: Any, batch: Any, limit: float | None) -> Memory:
     """Return the memory of a training step under a strategy, for ``strategy.memory``."""
-    train, rows, limit = _training(model), _rows(batch), _checked(limit)
+    train, rows, limit = _training(model), _rows(batch), check_limit(limit, "memory")
     devices = strategy.placement.devices or tuple(jax.devices()[:1])
     num_replicas = strategy.num_replicas_in_sync
     if strategy.placement.world is not None:
@@ -128,19 +139,9 @@ def memory_of(strategy: Any, model: Any, batch: Any, limit: float | None) -> Mem
     with waiting("memory"):
         found = needed(rows // num_replicas)
         if limit is None:
-            return dataclasses.replace(found, limit=_memory_of_device(devices[0]))
+            return dataclasses.replace(found, limit=memory_of_device(devices[0]))
         most = largest(lambda k: needed(k).bytes_per_device, rows // num_replicas, limit, found.bytes_per_device)
     return dataclasses.replace(found, largest_batch=most * num_replicas)
-
-
-def _checked(limit: Any) -> int | None:
-    if limit is None:
-        return None
-    if isinstance(limit, bool) or not isinstance(limit, int | float):
-        raise ArgumentTypeError(f"memory: limit must be a number of bytes; got {limit!r} of type {type(limit).__name__}.")
-    if not limit > 0 or not math.isfinite(limit):
-        raise ArgumentError(f"memory: limit must be a positive number of bytes, such as 16e9; got {limit}.")
-    return int(limit)
 
 
 def _has_shape(x: Any) -> bool:
@@ -209,6 +210,8 @@ def _compiled(strategy: Any, train: Callable[[], None], devices: Sequence[Any], 
     with entered(strategy, None):
         step = find_step(train, Target("these devices", "here", len(devices), None), strategy, keeps=True)
     held, temporary = _held_and_temporary(step, Placement(tuple(devices)))
+    gathered = [x for x in held if x.layout == "sliced" and x.kind in ("weights", "untrained weights")]
+    most = max(gathered, key=lambda x: x.bytes_in_use, default=None)
     return Memory(
         len(devices),
         rows,
@@ -220,6 +223,8 @@ def _compiled(strategy: Any, train: Callable[[], None], devices: Sequence[Any], 
         temporary,
         limit,
         num_replicas=n,
+        largest_gathered=0 if most is None else most.bytes_in_use,
+        largest_gathered_name="" if most is None else most.name,
     )
 
 
@@ -227,11 +232,6 @@ def _held_and_temporary(step: FoundStep, placement: Placement) -> tuple[Sequence
     memory = step.lower(placement).compile().memory_analysis()
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return step.held_on(placement), memory.temp_size_in_bytes + max(0, results) + memory.generated_code_size_in_bytes
-
-
-def _memory_of_device(device: Any) -> int | None:
-    """Return the bytes of a device's memory, if it says them. CPU devices share the machine's."""
-    return (device.memory_stats() or {}).get("bytes_limit") if device.platform != "cpu" else None
 
 
 def largest(needed: Callable[[int], int], start: int, limit: int, needed_at_start: int) -> int:

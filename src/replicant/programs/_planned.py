@@ -62,4 +62,5 @@ def _held(ref: Ref, placement: Placement) -> Held:
         return Held(ref.name, kind, (placement.num_replicas, *ref.shape), ref.dtype, "stacked")
     if ref.slice_axis(placement) is None:
         return Held(ref.name, kind, tuple(ref.shape), ref.dtype, "mirrored")
-    return Held(ref.name, kind, tuple(ref.shape), ref.dtype, "sliced", placement.pieces(tuple(ref.shape)))
+    used = placement.pieces_in_use(ref.model_cut(placement))
+    return Held(ref.name, kind, tuple(ref.shape), ref.dtype, "sliced", placement.pieces(tuple(ref.shape)), used)

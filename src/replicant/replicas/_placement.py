@@ -202,6 +202,10 @@ class Placement:
         """Return the number of devices that keep different parts of a variable of this shape that is sliced."""
         return self.num_replicas * (1 if self.model_axis_at_rest(shape) is None else self.model_parallel_size)
 
+    def pieces_in_use(self, cut: ModelCut | None) -> int:
+        """Return the number of devices that share a variable while a replica computes with it."""
+        return 1 if cut is None or cut.use is None else self.model_parallel_size
+
     def as_used(self, array: jax.Array, cut: ModelCut | None) -> jax.Array:
         """Let XLA cut a variable in a traced program of all replicas over the devices of each as a replica uses it."""
         if cut is None or cut.rest == cut.use:

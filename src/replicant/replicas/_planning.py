@@ -27,6 +27,7 @@ class Held:
         layout: "mirrored", "stacked" (one row per replica), "sliced" (cut along an axis), or "cut" (a batch that is cut along its
             rows).
         pieces: The number of devices that keep different parts of an array that is sliced.
+        pieces_in_use: The number of devices that share it while a replica computes with it.
     """
 
     name: str
@@ -35,11 +36,17 @@ class Held:
     dtype: Any
     layout: str
     pieces: int = 1
+    pieces_in_use: int = 1
 
     @property
     def num_bytes(self) -> int:
         """The bytes of the whole array."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def bytes_in_use(self) -> int:
+        """The bytes on each device while a replica computes with the array."""
+        return self.num_bytes // self.pieces_in_use
 
 
 class StepFound(BaseException):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from ..cluster._resolver import ClusterResolver
 from ..errors import ArgumentError, ArgumentTypeError
+from ..replicas._device_memory import check_limit, memory_of_device
 from ..replicas._model_axis import Layouts, check_divides
 from ..replicas._placement import Placement
 from ..variables._known import is_variable, ref_of
@@ -125,25 +126,30 @@ class FullyShardedStrategy(Strategy):
         rules = "" if placement.layouts is None else f", layout_map of {len(placement.layouts.rules)} rules"
         return f"{text[:-1]}, model_parallel_size={placement.model_parallel_size}{rules})"
 
-    def explain(self, variables: Any) -> "SlicePlan":
-        """Say how variables lie on the devices.
+    def explain(self, variables: Any, *, limit: float | None = None) -> "SlicePlan":
+        """Say how variables lie on the devices, and which are larger than a device's memory when they are read.
 
         Args:
             variables: A model, an optimizer or another object with an attribute ``variables``, or a list of variables.
+            limit: The bytes of each device's memory. By default it is what the devices say.
 
         Returns:
             A SlicePlan, which prints as a table.
 
         Raises:
-            ArgumentTypeError: If there are no variables in it.
+            ArgumentError: If `limit` is not positive.
+            ArgumentTypeError: If there are no variables in it, or `limit` is no number.
         """
+        limit = check_limit(limit, "explain")
         found = getattr(variables, "variables", variables)
         if not isinstance(found, Iterable) or not all(map(is_variable, found := list(found))):
             raise ArgumentTypeError(
                 f"explain takes a model or a list of variables; got {variables!r} of type {type(variables).__name__}."
             )
         refs = [ref_of(variable) for variable in found]
-        plan = SlicePlan(tuple(map(self._rule, refs)), len(self.placement.devices) or 1, self.num_replicas_in_sync)
+        if limit is None and self.placement.devices:
+            limit = memory_of_device(self.placement.devices[0])
+        plan = SlicePlan(tuple(map(self._rule, refs)), len(self.placement.devices) or 1, self.num_replicas_in_sync, limit)
         if self.placement.layouts is not None:
             self.placement.layouts.check_all_matched()
         return plan
@@ -165,7 +171,8 @@ class FullyShardedStrategy(Strategy):
             reason = f"{n if n > 1 else placement.model_parallel_size} divides no axis"
         num_bytes = math.prod(shape) * ref.dtype.itemsize
         held = num_bytes if axis is None else num_bytes // placement.pieces(shape)
-        return SliceRule(ref.name, shape, axis, reason, num_bytes, held, *(cut or (None, None)))
+        used = num_bytes // placement.pieces_in_use(cut)
+        return SliceRule(ref.name, shape, axis, reason, num_bytes, held, *(cut or (None, None)), bytes_in_use=used)
 
 
 def _checked(model_parallel_size: Any, layout_map: Any) -> Layouts | None:
@@ -203,6 +210,7 @@ class SliceRule:
         bytes_per_device: The bytes on each device.
         model_axis: The axis along which it is cut at rest over the devices of each replica; None if each has all of its slice.
         model_axis_in_use: The axis along which a replica's devices cut it while they compute; None if each has the whole of it.
+        bytes_in_use: The bytes on each device while a replica function computes with the variable.
     """
 
     name: str
@@ -213,6 +221,7 @@ class SliceRule:
     bytes_per_device: int
     model_axis: int | None = None
     model_axis_in_use: int | None = None
+    bytes_in_use: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,11 +232,13 @@ class SlicePlan:
         rules: One for each variable.
         num_devices: The number of devices.
         num_replicas: The number of replicas; 0 for as many as devices.
+        limit: The bytes of a device's memory; None if nobody knows them.
     """
 
     rules: tuple[SliceRule, ...]
     num_devices: int
     num_replicas: int = 0
+    limit: int | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -239,15 +250,25 @@ class SlicePlan:
         """The bytes of all variables on each device."""
         return sum(rule.bytes_per_device for rule in self.rules)
 
+    @property
+    def too_large(self) -> tuple[SliceRule, ...]:
+        """The variables that a device cannot hold when a replica function reads them."""
+        return tuple(rule for rule in self.rules if self.limit is not None and rule.bytes_in_use > self.limit)
+
     def __str__(self) -> str:
         num_replicas = self.num_replicas or self.num_devices
         size = self.num_devices // num_replicas
-        rows = [(rule.name, str(list(rule.shape)), _how(rule, num_replicas, size)) for rule in self.rules]
+        rows = [(rule.name, str(list(rule.shape)), _how(rule, num_replicas, size) + self._warning(rule)) for rule in self.rules]
         widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
         lines = [f"{name:{widths[0]}}  {shape:{widths[1]}}  {how}" for name, shape, how in rows]
         what = f"{self.num_devices} devices" + (f", {size} for each of {num_replicas} replicas" if size > 1 else "")
         lines.append(f"{self.num_bytes:,} bytes in all, {self.bytes_per_device:,} on each of {what}")
         return "\n".join(lines)
+
+    def _warning(self, rule: SliceRule) -> str:
+        if rule not in self.too_large:
+            return ""
+        return f"; TOO LARGE to be read: {rule.bytes_in_use:,} bytes on each device, which holds {self.limit:,}"
 
 
 def _how(rule: SliceRule, num_replicas: int, size: int) -> str:
