@@ -70,3 +70,15 @@ def test_extreme_weights_are_ratios(weights):
     assert list(ones) == list(others)
     as_dataset = Dataset.from_tensors(np.array(weights)).repeat()
     assert list(Dataset.sample_from_datasets(parts, as_dataset, seed=1).take(200)) == list(others)
+
+
+def test_a_rare_dataset_that_is_left_alone_takes_one_draw_per_element():
+    dataset = Dataset.sample_from_datasets([Dataset.range(3), Dataset.range(10, 13)], [1.0, 1e-12], seed=1)
+    with iter(dataset) as iterator:
+        assert [int(x) for x in itertools.islice(iterator, 5)] == [0, 1, 2, 10, 11]
+        position = json.loads(json.dumps(iterator.state()))
+        assert [int(x) for x in iterator] == [12]
+    assert position["position"]["drawn"] == 6  # one of them found that the first had ended
+    again = iter(dataset)
+    again.restore(position)
+    assert [int(x) for x in again] == [12]

@@ -153,7 +153,9 @@ class SampleCursor(DirectedCursor):
                 return None
             weights = self._checked(found[0])
         else:
-            weights = np.asarray(self.node.weights)
+            weights = np.array(self.node.weights)
+            if not self.stop_on_empty:
+                weights[list(self.ended)] = 0  # or a rare one, once it is alone, would take many draws per element
         return draw(weights, self.numbers.next())
 
     def _checked(self, value: Any) -> np.ndarray:
