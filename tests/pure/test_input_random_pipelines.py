@@ -269,6 +269,9 @@ PAIRS = [
 SHUFFLE = st.tuples(st.integers(1, 12), st.integers(0, 3), st.booleans()).map(
     lambda t: Op(f"shuffle{t}", lambda d: d.shuffle(*t), lambda e: e)
 )
+GLOBAL_SHUFFLE = st.tuples(st.integers(0, 3), st.booleans()).map(
+    lambda t: Op(f"global_shuffle{t}", lambda d: d.global_shuffle(*t), lambda e: e)
+)
 
 
 @st.composite
@@ -283,6 +286,8 @@ def pipelines(draw, *, shuffles=False, ends_in_batch=False):
         ops.append(op)
     if ends_in_batch and not batched:
         ops.append(draw(BATCH))
+    if shuffles and draw(st.booleans()):
+        ops.insert(0, draw(GLOBAL_SHUFFLE))
     return draw(st.integers(0, 13)), tuple(ops)
 
 

@@ -12,8 +12,9 @@ from ..errors import ArgumentError, ArgumentTypeError, DatasetError
 from ..storage._urls import local_path
 from ._arguments import calls_in_parallel, function, number_dtype, whole
 from ._iterator import DatasetIterator
-from ._methods import Methods, chosen_seed, saved_compression
+from ._methods import chosen_seed, saved_compression
 from ._options import AutoShardPolicy, Options
+from ._own_methods import OwnMethods
 from .files._files import matching_files
 from .files._saved import is_saved, load
 from .graph._graph import INFINITE, UNKNOWN, Node, describe
@@ -44,7 +45,7 @@ _MAX_WAIT_SECONDS = 3600.0  # for `load(..., wait=True)`
 _DEFAULT_CYCLE = 4  # for AUTOTUNE in `interleave`: the order must not depend on the machine
 
 
-class Dataset(Methods):
+class Dataset(OwnMethods):
     """A sequence of elements: NumPy arrays, scalars and strings in tuples, dicts, named tuples or other pytrees.
 
     Transforms return a new dataset and read nothing; data is read when you iterate. As in tf.data, a list is a tensor, and Python

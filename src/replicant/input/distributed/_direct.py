@@ -19,6 +19,7 @@ from ..graph._graph import Node, State, nodes
 from ..sources._sources import Range, Rows
 from ..transforms._batch import Batch, Unbatch
 from ..transforms._combine import Concatenate, Zip
+from ..transforms._global_shuffle import GlobalShuffle
 from ..transforms._index import Enumerate, Repeat, Shard, Skip, Take
 from ..transforms._shuffle import Shuffle
 from ._shares import ShareCursor
@@ -30,7 +31,9 @@ _MOST_AT_ONCE = 2.0
 _TIMED = 32  # batches whose processor time is read, which takes a while, after one that was slow by the clock
 
 # They only move memory: no files, no code of the user, nothing that waits. Types that are derived from these may do so.
-_IN_MEMORY = frozenset({Batch, Concatenate, Enumerate, Range, Repeat, Rows, Shard, Shuffle, Skip, Take, Unbatch, Zip})
+_IN_MEMORY = frozenset(
+    {Batch, Concatenate, Enumerate, GlobalShuffle, Range, Repeat, Rows, Shard, Shuffle, Skip, Take, Unbatch, Zip}
+)
 
 # Places the components of a batch, given the arguments for each. Returns None if that must be done one by one.
 PlaceAtOnce: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], list[Any] | None]

@@ -357,10 +357,10 @@ def _sharded(node: Node, topology: Topology, policy: AutoShardPolicy, exchange: 
         _check_exchange(exchange, topology)
     elif exchange is None and (drawing := unseeded_shuffle(node)) is not None:
         name = drawing.label.partition("(")[0]
-        first = "buffer_size" if name == "shuffle" else "..."
+        first = {"shuffle": "buffer_size, ", "global_shuffle": ""}.get(name, "..., ")
         raise DatasetError(
             f"The {num_workers} workers would shuffle this dataset in different orders, because `{name}` has no seed: some "
-            f"elements would be seen twice, others never. Give it one: `{name}({first}, seed=1)`."
+            f"elements would be seen twice, others never. Give it one: `{name}({first}seed=1)`."
         )
     return own, sharding
 

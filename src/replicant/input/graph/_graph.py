@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+import numpy as np
+
 from ._blocks import Block, concatenate
 
 INFINITE = -1
@@ -17,6 +19,9 @@ UNKNOWN = -2
 
 # A position: ints, strings, None, and dicts and lists of them, which JSON can hold.
 State = dict[str, Any]
+
+# Returns the elements with these numbers (int64), in this order. There is at least one number.
+Reader = Callable[[np.ndarray], Block]
 
 
 class Cursor(abc.ABC):
@@ -113,6 +118,10 @@ class Node(abc.ABC):
     @abc.abstractmethod
     def open(self, state: State | None = None) -> Cursor:
         """Return a cursor at the beginning of a new iteration, or at a position."""
+
+    def reader(self) -> Reader | None:
+        """Return what reads any elements by their numbers from 0 to the cardinality; None if they can only be read in order."""
+        return None
 
     @property
     def sampled(self) -> "Node":

@@ -17,10 +17,13 @@ from ..sources._foreign import Foreign
 from ..sources._sources import Rows
 from ..transforms._cache import Cache, MemoryStore
 from ..transforms._cache_file import FileStore
+from ..transforms._choose import Sample
 from ..transforms._interleave import Interleave
 from ..transforms._nested_orders import NestedOrders
 from ..transforms._shuffle import Drawing
 from ..transforms._whole_files import ExampleFiles
+
+_OF_MIXTURES = "`sample_from_datasets` draws one sequence, whatever the number of workers"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +69,11 @@ def autoshard(node: Node, num_workers: int, worker_index: int, policy: AutoShard
     Sharding(policy=<AutoShardPolicy.DATA: 2>, reason='the dataset reads no files', files=None)
     """
     sources = list(_sources(node))
-    policy, reason = _decided(sources, num_workers, policy)
+    if policy is AutoShardPolicy.AUTO and num_workers > 1 and any(isinstance(each, Sample) for each in nodes(node)):
+        _check_same(sources, num_workers)
+        policy, reason = AutoShardPolicy.DATA, _OF_MIXTURES
+    else:
+        policy, reason = _decided(sources, num_workers, policy)
     if num_workers == 1 or policy is AutoShardPolicy.OFF:
         return node, Sharding(policy, reason)
     if policy is AutoShardPolicy.DATA:

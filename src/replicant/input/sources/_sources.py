@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import ArgumentError, DatasetError, ElementError
 from ..graph._blocks import Block, Column, Dense, Gathered
-from ..graph._graph import Cursor, Node, State
+from ..graph._graph import Cursor, Node, Reader, State
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, spec_of
 
 _INT64 = np.dtype(np.int64)
@@ -65,7 +65,23 @@ class CountedCursor(Cursor):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rows(Counted):
+class Numbered(Counted):
+    """A source that describes any of its elements by their numbers."""
+
+    def chosen(self, numbers: np.ndarray) -> list[Column]:
+        """Return one column per leaf, for the elements with these numbers."""
+        raise NotImplementedError
+
+    def columns(self, start: int, stop: int) -> list[Column]:
+        return self.chosen(np.arange(start, stop))
+
+    def reader(self) -> Reader | None:
+        structure = self.structure
+        return lambda numbers: Block(structure, self.chosen(numbers), len(numbers))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows(Numbered):
     """Element ``i`` is row ``i`` of every table."""
 
     tables: tuple[np.ndarray, ...] = ()
@@ -77,13 +93,12 @@ class Rows(Counted):
         leaves = flatten(self.spec)[0]
         return f"{self.name}({self.size} x {', '.join(f'{leaf.dtype}{list(leaf.shape)}' for leaf in leaves)})"
 
-    def columns(self, start: int, stop: int) -> list[Column]:
-        refs = np.arange(start, stop)
-        return [Gathered(refs, table) for table in self.tables]
+    def chosen(self, numbers: np.ndarray) -> list[Column]:
+        return [Gathered(numbers, table) for table in self.tables]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Range(Counted):
+class Range(Numbered):
     """The integers of a range, in a dtype."""
 
     values: range = range(0)
@@ -98,9 +113,9 @@ class Range(Counted):
     def spec(self) -> Any:
         return TensorSpec((), self.dtype)
 
-    def columns(self, start: int, stop: int) -> list[Column]:
+    def chosen(self, numbers: np.ndarray) -> list[Column]:
         first, step = self.values.start, self.values.step
-        return [Dense((first + step * np.arange(start, stop)).astype(self.dtype, copy=False))]
+        return [Dense((first + step * numbers).astype(self.dtype, copy=False))]
 
 
 def tensors(element: Any) -> Rows:

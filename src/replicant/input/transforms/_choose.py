@@ -153,12 +153,14 @@ class SampleCursor(DirectedCursor):
                 return None
             weights = self._checked(found[0])
         else:
-            weights = np.asarray(self.node.weights)
+            weights = np.array(self.node.weights)
+            if not self.stop_on_empty:
+                weights[list(self.ended)] = 0  # or a rare one, once it is alone, would take many draws per element
         return draw(weights, self.numbers.next())
 
     def _checked(self, value: Any) -> np.ndarray:
         weights = np.asarray(value, np.float64).reshape(-1)
-        if len(weights) != len(self.choices) or not np.all(weights >= 0) or not 0 < weights.sum() < np.inf:
+        if len(weights) != len(self.choices) or not np.all((weights >= 0) & (weights < np.inf)) or not weights.any():
             raise ElementError(
                 f"sample_from_datasets: each element of the dataset of weights must hold {len(self.choices)} weights, one for each "
                 f"dataset, of at least 0 and not all 0. Received: {value!r}."
@@ -199,7 +201,8 @@ def draw(weights: np.ndarray, number: float) -> int:
     >>> [draw(np.array([0.0, 3.0, 1.0]), x) for x in (0.0, 0.7, 0.8)]
     [1, 1, 2]
     """
-    sums = np.cumsum(weights)
+    # By a power of two, which changes no draw: sums of huge weights would overflow, and those of tiny ones have too few digits.
+    sums = np.cumsum(np.ldexp(weights, -int(np.frexp(weights.max())[1])))
     return int(np.searchsorted(sums, number * sums[-1], side="right"))
 
 

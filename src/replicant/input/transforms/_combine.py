@@ -4,10 +4,11 @@ import dataclasses
 from typing import Any
 
 import jax
+import numpy as np
 
 from ...errors import DatasetError
-from ..graph._blocks import Block
-from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, known, pull_exactly
+from ..graph._blocks import Block, concatenate
+from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, Reader, State, known, pull_exactly
 from ..graph._structure import TensorSpec, flatten
 
 
@@ -32,6 +33,12 @@ class Zip(Node):
         if not sizes:
             return INFINITE
         return UNKNOWN if UNKNOWN in sizes else min(sizes)
+
+    def reader(self) -> Reader | None:
+        reads = [read for child in self.inputs if (read := child.reader()) is not None]
+        if len(reads) < len(self.inputs):
+            return None
+        return lambda numbers: _side_by_side(self.structure, [read(numbers) for read in reads])
 
     def open(self, state: State | None = None) -> Cursor:
         states = state["sources"] if state else [None] * len(self.inputs)
@@ -76,13 +83,17 @@ class ZipCursor(Several):
                 return None
             limit = block.size
             blocks.append(block)
-        blocks = [block.take(slice(limit)) if block.size > limit else block for block in blocks]
-        # Nest the structures by means of placeholders, so that each input's leaves stay together in the user's order.
-        nested = jax.tree_util.tree_unflatten(
-            self.nesting, [jax.tree_util.tree_unflatten(b.structure, [0] * b.structure.num_leaves) for b in blocks]
-        )
-        structure = jax.tree_util.tree_structure(nested)
-        return Block(structure, [column for block in blocks for column in block.columns], limit)
+        return _side_by_side(self.nesting, [block.take(slice(limit)) if block.size > limit else block for block in blocks])
+
+
+def _side_by_side(nesting: Any, blocks: list[Block]) -> Block:
+    """The elements of blocks of one size, nested as in a structure."""
+    # Nest the structures by means of placeholders, so that each input's leaves stay together in the user's order.
+    nested = jax.tree_util.tree_unflatten(
+        nesting, [jax.tree_util.tree_unflatten(b.structure, [0] * b.structure.num_leaves) for b in blocks]
+    )
+    structure = jax.tree_util.tree_structure(nested)
+    return Block(structure, [column for block in blocks for column in block.columns], blocks[0].size)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,6 +127,10 @@ class Concatenate(Node):
             return INFINITE
         return sum(sizes) if all(map(known, sizes)) else UNKNOWN
 
+    def reader(self) -> Reader | None:
+        (first, second), size = (child.reader() for child in self.inputs), self.inputs[0].cardinality
+        return None if first is None or second is None else lambda numbers: _of_both(first, second, size, numbers)
+
     def open(self, state: State | None = None) -> Cursor:
         states = state["sources"] if state else [None] * len(self.inputs)
         return ConcatenateCursor([child.open(each) for child, each in zip(self.inputs, states, strict=True)])
@@ -130,6 +145,15 @@ class ConcatenateCursor(Several):
             if block is not None:
                 return block
         return None
+
+
+def _of_both(first: Reader, second: Reader, size: int, numbers: np.ndarray) -> Block:
+    """Elements of two datasets, of which the first has ``size`` elements."""
+    in_first = numbers < size
+    of_first, of_second = np.flatnonzero(in_first), np.flatnonzero(~in_first)
+    parts = [(first, of_first, 0), (second, of_second, size)]
+    blocks = [read(numbers[places] - before) for read, places, before in parts if len(places)]
+    return concatenate(blocks).take(np.argsort(np.concatenate([of_first, of_second])))
 
 
 def _merged(a: TensorSpec, b: TensorSpec) -> TensorSpec:

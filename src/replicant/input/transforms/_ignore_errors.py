@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..graph._blocks import Block, concatenate
-from ..graph._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, rewrite, sample
+from ..graph._graph import UNKNOWN, Cursor, Node, OneInput, Reader, State, Through, rewrite, sample
 from ..graph._structure import TensorSpec, map_leaves, spec_of
 from ._index import Skip
 from ._interleave import Interleave
@@ -71,6 +71,9 @@ class OneByOne(OneInput):
     @property
     def label(self) -> str:
         return "one by one"
+
+    def reader(self) -> Reader | None:
+        return self.input.reader()
 
     def open(self, state: State | None = None) -> Cursor:
         return OneByOneCursor(self.input.open(state))

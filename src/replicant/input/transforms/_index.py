@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from ..graph._blocks import Block, Dense
-from ..graph._graph import INFINITE, Cursor, OneInput, State, Through, known
+from ..graph._graph import INFINITE, Cursor, OneInput, Reader, State, Through, known
 from ..graph._structure import TensorSpec
 
 
@@ -81,6 +81,9 @@ class Take(OneInput):
             return self.count
         return min(size, self.count) if known(size) else size
 
+    def reader(self) -> Reader | None:
+        return self.input.reader()
+
     def open(self, state: State | None = None) -> Cursor:
         return TakeCursor(self.input.open(state and state["source"]), self.count, state["taken"] if state else 0)
 
@@ -126,6 +129,10 @@ class Skip(OneInput):
         size = self.input.cardinality
         return max(0, size - self.count) if known(size) else size
 
+    def reader(self) -> Reader | None:
+        read = self.input.reader()
+        return None if read is None else lambda numbers: read(numbers + self.count)
+
     def open(self, state: State | None = None) -> Cursor:
         return SkipCursor(self.input.open(state and state["source"]), self.count, bool(state and state["skipped"]))
 
@@ -166,6 +173,10 @@ class Shard(OneInput):
     def cardinality(self) -> int:
         size = self.input.cardinality
         return len(range(self.index, size, self.num_shards)) if known(size) else size
+
+    def reader(self) -> Reader | None:
+        read = self.input.reader()
+        return None if read is None else lambda numbers: read(numbers * self.num_shards + self.index)
 
     def open(self, state: State | None = None) -> Cursor:
         ahead = state["ahead"] if state else self.index
@@ -212,6 +223,10 @@ class Enumerate(OneInput):
         spec = self.input.spec
         return None if spec is None else (TensorSpec((), np.int64), spec)
 
+    def reader(self) -> Reader | None:
+        read = self.input.reader()
+        return None if read is None else lambda numbers: _paired(numbers + self.start, read(numbers))
+
     def open(self, state: State | None = None) -> Cursor:
         number = state["number"] if state else self.start
         return EnumerateCursor(self.input.open(state and state["source"]), self.start, number)
@@ -228,10 +243,9 @@ class EnumerateCursor(Through):
         block = self.source.pull(limit)
         if block is None:
             return None
-        numbers = Dense(np.arange(self.number, self.number + block.size))
+        numbers = np.arange(self.number, self.number + block.size)
         self.number += block.size
-        structure = jax.tree_util.treedef_tuple((jax.tree_util.tree_structure(0), block.structure))
-        return Block(structure, (numbers, *block.columns), block.size)
+        return _paired(numbers, block)
 
     def skip(self, count: int) -> int:
         skipped = self.source.skip(count)
@@ -244,3 +258,9 @@ class EnumerateCursor(Through):
 
     def state(self) -> State:
         return {"number": self.number, "source": self.source.state()}
+
+
+def _paired(numbers: np.ndarray, block: Block) -> Block:
+    """Pairs of a number and an element."""
+    structure = jax.tree_util.treedef_tuple((jax.tree_util.tree_structure(0), block.structure))
+    return Block(structure, (Dense(numbers), *block.columns), block.size)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import ArgumentTypeError, ElementError
 from ..graph._blocks import Block
-from ..graph._graph import UNKNOWN, After, Cursor, OneInput, State, Through, sample
+from ..graph._graph import UNKNOWN, After, Cursor, OneInput, Reader, State, Through, sample
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
 from ._parallel import ParallelMapCursor
 
@@ -41,6 +41,10 @@ class Map(OneInput):
         specs = [spec_of(leaf) for leaf in leaves]
         specs = [TensorSpec((None, *s.shape[1:]), s.dtype) if s.shape and s.shape[0] in free else s for s in specs]
         return jax.tree_util.tree_unflatten(structure, specs)
+
+    def reader(self) -> Reader | None:
+        read = None if self.num_threads else self.input.reader()
+        return None if read is None else lambda numbers: _joined(self.fn, [self._made(each) for each in read(numbers).elements()])
 
     def open(self, state: State | None = None) -> Cursor:
         source = self.input.open(state and state["source"])

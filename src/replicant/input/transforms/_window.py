@@ -11,14 +11,14 @@ import numpy as np
 from ..graph._blocks import Block, Boxed, Column, concatenate
 from ..graph._graph import After, Cursor, Node, OneInput, State, known, pull_exactly
 from ..graph._structure import DatasetSpec, map_leaves
-from ..sources._sources import Counted
+from ..sources._sources import Numbered
 
 MakeDataset = Callable[[Node], Any]
 EMPTY = Block(jax.tree_util.tree_structure(()), [], 0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Held(Counted):
+class Held(Numbered):
     """Elements in memory."""
 
     block: Block = EMPTY
@@ -32,8 +32,8 @@ class Held(Counted):
     def structure(self) -> Any:
         return self.block.structure
 
-    def columns(self, start: int, stop: int) -> list[Column]:
-        return [column.with_refs(column.refs[start:stop]) for column in self.block.columns]
+    def chosen(self, numbers: np.ndarray) -> list[Column]:
+        return [column.with_refs(column.refs[numbers]) for column in self.block.columns]
 
 
 def held(block: Block, spec: Any) -> Held:
