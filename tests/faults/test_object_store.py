@@ -91,14 +91,14 @@ def test_changes_are_told(files, port, at):
 def test_a_server_that_fails_at_random_changes_nothing(files, port, at, monkeypatch, seed, chaos, tmp_path):  # noqa: PLR0917
     """Every fifth request fails in some way. Half of the runs use a cache, and each is broken off and goes on once."""
     monkeypatch.setattr(_read_ahead, "BLOCK", 60_000)
-    monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", "40")
+    monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", "90")
     if seed % 2:
         monkeypatch.setenv("REPLICANT_REMOTE_CACHE", str(tmp_path / "cache"))
         monkeypatch.setenv("REPLICANT_REMOTE_CACHE_BYTES", "200000")
     local, urls = files
     make = lambda names: TFRecordDataset(names, num_parallel_reads=None if seed < 3 else 2)  # noqa: E731
     expected = list(make(local))
-    with in_front_of(port, chaos.seed + seed, troubles=0.2, stall=15.0) as proxy:
+    with in_front_of(port, chaos.seed + seed, troubles=0.2, stall=25.0) as proxy:
         at(proxy.server_address[1])
         dataset = make(Dataset.list_files(f"{urls[0].rpartition('/')[0]}/*", shuffle=False))
         with iter(dataset) as iterator:
@@ -120,7 +120,7 @@ def test_a_server_that_always_fails_is_an_error_at_the_deadline(files, port, at,
         proxy.fate = lambda: fate
         at(proxy.server_address[1])
         start = time.monotonic()
-        with pytest.raises(DatasetError, match=rf"could not look at {urls[0]} after \d+ attempts in \d\.\d s"):
+        with pytest.raises(DatasetError, match=rf"could not (look at|read) {urls[0]} after \d+ attempts in \d\.\d s"):
             list(TFRecordDataset(urls))
         assert time.monotonic() - start < 30
 

@@ -13,7 +13,8 @@ _Result = TypeVar("_Result")
 
 DEADLINE = "REPLICANT_REMOTE_DEADLINE"
 _SECONDS = 120.0
-_SHARE = 0.25  # of the deadline, for one attempt: a stalled connection leaves time for others
+# Of the deadline, for the first attempt, and at most for one. A stall is soon over, and a slow connection gets more and more time.
+_FIRST_SHARE, _LARGEST_SHARE = 1 / 16, 1 / 4
 _ATTEMPTS = 12
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
 
@@ -58,12 +59,12 @@ def retried(what: str, url: str, once: Callable[[float], _Result]) -> _Result:
     """
     seconds = deadline_seconds()
     start = time.monotonic()
-    attempts, pause = 0, _FIRST_PAUSE
+    attempts, pause, share = 0, _FIRST_PAUSE, _FIRST_SHARE
     while True:
         attempts += 1
         left = start + seconds - time.monotonic()
         try:
-            return once(max(0.01, min(left, seconds * _SHARE)))
+            return once(max(0.01, min(left, seconds * share)))
         except RemoteError:
             raise
         except Exception as error:
@@ -73,7 +74,7 @@ def retried(what: str, url: str, once: Callable[[float], _Result]) -> _Result:
             if definite or attempts == _ATTEMPTS or passed + wait >= seconds:
                 raise _failure(what, url, attempts, passed, error) from error
         time.sleep(wait)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause, share = min(2 * pause, _LONGEST_PAUSE), min(2 * share, _LARGEST_SHARE)
 
 
 def _failure(what: str, url: str, attempts: int, passed: float, error: Exception) -> RemoteError:

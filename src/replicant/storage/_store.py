@@ -71,6 +71,8 @@ class Store:
                 data = self._once("cat_file", self._path, seconds, start=start, end=stop)
                 if len(data) != stop - start:
                     problem = OSError(f"{len(data)} bytes came of {stop - start}, from byte {start} on")
+            except TimeoutError:
+                raise
             except Exception as error:  # noqa: BLE001 - raised below, unless the object has changed
                 problem = error
             # Only if it is the same object after the answer, the bytes are its bytes, and another attempt has a point.
