@@ -92,6 +92,7 @@ GOLDEN = {
     ],
     "replicant.data": [
         "AUTOTUNE",
+        "ArrowDataset",
         "AutoShardPolicy",
         "CsvDataset",
         "Dataset",
@@ -105,6 +106,7 @@ GOLDEN = {
         "InputReplicationMode",
         "Optional",
         "Options",
+        "ParquetDataset",
         "TFRecordDataset",
         "TFRecordWriter",
         "TensorSpec",

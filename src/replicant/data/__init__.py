@@ -1,5 +1,7 @@
 """Datasets with the API of tf.data, and their distribution."""
 
+from ..input._column_readers import ArrowDataset as ArrowDataset
+from ..input._column_readers import ParquetDataset as ParquetDataset
 from ..input._contexts import InputContext as InputContext
 from ..input._contexts import ValueContext as ValueContext
 from ..input._csv_readers import CsvDataset as CsvDataset
@@ -27,6 +29,7 @@ from ..input.graph._structure import TensorSpec as TensorSpec
 
 __all__ = [
     "AUTOTUNE",
+    "ArrowDataset",
     "AutoShardPolicy",
     "CsvDataset",
     "Dataset",
@@ -40,6 +43,7 @@ __all__ = [
     "InputReplicationMode",
     "Optional",
     "Options",
+    "ParquetDataset",
     "TFRecordDataset",
     "TFRecordWriter",
     "TensorSpec",

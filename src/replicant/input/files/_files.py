@@ -2,9 +2,10 @@
 
 import abc
 import dataclasses
+import functools
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
 from ..graph._blocks import Block, Boxed
-from ..graph._graph import UNKNOWN, Cursor, OneInput, State, Through
+from ..graph._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, nodes, rewrite
 from ..graph._structure import STRING, TensorSpec
 from ..sources._sources import Rows
 from . import _stream
@@ -84,16 +85,80 @@ def _names(method: str, names: Any) -> list[str]:
 Cut = tuple[list[Any], Sequence[int] | np.ndarray, DatasetError | None]
 
 
-@dataclasses.dataclass(frozen=True)
-class FileFormat(abc.ABC):
-    """How elements are cut out of a file."""
+class Reader(abc.ABC):
+    """A position in one file."""
 
-    compression: str = ""
+    num_skipped = 0  # records that could not be read, and were left out because the user had asked for that
+
+    @property
+    @abc.abstractmethod
+    def position(self) -> Any:
+        """The position of the next element, as JSON can hold it. The beginning is 0."""
+
+    @abc.abstractmethod
+    def pull(self, limit: int) -> Block | None:
+        """Return the next elements, at most ``limit``; None at the end.
+
+        Raises:
+            DatasetError: If the file is damaged here.
+        """
+
+    def skip(self, count: int) -> int:
+        """Move ahead by up to ``count`` elements, and return how many there were."""
+        skipped = 0
+        while skipped < count and (block := self.pull(count - skipped)) is not None:
+            skipped += block.size
+        return skipped
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close the file."""
+
+
+class Format(abc.ABC):
+    """How the elements of a file are read."""
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
         """The public name of the dataset that reads this format."""
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """The name and the settings that positions depend on."""
+
+    @abc.abstractmethod
+    def open(self, path: str, position: Any, spec: Any, part: int | None = None) -> Reader:
+        """Return a reader of a file, or of one of its parts. ``spec`` is that of all elements."""
+
+    def spec_of(self, paths: Iterator[str]) -> Any:
+        """Return the spec of the elements, or None if there is none. ``paths`` are the files in their order."""
+        del paths
+        return _STRING_SPEC
+
+    def cardinality(self, node: Node) -> int:
+        """Return the number of elements in the files that a node names."""
+        return 0 if node.cardinality == 0 else UNKNOWN
+
+    def count_parts(self, path: str) -> int:
+        """Return the number of parts of a file that can be read by themselves."""
+        del path
+        return 1
+
+
+@dataclasses.dataclass(frozen=True)
+class FileFormat(Format):
+    """How elements are cut out of the bytes of a file, from its beginning on."""
+
+    compression: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}({self.compression})"
+
+    def open(self, path: str, position: Any, spec: Any, part: int | None = None) -> Reader:
+        return FileReader(self, path, position)
 
     @abc.abstractmethod
     def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
@@ -104,7 +169,7 @@ class FileFormat(abc.ABC):
         """
 
 
-class FileReader:
+class FileReader(Reader):
     """Reads one file in large pieces. The position is the offset of the next element in the uncompressed file.
 
     The pieces share one buffer, because allocating new memory for each of them takes longer than filling it.
@@ -125,6 +190,16 @@ class FileReader:
     @property
     def position(self) -> int:
         return int(self.offsets[self.next])
+
+    def pull(self, limit: int) -> Block | None:
+        items = self.read(limit)
+        return Block(_ONE_LEAF, [Boxed(items)], len(items)) if len(items) else None
+
+    def skip(self, count: int) -> int:
+        skipped = 0
+        while skipped < count and len(items := self.read(count - skipped)):
+            skipped += len(items)
+        return skipped
 
     def read(self, limit: int) -> np.ndarray:
         """Return the next elements, at most `limit`; none at the end.
@@ -162,77 +237,124 @@ class FileReader:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ReadFiles(OneInput):
-    """The elements of each file that the input names, one file after the other."""
+class FileParts(FileNames):
+    """File names, each with the number of one of its parts: row groups, which workers share as they share files."""
 
-    form: FileFormat
+    spec: Any = (_STRING_SPEC, TensorSpec((), np.int64))
+    name: str = "parts of files"
 
     @property
     def label(self) -> str:
-        return f"{self.form.name}({self.form.compression})"
+        return f"{self.name}({self.size} of {len({*self.tables[0]})} files)"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadFiles(OneInput):
+    """The elements of each file that the input names, one file after the other.
+
+    ``names`` names all files, of which the input may be a worker's share. All workers take the spec from there.
+    """
+
+    form: Format
+    names: Node | None = None
+
+    @property
+    def label(self) -> str:
+        return self.form.label
 
     @property
     def spec(self) -> Any:
-        return _STRING_SPEC
+        return self._spec
+
+    @functools.cached_property
+    def _spec(self) -> Any:
+        return self.form.spec_of(_paths(self.form, self.names or self.input))
 
     @property
     def cardinality(self) -> int:
-        return 0 if self.input.cardinality == 0 else UNKNOWN
+        return self.form.cardinality(self.input)
 
     def open(self, state: State | None = None) -> Cursor:
-        cursor = ReadFilesCursor(self.input.open(state and state["source"]), self.form)
+        cursor = ReadFilesCursor(self.input.open(state and state["source"]), self)
         if state:
             cursor.offset = state["offset"]
         return cursor
 
 
+def _paths(form: Format, names: Node) -> Iterator[str]:
+    """The files that a node names, one after the other."""
+    cursor = rewrite(names, lambda each: each.sampled).open()
+    try:
+        while (block := cursor.pull(1)) is not None:
+            yield _path_and_part(form, next(block.elements()), in_parts=False)[0]
+    finally:
+        cursor.close()
+
+
+def _path_and_part(form: Format, name: Any, in_parts: bool) -> tuple[str, int | None]:
+    """A file, and the number of its part if it is read in parts."""
+    name, part = name if in_parts else (name, None)
+    if not isinstance(name, str | bytes):
+        raise DatasetError(f"{form.name} reads a dataset of file names, which are strings. Received: {name!r}.")
+    return os.fsdecode(name), None if part is None else int(part)
+
+
 class ReadFilesCursor(Through):
     """Keeps one file open. Its position is that of the file's name in the source, and the offset in the file."""
 
-    def __init__(self, source: Cursor, form: FileFormat) -> None:
+    def __init__(self, source: Cursor, node: ReadFiles) -> None:
         super().__init__(source)
-        self.form = form
+        self.node = node
+        self.in_parts = any(isinstance(each, FileParts) for each in nodes(node.input))
+        self.skipped_before = 0  # in files that are closed
         self._forget()
 
     def _forget(self) -> None:
-        self.reader: FileReader | None = None
+        self.reader: Reader | None = None
         self.before: State | None = None
-        self.offset = 0  # where to begin in the next file that is opened
+        self.offset: Any = 0  # where to begin in the next file that is opened
 
-    def _open_next(self) -> FileReader | None:
+    def _open_next(self) -> Reader | None:
         before = self.source.state()
         block = self.source.pull(1)
         if block is None:
             return None
-        name = next(block.elements())
-        if not isinstance(name, str | bytes):
-            raise DatasetError(f"{self.form.name} reads a dataset of file names, which are strings. Received: {name!r}.")
+        form = self.node.form
+        path, part = _path_and_part(form, next(block.elements()), self.in_parts)
         self.before = before
-        self.reader = FileReader(self.form, os.fsdecode(name), self.offset)
+        self.reader = form.open(path, self.offset, self.node.spec, part)
         self.offset = 0
         return self.reader
 
     def pull(self, limit: int) -> Block | None:
         while reader := self.reader or self._open_next():
-            items = reader.read(limit)
-            if len(items):
-                return Block(_ONE_LEAF, [Boxed(items)], len(items))
-            reader.close()
-            self.reader = None
+            block = reader.pull(limit)
+            if block is not None:
+                return block
+            self._close_file()
         return None
 
     def skip(self, count: int) -> int:
         skipped = 0
         while skipped < count and (reader := self.reader or self._open_next()):
-            items = reader.read(count - skipped)
-            skipped += len(items)
-            if not len(items):
-                reader.close()
-                self.reader = None
+            there = reader.skip(count - skipped)
+            skipped += there
+            if not there:
+                self._close_file()
         return skipped
 
+    def _close_file(self) -> None:
+        if self.reader is not None:
+            self.skipped_before += self.reader.num_skipped
+            self.reader.close()
+            self.reader = None
+
+    @property
+    def num_skipped(self) -> int:
+        return self.skipped_before + (self.reader.num_skipped if self.reader else 0)
+
     def reset(self) -> None:
-        self.close()
+        self._close_file()
         self.source.reset()
         self._forget()
 
