@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -49,7 +50,7 @@ def main() -> None:
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as folder:
         path = written(Path(folder), options.rows, options.columns)
-        theirs = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=folder).with_format("numpy")
+        theirs: Any = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=folder).with_format("numpy")
         for size in options.batch:
             ours = ParquetDataset(path, batch_rows=size)
             pairs = [

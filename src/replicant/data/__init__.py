@@ -16,6 +16,8 @@ from ..input._options import Options as Options
 from ..input._readers import FixedLengthRecordDataset as FixedLengthRecordDataset
 from ..input._readers import TextLineDataset as TextLineDataset
 from ..input._readers import TFRecordDataset as TFRecordDataset
+from ..input._record_readers import JsonLinesDataset as JsonLinesDataset
+from ..input._record_readers import TarDataset as TarDataset
 from ..input.distributed._distributed import DistributedDataset as DistributedDataset
 from ..input.distributed._distributed import DistributedIterator as DistributedIterator
 from ..input.files._example import encode_example as encode_example
@@ -41,11 +43,13 @@ __all__ = [
     "InputContext",
     "InputOptions",
     "InputReplicationMode",
+    "JsonLinesDataset",
     "Optional",
     "Options",
     "ParquetDataset",
     "TFRecordDataset",
     "TFRecordWriter",
+    "TarDataset",
     "TensorSpec",
     "TextLineDataset",
     "ValueContext",

@@ -28,8 +28,8 @@ class ParquetDataset(Dataset):
         columns: The names of the columns to read; None reads all.
         batch_rows: The number of rows in a batch: elements are then dicts of arrays of so many rows, also where row groups and
             files end; the last one may be smaller. Lists are padded with zeros to the longest in the batch. None gives rows.
-        filters: The rows to read, as PyArrow takes them: an expression such as ``pyarrow.compute.field("x") > 3``, or a list such as
-            ``[("x", ">", 3)]``. Row groups whose statistics exclude them are not read.
+        filters: The rows to read, as PyArrow takes them: an expression such as ``pyarrow.compute.field("x") > 3``, or a list
+            such as ``[("x", ">", 3)]``. Row groups whose statistics exclude them are not read.
         fill_null: A dict of what stands for missing values (nulls), by column. In other columns, a missing value is an error.
         on_error: "raise", or "skip" to leave out what cannot be read: files, row groups, and rows in which a value is missing.
             `DistributedIterator.stats` counts their rows; a file that cannot be opened counts as one.
@@ -66,7 +66,7 @@ class ParquetDataset(Dataset):
         method = "ParquetDataset"
         form = Parquet(
             columns=_converter(method, fill_null),
-            names=_names(method, columns),
+            names=column_names(method, columns),
             skips=skips(method, on_error),
             filters=_expression(method, filters),
         )
@@ -110,7 +110,7 @@ class ArrowDataset(Dataset):
         on_error: str = "raise",
     ) -> None:
         method = "ArrowDataset"
-        converter, names, lenient = _converter(method, fill_null), _names(method, columns), skips(method, on_error)
+        converter, names, lenient = _converter(method, fill_null), column_names(method, columns), skips(method, on_error)
         arrow = import_pyarrow(method)
         if isinstance(source, arrow.RecordBatch):
             source = arrow.Table.from_batches([source])
@@ -132,7 +132,13 @@ def skips(method: str, on_error: Any) -> bool:
     return on_error == "skip"
 
 
-def _names(method: str, columns: Any) -> tuple[str, ...] | None:
+def column_names(method: str, columns: Any) -> tuple[str, ...] | None:
+    """Return the names of columns to read.
+
+    Raises:
+        ArgumentTypeError: If something is no name.
+        ArgumentError: If there is none, or one twice.
+    """
     if columns is None:
         return None
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
@@ -145,11 +151,20 @@ def _names(method: str, columns: Any) -> tuple[str, ...] | None:
 
 def _converter(method: str, fill_null: Mapping[str, Any] | None) -> Columns:
     _ = import_pyarrow(method)
+    return Columns(method, fill_values(method, fill_null))
+
+
+def fill_values(method: str, fill_null: Any) -> Mapping[str, Any]:
+    """Return what stands for missing values, by column.
+
+    Raises:
+        ArgumentTypeError: If it is no dict.
+    """
     if fill_null is not None and not isinstance(fill_null, Mapping):
         raise ArgumentTypeError(
             f"{method}: fill_null must be a dict of values by column, such as {{'x': 0}}. Received: {fill_null!r}."
         )
-    return Columns(method, fill_null or {})
+    return fill_null or {}
 
 
 def _expression(method: str, filters: Any) -> Any:

@@ -157,6 +157,10 @@ class FileFormat(Format):
     def label(self) -> str:
         return f"{self.name}({self.compression})"
 
+    def stream(self, path: str) -> FileStream:
+        """Open a file."""
+        return FileStream(self.name, path, self.compression)
+
     def open(self, path: str, position: Any, spec: Any, part: int | None = None) -> Reader:
         return FileReader(self, path, position)
 
@@ -177,7 +181,7 @@ class FileReader(Reader):
 
     def __init__(self, form: FileFormat, path: str, offset: int) -> None:
         self.form, self.path = form, path
-        self.stream = FileStream(form.name, path, form.compression)
+        self.stream = form.stream(path)
         self.stream.skip(offset)
         self.items = np.empty(0, object)
         self.offsets = np.array([offset])  # of each item, and of the end of the last one
@@ -316,13 +320,14 @@ class ReadFilesCursor(Through):
 
     def _open_next(self) -> Reader | None:
         before = self.source.state()
+        spec = self.node.spec  # may raise, before a name is taken
         block = self.source.pull(1)
         if block is None:
             return None
         form = self.node.form
         path, part = _path_and_part(form, next(block.elements()), self.in_parts)
         self.before = before
-        self.reader = form.open(path, self.offset, self.node.spec, part)
+        self.reader = form.open(path, self.offset, spec, part)
         self.offset = 0
         return self.reader
 
