@@ -40,7 +40,7 @@ class JsonLinesDataset(Dataset):
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "two.jsonl"
     >>> _ = path.write_text('{"text": "a", "label": 1}' + chr(10) + '{"text": "b", "label": 0}' + chr(10))
     >>> list(JsonLinesDataset(path))
-    [{'label': np.int32(1), 'text': 'a'}, {'label': np.int32(0), 'text': 'b'}]
+    [{'label': array(1, dtype=int32), 'text': 'a'}, {'label': array(0, dtype=int32), 'text': 'b'}]
     """
 
     def __init__(
