@@ -4,9 +4,11 @@ import itertools
 import json
 
 import datasets
+import keras
 import numpy as np
 import pytest
 
+import replicant
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, TensorSpec
 from replicant.errors import ArgumentTypeError, DatasetError, ElementError
 from replicant.input.sharding._autoshard import autoshard
@@ -131,3 +133,16 @@ def test_refused():
     uneven = table().with_transform(lambda batch: {"x" if batch["x"] != [3] else "y": batch["x"]})
     with pytest.raises(DatasetError, match=r"row 3 has the columns .*'y'.* are expected. Give all rows the same columns"):
         list(Dataset.from_huggingface(uneven))
+
+
+def test_fit_takes_pairs_of_its_columns():
+    made = datasets.Dataset.from_dict({"x": [[float(i), 1.0] for i in range(8)], "y": [float(i) for i in range(8)]})
+    with replicant.MirroredStrategy().scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(
+        ArgumentTypeError, match=r"A Hugging Face Dataset has rows, not the \(x, y\).*`Dataset.from_huggingface\(dataset\)"
+    ):
+        model.fit(made, verbose=0)
+    pairs = Dataset.from_huggingface(made).padded_batch(4).map(lambda row: (row["x"], row["y"]))
+    assert len(model.fit(pairs, epochs=2, verbose=0).history["loss"]) == 2

@@ -218,6 +218,12 @@ def _block(spec: Any, rows: list[Any], number: int) -> Block:
     return Block.of_elements(structure, made)
 
 
+def is_huggingface(value: Any) -> bool:
+    """Return whether this is a dataset or a stream of the package ``datasets``."""
+    names = {f"{base.__module__}.{base.__name__}" for base in type(value).__mro__}
+    return bool(names & {"datasets.arrow_dataset.Dataset", "datasets.iterable_dataset.IterableDataset"})
+
+
 def huggingface(dataset: Any) -> Foreign:
     """Return a source of the rows of a dataset.
 
