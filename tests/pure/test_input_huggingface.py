@@ -61,6 +61,11 @@ def test_two_passes_of_a_stream_do_not_disturb_each_other():
     dataset = Dataset.from_huggingface(KINDS["stream"]())
     assert [int(a["x"]) - int(b["x"]) for a, b in zip(dataset, dataset, strict=True)] == [0] * 10
     assert xs(dataset.repeat(2)) == [*range(10)] * 2
+    one, other = iter(dataset), iter(dataset)
+    _ = next(one), [next(other) for _ in range(6)]
+    again = iter(dataset)
+    again.restore(one.state())
+    assert xs(again) == [*range(1, 10)]
 
 
 def test_values():
