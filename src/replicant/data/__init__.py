@@ -1,5 +1,7 @@
 """Datasets with the API of tf.data, and their distribution."""
 
+from ..input._column_readers import ArrowDataset as ArrowDataset
+from ..input._column_readers import ParquetDataset as ParquetDataset
 from ..input._contexts import InputContext as InputContext
 from ..input._contexts import ValueContext as ValueContext
 from ..input._csv_readers import CsvDataset as CsvDataset
@@ -14,6 +16,8 @@ from ..input._options import Options as Options
 from ..input._readers import FixedLengthRecordDataset as FixedLengthRecordDataset
 from ..input._readers import TextLineDataset as TextLineDataset
 from ..input._readers import TFRecordDataset as TFRecordDataset
+from ..input._record_readers import JsonLinesDataset as JsonLinesDataset
+from ..input._record_readers import TarDataset as TarDataset
 from ..input.distributed._distributed import DistributedDataset as DistributedDataset
 from ..input.distributed._distributed import DistributedIterator as DistributedIterator
 from ..input.files._example import encode_example as encode_example
@@ -27,6 +31,7 @@ from ..input.graph._structure import TensorSpec as TensorSpec
 
 __all__ = [
     "AUTOTUNE",
+    "ArrowDataset",
     "AutoShardPolicy",
     "CsvDataset",
     "Dataset",
@@ -38,10 +43,13 @@ __all__ = [
     "InputContext",
     "InputOptions",
     "InputReplicationMode",
+    "JsonLinesDataset",
     "Optional",
     "Options",
+    "ParquetDataset",
     "TFRecordDataset",
     "TFRecordWriter",
+    "TarDataset",
     "TensorSpec",
     "TextLineDataset",
     "ValueContext",

@@ -16,6 +16,7 @@ from ._methods import chosen_seed, saved_compression
 from ._options import AutoShardPolicy, Options
 from ._own_methods import OwnMethods
 from .files._files import matching_files
+from .files._huggingface import huggingface
 from .files._saved import is_saved, load
 from .graph._graph import INFINITE, UNKNOWN, Node, describe
 from .graph._structure import flatten
@@ -151,6 +152,29 @@ class Dataset(OwnMethods):
         [array([1., 2.], dtype=float32), array([3.], dtype=float32)]
         """
         return Dataset(yielded(generator, signature_of(output_types, output_shapes, output_signature), args))
+
+    @staticmethod
+    def from_huggingface(dataset: Any) -> "Dataset":
+        """Return the rows of a dataset of the package ``datasets`` (Hugging Face), each as a dict of its columns.
+
+        Rows of a ``Dataset`` are read from its table as `ArrowDataset` reads them, whatever its format, but through the function of
+        ``set_transform`` if it has one. Pictures and sounds are the bytes of their files. Its position is a number. An
+        ``IterableDataset`` is read row by row, and its position is its own ``state_dict``.
+
+        Args:
+            dataset: A ``datasets.Dataset`` or ``datasets.IterableDataset``.
+
+        Raises:
+            ArgumentTypeError: If it is something else.
+            DatasetError: If a column has a type that no array holds.
+            ElementError: During iteration, if a value is missing.
+
+        >>> import datasets
+        >>> numbers = datasets.Dataset.from_dict({"x": [1, 2, 3]})
+        >>> list(Dataset.from_huggingface(numbers).batch(2))
+        [{'x': array([1, 2])}, {'x': array([3])}]
+        """
+        return Dataset(huggingface(dataset))
 
     @staticmethod
     def load(

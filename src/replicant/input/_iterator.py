@@ -166,5 +166,10 @@ class DatasetIterator(ElementIterator):
         self._cursor.close()
 
     @property
+    def num_skipped(self) -> int:
+        """The number of records that could not be read, and were left out because a reader has ``on_error="skip"``."""
+        return self._cursor.num_skipped
+
+    @property
     def element_spec(self) -> Any:
         return self._node.spec

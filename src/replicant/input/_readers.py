@@ -5,11 +5,12 @@ from typing import Any, ClassVar
 
 from ._arguments import calls_in_parallel, whole
 from ._dataset import AUTOTUNE, Dataset
-from .files._files import FileFormat, ReadFiles, file_names
+from .files._files import Format, ReadFiles, file_names
 from .files._fixed import FixedLength
 from .files._lines import Lines
 from .files._records import Records
 from .files._stream import checked_compression
+from .graph._graph import Node
 from .sources._sources import tensors
 from .transforms._interleave import Interleave
 
@@ -90,14 +91,14 @@ class TextLineDataset(_OfFiles):
     _method, _format = "TextLineDataset", Lines
 
 
-def reading(form: FileFormat, filenames: Any, num_parallel_reads: int | None) -> Interleave | ReadFiles:
+def reading(form: Format, filenames: Any, num_parallel_reads: int | None) -> Interleave | ReadFiles:
     """Return the graph of the file names and the nodes that read them."""
     number = calls_in_parallel(form.name, num_parallel_reads, "num_parallel_reads")
     names = filenames.node if isinstance(filenames, Dataset) else file_names(form.name, filenames)
     if number is None:
-        return ReadFiles(inputs=(names,), form=form)
+        return ReadFiles(inputs=(names,), form=form, names=names)
     cycle_length = _DEFAULT_READS if number == AUTOTUNE else number
-    return Interleave(inputs=(names,), fn=_one_file(form), cycle_length=cycle_length, block_length=1, parallel=True)
+    return Interleave(inputs=(names,), fn=_one_file(form, names), cycle_length=cycle_length, block_length=1, parallel=True)
 
 
 class FixedLengthRecordDataset(Dataset):
@@ -153,9 +154,9 @@ def check_buffer(method: str, size: int | None) -> None:
         _ = whole(method, "buffer_size", size, 0)
 
 
-def _one_file(form: FileFormat) -> Callable[[str | bytes], Dataset]:
+def _one_file(form: Format, names: Node) -> Callable[[str | bytes], Dataset]:
     def read(name: str | bytes) -> Dataset:
-        return Dataset(ReadFiles(inputs=(tensors(name),), form=form))
+        return Dataset(ReadFiles(inputs=(tensors(name),), form=form, names=names))
 
     read.__qualname__ = form.name  # the name in the pipeline's description
     return read

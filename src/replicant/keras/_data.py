@@ -4,10 +4,11 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from ..errors import ArgumentError, DatasetError
+from ..errors import ArgumentError, ArgumentTypeError, DatasetError
 from ..input._dataset import Dataset
 from ..input._shapes_only import planned
 from ..input.distributed._distributed import DistributedDataset
+from ..input.files._huggingface import is_huggingface
 from ..input.graph._graph import Node
 from ..replicas._context import planning
 from . import _internals
@@ -84,6 +85,11 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
     options |= dict(zip(_OPTIONS, args, strict=False))
     if isinstance(x, _internals.DataAdapter):
         return x
+    if is_huggingface(x):
+        raise ArgumentTypeError(
+            f"A Hugging Face {type(x).__name__} has rows, not the (x, y) that Keras needs. Make them of its columns: "
+            "`Dataset.from_huggingface(dataset).batch(64).map(lambda row: (row['x'], row['y']))`."
+        )
     if not isinstance(x, Dataset | DistributedDataset):
         check_labels(y)
         return _never_empty(original(x, y, sample_weight, **options), x)

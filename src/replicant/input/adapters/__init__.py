@@ -12,6 +12,7 @@ import numpy as np
 from ...errors import ArgumentTypeError
 from .._dataset import Dataset
 from .._options import AutoShardPolicy, Options
+from ..files._huggingface import huggingface
 from ..graph._graph import Node
 from ..sources._sources import tensors
 from ._batches import Batches
@@ -28,6 +29,8 @@ _KINDS: list[tuple[str, str, Callable[[Any], Node]]] = [
     ("grain", "DataLoader", GrainIterable.of),
     ("torch", "DataLoader", TorchBatches.of),
     ("keras", "PyDataset", PyDatasetBatches.of),
+    ("datasets.arrow_dataset", "Dataset", huggingface),
+    ("datasets.iterable_dataset", "IterableDataset", huggingface),
     ("pandas", "DataFrame", lambda frame: tensors({str(name): frame[name].to_numpy() for name in frame})),
     ("pandas", "Series", lambda series: tensors(series.to_numpy())),
 ]
@@ -42,7 +45,7 @@ def as_dataset(value: Any) -> Dataset:
     if isinstance(value, Dataset):
         return value
     for library, name, make in _KINDS:
-        if any(base.__name__ == name and base.__module__.split(".")[0] == library for base in type(value).__mro__):
+        if any(base.__name__ == name and f"{base.__module__}.".startswith(f"{library}.") for base in type(value).__mro__):
             node = make(value)
             return Dataset(node, _options(value)) if isinstance(node, TensorFlowDataset) else Dataset(node)
     if isinstance(value, tuple | dict | np.ndarray | jax.Array):

@@ -312,7 +312,8 @@ class DistributedIterator(ElementIterator):
         >>> stats.num_steps, stats.num_examples
         (2, 6)
         """
-        return self._meter.stats(self._background.num_ready, self._ahead)
+        num_skipped = self._cursor.num_skipped if self._failure is None else 0
+        return self._meter.stats(self._background.num_ready, self._ahead, num_skipped)
 
     @property
     def element_spec(self) -> Any:

@@ -95,6 +95,11 @@ class ShareCursor(abc.ABC):
         """Do what `Cursor.fix` does."""
         return
 
+    @property
+    @abc.abstractmethod
+    def num_skipped(self) -> int:
+        """The number of records that could not be read, and were left out."""
+
     @abc.abstractmethod
     def close(self) -> None:
         """Stop what runs in the background."""
@@ -285,6 +290,10 @@ class BatchShareCursor(ShareCursor):
     def fix(self) -> None:
         self.source.fix()
 
+    @property
+    def num_skipped(self) -> int:
+        return self.source.num_skipped
+
     def close(self) -> None:
         self.source.close()
 
@@ -376,6 +385,10 @@ class ElementShareCursor(ShareCursor):
 
     def state(self) -> State:
         return {"sources": [source.state() for source in self.sources]}
+
+    @property
+    def num_skipped(self) -> int:
+        return sum(source.num_skipped for source in self.sources)
 
     def close(self) -> None:
         for source in self.sources:

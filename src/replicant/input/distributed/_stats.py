@@ -15,6 +15,8 @@ class InputStats:
         seconds_waiting: The part of that time in which the consumer waited for input.
         num_ready: The number of elements that wait for the consumer now.
         buffer_size: The largest number of elements that may wait.
+        num_skipped: The number of records that could not be read, and were left out because a reader has ``on_error="skip"``.
+            Records of elements that wait for the consumer count, too.
     """
 
     num_steps: int
@@ -23,6 +25,7 @@ class InputStats:
     seconds_waiting: float
     num_ready: int
     buffer_size: int
+    num_skipped: int = 0
 
     @property
     def examples_per_second(self) -> float:
@@ -39,6 +42,7 @@ class InputStats:
             f"{self.num_steps} steps, {self.num_examples:,} examples, {self.examples_per_second:,.0f} examples/s, "
             f"waiting for input {self.share_waiting:.1%} of the time ({self.seconds_waiting:.3f} s), "
             f"{self.num_ready} of {self.buffer_size} elements ready"
+            f"{f', {self.num_skipped:,} records skipped' if self.num_skipped else ''}"
         )
 
 
@@ -62,7 +66,7 @@ class Meter:
         self.num_steps += 1
         self.num_examples += num_examples
 
-    def stats(self, num_ready: int, buffer_size: int) -> InputStats:
+    def stats(self, num_ready: int, buffer_size: int, num_skipped: int = 0) -> InputStats:
         """Return what was measured so far."""
         return InputStats(
             self.num_steps,
@@ -71,4 +75,5 @@ class Meter:
             self.waiting,
             num_ready,
             buffer_size,
+            num_skipped,
         )

@@ -2,9 +2,10 @@
 
 import abc
 import dataclasses
+import functools
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...storage._retry import RemoteError
 from ...storage._store import Store
 from ...storage._urls import checked_name, is_url
 from ..graph._blocks import Block, Boxed
-from ..graph._graph import UNKNOWN, Cursor, OneInput, State, Through
+from ..graph._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, nodes, rewrite
 from ..graph._structure import STRING, TensorSpec
 from ..sources._sources import Rows
 from . import _stream
@@ -97,16 +98,106 @@ def _names(method: str, names: Any) -> list[str]:
 Cut = tuple[list[Any], Sequence[int] | np.ndarray, DatasetError | None]
 
 
-@dataclasses.dataclass(frozen=True)
-class FileFormat(abc.ABC):
-    """How elements are cut out of a file."""
+class Reader(abc.ABC):
+    """A position in one file."""
 
-    compression: str = ""
+    num_skipped = 0  # records that could not be read, and were left out because the user had asked for that
+
+    @property
+    def identity(self) -> str | None:
+        """A text that is another one once the contents of the file are; None for a file on this machine."""
+        return None
+
+    @property
+    @abc.abstractmethod
+    def position(self) -> Any:
+        """The position of the next element, as JSON can hold it. The beginning is 0."""
+
+    @abc.abstractmethod
+    def pull(self, limit: int) -> Block | None:
+        """Return the next elements, at most ``limit``; None at the end.
+
+        Raises:
+            DatasetError: If the file is damaged here.
+        """
+
+    def skip(self, count: int) -> int:
+        """Move ahead by up to ``count`` elements, and return how many there were."""
+        skipped = 0
+        while skipped < count and (block := self.pull(count - skipped)) is not None:
+            skipped += block.size
+        return skipped
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close the file."""
+
+
+def check_unchanged(method: str, path: str, before: str | None, now: str | None) -> None:
+    """Check that a file is what it was when a position was saved (`Reader.identity`).
+
+    Raises:
+        DatasetError: If it is another one.
+    """
+    if before is not None and before != now:
+        raise DatasetError(
+            f"{method}: {path!r} has changed since the position was saved: it was {before}, and is now {now}. "
+            "Put the file back as it was, or begin the pass anew."
+        )
+
+
+class Format(abc.ABC):
+    """How the elements of a file are read."""
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
         """The public name of the dataset that reads this format."""
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """The name and the settings that positions depend on."""
+
+    @abc.abstractmethod
+    def open(self, path: str, position: Any, spec: Any, part: int | None = None, identity: str | None = None) -> Reader:
+        """Return a reader of a file, or of one of its parts. ``spec`` is that of all elements.
+
+        Raises:
+            DatasetError: If the file cannot be opened, or is not the one that ``identity`` names.
+        """
+
+    def spec_of(self, paths: Iterator[str]) -> Any:
+        """Return the spec of the elements, or None if there is none. ``paths`` are the files in their order."""
+        del paths
+        return _STRING_SPEC
+
+    def cardinality(self, node: Node) -> int:
+        """Return the number of elements in the files that a node names."""
+        return 0 if node.cardinality == 0 else UNKNOWN
+
+    def count_parts(self, path: str) -> int:
+        """Return the number of parts of a file that can be read by themselves."""
+        del path
+        return 1
+
+
+@dataclasses.dataclass(frozen=True)
+class FileFormat(Format):
+    """How elements are cut out of the bytes of a file, from its beginning on."""
+
+    compression: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}({self.compression})"
+
+    def stream(self, path: str) -> FileStream:
+        """Open a file."""
+        return FileStream(self.name, path, self.compression)
+
+    def open(self, path: str, position: Any, spec: Any, part: int | None = None, identity: str | None = None) -> Reader:
+        return FileReader(self, path, position, identity)
 
     @abc.abstractmethod
     def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
@@ -117,7 +208,7 @@ class FileFormat(abc.ABC):
         """
 
 
-class FileReader:
+class FileReader(Reader):
     """Reads one file in large pieces. The position is the offset of the next element in the uncompressed file.
 
     The pieces share one buffer, because allocating new memory for each of them takes longer than filling it.
@@ -128,13 +219,12 @@ class FileReader:
 
     def __init__(self, form: FileFormat, path: str, offset: int, identity: str | None = None) -> None:
         self.form, self.path = form, path
-        self.stream = FileStream(form.name, path, form.compression)
-        if identity is not None and identity != self.stream.identity:
+        self.stream = form.stream(path)
+        try:
+            check_unchanged(form.name, path, identity, self.stream.identity)
+        except DatasetError:
             self.stream.close()
-            raise DatasetError(
-                f"{form.name}: {path!r} has changed since the position was saved: it was {identity}, and is now "
-                f"{self.stream.identity}. Put the file back as it was, or begin the pass anew."
-            )
+            raise
         self.stream.skip(offset)
         self.items = np.empty(0, object)
         self.offsets = np.array([offset])  # of each item, and of the end of the last one
@@ -145,8 +235,22 @@ class FileReader:
         self.at_end = False
 
     @property
+    def identity(self) -> str | None:
+        return self.stream.identity
+
+    @property
     def position(self) -> int:
         return int(self.offsets[self.next])
+
+    def pull(self, limit: int) -> Block | None:
+        items = self.read(limit)
+        return Block(_ONE_LEAF, [Boxed(items)], len(items)) if len(items) else None
+
+    def skip(self, count: int) -> int:
+        skipped = 0
+        while skipped < count and len(items := self.read(count - skipped)):
+            skipped += len(items)
+        return skipped
 
     def read(self, limit: int) -> np.ndarray:
         """Return the next elements, at most `limit`; none at the end.
@@ -184,78 +288,126 @@ class FileReader:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ReadFiles(OneInput):
-    """The elements of each file that the input names, one file after the other."""
+class FileParts(FileNames):
+    """File names, each with the number of one of its parts: row groups, which workers share as they share files."""
 
-    form: FileFormat
+    spec: Any = (_STRING_SPEC, TensorSpec((), np.int64))
+    name: str = "parts of files"
 
     @property
     def label(self) -> str:
-        return f"{self.form.name}({self.form.compression})"
+        return f"{self.name}({self.size} of {len({*self.tables[0]})} files)"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadFiles(OneInput):
+    """The elements of each file that the input names, one file after the other.
+
+    ``names`` names all files, of which the input may be a worker's share. All workers take the spec from there.
+    """
+
+    form: Format
+    names: Node | None = None
+
+    @property
+    def label(self) -> str:
+        return self.form.label
 
     @property
     def spec(self) -> Any:
-        return _STRING_SPEC
+        return self._spec
+
+    @functools.cached_property
+    def _spec(self) -> Any:
+        return self.form.spec_of(_paths(self.form, self.names or self.input))
 
     @property
     def cardinality(self) -> int:
-        return 0 if self.input.cardinality == 0 else UNKNOWN
+        return self.form.cardinality(self.input)
 
     def open(self, state: State | None = None) -> Cursor:
-        cursor = ReadFilesCursor(self.input.open(state and state["source"]), self.form)
+        cursor = ReadFilesCursor(self.input.open(state and state["source"]), self)
         if state:
             cursor.offset, cursor.identity = state["offset"], state.get("identity")
         return cursor
 
 
+def _paths(form: Format, names: Node) -> Iterator[str]:
+    """The files that a node names, one after the other."""
+    cursor = rewrite(names, lambda each: each.sampled).open()
+    try:
+        while (block := cursor.pull(1)) is not None:
+            yield _path_and_part(form, next(block.elements()), in_parts=False)[0]
+    finally:
+        cursor.close()
+
+
+def _path_and_part(form: Format, name: Any, in_parts: bool) -> tuple[str, int | None]:
+    """A file, and the number of its part if it is read in parts."""
+    name, part = name if in_parts else (name, None)
+    if not isinstance(name, str | bytes):
+        raise DatasetError(f"{form.name} reads a dataset of file names, which are strings. Received: {name!r}.")
+    return os.fsdecode(name), None if part is None else int(part)
+
+
 class ReadFilesCursor(Through):
     """Keeps one file open. Its position is that of the file's name in the source, and the offset in the file."""
 
-    def __init__(self, source: Cursor, form: FileFormat) -> None:
+    def __init__(self, source: Cursor, node: ReadFiles) -> None:
         super().__init__(source)
-        self.form = form
+        self.node = node
+        self.in_parts = any(isinstance(each, FileParts) for each in nodes(node.input))
+        self.skipped_before = 0  # in files that are closed
         self._forget()
 
     def _forget(self) -> None:
-        self.reader: FileReader | None = None
+        self.reader: Reader | None = None
         self.before: State | None = None
-        self.offset = 0  # where to begin in the next file that is opened
+        self.offset: Any = 0  # where to begin in the next file that is opened
         self.identity: str | None = None  # what that file was when the position was saved, if it is at a URL
 
-    def _open_next(self) -> FileReader | None:
+    def _open_next(self) -> Reader | None:
         before = self.source.state()
+        spec = self.node.spec  # may raise, before a name is taken
         block = self.source.pull(1)
         if block is None:
             return None
-        name = next(block.elements())
-        if not isinstance(name, str | bytes):
-            raise DatasetError(f"{self.form.name} reads a dataset of file names, which are strings. Received: {name!r}.")
+        form = self.node.form
+        path, part = _path_and_part(form, next(block.elements()), self.in_parts)
         self.before = before
-        self.reader = FileReader(self.form, os.fsdecode(name), self.offset, self.identity)
+        self.reader = form.open(path, self.offset, spec, part, self.identity)
         self.offset, self.identity = 0, None
         return self.reader
 
     def pull(self, limit: int) -> Block | None:
         while reader := self.reader or self._open_next():
-            items = reader.read(limit)
-            if len(items):
-                return Block(_ONE_LEAF, [Boxed(items)], len(items))
-            reader.close()
-            self.reader = None
+            block = reader.pull(limit)
+            if block is not None:
+                return block
+            self._close_file()
         return None
 
     def skip(self, count: int) -> int:
         skipped = 0
         while skipped < count and (reader := self.reader or self._open_next()):
-            items = reader.read(count - skipped)
-            skipped += len(items)
-            if not len(items):
-                reader.close()
-                self.reader = None
+            there = reader.skip(count - skipped)
+            skipped += there
+            if not there:
+                self._close_file()
         return skipped
 
+    def _close_file(self) -> None:
+        if self.reader is not None:
+            self.skipped_before += self.reader.num_skipped
+            self.reader.close()
+            self.reader = None
+
+    @property
+    def num_skipped(self) -> int:
+        return self.skipped_before + (self.reader.num_skipped if self.reader else 0)
+
     def reset(self) -> None:
-        self.close()
+        self._close_file()
         self.source.reset()
         self._forget()
 
@@ -269,4 +421,4 @@ class ReadFilesCursor(Through):
             state = {"offset": self.offset, "source": self.source.state()}
             return state if self.identity is None else {**state, "identity": self.identity}
         state = {"offset": self.reader.position, "source": self.before}
-        return state if (identity := self.reader.stream.identity) is None else {**state, "identity": identity}
+        return state if (identity := self.reader.identity) is None else {**state, "identity": identity}

@@ -59,6 +59,11 @@ class Cursor(abc.ABC):
         """Stop everything that runs in the background."""
         return
 
+    @property
+    def num_skipped(self) -> int:
+        """The number of records that could not be read, and were left out because the user had asked for that."""
+        return 0
+
 
 class Through(Cursor):
     """A cursor over one input that passes on what it does not change."""
@@ -71,6 +76,10 @@ class Through(Cursor):
 
     def close(self) -> None:
         self.source.close()
+
+    @property
+    def num_skipped(self) -> int:
+        return self.source.num_skipped
 
 
 class After(Through):

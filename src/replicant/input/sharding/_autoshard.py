@@ -8,9 +8,11 @@ import dataclasses
 import os
 from collections.abc import Callable
 
+import numpy as np
+
 from ...errors import DatasetError
 from .._options import AutoShardPolicy
-from ..files._files import FileNames, ReadFiles
+from ..files._files import FileNames, FileParts, ReadFiles
 from ..graph._graph import Node, nodes, rewrite, sample
 from ..graph._structure import STRING, flatten
 from ..sources._foreign import Foreign
@@ -68,12 +70,17 @@ def autoshard(node: Node, num_workers: int, worker_index: int, policy: AutoShard
     >>> autoshard(Dataset.range(8).batch(4).node, 2, 0, AutoShardPolicy.AUTO)[1]
     Sharding(policy=<AutoShardPolicy.DATA: 2>, reason='the dataset reads no files', files=None)
     """
+    whole = node
+    if policy in (AutoShardPolicy.AUTO, AutoShardPolicy.FILE):
+        node = rewrite(node, lambda each: _in_parts(each, num_workers))
     sources = list(_sources(node))
     if policy is AutoShardPolicy.AUTO and num_workers > 1 and any(isinstance(each, Sample) for each in nodes(node)):
         _check_same(sources, num_workers)
         policy, reason = AutoShardPolicy.DATA, _OF_MIXTURES
     else:
         policy, reason = _decided(sources, num_workers, policy)
+    if policy is not AutoShardPolicy.FILE:
+        node = whole
     if num_workers == 1 or policy is AutoShardPolicy.OFF:
         return node, Sharding(policy, reason)
     if policy is AutoShardPolicy.DATA:
@@ -112,7 +119,8 @@ def _decided(sources: list[_Source], num_workers: int, policy: AutoShardPolicy) 
     if policy is AutoShardPolicy.AUTO and all(source.has_files and source.read for source in sources):
         fewest = min(_num_files(source.node) for source in sources)
         if fewest >= num_workers:
-            return AutoShardPolicy.FILE, f"everything is read from files, and {fewest} are enough for {num_workers} workers"
+            parts = " row groups" if any(isinstance(source.node, FileParts) for source in sources) else ""
+            return AutoShardPolicy.FILE, f"everything is read from files, and {fewest}{parts} are enough for {num_workers} workers"
     if policy is AutoShardPolicy.FILE:
         _check_files(sources, num_workers)
         return policy, "AutoShardPolicy.FILE was asked for"
@@ -212,6 +220,18 @@ def _reads(node: Node) -> bool:
     return isinstance(node, ReadFiles)
 
 
+def _in_parts(node: Node, num_workers: int) -> Node:
+    """The node, changed to read row groups instead of whole files if there are too few files but enough row groups."""
+    if not isinstance(node, ReadFiles) or type(node.input) is not FileNames or node.input.size >= num_workers:
+        return node
+    (names,) = node.input.tables
+    counts = [node.form.count_parts(os.fsdecode(name)) for name in names]
+    if sum(counts) < num_workers or sum(counts) == len(names):
+        return node
+    tables = np.repeat(names, counts), np.concatenate([np.arange(count) for count in counts])
+    return node.with_inputs(FileParts(size=sum(counts), tables=tables))
+
+
 def _is_named(node: Node) -> bool:
     return isinstance(node, Rows) and any(leaf.dtype == STRING for leaf in flatten(node.spec)[0])
 
@@ -219,6 +239,8 @@ def _is_named(node: Node) -> bool:
 def _names(node: Node) -> list[str]:
     if not isinstance(node, Rows):
         return [node.label]
+    if isinstance(node, FileParts):
+        return [f"{os.fsdecode(name)} (row group {part})" for name, part in zip(*node.tables, strict=True)]
     specs = flatten(node.spec)[0]
     return [os.fsdecode(name) for table, spec in zip(node.tables, specs, strict=True) if spec.dtype == STRING for name in table]
 

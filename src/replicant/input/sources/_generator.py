@@ -34,7 +34,7 @@ class Generator(Node):
     @functools.cached_property
     def _inferred(self) -> Any:
         element = sample(self)
-        return None if element is None else _free_spec(*flatten(element))
+        return None if element is None else free_spec(*flatten(element))
 
     @property
     def cardinality(self) -> int:
@@ -96,7 +96,7 @@ class GeneratorCursor(Cursor):
     def _checked(self, element: Any) -> list[Any]:
         leaves, structure = flatten(element)
         if self.expected is None:  # the first element decides about the others, wherever this cursor began
-            self.expected = _Expected(_free_spec(leaves, structure) if self.position == 1 else self.node.spec)
+            self.expected = _Expected(free_spec(leaves, structure) if self.position == 1 else self.node.spec)
         return self.expected.leaves(leaves, structure, self.position - 1)
 
     def skip(self, count: int) -> int:
@@ -140,14 +140,19 @@ class _Expected:
                 "structure, a list is one tensor)."
             )
         names = component_names(structure)
-        return [_fitted(leaf, spec, name, number) for leaf, spec, name in zip(found, self.specs, names, strict=True)]
+        named = zip(found, self.specs, names, strict=True)
+        return [fitted(leaf, spec, f"from_generator: {name} of element {number}") for leaf, spec, name in named]
 
 
-def _fitted(value: Any, spec: TensorSpec, name: str, number: int) -> Any:
-    """The value with the dtype of its spec."""
+def fitted(value: Any, spec: TensorSpec, name: str) -> Any:
+    """Return the value with the dtype of its spec.
+
+    Raises:
+        ElementError: If it has another shape, or would change.
+    """
     if spec.dtype == np.float64 and isinstance(value, float | list):
         value = _double(value)
-    leaf = as_leaf(value, lambda: f"from_generator: {name} of element {number}")
+    leaf = as_leaf(value, lambda: name)
     found = spec_of(leaf)
     sizes_fit = len(found.shape) == len(spec.shape) and all(b in (None, a) for a, b in zip(found.shape, spec.shape, strict=True))
     if sizes_fit and found.dtype == spec.dtype:
@@ -155,8 +160,8 @@ def _fitted(value: Any, spec: TensorSpec, name: str, number: int) -> Any:
     converted = _converted(leaf if hasattr(value, "dtype") else value, found.dtype, spec.dtype) if sizes_fit else None
     if converted is None:
         raise ElementError(
-            f"from_generator: {name} of element {number} is {found}, expected {spec}. "
-            "Give `output_signature` the shape (None where sizes differ) and dtype that the generator yields."
+            f"{name} is {found}, expected {spec}. Give `output_signature` the shape (None where sizes differ) and dtype of all "
+            "elements."
         )
     return converted
 
@@ -184,10 +189,10 @@ def _converted(value: Any, found: np.dtype, wanted: np.dtype) -> Any:
         return None
 
 
-def _free_spec(leaves: list[Any], structure: Any) -> Any:
-    """The ranks and dtypes of an element, with any sizes, because one element says nothing about the sizes of others."""
+def free_spec(leaves: list[Any], structure: Any, method: str = "from_generator: ", which: str = "element 0") -> Any:
+    """Return ranks and dtypes of an element, with any sizes, because one element says nothing about the sizes of others."""
     names = component_names(structure)
-    specs = [spec_of(as_leaf(leaf, lambda i=i: f"from_generator: {names[i]} of element 0")) for i, leaf in enumerate(leaves)]
+    specs = [spec_of(as_leaf(leaf, lambda i=i: f"{method}{names[i]} of {which}")) for i, leaf in enumerate(leaves)]
     return jax.tree_util.tree_unflatten(structure, [TensorSpec((None,) * len(spec.shape), spec.dtype) for spec in specs])
 
 

@@ -59,6 +59,10 @@ class Several(Cursor):
         for source in self.sources:
             source.close()
 
+    @property
+    def num_skipped(self) -> int:
+        return sum(source.num_skipped for source in self.sources)
+
     def state(self) -> State:
         return {"sources": [source.state() for source in self.sources]}
 

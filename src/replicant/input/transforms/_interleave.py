@@ -147,6 +147,7 @@ class InterleaveCursor(Through):
     def __init__(self, source: Cursor, node: Interleave, orders: NestedOrders) -> None:
         super().__init__(source)
         self.node, self.orders = node, orders
+        self.skipped_before = 0  # in datasets that have ended
         self._begin()
 
     def _begin(self) -> None:
@@ -197,6 +198,7 @@ class InterleaveCursor(Through):
         while parts.size < limit and (slot := self._current()) is not None:
             block = slot.ready(share)
             if block is None:
+                self.skipped_before += slot.cursor.num_skipped
                 slot.cursor.close()
                 self.slots[self.turn] = None
                 self._advance()
@@ -210,6 +212,7 @@ class InterleaveCursor(Through):
         return parts.joined()
 
     def reset(self) -> None:
+        self.skipped_before = self.num_skipped - self.source.num_skipped
         self._close_slots()
         self.source.reset()
         self.orders.next_pass()
@@ -218,6 +221,10 @@ class InterleaveCursor(Through):
     def close(self) -> None:
         self._close_slots()
         self.source.close()
+
+    @property
+    def num_skipped(self) -> int:
+        return self.skipped_before + self.source.num_skipped + sum(slot.cursor.num_skipped for slot in self.slots if slot)
 
     def _close_slots(self) -> None:
         for slot in self.slots:

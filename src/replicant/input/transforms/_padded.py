@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentError, ElementError
-from ..graph._blocks import Block, Column
+from ..files._lists import Lists
+from ..graph._blocks import Block, Column, Dense
 from ..graph._memory import check_room
 from ..graph._structure import STRING, TensorSpec, component_names, flatten, show_structure
 from ._batch import Batch
@@ -81,6 +82,19 @@ class PaddedBatch(Batch):
         )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowBatch(PaddedBatch):
+    """Batches of the rows of tables, whose spec is sure: a size that it knows stays known. Lists are padded to the longest."""
+
+    @property
+    def label(self) -> str:
+        return f"batch_rows({self.sizes[0]})"
+
+    @property
+    def spec(self) -> Any:
+        return super(PaddedBatch, self).spec
+
+
 def checked_shapes(shapes: Any) -> Any:
     """Return the argument ``padded_shapes``. A number alone is the shape of a vector.
 
@@ -104,6 +118,11 @@ def _is_shape(value: Any) -> bool:
 
 def _padded(column: Column, shape: Shape, value: Any, name: str) -> np.ndarray:
     """All elements of a column, padded and stacked in one array."""
+    if isinstance(column, Dense) and set(shape) <= {None}:
+        return column.stack(lambda: name)
+    if isinstance(column, Lists) and set(shape) <= {None} and len(column.refs):
+        filler = _filler(value, column.values.dtype, [column.values], name)
+        return column.padded(int(column.lengths.max()), filler, lambda: name)
     rows = list(column.rows())
     ranks = {np.ndim(row) for row in rows}
     if len(ranks) > 1:

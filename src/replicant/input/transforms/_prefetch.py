@@ -88,6 +88,10 @@ class PrefetchCursor(Cursor):
             return {"offset": 0, "source": self.after}
         return {"offset": self.offset, "source": self.before}
 
+    @property
+    def num_skipped(self) -> int:
+        return self.source.num_skipped
+
     def close(self) -> None:
         self.background.close()
         self.source.close()

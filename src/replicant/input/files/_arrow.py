@@ -1,0 +1,136 @@
+"""Files of Arrow's IPC formats, read by record batches, and tables in memory."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ...errors import DatasetError
+from ..graph._blocks import Column, Dense
+from ..sources._sources import Counted, Rows
+from ._columns import Columns, import_pyarrow
+from ._lists import Lists
+from ._parquet import chosen, one_line, remedy
+from ._tables import TableFormat, Tables
+
+_MAGIC = b"ARROW1"
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrowFiles(TableFormat):
+    """The format of ArrowDataset."""
+
+    @property
+    def filtered(self) -> bool:
+        return True  # a record batch says how many rows it has only when it is read
+
+    def tables(self, path: str) -> Tables:
+        return IpcTables(self, path)
+
+
+class IpcTables(Tables):
+    """One file of Arrow's file format or stream format. Files are not mapped: one that is cut off would end the process."""
+
+    kind = "record batch"
+
+    def __init__(self, form: ArrowFiles, path: str) -> None:
+        self.form, self.path = form, path
+        self.arrow, self.ipc = import_pyarrow(form.name), import_pyarrow(form.name, "pyarrow.ipc")
+        self.errors = (self.arrow.ArrowException, OSError, EOFError)
+        try:
+            self.file = self.arrow.OSFile(path)
+        except self.errors as error:
+            raise DatasetError(f"{form.name}: cannot read {path!r}: {one_line(error)}. {remedy(error)}") from error
+        try:
+            self.is_file = self.file.read(len(_MAGIC)) == _MAGIC
+            whole = self._opened(None).schema
+            self.schema = chosen(form.name, repr(path), whole, form.names)
+            fields = None if form.names is None else [whole.get_field_index(name) for name in form.names]
+            self._count = self._counted()
+            self.options = self.ipc.IpcReadOptions(included_fields=fields)
+            self._begin()
+        except self.errors as error:
+            self.file.close()
+            raise DatasetError(f"{form.name}: cannot read {path!r}: {one_line(error)}. {remedy(error)}") from error
+        except BaseException:
+            self.file.close()
+            raise
+
+    def _opened(self, options: Any) -> Any:
+        self.file.seek(0)
+        open_ = self.ipc.open_file if self.is_file else self.ipc.open_stream
+        return open_(self.file, options=options)
+
+    def _counted(self) -> int:
+        """The number of record batches."""
+        if self.is_file:
+            return self._opened(None).num_record_batches
+        self.file.seek(0)
+        messages = self.ipc.MessageReader.open_stream(self.file)
+        return sum(message.type == "record batch" for message in messages)
+
+    def _begin(self) -> None:
+        self.reader, self.next = self._opened(self.options), 0
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def rows(self, group: int) -> int | None:
+        return None
+
+    def read(self, group: int) -> Any:
+        try:
+            batch = self.reader.get_batch(group) if self.is_file else self._after_those_before(group)
+        except (*self.errors, StopIteration) as error:
+            raise DatasetError(
+                f"{self.form.name}: cannot read record batch {group} of {self.path!r}: {one_line(error) or 'it is cut off'}. "
+                f"{remedy(error)}"
+            ) from error
+        return self.arrow.Table.from_batches([batch]).select(self.schema.names)
+
+    def _after_those_before(self, group: int) -> Any:
+        """A record batch of a stream, which can only be read from its beginning."""
+        if group < self.next:
+            self._begin()
+        while self.next < group:
+            self.reader.read_next_batch()
+            self.next += 1
+        batch = self.reader.read_next_batch()
+        self.next += 1
+        return batch
+
+    def close(self) -> None:
+        self.file.close()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableRows(Counted):
+    """The rows of a table in memory. For each leaf: its array, or the items of its lists and where each list ends."""
+
+    arrays: tuple[tuple[np.ndarray, ...], ...] = ()
+    spec: Any = None
+
+    @property
+    def label(self) -> str:
+        return f"ArrowDataset({self.size} rows)"
+
+    def columns(self, start: int, stop: int) -> list[Column]:
+        refs = np.arange(start, stop)
+        return [Dense(each[0][start:stop]) if len(each) == 1 else Lists(refs, *each) for each in self.arrays]
+
+
+def table_rows(columns: Columns, names: tuple[str, ...] | None, table: Any) -> Counted:
+    """Return a source of the rows of a table, without copying numbers that lie in one piece.
+
+    Raises:
+        DatasetError: If a column is missing or has a type that no array holds.
+        ElementError: If a value is missing.
+    """
+    schema = chosen(columns.method, "the table", table.schema, names)
+    spec = columns.spec(schema)
+    block = columns.block(table.select(schema.names), spec, "the table")
+    if all(isinstance(column, Dense) for column in block.columns):
+        return Rows(size=block.size, tables=tuple(column.refs for column in block.columns), spec=spec, name=columns.method)
+    arrays = tuple((each.values, each.ends) if isinstance(each, Lists) else (each.refs,) for each in block.columns)
+    return TableRows(size=block.size, arrays=arrays, spec=spec)

@@ -1,0 +1,214 @@
+"""Arrow's columns as columns of NumPy: without copies where both lay out their memory alike."""
+
+import dataclasses
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...errors import ConfigurationError, DatasetError, ElementError
+from ..graph._blocks import Block, Column, Dense
+from ..graph._structure import STRING, TensorSpec, flatten
+from ._lists import Lists
+
+
+def import_pyarrow(method: str, module: str = "pyarrow") -> Any:
+    """Import a module of PyArrow for ``method``.
+
+    Raises:
+        ConfigurationError: If it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{method} reads with PyArrow, which cannot be imported ({error}). Run: pip install 'replicant[columns]'."
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Converts tables of Arrow for the dataset ``method``.
+
+    Args:
+        method: The public name of the dataset.
+        fill_null: What stands for a missing value: one value for each column by its name. Other columns must have none.
+    """
+
+    method: str
+    fill_null: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+
+    def spec(self, schema: Any) -> Any:
+        """Return the spec of a row.
+
+        Raises:
+            DatasetError: If there is no column, or a column has a type that NumPy arrays cannot hold.
+        """
+        if not len(schema):
+            raise DatasetError(f"{self.method}: there is no column to read. Name at least one in `columns`, or give None for all.")
+        return {field.name: self._spec_of(field.type, field.name) for field in schema}
+
+    def _spec_of(self, kind: Any, name: str) -> Any:
+        import pyarrow as pa
+
+        if pa.types.is_struct(kind):
+            return {field.name: self._spec_of(field.type, f"{name}.{field.name}") for field in kind}
+        shape, base = self._shape_of(kind, name)
+        return TensorSpec(shape, self._dtype_of(base, name))
+
+    def _shape_of(self, kind: Any, name: str) -> tuple[tuple[int | None, ...], Any]:
+        import pyarrow as pa
+
+        if isinstance(kind, pa.FixedShapeTensorType):
+            if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
+                raise self._refused(kind, name, "Write the tensors in row-major order")
+            return tuple(kind.shape), kind.value_type
+        kind = _stored(kind)
+        if _is_list(kind):
+            shape, base = self._shape_of(kind.value_type, name)
+            if None in shape:
+                raise self._refused(kind, name, "Lists of lists must have one length inside: write them as fixed-size lists")
+            return (None, *shape), base
+        if pa.types.is_fixed_size_list(kind):
+            shape, base = self._shape_of(kind.value_type, name)
+            if None in shape:
+                raise self._refused(kind, name, "Lists of lists must have one length inside: write them as fixed-size lists")
+            return (kind.list_size, *shape), base
+        return (), kind
+
+    def _dtype_of(self, kind: Any, name: str) -> np.dtype:
+        import pyarrow as pa
+
+        kind = _stored(kind)
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if _is_text(kind):
+            return STRING
+        if pa.types.is_temporal(kind):
+            raise self._refused(kind, name, "Dates and times are no numbers: write them as int64")
+        if pa.types.is_decimal(kind):
+            raise self._refused(kind, name, "Write it as float64 or int64")
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            raise self._refused(kind, name, "Write it as numbers, texts, lists or structs of them")
+        return np.dtype(kind.to_pandas_dtype())
+
+    def _refused(self, kind: Any, name: str, remedy: str) -> DatasetError:
+        return DatasetError(
+            f"{self.method}: column {name!r} has the type {kind}, which no array holds. {remedy}, or leave the column out: "
+            "name the others in `columns`."
+        )
+
+    def block(self, table: Any, spec: Any, where: str) -> Block:
+        """Return the rows of a table. ``where`` says where the table comes from, in messages.
+
+        Raises:
+            ElementError: If a value is missing, and nothing stands for it.
+        """
+        columns = {name: self._made(table.column(name), name, where) for name in table.column_names}
+        leaves, structure = jax.tree_util.tree_flatten(columns, is_leaf=lambda each: isinstance(each, Column))
+        assert structure == flatten(spec)[1], "the schema was compared"
+        return Block(structure, leaves, table.num_rows)
+
+    def _made(self, array: Any, name: str, where: str) -> Any:
+        import pyarrow as pa
+
+        if isinstance(array, pa.ChunkedArray):
+            array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+            array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+        array = self._complete(_plain(array), name, where)
+        if pa.types.is_struct(array.type):
+            return {field.name: self._made(array.field(i), f"{name}.{field.name}", where) for i, field in enumerate(array.type)}
+        if _is_list(array.type):
+            ends = array.offsets.to_numpy()
+            items = array.values.slice(ends[0], ends[-1] - ends[0])
+            return Lists(np.arange(len(array)), self._dense(items, f"{name}[]", where), ends.astype(np.int64) - ends[0])
+        return Dense(self._dense(array, name, where))
+
+    def _dense(self, array: Any, name: str, where: str) -> np.ndarray:
+        """An array in which all rows have one shape."""
+        import pyarrow as pa
+
+        array = self._complete(_plain(array), name, where)
+        if isinstance(array.type, pa.FixedShapeTensorType):
+            return self._dense(array.storage, name, where).reshape(len(array), *array.type.shape)
+        if pa.types.is_fixed_size_list(array.type):
+            items = self._dense(array.flatten(), f"{name}[]", where)
+            return items.reshape(len(array), array.type.list_size, *items.shape[1:])
+        return array.to_numpy(zero_copy_only=False)
+
+    def _complete(self, array: Any, name: str, where: str) -> Any:
+        """The array with what stands for missing values.
+
+        Raises:
+            ElementError: If nothing does.
+        """
+        import pyarrow as pa
+
+        if not array.null_count:
+            return array
+        column = name.partition(".")[0].removesuffix("[]")
+        fill = self.fill_null.get(column)
+        if fill is None or pa.types.is_nested(array.type):
+            row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+            what = f"item {row}" if name.endswith("[]") else f"row {row}"
+            remedy = (
+                "Write empty lists and complete structs instead"
+                if pa.types.is_nested(array.type)
+                else f"Say what stands for it: fill_null={{{column!r}: 0}}"
+            )
+            raise ElementError(
+                f"{self.method}: column {name!r} has no value (null) in {what} of {where}; {array.null_count} are missing there. "
+                f'{remedy}, or leave such rows out: on_error="skip".'
+            )
+        try:
+            return array.fill_null(pa.scalar(fill, array.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise ElementError(
+                f"{self.method}: fill_null gives {fill!r} for column {column!r}, which holds {array.type}: {error}."
+            ) from error
+
+
+def _plain(array: Any) -> Any:
+    """The array that an extension type or a dictionary stands for."""
+    import pyarrow as pa
+
+    if isinstance(array, pa.ExtensionArray) and not isinstance(array.type, pa.FixedShapeTensorType):
+        array = array.storage
+    return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
+
+
+def _stored(kind: Any) -> Any:
+    """The type in which an extension type is stored."""
+    import pyarrow as pa
+
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    kinds = pa.types
+    return any(is_kind(kind) for is_kind in (kinds.is_string, kinds.is_large_string, kinds.is_binary, kinds.is_large_binary)) or (
+        kinds.is_fixed_size_binary(kind) or kinds.is_string_view(kind) or kinds.is_binary_view(kind)
+    )
+
+
+def differences(found: Any, expected: Any, before: str = "") -> Iterator[str]:
+    """Say what differs between two specs of rows: columns that are missing, new, or of another type."""
+    for name in sorted({*found, *expected}):
+        if name not in found:
+            yield f"it has no column {before + name!r}"
+        elif name not in expected:
+            yield f"it has a column {before + name!r} more"
+        elif isinstance(found[name], dict) and isinstance(expected[name], dict):
+            yield from differences(found[name], expected[name], f"{before}{name}.")
+        elif found[name] != expected[name]:
+            yield f"column {before + name!r} is {found[name]} instead of {expected[name]}"

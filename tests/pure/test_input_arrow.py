@@ -1,0 +1,136 @@
+"""Arrow: files, streams and tables in memory. What they share with Parquet is tested there."""
+
+import itertools
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+
+from replicant.data import ArrowDataset, Dataset
+from replicant.errors import ArgumentTypeError, DatasetError, ElementError
+from replicant.input.distributed._direct import only_moves_memory
+
+
+def numbers(start, stop):
+    return pa.table({"x": np.arange(start, stop), "s": pa.array([f"row {i}" for i in range(start, stop)], pa.string())})
+
+
+def write(path, table, group=3, make=pa.ipc.new_file, **options):
+    with make(path, table.schema, **options) as writer:
+        writer.write_table(table, max_chunksize=group)
+    return path
+
+
+def xs(elements):
+    return [int(element["x"]) for element in elements]
+
+
+KINDS = {"file": {}, "stream": {"make": pa.ipc.new_stream}, "zstd": {"options": pa.ipc.IpcWriteOptions(compression="zstd")}}
+
+
+@pytest.fixture(params=KINDS)
+def two(request, tmp_path):
+    """Files of 7 rows in record batches of 3, and of 4 rows in record batches of 2."""
+    kind = KINDS[request.param]
+    return [write(tmp_path / "a", numbers(0, 7), **kind), write(tmp_path / "b", numbers(7, 11), 2, **kind)]
+
+
+def test_rows_and_batches_of_files(two):
+    assert xs(ArrowDataset(two)) == list(range(11))
+    assert next(iter(ArrowDataset(two[1]))) == {"s": "row 7", "x": 7}
+    batches = list(ArrowDataset(two, columns=["x"], batch_rows=4))
+    assert [batch["x"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    assert repr(ArrowDataset(two, ["x"])) == "<Dataset: files(2 files) > ArrowDataset(columns=['x'])>"
+    plan = ArrowDataset(two).batch(2).explain(num_workers=5)
+    assert plan.reason == "everything is read from files, and 5 row groups are enough for 5 workers"
+
+
+def test_a_position_leads_to_the_same_rest_from_every_point(two):
+    for cut in range(12):
+        with iter(ArrowDataset(two)) as iterator:
+            assert xs(itertools.islice(iterator, cut)) == list(range(cut))
+            state = json.loads(json.dumps(iterator.state()))
+        again = iter(ArrowDataset(two))
+        again.restore(state)
+        assert xs(again) == list(range(cut, 11))
+    assert xs(ArrowDataset(two).skip(5).repeat(2)) == [*range(5, 11), *range(11)][:6] + list(range(5, 11))
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, 0.6])
+def test_files_that_are_cut_off(two, keep):
+    data = two[0].read_bytes()
+    two[0].write_bytes(data[: keep if isinstance(keep, int) else int(len(data) * keep)])
+    with pytest.raises(
+        DatasetError, match=r"ArrowDataset: cannot read (record batch \d of )?'.*a': .*Copy or write the file again"
+    ):
+        list(ArrowDataset(two))
+    lenient = iter(ArrowDataset(two, on_error="skip"))
+    assert xs(lenient)[-4:] == [7, 8, 9, 10]
+    assert lenient.num_skipped >= 1
+
+
+def test_missing_files_and_columns(two, tmp_path):
+    with pytest.raises(DatasetError, match=r"cannot read '.*none'.*Check the path"):
+        list(ArrowDataset(tmp_path / "none"))
+    with pytest.raises(DatasetError, match=r"'.*a' has no column 'z'"):
+        list(ArrowDataset(two, columns=["z"]))
+    other = write(tmp_path / "c", pa.table({"x": [1.0], "s": ["a"]}))
+    with pytest.raises(DatasetError, match=r"'.*c' has other columns than the first file: column 'x' is"):
+        list(ArrowDataset([*two, other]))
+    assert list(ArrowDataset(write(tmp_path / "d", numbers(0, 0)))) == []
+
+
+def test_a_table_in_memory():
+    values = np.arange(6.0)
+    table = pa.table({"x": values, "y": [0, 1, 0, 1, 0, 1]})
+    dataset = ArrowDataset(table)
+    assert (dataset.cardinality(), repr(dataset)) == (6, "<Dataset: ArrowDataset(6 x float64[], int64[])>")
+    assert only_moves_memory([dataset.node])
+    assert np.shares_memory(dataset.node.tables[0], values)
+    assert [batch["x"].tolist() for batch in ArrowDataset(table, ["x"], 4)] == [[0, 1, 2, 3], [4, 5]]
+    pieces = pa.concat_tables([table, table])
+    assert sorted(float(row["x"]) for row in ArrowDataset(pieces).shuffle(12, seed=1)) == sorted([*values, *values])
+    assert xs(ArrowDataset(table.to_batches()[0])) == list(range(6))
+    assert next(iter(ArrowDataset(table.slice(2, 3)).batch(5)))["x"].tolist() == [2, 3, 4]
+
+
+def test_a_table_of_lists_in_memory(tmp_path):
+    table = pa.table({"l": [[1], [], [2, 3], [4], [5, 6]], "x": [0, 1, 2, 3, 4]}).slice(1)
+    dataset = ArrowDataset(table)
+    assert [row["l"].tolist() for row in dataset] == [[], [2, 3], [4], [5, 6]]
+    assert [row["l"].tolist() for row in dataset.shuffle(2, seed=1).take(9)] != []
+    (batch,) = ArrowDataset(table, batch_rows=4)
+    assert batch["l"].tolist() == [[0, 0], [2, 3], [4, 0], [5, 6]]
+    pairs = dataset.filter(lambda row: len(row["l"]) == 2).batch(2)
+    assert next(iter(pairs))["l"].tolist() == [[2, 3], [5, 6]]
+    with pytest.raises(ElementError, match=r"\['l'\] has shape \(0,\) in element 0 of the batch and \(2,\) in element 1"):
+        list(dataset.batch(2))
+    iterator = iter(dataset)
+    _ = next(iterator)
+    again = iter(ArrowDataset(table))
+    again.restore(json.loads(json.dumps(iterator.state())))
+    assert next(again)["l"].tolist() == [2, 3]
+    cached = list(dataset.cache(str(tmp_path / "cache")))
+    assert len(cached) == 4
+    changed = ArrowDataset(pa.table({"l": [[], [9, 3], [4], [5, 6]], "x": [1, 2, 3, 4]}))
+    with pytest.raises(DatasetError, match="settings of ArrowDataset"):
+        list(changed.cache(str(tmp_path / "cache")))
+
+
+def test_missing_values_of_a_table():
+    table = pa.table({"x": [1, None, 3]})
+    with pytest.raises(ElementError, match=r"column 'x' has no value \(null\) in row 1 of the table; 1 are missing"):
+        ArrowDataset(table)
+    assert xs(ArrowDataset(table, fill_null={"x": 0})) == [1, 0, 3]
+    assert xs(ArrowDataset(table, on_error="skip")) == [1, 3]
+    with pytest.raises(ArgumentTypeError, match="ArrowDataset takes a file name"):
+        ArrowDataset(3)
+
+
+def test_lists_are_padded_where_pieces_meet():
+    pieces = [pa.table({"l": [[1], [2, 3]]}), pa.table({"l": [[4, 5, 6]]})]
+    dataset = Dataset.from_tensors(0).flat_map(lambda _: ArrowDataset(pieces[0])).concatenate(ArrowDataset(pieces[1]))
+    (batch,) = dataset.padded_batch(3)
+    assert batch["l"].tolist() == [[1, 0, 0], [2, 3, 0], [4, 5, 6]]

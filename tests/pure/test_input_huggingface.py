@@ -1,0 +1,153 @@
+"""Datasets of Hugging Face: tables by number, streams by their own state."""
+
+import itertools
+import json
+
+import datasets
+import keras
+import numpy as np
+import pytest
+
+import replicant
+from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, TensorSpec
+from replicant.errors import ArgumentTypeError, DatasetError, ElementError
+from replicant.input.sharding._autoshard import autoshard
+from replicant.replicas._topology import Topology
+
+COLUMNS = {"x": list(range(10)), "l": [[1] * (i % 3) for i in range(10)], "s": [f"row {i}" for i in range(10)]}
+
+
+def table():
+    return datasets.Dataset.from_dict(COLUMNS)
+
+
+def xs(elements):
+    return [int(element["x"]) for element in elements]
+
+
+KINDS = {
+    "table": table,
+    "shuffled": lambda: table().shuffle(seed=1),
+    "selected": lambda: table().select([7, 1, 1, 3]),
+    "numpy": lambda: table().with_format("numpy"),
+    "transformed": lambda: table().with_transform(lambda batch: {"x": [x + 1 for x in batch["x"]]}),
+    "stream": lambda: table().to_iterable_dataset(num_shards=3),
+    "mapped stream": lambda: (
+        table().to_iterable_dataset().map(lambda row: {"x": row["x"] + 1}).filter(lambda row: row["x"] % 4 > 0)
+    ),
+    "shuffled stream": lambda: table().to_iterable_dataset(num_shards=3).shuffle(seed=1, buffer_size=1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_and_positions(kind):
+    made = KINDS[kind]()
+    whole = [row["x"] for row in made]
+    dataset = Dataset.from_huggingface(made)
+    assert xs(dataset) == xs(dataset) == whole
+    assert len(whole) >= 4
+    for cut in range(len(whole) + 1):
+        with iter(Dataset.from_huggingface(KINDS[kind]())) as iterator:
+            assert xs(itertools.islice(iterator, cut)) == whole[:cut]
+            state = json.loads(json.dumps(iterator.state()))
+            rest = xs(itertools.islice(iterator, 2))
+        again = iter(Dataset.from_huggingface(KINDS[kind]()))
+        again.restore(state)
+        assert xs(again) == whole[cut:]
+        assert rest == whole[cut : cut + 2]
+
+
+def test_two_passes_of_a_stream_do_not_disturb_each_other():
+    dataset = Dataset.from_huggingface(KINDS["stream"]())
+    assert [int(a["x"]) - int(b["x"]) for a, b in zip(dataset, dataset, strict=True)] == [0] * 10
+    assert xs(dataset.repeat(2)) == [*range(10)] * 2
+    one, other = iter(dataset), iter(dataset)
+    _ = next(one), [next(other) for _ in range(6)]
+    again = iter(dataset)
+    again.restore(one.state())
+    assert xs(again) == [*range(1, 10)]
+
+
+def test_values():
+    for kind in ("table", "stream"):
+        dataset = Dataset.from_huggingface(KINDS[kind]())
+        assert dataset.element_spec == {
+            "x": TensorSpec((), np.int64),
+            "l": TensorSpec((None,), np.int64),
+            "s": TensorSpec((), object),
+        }
+        row = list(dataset)[2]
+        assert (row["x"].dtype, row["l"].tolist(), row["s"]) == (np.int64, [1, 1], "row 2")
+    dataset = Dataset.from_huggingface(table())
+    assert (dataset.cardinality(), repr(dataset)) == (10, "<Dataset: from_huggingface(10 rows)>")
+    assert next(iter(dataset.padded_batch(4)))["l"].tolist() == [[0, 0], [1, 0], [1, 1], [0, 0]]
+    assert xs(Dataset.from_huggingface(table().with_format("numpy", columns=["x"])).take(2)) == [0, 1]
+    assert list(Dataset.from_huggingface(table().select([]))) == []
+
+
+def test_numbers_are_not_copied():
+    batches = list(Dataset.from_huggingface(table().select_columns(["x"])).batch(5))
+    address = [batch["x"].__array_interface__["data"][0] for batch in batches]
+    assert address[1] - address[0] == 5 * 8
+
+
+def test_pictures_are_bytes():
+    features = datasets.Features({"image": datasets.Image()})
+    made = datasets.Dataset.from_dict({"image": [{"bytes": b"png", "path": None}]}, features=features)
+    assert list(Dataset.from_huggingface(made)) == [{"image": b"png"}]
+
+
+def test_what_is_passed_to_a_strategy():
+    batches = table().remove_columns(["l", "s"]).batch(4)
+    topology = Topology(1, 0, 2)
+
+    def place(rows, sizes):
+        return [rows[: sizes[0]].tolist(), rows[sizes[0] :].tolist()]
+
+    assert [step["x"] for step in DistributedDataset(batches, topology, place)] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8], [9]]]
+    stream = table().remove_columns(["l", "s"]).to_iterable_dataset().batch(4)
+    assert [step["x"] for step in DistributedDataset(stream, topology, place)][2] == [[8], [9]]
+    with pytest.raises(
+        DatasetError, match=r"component \['l'\] of the dataset is a scalar|is a scalar, which 2 replicas cannot share"
+    ):
+        DistributedDataset(table(), topology, place)
+    rows = Dataset.from_huggingface(table()).batch(5)
+    assert rows.explain(num_workers=2).policy is AutoShardPolicy.DATA
+
+
+def test_workers_share_the_shards_of_a_stream():
+    node = Dataset.from_huggingface(KINDS["stream"]().select_columns(["x"])).batch(2).node
+    shares = [Dataset(autoshard(node, 3, i, AutoShardPolicy.FILE)[0]).unbatch() for i in range(3)]
+    assert sorted(sum(map(xs, shares), [])) == list(range(10))
+    with pytest.raises(DatasetError, match="FILE shares the files of a dataset among the 4 workers"):
+        autoshard(node, 4, 0, AutoShardPolicy.FILE)
+
+
+def test_refused():
+    with pytest.raises(
+        ArgumentTypeError, match=r"takes a Dataset or IterableDataset.*Received: DatasetDict. Choose a split.*\"train\""
+    ):
+        Dataset.from_huggingface(datasets.DatasetDict({"train": table()}))
+    with pytest.raises(ArgumentTypeError, match="Received: int"):
+        Dataset.from_huggingface(3)
+    missing = datasets.Dataset.from_dict({"x": [1, None]})
+    with pytest.raises(
+        ElementError, match=r"Hugging Face Dataset: column 'x' has no value \(null\) in row 1 of the dataset, from row 0"
+    ):
+        list(Dataset.from_huggingface(missing))
+    uneven = table().with_transform(lambda batch: {"x" if batch["x"] != [3] else "y": batch["x"]})
+    with pytest.raises(DatasetError, match=r"row 3 has the columns .*'y'.* are expected. Give all rows the same columns"):
+        list(Dataset.from_huggingface(uneven))
+
+
+def test_fit_takes_pairs_of_its_columns():
+    made = datasets.Dataset.from_dict({"x": [[float(i), 1.0] for i in range(8)], "y": [float(i) for i in range(8)]})
+    with replicant.MirroredStrategy().scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(
+        ArgumentTypeError, match=r"A Hugging Face Dataset has rows, not the \(x, y\).*`Dataset.from_huggingface\(dataset\)"
+    ):
+        model.fit(made, verbose=0)
+    pairs = Dataset.from_huggingface(made).padded_batch(4).map(lambda row: (row["x"], row["y"]))
+    assert len(model.fit(pairs, epochs=2, verbose=0).history["loss"]) == 2

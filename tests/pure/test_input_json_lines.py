@@ -1,0 +1,187 @@
+"""JSON Lines: values, compressions, positions, lines that are wrong, and what is skipped."""
+
+import gzip
+import itertools
+import json
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicant.data import Dataset, DistributedDataset, JsonLinesDataset, TensorSpec
+from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
+from replicant.input.files import _stream
+from replicant.replicas._topology import Topology
+
+COMPRESS = {"": lambda data: data, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}
+
+
+def write(path, rows, suffix=""):
+    data = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows).encode()
+    path = path.with_name(path.name + suffix)
+    path.write_bytes(COMPRESS[suffix](data))
+    return path
+
+
+def xs(elements):
+    return [int(element["x"]) for element in elements]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_values(tmp_path, suffix):
+    rows = [{"x": 1, "f": 0.5, "t": "é", "l": [1, 2], "d": {"a": True}}, {"t": "", "x": -2, "f": 2, "l": [], "d": {"a": False}}]
+    path = write(tmp_path / "a", rows, suffix)
+    dataset = JsonLinesDataset(path)
+    assert dataset.element_spec == {
+        "x": TensorSpec((), np.int32),
+        "f": TensorSpec((), np.float32),
+        "t": TensorSpec((), object),
+        "l": TensorSpec((None,), np.int32),
+        "d": {"a": TensorSpec((), np.bool_)},
+    }
+    one, other = dataset
+    assert (one["x"], one["f"], one["t"], one["l"].tolist(), one["d"]) == (1, 0.5, "é", [1, 2], {"a": True})
+    assert (other["x"], other["f"], other["l"].tolist(), other["l"].dtype) == (-2, 2, [], np.int32)
+    (batch,) = JsonLinesDataset(path, columns=["l"]).padded_batch(2)
+    assert batch["l"].tolist() == [[1, 2], [0, 0]]
+    assert repr(JsonLinesDataset(path, columns=["l"])) == "<Dataset: files(1 files) > JsonLinesDataset(columns=['l'])>"
+    assert xs(
+        JsonLinesDataset(
+            path,
+            output_signature={n: TensorSpec(s.shape, s.dtype) for n, s in dataset.element_spec.items() if n != "d"}
+            | {"d": dataset.element_spec["d"], "x": TensorSpec((), np.int64)},
+        )
+    ) == [1, -2]
+
+
+def test_empty_files_and_blank_lines(tmp_path):
+    empty, blank = write(tmp_path / "e", []), write(tmp_path / "b", ["\n", " \r\n", {"x": 1}, "\n", '{"x": 2}'])
+    assert list(JsonLinesDataset(empty)) == []
+    assert xs(JsonLinesDataset([empty, blank, empty])) == [1, 2]
+    assert xs(JsonLinesDataset([empty, blank]).skip(1)) == [2]
+    assert JsonLinesDataset(empty).element_spec is None
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("reads", [None, 2])
+def test_a_position_leads_to_the_same_rest_from_every_point(tmp_path, suffix, reads, monkeypatch):
+    monkeypatch.setattr(_stream, "PIECE", 16)
+    rows = [[{"x": i} for i in range(5)], ["bad\n", {"x": 5}, "{}\n", {"x": 6}]]
+    paths = [write(tmp_path / str(i), each, suffix) for i, each in enumerate(rows)]
+
+    def dataset():
+        return JsonLinesDataset(paths, on_error="skip", num_parallel_reads=reads)
+
+    whole = xs(dataset())
+    assert sorted(whole) == list(range(7))
+    for cut in range(8):
+        with iter(dataset()) as iterator:
+            assert xs(itertools.islice(iterator, cut)) == whole[:cut]
+            state = json.loads(json.dumps(iterator.state()))
+        again = iter(dataset())
+        again.restore(state)
+        assert xs(again) == whole[cut:]
+
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.integers(1, 40), st.integers(0, 12))
+@settings(max_examples=60)
+def test_every_good_line_once_whatever_the_pieces(tmp_path_factory, kinds, piece, cut):
+    """Of each line, ``kinds`` says whether it is good, bad, blank or long."""
+    lines = {1: "[1]\n", 2: "\n"}
+    rows = [lines.get(kind, {"x": i, "s": "y" * 10 * kind}) for i, kind in enumerate(kinds)]
+    path = write(tmp_path_factory.mktemp("lines") / "a", rows)
+    good = [i for i, kind in enumerate(kinds) if kind in (0, 3)]
+    before, _stream.PIECE = _stream.PIECE, piece
+    try:
+        iterator = iter(JsonLinesDataset(path, on_error="skip"))
+        begun = xs(itertools.islice(iterator, cut))
+        again = iter(JsonLinesDataset(path, on_error="skip"))
+        again.restore(iterator.state())
+        assert begun + xs(iterator) == begun + xs(again) == good
+        assert iterator.num_skipped == kinds.count(1)
+        assert xs(JsonLinesDataset(path).ignore_errors()) == good
+    finally:
+        _stream.PIECE = before
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"x": 1\n', "it is no JSON: Expecting ',' delimiter"),
+        ("3\n", "it is no object but int"),
+        ('{"x": "a"}\n', r"\['x'\] is TensorSpec\(shape=\(\), dtype=string\), expected .*int32.*`output_signature`"),
+        ('{"x": 3000000000}\n', ".*dtype=int64.*expected .*int32"),
+        ('{"x": 1.5}\n', ".*dtype=float32.*expected .*int32"),
+        ('{"x": [1, [2]]}\n', r"\['x'\] is not a tensor: its lists have unequal lengths"),
+        ('{"x": null}\n', r"column 'x' has no value; say what stands for it: fill_null=\{'x': 0\}"),
+        (
+            '{"y": 1}\n',
+            "it has the columns .*'y'.*, but .*'x'.* are expected, as in the first line; name those to read in `columns`",
+        ),
+        ('{"x": 1, "y": 1}\n', "it has the columns"),
+        ("[" * 100_000 + "\n", "it is no JSON"),
+    ],
+)
+def test_a_line_that_is_wrong_is_named_after_those_before_it(tmp_path, line, message):
+    path = write(tmp_path / "a", [{"x": 0}, "\n", {"x": 1}, line, {"x": 2}])
+    iterator = iter(JsonLinesDataset(path))
+    assert xs(itertools.islice(iterator, 2)) == [0, 1]
+    with pytest.raises(ElementError, match=rf"JsonLinesDataset: {path}:4 \(byte 19\): {message}.*The line is.*on_error=\"skip\""):
+        next(iterator)
+    assert xs(iterator) == [2]
+    lenient = JsonLinesDataset(path, on_error="skip").batch(2)
+    with iter(DistributedDataset(lenient, Topology(), lambda rows, sizes: rows.tolist())) as distributed:
+        assert [step["x"] for step in distributed] == [[0, 1], [2]]
+        assert distributed.stats().num_skipped == 1
+
+
+def test_the_first_line_is_wrong(tmp_path):
+    path = write(tmp_path / "a", ["no\n", {"x": 1}])
+    iterator = iter(JsonLinesDataset(path))
+    with pytest.raises(ElementError, match=r":1 .byte 0.: it is no JSON"):
+        next(iterator)
+    assert xs(iterator) == [1]
+
+
+def test_values_that_are_missing(tmp_path):
+    path = write(tmp_path / "a", [{"x": 1, "s": None}, {"x": None, "s": "a"}, {"s": "b", "z": 0}])
+    dataset = JsonLinesDataset(path, columns=["x", "s"], fill_null={"x": -1, "s": "?"})
+    assert [(int(row["x"]), row["s"]) for row in dataset] == [(1, "?"), (-1, "a"), (-1, "b")]
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".gz", "GZIP"), (".zst", "ZSTD")])
+def test_compressed_files_that_are_cut_off_or_damaged(tmp_path, suffix, kind):
+    rng = np.random.default_rng(0)
+    path = write(tmp_path / "a", [{"x": int(x)} for x in rng.integers(0, 1 << 30, 300)], suffix)
+    data = path.read_bytes()
+    for damaged in (data[:-9], data[:200] + bytes(20) + data[220:]):
+        path.write_bytes(damaged)
+        with pytest.raises(DatasetError, match=f"JsonLinesDataset: '{path}' is not a complete {kind} file"):
+            list(JsonLinesDataset(path))
+    path.write_bytes(data + COMPRESS[suffix](b'{"x": 7}\n'))
+    assert xs(JsonLinesDataset(path))[-1] == 7
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: JsonLinesDataset("a", compression_type="XZ"), ArgumentError, "compression_type must be \"AUTO\", None.*'XZ'"),
+        (lambda: JsonLinesDataset("a", output_signature=[1]), ArgumentTypeError, "output_signature must be a dict of TensorSpec"),
+        (lambda: JsonLinesDataset("a", columns="x"), ArgumentTypeError, "columns must be a list of names"),
+        (lambda: JsonLinesDataset("a", on_error="no"), ArgumentError, 'on_error must be "raise" or "skip"'),
+        (lambda: list(JsonLinesDataset("nowhere")), DatasetError, "cannot open 'nowhere'"),
+        (lambda: list(JsonLinesDataset(Dataset.range(1))), DatasetError, "reads a dataset of file names"),
+    ],
+)
+def test_refused(make, error, message):
+    with pytest.raises(error, match=f"JsonLinesDataset.*{message}"):
+        make()
+
+
+def test_without_zstandard(tmp_path, monkeypatch):
+    path = write(tmp_path / "a", [{"x": 1}], ".zst")
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    with pytest.raises(ConfigurationError, match=r"JsonLinesDataset reads .zst files with zstandard.*'replicant\[zstd\]'"):
+        list(JsonLinesDataset(path))

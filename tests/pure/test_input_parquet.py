@@ -1,0 +1,496 @@
+"""Parquet files: columns and types; positions and shares by file and row group; files that are damaged or differ."""
+
+import itertools
+import json
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TensorSpec
+from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
+from replicant.input.files import _columns
+from replicant.input.sharding._autoshard import autoshard
+from replicant.replicas._topology import Topology
+
+
+def numbers(start, stop):
+    return pa.table({"x": np.arange(start, stop), "s": pa.array([f"row {i}" for i in range(start, stop)], pa.string())})
+
+
+def write(path, table, group=3):
+    pq.write_table(table, path, row_group_size=group)
+    return path
+
+
+def xs(elements):
+    return [int(element["x"]) for element in elements]
+
+
+def lists(element):
+    return {name: lists(value) if isinstance(value, dict) else np.asarray(value).tolist() for name, value in element.items()}
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Files of 7 rows in groups of 3, and of 4 rows in groups of 2."""
+    return [write(tmp_path / "a", numbers(0, 7)), write(tmp_path / "b", numbers(7, 11), 2)]
+
+
+# Types and columns
+
+TABLE = pa.table(
+    {
+        "int": pa.array([1, 2, 3], pa.int8()),
+        "half": pa.array(np.array([0.5, 1, 2], np.float16)),
+        "flag": [True, False, True],
+        "text": ["a", "", "é"],
+        "large": pa.array(["b", "c", "d"], pa.large_string()),
+        "bytes": [b"\0", b"", b"x"],
+        "kind": pa.array(["u", "v", "u"]).dictionary_encode(),
+        "pair": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int32(), 2)),
+        "grid": pa.array([[[1, 2]], [[3, 4]], [[5, 6]]], pa.list_(pa.list_(pa.float32(), 2), 1)),
+        "list": [[1.0], [], [2.0, 3.0]],
+        "pairs": pa.array([[[1, 2]], [], [[3, 4], [5, 6]]], pa.list_(pa.list_(pa.int64(), 2))),
+        "words": [["a", "b"], ["c"], []],
+        "struct": [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": 3, "b": "z"}],
+    }
+)
+TENSORS = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12.0).reshape(3, 2, 2))
+
+
+def test_every_type_that_arrays_hold(tmp_path):
+    path = write(tmp_path / "a", TABLE.append_column("tensor", TENSORS), 2)
+    spec = ParquetDataset(path).element_spec
+    rows = list(ParquetDataset(path))
+    assert rows[1]["pair"].tolist() == [3, 4]
+    assert rows[0]["int"].dtype == np.int8
+    assert rows[0]["half"].dtype == np.float16
+    assert (rows[2]["text"], rows[2]["bytes"], rows[1]["kind"], rows[2]["large"]) == ("é", b"x", "v", "d")
+    assert [row["list"].tolist() for row in rows] == [[1.0], [], [2.0, 3.0]]
+    assert [row["words"].tolist() for row in rows] == [["a", "b"], ["c"], []]
+    assert [row["tensor"].tolist() for row in rows] == np.arange(12.0).reshape(3, 2, 2).tolist()
+    assert spec["list"] == TensorSpec((None,), np.float64)
+    assert spec["grid"] == TensorSpec((1, 2), np.float32)
+    assert spec["struct"] == {"a": TensorSpec((), np.int64), "b": TensorSpec((), object)}
+    (batch,) = ParquetDataset(path, batch_rows=5)
+    assert lists(batch) == {
+        "int": [1, 2, 3],
+        "half": [0.5, 1, 2],
+        "flag": [True, False, True],
+        "text": ["a", "", "é"],
+        "large": ["b", "c", "d"],
+        "bytes": [b"\0", b"", b"x"],
+        "kind": ["u", "v", "u"],
+        "pair": [[1, 2], [3, 4], [5, 6]],
+        "grid": [[[1, 2]], [[3, 4]], [[5, 6]]],
+        "list": [[1, 0], [0, 0], [2, 3]],
+        "pairs": [[[1, 2], [0, 0]], [[0, 0], [0, 0]], [[3, 4], [5, 6]]],
+        "words": [["a", "b"], ["c", ""], ["", ""]],
+        "struct": {"a": [1, 2, 3], "b": ["x", "y", "z"]},
+        "tensor": np.arange(12.0).reshape(3, 2, 2).tolist(),
+    }
+
+
+def test_elements_have_the_spec_that_is_told(tmp_path):
+    path = write(tmp_path / "a", TABLE, 2)
+    batches = ParquetDataset(path, batch_rows=2)
+    assert batches.element_spec["grid"] == TensorSpec((None, 1, 2), np.float32)
+    assert batches.element_spec["list"] == TensorSpec((None, None), np.float64)
+    for batch in batches:
+        for name, spec in batches.element_spec.items():
+            if name != "struct":
+                assert batch[name].dtype == spec.dtype
+                assert len(batch[name].shape) == len(spec.shape)
+
+
+def test_numbers_are_not_copied(tmp_path):
+    path = write(tmp_path / "a", pa.table({"x": np.arange(100.0)}), 100)
+    one, other = list(ParquetDataset(path, batch_rows=50))
+    assert one["x"].base is not None
+    assert other["x"].__array_interface__["data"][0] - one["x"].__array_interface__["data"][0] == 400
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([0], pa.timestamp("s")), "'c' has the type timestamp.ms., which no array holds. Dates and times are no numbers"),
+        (pa.array([1], pa.decimal128(5, 1)), "decimal128.*Write it as float64 or int64, or leave the column out: name the others"),
+        (pa.array([[[1]]]), r"list<element: list<element: int64>>.*fixed-size lists"),
+        (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "map<string, int64.*Write it as numbers"),
+    ],
+)
+def test_types_that_no_array_holds(tmp_path, column, message):
+    path = write(tmp_path / "a", pa.table({"c": column, "x": [1]}))
+    with pytest.raises(DatasetError, match=f"ParquetDataset: column {message}|{message}"):
+        next(iter(ParquetDataset(path)))
+    assert list(ParquetDataset(path, columns=["x"])) == [{"x": 1}]
+
+
+def test_batches_go_on_over_row_groups_and_files(two):
+    batches = list(ParquetDataset(two, columns=["x"], batch_rows=4))
+    assert [batch["x"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    assert ParquetDataset(two, batch_rows=4).cardinality() == 3
+
+
+def test_cardinality(two, tmp_path):
+    assert ParquetDataset(two).cardinality() == 11
+    assert ParquetDataset(two, filters=[("x", ">", 3)]).cardinality() == Dataset.UNKNOWN
+    assert ParquetDataset(two, on_error="skip").cardinality() == Dataset.UNKNOWN
+    assert ParquetDataset(Dataset.list_files(str(tmp_path / "*"))).cardinality() == Dataset.UNKNOWN
+    many = ParquetDataset([two[0]] * 257)
+    assert many.cardinality() == Dataset.UNKNOWN
+    write(two[0], numbers(0, 3))
+    assert ParquetDataset(two).cardinality() == 7
+
+
+def test_filters(two):
+    assert xs(ParquetDataset(two, filters=[("x", ">", 4)])) == [5, 6, 7, 8, 9, 10]
+    assert xs(ParquetDataset(two, columns=["x"], filters=pc.field("s") == "row 6")) == [6]
+    assert list(ParquetDataset(two, filters=[("x", "<", 0)])) == []
+    assert list(ParquetDataset(two, batch_rows=3, filters=[("x", "<", 0)])) == []
+    label = repr(ParquetDataset(two, columns=["x"], filters=[("x", ">", 4)]))
+    assert label == "<Dataset: files(2 files) > ParquetDataset(columns=['x'], filters=(x > 4))>"
+
+
+def test_a_filter_leaves_row_groups_unread(two):
+    data = bytearray(two[0].read_bytes())
+    begin = pq.ParquetFile(two[0]).metadata.row_group(0).column(0).data_page_offset
+    data[begin : begin + 8] = bytes(8)
+    two[0].write_bytes(data)
+    assert xs(ParquetDataset(two, columns=["x"], filters=[("x", ">", 3)])) == list(range(4, 11))
+
+
+# Missing values
+
+
+def test_missing_values(tmp_path):
+    path = write(tmp_path / "a", pa.table({"x": [0, 1, 2, 3, None, None], "y": ["a", None, "c", "d", "e", "f"]}))
+    with pytest.raises(ElementError, match=r"column 'y' has no value \(null\) in row 1 of row group 0 of '.*a'; 1 are missing"):
+        list(ParquetDataset(path))
+    with pytest.raises(
+        ElementError, match=r"column 'x'.*row 1 of row group 1 of.*; 2 are missing there. Say.*fill_null=\{'x': 0\}"
+    ):
+        list(ParquetDataset(path, columns=["x"]))
+    filled = list(ParquetDataset(path, fill_null={"x": -1, "y": "?"}))
+    assert [(int(row["x"]), row["y"]) for row in filled] == [(0, "a"), (1, "?"), (2, "c"), (3, "d"), (-1, "e"), (-1, "f")]
+    assert filled[4]["x"].dtype == np.int64
+    assert xs(ParquetDataset(path, on_error="skip")) == [0, 2, 3]
+    with pytest.raises(ElementError, match=r"fill_null gives 'no' for column 'x', which holds int64"):
+        list(ParquetDataset(path, fill_null={"x": "no", "y": ""}))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ([[1.0], None], r"column 'c'.* in row 1 .*Write empty lists and complete structs instead"),
+        ([[1.0], [2.0, None]], r"column 'c\[\]'.* in item 2 .*fill_null=\{'c': 0\}"),
+        ([{"a": 1}, {"a": None}], r"column 'c.a'.* in row 1 "),
+        ([{"a": 1}, None], r"column 'c'.* in row 1 .*complete structs"),
+    ],
+)
+def test_missing_values_inside(tmp_path, column, message):
+    with pytest.raises(ElementError, match=message):
+        list(ParquetDataset(write(tmp_path / "a", pa.table({"c": column}))))
+
+
+# Positions and shares
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ParquetDataset,
+        lambda files: ParquetDataset(files, columns=["x"], batch_rows=2),
+        lambda files: ParquetDataset(files, filters=[("x", "!=", 4)]),
+        lambda files: ParquetDataset(files).skip(2).repeat(2).shard(3, 1),
+        lambda files: ParquetDataset(files).shuffle(5, seed=1),
+        lambda files: ParquetDataset(files, on_error="skip"),
+    ],
+    ids=["rows", "batches", "filtered", "skipped", "shuffled", "lenient"],
+)
+def test_a_position_leads_to_the_same_rest_from_every_point(two, make):
+    def plain(elements):
+        return [np.asarray(element["x"]).tolist() for element in elements]
+
+    whole = plain(make(two))
+    assert len(whole) >= 6
+    for cut in range(len(whole) + 1):
+        with iter(make(two)) as iterator:
+            assert plain(itertools.islice(iterator, cut)) == whole[:cut]
+            state = json.loads(json.dumps(iterator.state()))
+        again = iter(make(two))
+        again.restore(state)
+        assert json.loads(json.dumps(again.state())) == state
+        assert plain(again) == whole[cut:], cut
+
+
+@given(
+    files=st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=4),
+    batch_rows=st.none() | st.integers(1, 5),
+    shared=st.tuples(st.integers(1, 5), st.sampled_from([AutoShardPolicy.AUTO, AutoShardPolicy.DATA])),
+    cut=st.integers(0, 20),
+)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_row_once_on_any_workers_and_the_same_rest_from_any_position(tmp_path, files, batch_rows, shared, cut):
+    """``files`` holds the sizes of each file's row groups."""
+    counter, (num_workers, policy) = itertools.count(), shared
+    paths = []
+    for i, groups in enumerate(files):
+        paths.append(tmp_path / f"{i}")
+        with pq.ParquetWriter(paths[-1], pa.schema([("x", pa.int64())])) as writer:
+            for size in groups:
+                writer.write_table(pa.table({"x": pa.array(itertools.islice(counter, size), pa.int64())}), row_group_size=10)
+    total = next(counter)
+    dataset = ParquetDataset(paths, batch_rows=batch_rows)
+    seen = []
+    for worker in range(num_workers):
+        own = Dataset(autoshard(dataset.node, num_workers, worker, policy)[0])
+        found = [np.asarray(element["x"]).tolist() for element in own]
+        with iter(own) as iterator:
+            begun = list(itertools.islice(iterator, cut))
+            state = iterator.state()
+        again = iter(own)
+        again.restore(state)
+        assert [np.asarray(element["x"]).tolist() for element in again] == found[len(begun) :]
+        if own.cardinality() >= 0:
+            assert own.cardinality() == len(found)
+        seen.append(found if batch_rows is None else sum(found, []))
+    if autoshard(dataset.node, num_workers, 0, policy)[1].shared:
+        assert seen == [list(range(total))] * num_workers
+    else:
+        assert sorted(sum(seen, [])) == list(range(total))
+
+
+def joined(rows, sizes):
+    return rows.tolist()
+
+
+def test_workers_share_row_groups_where_there_are_too_few_files(two):
+    dataset = ParquetDataset(two, columns=["x"]).batch(2)
+    plan = dataset.explain(num_workers=4)
+    assert (plan.policy, plan.reason) == (
+        AutoShardPolicy.FILE,
+        "everything is read from files, and 5 row groups are enough for 4 workers",
+    )
+    assert plan.workers[0].files == (f"{two[0]} (row group 0)", f"{two[1]} (row group 1)")
+    assert dataset.explain(num_workers=2).workers[1].files == (str(two[1]),)
+    everything = dataset.explain(num_workers=6)
+    assert (everything.policy, everything.reason) == (AutoShardPolicy.DATA, "2 files cannot be shared among 6 workers")
+    shares = [xs(Dataset(autoshard(dataset.unbatch().node, 4, i, AutoShardPolicy.FILE)[0])) for i in range(4)]
+    assert shares == [[0, 1, 2, 9, 10], [3, 4, 5], [6], [7, 8]]
+    with pytest.raises(DatasetError, match="FILE cannot share 2 files among 6 workers"):
+        autoshard(dataset.node, 6, 0, AutoShardPolicy.FILE)
+
+
+def test_a_position_goes_on_with_another_number_of_workers_under_data(two):
+    options = Options()
+    options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA
+    dataset = ParquetDataset(two, columns=["x"]).batch(4).with_options(options)
+
+    def worker(index, num_workers):
+        return iter(DistributedDataset(dataset, Topology(num_workers, index), joined))
+
+    with worker(1, 2) as iterator:
+        assert next(iterator)["x"] == [2, 3]
+        state = json.loads(json.dumps(iterator.state()))
+    rest = []
+    for index in range(3):
+        with worker(index, 3) as iterator:
+            iterator.restore(state)
+            rest.append([step["x"] for step in iterator])
+    assert [sum(step, []) for step in zip(*rest, strict=True)] == [[4, 5, 6, 7], [8, 9, 10]]
+
+
+def test_two_threads_read_independently(two):
+    dataset, found = ParquetDataset(two * 5), [[], []]
+    threads = [threading.Thread(target=lambda own=own: own.extend(xs(dataset))) for own in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [list(range(11)) * 5] * 2
+
+
+# Files that are empty, damaged or different
+
+
+@pytest.mark.parametrize("batch_rows", [None, 3])
+def test_files_without_rows(tmp_path, two, batch_rows):
+    empty = write(tmp_path / "empty", numbers(0, 0))
+    assert list(ParquetDataset(empty, batch_rows=batch_rows)) == []
+    assert ParquetDataset(empty).element_spec == ParquetDataset(two).element_spec
+    mixed = ParquetDataset([empty, two[0], empty, two[1], empty], batch_rows=batch_rows)
+    assert sum(np.size(element["x"]) for element in mixed) == 11
+    one = write(tmp_path / "one", numbers(0, 1))
+    assert list(ParquetDataset(one)) == [{"s": "row 0", "x": 0}]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: b"", "cannot read '.*bad': .* 0 bytes.*Copy or write the file again"),
+        (lambda data: data[:-9], "cannot read '.*bad': Parquet magic bytes not found.*Copy or write"),
+        (lambda data: b"x,y\n" * 30, "cannot read '.*bad': Parquet magic bytes not found"),
+    ],
+)
+def test_files_that_are_no_parquet(tmp_path, two, change, message):
+    bad = tmp_path / "bad"
+    bad.write_bytes(change(two[0].read_bytes()))
+    with pytest.raises(DatasetError, match=f"ParquetDataset: {message}"):
+        list(ParquetDataset(bad))
+    iterator = iter(ParquetDataset([two[1], bad], columns=["x"]))
+    assert xs(itertools.islice(iterator, 4)) == [7, 8, 9, 10]
+    with pytest.raises(DatasetError, match=message):
+        next(iterator)
+    lenient = iter(ParquetDataset([bad, two[1]], on_error="skip"))
+    assert xs(lenient) == [7, 8, 9, 10]
+    assert lenient.num_skipped == 1
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(DatasetError, match=r"ParquetDataset: cannot read '.*none'.*No such file or directory.*Check the path"):
+        list(ParquetDataset(tmp_path / "none"))
+
+
+def damage_group(path, group):
+    data = bytearray(path.read_bytes())
+    begin = pq.ParquetFile(path).metadata.row_group(group).column(0).dictionary_page_offset
+    data[begin : begin + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    return begin
+
+
+def test_a_damaged_row_group_is_named_after_the_rows_before_it(two):
+    begin = damage_group(two[0], 1)
+    iterator = iter(ParquetDataset(two))
+    assert xs(itertools.islice(iterator, 3)) == [0, 1, 2]
+    for _ in range(2):
+        with pytest.raises(DatasetError, match=rf"cannot read row group 1 of '{two[0]}', which begins at byte {begin}: .*Copy"):
+            next(iterator)
+
+
+def test_skipped_rows_are_counted(two):
+    damage_group(two[0], 1)
+    dataset = ParquetDataset(two, columns=["x"], on_error="skip").batch(3)
+    with iter(DistributedDataset(dataset, Topology(), joined)) as iterator:
+        assert [step["x"] for step in iterator] == [[0, 1, 2], [6, 7, 8], [9, 10]]
+        stats = iterator.stats()
+    assert (stats.num_skipped, stats.num_examples) == (3, 8)
+    assert str(stats).endswith(", 3 records skipped")
+    for threads in (None, 2):
+        inside = iter(
+            Dataset.from_tensor_slices([*map(str, two)]).interleave(
+                lambda name: ParquetDataset(Dataset.from_tensors(name), on_error="skip"), 2, 1, threads
+            )
+        )
+        assert len(list(inside)) == 8
+        assert inside.num_skipped == 3
+
+
+def test_a_file_that_is_deleted_or_cut_off_while_it_is_read(two):
+    iterator = iter(ParquetDataset(two[0]))
+    next(iterator)
+    two[0].unlink()
+    assert xs(iterator) == [1, 2, 3, 4, 5, 6]  # the open file is still there
+    iterator = iter(ParquetDataset(two[1]))
+    next(iterator)
+    with two[1].open("r+b") as file:
+        file.truncate(10)
+    next(iterator)
+    with pytest.raises(DatasetError, match="cannot read row group 1 of"):
+        next(iterator)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (pa.table({"x": [1]}), "it has no column 's'"),
+        (pa.table({"x": [1], "s": ["a"], "z": [1]}), "it has a column 'z' more"),
+        (pa.table({"x": [1.0], "s": ["a"]}), r"column 'x' is TensorSpec\(shape=\(\), dtype=float64\) instead of .*int64"),
+        (pa.table({"x": [[1]], "s": ["a"]}), r"column 'x' is TensorSpec\(shape=\(None,\), dtype=int64\) instead"),
+    ],
+)
+def test_files_with_other_columns_than_the_first(tmp_path, two, other, message):
+    dataset = ParquetDataset([two[1], write(tmp_path / "c", other)])
+    iterator = iter(dataset)
+    assert len(list(itertools.islice(iterator, 4))) == 4
+    with pytest.raises(DatasetError, match=f"'.*c' has other columns than the first file: {message}.*Name columns that all files"):
+        next(iterator)
+    own = autoshard(dataset.node, 2, 1, AutoShardPolicy.FILE)[0]  # the file is the first that this worker reads
+    with pytest.raises(DatasetError, match=message):
+        next(iter(Dataset(own)))
+
+
+def test_the_same_columns_in_another_order_or_encoding(tmp_path, two):
+    other = pa.table({"s": pa.array(["a"]).dictionary_encode(), "x": [11]})
+    assert xs(ParquetDataset([*two, write(tmp_path / "c", other)])) == list(range(12))
+
+
+def test_a_position_in_a_file_that_has_changed(two):
+    with iter(ParquetDataset(two)) as iterator:
+        _ = list(itertools.islice(iterator, 5))
+        state = iterator.state()
+    for table in (numbers(0, 4), numbers(0, 2)):
+        write(two[0], table, 3)
+        again = iter(ParquetDataset(two))
+        again.restore(state)
+        with pytest.raises(DatasetError, match=r"the position is in row group 1, row 2 of '.*a'.*changed since the position"):
+            list(again)
+        again = iter(ParquetDataset(two).skip(1))
+        with iter(ParquetDataset(two)) as skipping:
+            skipping.restore(state)
+            with pytest.raises(DatasetError, match="changed since the position"):
+                skipping._cursor.skip(3)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: ParquetDataset([]), ArgumentError, "there is no file name"),
+        (lambda: ParquetDataset(3), ArgumentTypeError, "takes a file name"),
+        (lambda: ParquetDataset("a", columns="x"), ArgumentTypeError, "columns must be a list of names, or None for all"),
+        (lambda: ParquetDataset("a", columns=[]), ArgumentError, "columns must name at least one column, and each once"),
+        (lambda: ParquetDataset("a", columns=["x", "x"]), ArgumentError, "each once. Received: .'x', 'x'."),
+        (lambda: ParquetDataset("a", batch_rows=0), ArgumentError, "batch_rows must be at least 1. Received: 0"),
+        (lambda: ParquetDataset("a", filters=[1]), ArgumentTypeError, r"filters must be a list such as .* Received: \[1\]"),
+        (lambda: ParquetDataset("a", fill_null=0), ArgumentTypeError, "fill_null must be a dict of values by column"),
+        (lambda: ParquetDataset("a", on_error="no"), ArgumentError, 'on_error must be "raise" or "skip". Received: \'no\''),
+    ],
+)
+def test_refused(make, error, message):
+    with pytest.raises(error, match=f"ParquetDataset.*{message}"):
+        make()
+
+
+def test_columns_that_are_not_there(two):
+    with pytest.raises(DatasetError, match=r"'.*a' has no column 'z'. Its columns are \['x', 's'\]"):
+        list(ParquetDataset(two, columns=["x", "z"]))
+    with pytest.raises(DatasetError, match=r"'.*a' cannot be filtered by \(z > 1\).*Its columns are \['x', 's'\]"):
+        list(ParquetDataset(two, filters=[("z", ">", 1)]))
+    with pytest.raises(DatasetError, match="there is no column to read"):
+        _columns.Columns("ParquetDataset").spec(pa.schema([]))
+
+
+def test_without_pyarrow(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(ConfigurationError, match=r"ParquetDataset reads with PyArrow.*Run: pip install 'replicant\[columns\]'"):
+        ParquetDataset("a")
+
+
+def test_memory_is_that_of_a_row_group(tmp_path):
+    path = tmp_path / "a"
+    rows = np.arange(100_000.0)
+    with pq.ParquetWriter(path, pa.schema([("x", pa.float64())])) as writer:
+        for _ in range(8):
+            writer.write_table(pa.table({"x": rows}), row_group_size=len(rows))
+    pool = pa.default_memory_pool()
+    before, most = pool.bytes_allocated(), 0
+    for _ in ParquetDataset(path, batch_rows=10_000):
+        most = max(most, pool.bytes_allocated() - before)
+    assert rows.nbytes <= most < 4 * rows.nbytes
