@@ -136,7 +136,14 @@ def loop(strategy, model, optimizer):
     return losses
 
 
-WAYS = {"fit": fit, "loop": loop}
+def micro(strategy, model, optimizer):
+    """`fit`, on one device with whole batches, and else with micro-batches of an uneven number of rows."""
+    if len(strategy.extended.worker_devices) > 1:
+        replicant.keras.use_micro_batches(model, 3)
+    return fit(strategy, model, optimizer)
+
+
+WAYS = {"fit": fit, "loop": loop, "micro": micro}
 
 
 def train(strategy, way, make_model, make_optimizer):

@@ -9,14 +9,15 @@ import pytest
 
 PROGRAM = Path(__file__).with_name("_double_precision.py")
 ALL = "sgd,adam,adamw,adafactor,lion,scaled"
-# By hand, all optimizers ran on all models, with 2x1, 4x1, 8x1, 2x2, 4x2 and 8x2.
+# By hand, all optimizers ran on the MLP and the CNN with 2x1, 4x1, 8x1, 2x2, 4x2 and 8x2.
 CASES = [
-    ("mlp", ALL, "fit,loop", "2x1,8x1,4x2,8x2"),
+    ("mlp", ALL, "fit,loop", "8x1,4x2"),
+    ("mlp", "adam", "micro", "4x1,4x2"),
     ("cnn", "adam,scaled", "fit", "4x1,8x2"),
     # The layer's own exchange lies within gradients there, so the replicas need equally many rows: 8 of them would not.
     ("cnn", "adamw", "loop", "4x1,4x2"),
     ("transformer", "adam", "fit,loop", "4x1"),
-    ("transformer", "scaled", "fit", "4x2"),
+    ("transformer", "scaled", "fit,micro", "4x2"),
 ]
 
 

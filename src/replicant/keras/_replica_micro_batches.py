@@ -117,7 +117,7 @@ class MicroBatches:
             layout.whole(x) if i in self._changed else x for i, (x, layout) in enumerate(zip(others, self._others, strict=True))
         ]
         divisors = self._divisors(start, main, last)
-        sums = [jnp.zeros((), jnp.float32)] * (1 + self._num_losses)
+        sums = [jnp.zeros((), jnp.result_type(float))] * (1 + self._num_losses)
         gradients = [layout.start_of_sum() for layout in self._weights]
 
         def add(state: Any, rows: list[Any], counts: Any = None) -> Any:
@@ -222,14 +222,14 @@ class MicroBatches:
             weights = [layout.whole(layout.tied(x, rows[0])) for x, layout in zip(self._trainable, self._weights, strict=True)]
             rest = [self._read_other(i, x) for i, x in enumerate(others)]
             _, _, _, after = self._forward(weights, rest, rows, sums)
-            new = [jnp.asarray(sums.own_divisors[i], jnp.float32) for i in asked]
+            new = [jnp.asarray(sums.own_divisors[i], jnp.result_type(float)) for i in asked]
             new = new if counts is None else [jnp.where(counts, x, jnp.zeros_like(x)) for x in new]
             return (
                 [a + b for a, b in zip(totals, new, strict=True)],
                 [after[i] if i in self._changed else x for i, x in enumerate(others)],
             ), []
 
-        start = [jnp.zeros((), jnp.float32) for _ in asked]
+        start = [jnp.zeros((), jnp.result_type(float)) for _ in asked]
         (totals, _), _, _ = self._each(add, (start, others), main, last)
         for i, total in zip(asked, self._group.all_reduce(ReduceOp.SUM, totals), strict=True):
             known[i] = total

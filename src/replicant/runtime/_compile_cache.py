@@ -10,6 +10,7 @@ import importlib
 import os
 import stat
 import sys
+import warnings
 import zlib
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -80,6 +81,8 @@ def _configured(environ: Mapping[str, str]) -> CompileCache:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # Another process may be writing the entry just then. JAX then compiles the program, and what stays broken is removed at a start.
+    warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry", UserWarning)
     return CompileCache(folder, "on")
 
 
