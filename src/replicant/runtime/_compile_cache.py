@@ -81,7 +81,7 @@ def _configured(environ: Mapping[str, str]) -> CompileCache:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    # Another process may be writing the entry just then. JAX then compiles the program, and what stays broken is removed at a start.
+    # Another process may be writing the entry just then. JAX then compiles the program; what stays broken is removed at a start.
     warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry", UserWarning)
     return CompileCache(folder, "on")
 
