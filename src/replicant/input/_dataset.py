@@ -30,6 +30,7 @@ from .transforms._cache import Cache
 from .transforms._cache_file import FileStore
 from .transforms._choose import Choose, Sample
 from .transforms._combine import Concatenate, Zip
+from .transforms._curriculum import Curriculum, WeightFunction, is_table, weight_table
 from .transforms._index import Enumerate, Repeat, Shard, Skip, Take
 from .transforms._interleave import Interleave
 from .transforms._map import Filter, Map
@@ -310,19 +311,26 @@ class Dataset(OwnMethods):
 
         Args:
             datasets: A list of datasets of similar elements.
-            weights: The weight of each dataset, or a dataset of such lists; None gives all the same.
+            weights: The weight of each dataset; None gives all the same. Or weights that change: a table
+                ``[(first_draw, weights), ...]``, a function that returns the weights of draw 0, 1, 2 and so on, or a dataset of
+                lists of weights. If a draw has weights for none but datasets that have ended, a table goes on with its next
+                stage, and the others with the next draw.
             seed: A seed. Without one, it is drawn from Python's `random`.
             stop_on_empty_dataset: Whether to end when a dataset is drawn that has ended. By default, the others go on.
             rerandomize_each_iteration: Whether every iteration, and every pass of a later `repeat`, draws other numbers.
 
         Raises:
-            ArgumentError: If there is no dataset, or there are not as many weights.
-            ArgumentTypeError: If something is not a dataset.
+            ArgumentError: If there is no dataset, there are not as many weights, or the stages of a table do not grow from 0.
+            ArgumentTypeError: If something is not a dataset, or a stage does not begin at a whole number.
             DatasetError: If the datasets differ in structure or dtype.
+            ElementError: During iteration, if the weights of a draw are no weights, or 10,000 draws in a row have weights for none
+                but datasets that have ended.
 
         >>> halves = [Dataset.range(3), Dataset.range(10, 13)]
         >>> list(Dataset.sample_from_datasets(halves, weights=[1.0, 0.0]))
         [np.int64(0), np.int64(1), np.int64(2)]
+        >>> list(Dataset.sample_from_datasets(halves, weights=[(0, [0.0, 1.0]), (2, [1.0, 0.0])]))
+        [np.int64(10), np.int64(11), np.int64(0), np.int64(1), np.int64(2)]
         """
         given = _datasets("sample_from_datasets", datasets)
         checked, entropy = chosen_seed("sample_from_datasets", seed)
@@ -331,7 +339,7 @@ class Dataset(OwnMethods):
         if isinstance(weights, Dataset):
             inputs = [weights, *given]
         else:
-            fixed, inputs = _weighted(weights, given)
+            fixed, inputs = _weights_of(weights, given)
             if len(inputs) == 1:
                 return inputs[0]
         node = Sample(
@@ -777,6 +785,15 @@ def _datasets(method: str, values: Any) -> list[Dataset]:
     if not given:
         raise ArgumentError(f"{method}: needs at least one dataset.")
     return given
+
+
+def _weights_of(weights: Any, datasets: list[Dataset]) -> tuple[tuple[float, ...] | Curriculum, list[Dataset]]:
+    """The weights or what gives them, and the datasets that can be drawn."""
+    if is_table(weights):
+        return weight_table(weights, len(datasets)), datasets
+    if callable(weights):
+        return WeightFunction(weights, len(datasets)), datasets
+    return _weighted(weights, datasets)
 
 
 def _weighted(weights: Any, datasets: list[Dataset]) -> tuple[tuple[float, ...], list[Dataset]]:

@@ -167,7 +167,10 @@ class DatasetIterator(ElementIterator):
 
     @property
     def num_skipped(self) -> int:
-        """The number of records that could not be read, and were left out because a reader has ``on_error="skip"``."""
+        """The number of records that were left out.
+
+        They could not be read by a reader with ``on_error="skip"``, or were too long for ``pack_sequences(policy="drop")``.
+        """
         return self._cursor.num_skipped
 
     @property

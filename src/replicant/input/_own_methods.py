@@ -2,8 +2,11 @@
 
 from typing import Self
 
+from ..errors import ArgumentError, ArgumentTypeError
+from ._arguments import whole
 from ._methods import Methods, chosen_seed
 from .transforms._global_shuffle import globally_shuffled
+from .transforms._pack import POLICIES, PackSequences
 
 
 class OwnMethods(Methods):
@@ -33,3 +36,48 @@ class OwnMethods(Methods):
         """
         checked, entropy = chosen_seed("global_shuffle", seed)
         return self._then(globally_shuffled(self._node, checked, entropy, bool(reshuffle_each_iteration)))
+
+    def pack_sequences(self, length: int, *, key: str | None = None, lookback: int = 8, policy: str = "split") -> Self:
+        """Pack sequences of token ids into rows of one length, so that little of a batch is padding.
+
+        A sequence goes into the oldest open pack that has room for it (first fit), or opens a pack. A pack is emitted when it is
+        full, when ``lookback`` packs were opened after it and one more is needed, and at the end. An empty sequence takes no
+        place. Sequences in a pack keep their order. A position holds no tokens: the sequences of open packs are read again.
+
+        Each element of the result is a dict of arrays of shape (length,):
+
+        - ``tokens``: The token ids, of the dtype of the sequences. Padding, at the end, is 0.
+        - ``segment_ids``: The number of the sequence in the pack, from 1; 0 is padding. int32.
+        - ``positions``: The place of a token in its segment, from 0. int32.
+
+        Args:
+            length: The number of tokens in a pack.
+            key: The component that holds the tokens, if elements are dicts; the others are left out. None stands for elements that
+                are arrays themselves. Sequences are arrays of whole numbers with one dimension, of any length.
+            lookback: How many packs, besides the newest one, stay open for later sequences. More leave less padding.
+            policy: What is done with a sequence that is longer than a pack: "split" cuts it into pieces, which are segments of
+                their own; "refuse" raises an error; "drop" leaves it out, and the iterator's ``num_skipped`` counts it.
+
+        Raises:
+            ArgumentError: If ``length`` is below 1, ``lookback`` is below 0, or there is no such policy.
+            ArgumentTypeError: If ``length`` or ``lookback`` is not an integer, or ``key`` is not a string.
+            DatasetError: During iteration, if elements are not such sequences.
+            ElementError: During iteration, if a sequence is refused, or sequences differ in their dtype.
+
+        >>> from replicant.data import Dataset
+        >>> import numpy as np
+        >>> def sequences():
+        ...     yield from (np.array([1, 2, 3]), np.array([4, 5, 6]), np.array([7]))
+        >>> for pack in Dataset.from_generator(sequences).pack_sequences(4):
+        ...     print(pack["tokens"], pack["segment_ids"], pack["positions"])
+        [1 2 3 7] [1 1 1 2] [0 1 2 0]
+        [4 5 6 0] [1 1 1 0] [0 1 2 0]
+        """
+        size = whole("pack_sequences", "length", length, 1)
+        others = whole("pack_sequences", "lookback", lookback, 0)
+        if key is not None and not isinstance(key, str):
+            raise ArgumentTypeError(f"pack_sequences: key must be the name of a component, or None. Received: {key!r}.")
+        if policy not in POLICIES:
+            names = ", ".join(map(repr, POLICIES))
+            raise ArgumentError(f"pack_sequences: policy must be one of {names}. Received: {policy!r}.")
+        return self._then(PackSequences(inputs=(self._node,), length=size, key=key, lookback=others, policy=policy))

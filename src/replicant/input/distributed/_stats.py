@@ -15,8 +15,9 @@ class InputStats:
         seconds_waiting: The part of that time in which the consumer waited for input.
         num_ready: The number of elements that wait for the consumer now.
         buffer_size: The largest number of elements that may wait.
-        num_skipped: The number of records that could not be read, and were left out because a reader has ``on_error="skip"``.
-            Records of elements that wait for the consumer count, too.
+        num_skipped: The number of records that were left out, because they could not be read by a reader with
+            ``on_error="skip"``, or were too long for ``pack_sequences(policy="drop")``. Records of elements that wait for the
+            consumer count, too.
     """
 
     num_steps: int

@@ -61,7 +61,7 @@ class Cursor(abc.ABC):
 
     @property
     def num_skipped(self) -> int:
-        """The number of records that could not be read, and were left out because the user had asked for that."""
+        """The number of records that could not be read or used, and were left out because the user had asked for that."""
         return 0
 
 

@@ -9,9 +9,11 @@ from ...errors import ElementError
 from ..graph._blocks import Block, concatenate
 from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, known
 from ._combine import Concatenate, Several
+from ._curriculum import Curriculum, WeightTable, checked
 from ._shuffle import Drawing
 
 _CHUNK = 256  # random numbers that are drawn at once
+_MOST_FRUITLESS = 10_000  # draws in a row that may find only datasets that have ended
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,7 +47,7 @@ class Choose(Node):
 class Sample(Drawing):
     """The next element comes from an input that is drawn with these weights. None: the first input yields the weights."""
 
-    weights: tuple[float, ...] | None = None
+    weights: tuple[float, ...] | Curriculum | None = None
     stop_on_empty: bool = False
 
     @property
@@ -55,7 +57,7 @@ class Sample(Drawing):
 
     @property
     def label(self) -> str:
-        weights = "dataset" if self.weights is None else list(self.weights)
+        weights = "dataset" if self.weights is None else list(self.weights) if isinstance(self.weights, tuple) else self.weights
         seed = "" if self.seed is None else f", seed={self.seed}"
         again = ", rerandomize_each_iteration=True" if self.reshuffle else ""
         return f"sample_from_datasets(weights={weights}{seed}, stop_on_empty_dataset={self.stop_on_empty}{again})"
@@ -66,9 +68,17 @@ class Sample(Drawing):
 
     @property
     def cardinality(self) -> int:
-        if self.weights is not None and not self.stop_on_empty and any(each.cardinality == INFINITE for each in self.choices):
+        if not self.stop_on_empty and any(each.cardinality == INFINITE for each in self._drawn_to_the_end):
             return INFINITE  # its weight is not 0, so it goes on when the others have ended
         return directed_cardinality(self.choices, self.stop_on_empty)
+
+    @property
+    def _drawn_to_the_end(self) -> tuple[Node, ...]:
+        """The inputs of which it is known that draws without end have weights for them."""
+        if isinstance(self.weights, WeightTable):
+            last = self.weights.stages[-1][1]
+            return tuple(each for each, weight in zip(self.choices, last, strict=True) if weight)
+        return self.choices if isinstance(self.weights, tuple) else ()
 
     def open(self, state: State | None = None) -> Cursor:
         sources = opened(self.inputs, state)
@@ -147,25 +157,41 @@ class SampleCursor(DirectedCursor):
         self.numbers = Draws(self.entropy, self.iteration, self.pass_, drawn)
 
     def next_choice(self) -> int | None:
-        if self.node.weights is None:
-            found = self.sources[0].pull_one()
-            if found is None:
+        for _ in range(_MOST_FRUITLESS):
+            weights = self._weights()
+            if weights is None:
                 return None
-            weights = self._checked(found[0])
-        else:
-            weights = np.array(self.node.weights)
             if not self.stop_on_empty:
                 weights[list(self.ended)] = 0  # or a rare one, once it is alone, would take many draws per element
-        return draw(weights, self.numbers.next())
+            if weights.any():
+                return draw(weights, self.numbers.next())
+            if not self._pass_over():
+                return None
+        raise ElementError(
+            f"sample_from_datasets: {_MOST_FRUITLESS:,} draws in a row gave weights of 0 to all datasets but those that have ended "
+            f"(numbers {', '.join(map(str, sorted(self.ended)))}). Repeat these datasets, give weights to others, or use "
+            "stop_on_empty_dataset=True."
+        )
 
-    def _checked(self, value: Any) -> np.ndarray:
-        weights = np.asarray(value, np.float64).reshape(-1)
-        if len(weights) != len(self.choices) or not np.all((weights >= 0) & (weights < np.inf)) or not weights.any():
-            raise ElementError(
-                f"sample_from_datasets: each element of the dataset of weights must hold {len(self.choices)} weights, one for each "
-                f"dataset, of at least 0 and not all 0. Received: {value!r}."
-            )
-        return weights
+    def _weights(self) -> np.ndarray | None:
+        """The weights of the next draw, which may be written to; None at the end of a dataset of weights."""
+        weights = self.node.weights
+        if isinstance(weights, tuple):
+            return np.array(weights)
+        if weights is not None:
+            return weights.at(self.numbers.drawn)
+        found = self.sources[0].pull_one()
+        return None if found is None else checked(found[0], len(self.choices), "each element of the dataset of weights")
+
+    def _pass_over(self) -> bool:
+        """Leave out a draw for which no dataset is left. Return whether later ones may have other weights."""
+        if not isinstance(self.node.weights, WeightTable):
+            self.numbers.next()
+            return True
+        step = self.node.weights.after(self.numbers.drawn)
+        if step is not None:
+            self._begin(step)
+        return step is not None
 
     def reset(self) -> None:
         super().reset()

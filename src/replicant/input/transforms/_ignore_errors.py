@@ -13,6 +13,7 @@ from ..graph._structure import TensorSpec, map_leaves, spec_of
 from ._index import Skip
 from ._interleave import Interleave
 from ._map import Map
+from ._pack import PackSequences
 from ._prefetch import Prefetch
 from ._shuffle import Shuffle
 
@@ -59,7 +60,7 @@ class IgnoreErrors(OneInput):
             node = dataclasses.replace(node, num_threads=0)
         elif isinstance(node, Interleave):
             node = dataclasses.replace(node, parallel=False)
-        elif isinstance(node, Shuffle | Skip):  # they read many elements at once, and an error would cost them all
+        elif isinstance(node, Shuffle | Skip | PackSequences):  # they read many elements at once, and an error would cost them all
             node = node.with_inputs(dataclasses.replace(self, inputs=node.inputs))
         return OneByOne(inputs=(node,))
 
