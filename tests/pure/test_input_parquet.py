@@ -487,10 +487,10 @@ def test_memory_is_that_of_a_row_group(tmp_path):
     path = tmp_path / "a"
     rows = np.arange(100_000.0)
     with pq.ParquetWriter(path, pa.schema([("x", pa.float64())])) as writer:
-        for _ in range(8):
+        for _ in range(32):
             writer.write_table(pa.table({"x": rows}), row_group_size=len(rows))
     pool = pa.default_memory_pool()
     before, most = pool.bytes_allocated(), 0
     for _ in ParquetDataset(path, batch_rows=10_000):
         most = max(most, pool.bytes_allocated() - before)
-    assert rows.nbytes <= most < 4 * rows.nbytes
+    assert rows.nbytes <= most < 8 * rows.nbytes  # a row group, as it is in the file and as an array, and the batches of it

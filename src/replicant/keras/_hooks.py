@@ -283,11 +283,13 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
         "_accumulated_gradients",
         "_apply_weight_decay",
         "_clip_gradients",
+        "_get_variable_index",
         "_iterations",
         "_learning_rate",
         "_trainable_variables",
         "_trainable_variables_indices",
     ),
+    keras.optimizers.Adam: ("_momentums", "_velocities", "_velocity_hats"),
     keras.losses.SparseCategoricalCrossentropy: ("_fn_kwargs",),
     keras.Layer: (
         "_call_has_training_arg",
