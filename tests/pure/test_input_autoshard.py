@@ -357,6 +357,7 @@ def test_the_plan_of_files(files):
         "Input plan: 2 workers, 4 replicas\n"
         "  policy: FILE, because everything is read from files, and 3 are enough for 2 workers\n"
         "  global batches: of 6\n"
+        "  saved positions: continue with 2 workers only, because each reads its own part\n"
         f"  worker 0: replicas 0, 1; reads {paths[0]}, {paths[2]}; rows per batch: 2 + 2, then 2 + 0\n"
         f"  worker 1: replicas 2, 3; reads {paths[1]}; rows per batch: 2 + 2, then 2 + 0"
     )
@@ -396,6 +397,27 @@ def test_what_the_plan_says_is_what_runs(size, batch, num_workers, replicas, pol
         full, last = plan.workers[worker].steps, plan.workers[worker].last_steps
         assert steps == [sizes for _ in range(size // batch) for sizes in full] + list(last)
         assert plan.workers[worker].replica_ids == Topology(num_workers, worker, replicas).local_replica_ids
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "policy", "said"),
+    [
+        (1, AUTO, "continue with 1 worker only, because another number would not share the data by DATA"),
+        (2, AUTO, "continue with 2 workers only, because each reads its own part"),
+        (4, AUTO, "continue with 4 workers only, because another number would not share the data by DATA"),
+        (1, FILE, "continue with 1 worker only, because another number would not share the data by DATA"),
+        (2, FILE, "continue with 2 workers only, because each reads its own part"),
+        (2, OFF, "continue with 2 workers only, because each reads its own part"),
+        (1, DATA, None),
+        (2, DATA, None),
+    ],
+)
+def test_the_plan_says_whether_the_number_of_workers_may_change(files, num_workers, policy, said):
+    plan = TextLineDataset(files(2, 2, 2)).batch(2).explain(num_workers, policy=policy)
+    lines = [line for line in str(plan).splitlines() if line.startswith("  saved positions: ")]
+    assert lines == ([] if said is None else [f"  saved positions: {said}"])
+    assert plan.is_elastic == (said is None)
+    assert plan.to_dict()["is_elastic"] == plan.is_elastic
 
 
 def test_explain_takes_another_policy_and_refuses_nonsense():

@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicant.data import Dataset, DistributedDataset
+from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TextLineDataset
 from replicant.replicas._topology import Topology
 
 MANY = 60  # elements that are read of a pipeline, which may be infinite
@@ -420,6 +422,63 @@ def test_replicas_of_all_workers_together_see_what_one_device_sees(pipeline, num
             workers.append(list(itertools.islice(iterator, MANY)))
     together = [jax.tree_util.tree_map(joined, *step) for step in zip(*workers, strict=True)]
     assert plain(together) == read(iter(build(pipeline)))
+
+
+SOURCES = {
+    "arrays": lambda size, folder: Dataset.from_tensor_slices(np.arange(size)),
+    "text": lambda size, folder: TextLineDataset(sorted(folder.glob(f"{size}-*.txt"))).map(np.int64),
+    "parquet": lambda size, folder: ParquetDataset(sorted(folder.glob(f"{size}-*.parquet"))).map(lambda row: row["x"]),
+    "mixture": lambda size, folder: Dataset.sample_from_datasets(
+        [Dataset.range(size // 2), SOURCES["text"](size, folder)], weights=[(0, [1.0, 0.0]), (3, [0.3, 0.7])], seed=1
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """For each size, three files of text and of Parquet with the numbers below it, one of which may be empty."""
+    folder = tmp_path_factory.mktemp("numbers")
+    for size in range(14):
+        for number, part in enumerate(np.array_split(np.arange(size), 3)):
+            (folder / f"{size}-{number}.txt").write_text("".join(f"{x}\n" for x in part))
+            pyarrow.parquet.write_table(pyarrow.table({"x": part}), folder / f"{size}-{number}.parquet", row_group_size=2)
+    return folder
+
+
+@given(pipelines(shuffles=True, ends_in_batch=True), st.sampled_from(list(SOURCES)), st.data())
+@settings(max_examples=250)
+def test_a_run_continues_with_any_number_of_workers(folder, pipeline, source, data):
+    """Every step before the kill and after it together give what one device would have seen, so no example is lost or seen twice."""
+
+    def make():
+        dataset = SOURCES[source](pipeline[0], folder)
+        for op in pipeline[1]:
+            if source == "arrays" or not op.text.startswith("global_shuffle"):  # which needs random access
+                dataset = op.apply(dataset)
+        options = Options()
+        options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA
+        return dataset.with_options(options)
+
+    def steps(num_workers, count, position=None):
+        """The global batches of these steps, and the position after them."""
+        shares, positions = [], []
+        for worker in range(num_workers):
+            with iter(DistributedDataset(make(), Topology(num_workers, worker, 1), Part)) as iterator:
+                if position is not None:
+                    iterator.restore(position)
+                shares.append(list(itertools.islice(iterator, count)))
+                positions.append(json.dumps(iterator.state()))
+        assert len(set(positions)) == 1
+        return plain(jax.tree_util.tree_map(joined, *step) for step in zip(*shares, strict=True)), json.loads(positions[0])
+
+    assert make().explain(3).is_elastic
+    whole = read(iter(make()))
+    done, position = [], None
+    for cut in data.draw(st.lists(st.integers(0, 8), min_size=1, max_size=3), label="kill points"):
+        before, position = steps(data.draw(st.integers(1, 4), label="workers"), cut, position)
+        done += before
+    rest, _ = steps(data.draw(st.integers(1, 4), label="workers"), MANY - len(done), position)
+    assert done + rest == whole
 
 
 class Part:

@@ -9,7 +9,7 @@ import pytest
 from replicant.checkpoint import _chief
 from replicant.cluster import Membership, _bootstrap
 from replicant.cluster._world import World
-from replicant.data import Dataset, DistributedDataset
+from replicant.data import Dataset, DistributedDataset, TextLineDataset
 from replicant.errors import (
     AlreadyStartedError,
     ArgumentTypeError,
@@ -82,6 +82,27 @@ def test_positions_of_another_number_of_workers():
     message = r"position was saved by 3 workers, .* so it cannot be continued with 1\."
     with iter(dataset) as iterator, pytest.raises(DatasetError, match=message):
         iterator.restore(iterator.state() | {"position": {"step": 0, "workers": [{}, {}, {}]}})
+
+
+def test_positions_of_data_that_all_read_mean_nothing_to_workers_with_files_of_their_own(tmp_path, run_workers):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1\n2\n")
+    dataset = TextLineDataset([tmp_path / "a", tmp_path / "b"]).map(int).batch(2)
+    with iter(DistributedDataset(dataset, Topology(), lambda rows, sizes: rows)) as iterator:
+        next(iterator)
+        position = iterator.state()
+
+    def read(worker, exchange):
+        shared = DistributedDataset(dataset, Topology(2, worker, 1), None, exchange=exchange, workers=types.SimpleNamespace())
+        with iter(shared) as iterator, pytest.raises(DatasetError) as raised:
+            iterator.restore(position)
+        return str(raised.value)
+
+    assert run_workers(2, read) == [
+        "The position was saved where no worker read data of its own: by one worker, or under AutoShardPolicy.DATA. So it cannot be "
+        "continued by 2 workers, each of which reads its own part of the data. Use as many workers as before, or AutoShardPolicy.DATA "
+        "throughout, with which the number does not matter."
+    ] * 2
 
 
 def test_a_checkpoint_that_the_chief_could_not_write(monkeypatch):

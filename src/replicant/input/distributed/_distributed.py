@@ -29,6 +29,8 @@ from ._stats import InputStats, Meter
 _MIN_AHEAD = 2
 _SMALL_BYTES = 2 << 20  # batches up to this size may wait in the number of a block's steps
 
+_REMEDY = "Use as many workers as before, or AutoShardPolicy.DATA throughout, with which the number does not matter."
+
 _logger = logging.getLogger("replicant.data")
 
 
@@ -282,18 +284,36 @@ class DistributedIterator(ElementIterator):
             return {"step": self._step, "share": self._last}
         return {"step": self._step, "workers": self._shares.workers.states(self._last)}
 
+    def restore(self, state: State) -> None:
+        """Continue after the last element that was returned before ``state`` was taken. All workers restore the same state.
+
+        Under DATA, the number of workers may be another one. `explain` says whether it may.
+
+        Raises:
+            DatasetError: If the state belongs to another pipeline, or workers that read data of their own were more or fewer.
+        """
+        self._check_workers(state.get("position") or {})
+        super().restore(state)
+
+    def _check_workers(self, position: State) -> None:
+        num_workers = self._shares.topology.num_workers
+        if "workers" in position:
+            if len(position["workers"]) != num_workers:
+                raise DatasetError(
+                    f"The position was saved by {len(position['workers'])} workers, each of which read its own part of the data, so "
+                    f"it cannot be continued with {num_workers}. {_REMEDY}"
+                )
+        elif position and self._shares.asks_others:
+            raise DatasetError(
+                "The position was saved where no worker read data of its own: by one worker, or under AutoShardPolicy.DATA. So it "
+                f"cannot be continued by {num_workers} workers, each of which reads its own part of the data. {_REMEDY}"
+            )
+
     def _own_share(self, position: State) -> State:
         """This worker's position: the same as that of all, or one of its own."""
         if "workers" not in position:
             return position["share"]
-        places, topology = position["workers"], self._shares.topology
-        if len(places) != topology.num_workers:
-            raise DatasetError(
-                f"The position was saved by {len(places)} workers, each of which read its own part of the data, so it cannot be "
-                f"continued with {topology.num_workers}. Use as many workers, or AutoShardPolicy.DATA, with which the number does "
-                "not matter."
-            )
-        return places[topology.worker_index]
+        return position["workers"][self._shares.topology.worker_index]
 
     def close(self) -> None:
         self._ended = True

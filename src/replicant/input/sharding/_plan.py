@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from ..._display import table, titled
+from ...errors import DatasetError
 from ...replicas._topology import Topology
 from .._options import AutoShardPolicy
 from ..graph._graph import Node, known
@@ -48,6 +49,7 @@ class InputPlan:
         batch_size: The number of rows of a global batch, or None if it is not known before the batch is read.
         last_batch_size: The number of rows of the last batch, if it is smaller and known.
         workers: The plan of each worker.
+        is_elastic: Whether any other number of workers could continue from a saved position.
     """
 
     policy: AutoShardPolicy
@@ -55,6 +57,7 @@ class InputPlan:
     batch_size: int | None
     last_batch_size: int | None
     workers: tuple[WorkerPlan, ...]
+    is_elastic: bool
 
     def __str__(self) -> str:
         size = "of unknown size" if self.batch_size is None else f"of {self.batch_size}"
@@ -64,8 +67,16 @@ class InputPlan:
             f"Input plan: {_count(len(self.workers), 'worker')}, {_count(num_replicas, 'replica')}",
             f"  policy: {self.policy.name}, because {self.reason}",
             f"  global batches: {size}{last}",
+            *([] if self.is_elastic else [f"  saved positions: {self._why_not_elastic()}"]),
         ]
         return "\n".join([*head, *(f"  worker {i}: {_show(worker)}" for i, worker in enumerate(self.workers))])
+
+    def _why_not_elastic(self) -> str:
+        if self.policy is AutoShardPolicy.DATA:
+            why = "another number would not share the data by DATA"
+        else:
+            why = "each reads its own part"
+        return f"continue with {_count(len(self.workers), 'worker')} only, because {why}"
 
     def _repr_html_(self) -> str:
         heads = ("worker", "replicas", "reads", "rows per batch")
@@ -95,7 +106,15 @@ def input_plan(node: Node, policy: AutoShardPolicy, num_workers: int, replicas_p
         WorkerPlan(topology.local_replica_ids, its.files, cut_steps(batch_size, topology, its), cut_steps(last, topology, its))
         for topology, (_, its) in zip(topologies, sharded, strict=True)
     )
-    return InputPlan(sharding.policy, sharding.reason, batch_size, last, workers)
+    return InputPlan(sharding.policy, sharding.reason, batch_size, last, workers, _is_elastic(node, policy))
+
+
+def _is_elastic(node: Node, policy: AutoShardPolicy) -> bool:
+    """Whether any number of workers would read everything. If two workers do, then more do, which have fewer files each."""
+    try:
+        return autoshard(node, 2, 0, policy)[1].shared
+    except DatasetError:  # several workers cannot share it at all
+        return False
 
 
 def cut_steps(batch_size: int | None, topology: Topology, sharding: Sharding) -> Steps:
