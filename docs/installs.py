@@ -1,6 +1,7 @@
 """What each page says to install, and what its programs import: python docs/installs.py prints both."""
 
 import ast
+import importlib.metadata
 import re
 import sys
 import tomllib
@@ -63,13 +64,31 @@ def needed(page: str) -> set[str]:
 
 def absent(page: str) -> list[str]:
     """Modules of extras and tools that this machine may have, but not a reader who has installed just what the page says."""
-    others = {each for extra in extras().values() for each in extra} - installed(page)
+    others = {each for extra in extras().values() for each in extra} - _with_requirements(installed(page))
     modules = {distribution: module for module, distribution in _DISTRIBUTIONS.items()}
     return sorted(modules.get(each, each) for each in others if each.isidentifier() or each in modules)
 
 
+def _with_requirements(names: set[str]) -> set[str]:
+    """These distributions and, where they are installed here, what they bring with them."""
+    found, left = set[str](), set(names)
+    while left:
+        found |= left
+        left = {_name(each).partition("[")[0] for name in left for each in _requires(name)} - found
+    return found
+
+
+def _requires(name: str) -> list[str]:
+    if name == "replicant":  # `installed` knows which of its extras are asked for
+        return []
+    try:
+        return [each for each in importlib.metadata.requires(name) or [] if "extra ==" not in each]
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
 def _name(requirement: str) -> str:
-    return re.split(r"[>=<; ]", requirement, maxsplit=1)[0]
+    return re.split(r"[>=<~!;( ]", requirement, maxsplit=1)[0]
 
 
 if __name__ == "__main__":

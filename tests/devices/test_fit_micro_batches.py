@@ -35,7 +35,7 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "model axis": lambda: on_model_axis(4, 2),
     "one replica": lambda: on_model_axis(2, 2),
     "eight devices": lambda: on_model_axis(8, 2),
-    "layout map": lambda: on_model_axis(4, 2, {".*kernel": ("model", None), ".*bias": ("model",)}),
+    "layout map": lambda: on_model_axis(4, 2, {".*kernel": ("model", None), "^(?!b/).*bias": ("model",)}),
     "four": lambda: replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(4)], min_size=8),
 }
 

@@ -13,6 +13,7 @@ import replicant
 
 replicant.set_virtual_devices(8)
 
+import jax
 import keras
 
 
@@ -32,7 +33,8 @@ layers = 6
 small = make(64)  # what JAX and Keras need themselves
 before = peak()
 large = make(4096)
-print((peak() - before) / sum(v.value.nbytes for v in [*large.variables, *large.optimizer.variables]))
+values = jax.block_until_ready([v.value for v in [*large.variables, *large.optimizer.variables]])
+print((peak() - before) / sum(value.nbytes for value in values))
 """
 
 
