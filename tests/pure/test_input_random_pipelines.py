@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-import pyarrow
-import pyarrow.parquet
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -441,14 +441,14 @@ def folder(tmp_path_factory):
     for size in range(14):
         for number, part in enumerate(np.array_split(np.arange(size), 3)):
             (folder / f"{size}-{number}.txt").write_text("".join(f"{x}\n" for x in part))
-            pyarrow.parquet.write_table(pyarrow.table({"x": part}), folder / f"{size}-{number}.parquet", row_group_size=2)
+            pq.write_table(pa.table({"x": part}), folder / f"{size}-{number}.parquet", row_group_size=2)
     return folder
 
 
 @given(pipelines(shuffles=True, ends_in_batch=True), st.sampled_from(list(SOURCES)), st.data())
 @settings(max_examples=250)
 def test_a_run_continues_with_any_number_of_workers(folder, pipeline, source, data):
-    """Every step before the kill and after it together give what one device would have seen, so no example is lost or seen twice."""
+    """The steps before each kill and after it together are those of one device, so no example is lost or seen twice."""
 
     def make():
         dataset = SOURCES[source](pipeline[0], folder)

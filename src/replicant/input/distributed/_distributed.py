@@ -300,8 +300,8 @@ class DistributedIterator(ElementIterator):
         if "workers" in position:
             if len(position["workers"]) != num_workers:
                 raise DatasetError(
-                    f"The position was saved by {len(position['workers'])} workers, each of which read its own part of the data, so "
-                    f"it cannot be continued with {num_workers}. {_REMEDY}"
+                    f"The position was saved by {len(position['workers'])} workers, each of which read its own part of the data, "
+                    f"so it cannot be continued with {num_workers}. {_REMEDY}"
                 )
         elif position and self._shares.asks_others:
             raise DatasetError(
