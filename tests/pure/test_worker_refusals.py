@@ -98,15 +98,12 @@ def test_positions_of_data_that_all_read_mean_nothing_to_workers_with_files_of_t
             iterator.restore(position)
         return str(raised.value)
 
-    assert (
-        run_workers(2, read)
-        == [
-            "The position was saved where no worker read data of its own: by one worker, or under AutoShardPolicy.DATA. So it cannot be "
-            "continued by 2 workers, each of which reads its own part of the data. Use as many workers as before, or AutoShardPolicy.DATA "
-            "throughout, with which the number does not matter."
-        ]
-        * 2
+    message = (
+        "The position was saved where no worker read data of its own: by one worker, or under AutoShardPolicy.DATA. So it cannot "
+        "be continued by 2 workers, each of which reads its own part of the data. Use as many workers as before, or "
+        "AutoShardPolicy.DATA throughout, with which the number does not matter."
     )
+    assert run_workers(2, read) == [message, message]
 
 
 def test_a_checkpoint_that_the_chief_could_not_write(monkeypatch):
