@@ -1,12 +1,16 @@
 """Methods of `Dataset` that tf.data does not have. Each checks its arguments and adds a node."""
 
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ._arguments import whole
+from ._arguments import calls_in_parallel, whole
 from ._methods import Methods, chosen_seed
 from .transforms._global_shuffle import globally_shuffled
+from .transforms._map import Map
 from .transforms._pack import POLICIES, PackSequences
+from .transforms._tokenize import Tokens
 
 
 class OwnMethods(Methods):
@@ -36,6 +40,53 @@ class OwnMethods(Methods):
         """
         checked, entropy = chosen_seed("global_shuffle", seed)
         return self._then(globally_shuffled(self._node, checked, entropy, bool(reshuffle_each_iteration)))
+
+    def tokenize(
+        self,
+        tokenizer: Any,
+        *,
+        key: str | None = None,
+        end: int | None = None,
+        dtype: Any = np.int32,
+        num_parallel_calls: int | None = -1,
+    ) -> Self:
+        """Turn texts into arrays of token ids.
+
+        Args:
+            tokenizer: An object whose ``encode(text)`` returns whole numbers, or an object that has them as ``ids``: a
+                `tokenizers.Tokenizer`, or a tokenizer of transformers or sentencepiece. Several threads call it.
+            key: The component that is a text, if elements are dicts; the others stay. None stands for elements that are texts.
+                A text is a string or bytes of UTF-8.
+            end: A token id that is added to every text.
+            dtype: The dtype of the ids.
+            num_parallel_calls: The number of threads, AUTOTUNE (-1) for one per core, or None for the consumer's. The order of
+                elements stays.
+
+        Raises:
+            ArgumentTypeError: If ``tokenizer`` has no ``encode``, ``key`` is not a string, ``end`` is not an integer, or ``dtype``
+                is not one of integers.
+            ArgumentError: If ``end`` does not fit into the dtype.
+            DatasetError: During iteration, if elements are no texts.
+            ElementError: During iteration, if ``encode`` returns something else, or ids that do not fit into the dtype.
+
+        >>> from replicant.data import Dataset
+        >>> class Letters:
+        ...     def encode(self, text):
+        ...         return [ord(letter) - 96 for letter in text]
+        >>> list(Dataset.from_tensor_slices(["abc", "b"]).tokenize(Letters(), end=0))
+        [array([1, 2, 3, 0], dtype=int32), array([2, 0], dtype=int32)]
+        """
+        if not callable(getattr(tokenizer, "encode", None)):
+            raise ArgumentTypeError(f"tokenize: tokenizer must have a method `encode(text)`. Received: {tokenizer!r}.")
+        if key is not None and not isinstance(key, str):
+            raise ArgumentTypeError(f"tokenize: key must be the name of a component, or None. Received: {key!r}.")
+        kind = _whole_dtype("tokenize", dtype)
+        limits = np.iinfo(kind)
+        last = None if end is None else whole("tokenize", "end", end)
+        if last is not None and not limits.min <= last <= limits.max:
+            raise ArgumentError(f"tokenize: end must be {limits.min} to {limits.max}, which {kind} holds. Received: {last}.")
+        threads = calls_in_parallel("tokenize", num_parallel_calls) or 0
+        return self._then(Map(inputs=(self._node,), fn=Tokens(tokenizer, key, last, kind), num_threads=threads))
 
     def pack_sequences(self, length: int, *, key: str | None = None, lookback: int = 8, policy: str = "split") -> Self:
         """Pack sequences of token ids into rows of one length, so that little of a batch is padding.
@@ -81,3 +132,14 @@ class OwnMethods(Methods):
             names = ", ".join(map(repr, POLICIES))
             raise ArgumentError(f"pack_sequences: policy must be one of {names}. Received: {policy!r}.")
         return self._then(PackSequences(inputs=(self._node,), length=size, key=key, lookback=others, policy=policy))
+
+
+def _whole_dtype(method: str, value: Any) -> np.dtype:
+    """Return a dtype of integers."""
+    try:
+        dtype = np.dtype(value)
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.kind not in "iu":
+        raise ArgumentTypeError(f"{method}: dtype must be one of integers, such as `np.int32`. Received: {value!r}.")
+    return dtype
