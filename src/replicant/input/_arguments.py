@@ -49,8 +49,8 @@ def function(method: str, value: Any) -> Callable[..., Any]:
     return value
 
 
-def number_dtype(method: str, value: Any) -> np.dtype:
-    """Return a dtype of numbers.
+def number_dtype(method: str, value: Any, name: str = "output_type", kinds: str = "iuf") -> np.dtype:
+    """Return a dtype of numbers of these kinds, as NumPy calls them.
 
     Raises:
         ArgumentTypeError: If it is something else.
@@ -59,6 +59,7 @@ def number_dtype(method: str, value: Any) -> np.dtype:
         dtype = np.dtype(value)
     except TypeError:
         dtype = None
-    if dtype is None or dtype.kind not in "iuf":
-        raise ArgumentTypeError(f"{method}: output_type must be a dtype of numbers, such as 'int32'. Received: {value!r}.")
+    if dtype is None or dtype.kind not in kinds:
+        numbers = "numbers" if "f" in kinds else "integers"
+        raise ArgumentTypeError(f"{method}: {name} must be a dtype of {numbers}, such as 'int32'. Received: {value!r}.")
     return dtype

@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ._arguments import calls_in_parallel, whole
+from ._arguments import calls_in_parallel, number_dtype, whole
 from ._methods import Methods, chosen_seed
 from .transforms._global_shuffle import globally_shuffled
 from .transforms._map import Map
@@ -80,7 +80,7 @@ class OwnMethods(Methods):
             raise ArgumentTypeError(f"tokenize: tokenizer must have a method `encode(text)`. Received: {tokenizer!r}.")
         if key is not None and not isinstance(key, str):
             raise ArgumentTypeError(f"tokenize: key must be the name of a component, or None. Received: {key!r}.")
-        kind = _whole_dtype("tokenize", dtype)
+        kind = number_dtype("tokenize", dtype, "dtype", "iu")
         limits = np.iinfo(kind)
         last = None if end is None else whole("tokenize", "end", end)
         if last is not None and not limits.min <= last <= limits.max:
@@ -132,14 +132,3 @@ class OwnMethods(Methods):
             names = ", ".join(map(repr, POLICIES))
             raise ArgumentError(f"pack_sequences: policy must be one of {names}. Received: {policy!r}.")
         return self._then(PackSequences(inputs=(self._node,), length=size, key=key, lookback=others, policy=policy))
-
-
-def _whole_dtype(method: str, value: Any) -> np.dtype:
-    """Return a dtype of integers."""
-    try:
-        dtype = np.dtype(value)
-    except TypeError:
-        dtype = None
-    if dtype is None or dtype.kind not in "iu":
-        raise ArgumentTypeError(f"{method}: dtype must be one of integers, such as `np.int32`. Received: {value!r}.")
-    return dtype

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from ..graph._graph import UNKNOWN, Node
 from ..graph._structure import component_names, flatten, show_structure
 from ..sources._generator import fitted, free_spec
 from ._files import Cut, FileFormat, FileReader, Reader
+from ._lines import cut_lines
 from ._stream import PIECE, FileStream
 from ._zstd import ZstdStream
 
@@ -69,12 +69,7 @@ class JsonLines(FileFormat):
         return 0 if node.cardinality == 0 else UNKNOWN
 
     def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
-        lines = data.tobytes().split(b"\n")
-        rest = lines.pop()
-        ends = list(itertools.accumulate(len(line) + 1 for line in lines))
-        if rest and last:
-            lines.append(rest)
-            ends.append(len(data))
+        lines, ends = cut_lines(data, last)
         return lines, ends, None
 
     def parsed(self, line: bytes) -> dict[str, Any]:

@@ -16,12 +16,7 @@ class Lines(FileFormat):
         return "TextLineDataset"
 
     def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
-        lines = data.tobytes().split(b"\n")
-        rest = lines.pop()
-        ends = list(itertools.accumulate(len(line) + 1 for line in lines))
-        if rest and last:
-            lines.append(rest)
-            ends.append(len(data))
+        lines, ends = cut_lines(data, last)
         return self._decoded(path, offset, lines, ends)
 
     def _decoded(self, path: str, offset: int, lines: list[bytes], ends: list[int]) -> Cut:
@@ -41,3 +36,14 @@ class Lines(FileFormat):
             f"(0x{error.object[error.start]:02x}), in the line that begins at byte {at}. "
             "Convert the file to UTF-8, or read it with `from_generator`."
         )
+
+
+def cut_lines(data: memoryview, last: bool) -> tuple[list[bytes], list[int]]:
+    """Return the lines without their ends, and where each stops. What follows the last end is a line if it is the `last` data."""
+    lines = data.tobytes().split(b"\n")
+    rest = lines.pop()
+    ends = list(itertools.accumulate(len(line) + 1 for line in lines))
+    if rest and last:
+        lines.append(rest)
+        ends.append(len(data))
+    return lines, ends
