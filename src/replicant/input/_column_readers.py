@@ -115,7 +115,7 @@ class ArrowDataset(Dataset):
         if isinstance(source, arrow.RecordBatch):
             source = arrow.Table.from_batches([source])
         if isinstance(source, arrow.Table):
-            node: Node = table_rows(converter, names, source.drop_null() if lenient else source)
+            node: Node = table_rows(converter, names, source, skips=lenient)
         else:
             node = reading(ArrowFiles(converter, names, lenient), source, None)
         super().__init__(_batched(method, node, batch_rows))

@@ -158,5 +158,5 @@ def _one_file(form: Format, names: Node) -> Callable[[str | bytes], Dataset]:
     def read(name: str | bytes) -> Dataset:
         return Dataset(ReadFiles(inputs=(tensors(name),), form=form, names=names))
 
-    read.__qualname__ = form.name  # the name in the pipeline's description
+    read.__qualname__ = form.label.removesuffix("()")  # the name in the pipeline's description
     return read

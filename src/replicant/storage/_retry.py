@@ -16,6 +16,7 @@ _SECONDS = 120.0
 # Of the deadline, for the first attempt, and at most for one. A stall is soon over, and a slow connection gets more and more time.
 _FIRST_SHARE, _LARGEST_SHARE = 1 / 16, 1 / 4
 _ATTEMPTS = 12
+_CHECK_SECONDS = 1.0  # how often one who waits makes sure that the thread is alive
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
 
 # Another attempt would end in the same way.
@@ -65,7 +66,7 @@ def retried(what: str, url: str, once: Callable[[float], _Result]) -> _Result:
         left = start + seconds - time.monotonic()
         try:
             return once(max(0.01, min(left, seconds * share)))
-        except RemoteError:
+        except (RemoteError, ConfigurationError):
             raise
         except Exception as error:
             wait = pause * random.uniform(0.5, 1)  # noqa: S311 - so that many workers do not come back at once
@@ -103,7 +104,8 @@ class Started:
         self.done = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None
-        threading.Thread(target=self._run, args=(call,), name="replicant-storage", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, args=(call,), name="replicant-storage", daemon=True)
+        self._thread.start()
 
     def _run(self, call: Callable[[], Any]) -> None:
         try:
@@ -115,7 +117,9 @@ class Started:
 
     def result(self) -> Any:
         """Wait for the call, and return its result or raise its error. The call itself must have a limit."""
-        self.done.wait()
+        while not self.done.wait(_CHECK_SECONDS):
+            if not self._thread.is_alive() and not self.done.is_set():
+                raise RemoteError("the thread that reads is gone, as in a forked process; make the iterator after the fork")
         if self._error is not None:
             raise self._error
         return self._value

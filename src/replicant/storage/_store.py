@@ -10,8 +10,20 @@ from ..errors import ConfigurationError
 from ._retry import ChangedError, RemoteError, Started, limited, retried
 
 # What stores call the thing that changes with the contents, the best first; times are the last resort.
-_MARKS = ("ETag", "etag", "version_id", "generation", "md5Hash", "content_md5", "sha256", "blob_id", "checksum")
-_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+_MARKS = (
+    "ETag",
+    "etag",
+    "version_id",
+    "generation",
+    "md5Hash",
+    "content_md5",
+    "sha256",
+    "blob_id",
+    "checksum",
+    "Content-MD5",
+    "Digest",
+)
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created", "Last-Modified")
 _NO_IDENTITY = "without ETag or time"
 _ASKED_AT_ONCE = 16
 
@@ -41,7 +53,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._system, self._path = _resolved(url)
+        self._system, self._path = retried("connect to", url, lambda seconds: limited(lambda: _resolved(url), seconds))
 
     def facts(self) -> Facts:
         """Return the size and identity that the object has now.

@@ -82,6 +82,7 @@ class IpcTables(Tables):
     def read(self, group: int) -> Any:
         try:
             batch = self.reader.get_batch(group) if self.is_file else self._after_those_before(group)
+            batch.validate(full=True)  # offsets that are damaged would end the process
         except (*self.errors, StopIteration) as error:
             raise DatasetError(
                 f"{self.form.name}: cannot read record batch {group} of {self.path!r}: {one_line(error) or 'it is cut off'}. "
@@ -93,12 +94,16 @@ class IpcTables(Tables):
         """A record batch of a stream, which can only be read from its beginning."""
         if group < self.next:
             self._begin()
-        while self.next < group:
-            self.reader.read_next_batch()
-            self.next += 1
-        batch = self.reader.read_next_batch()
-        self.next += 1
-        return batch
+        while True:
+            number, self.next = self.next, self.next + 1  # the reader passes a batch even if it cannot decode it
+            try:
+                batch = self.reader.read_next_batch()
+            except self.errors:
+                if number == group:
+                    raise
+            else:
+                if number == group:
+                    return batch
 
     def close(self) -> None:
         self.file.close()
@@ -120,7 +125,7 @@ class TableRows(Counted):
         return [Dense(each[0][start:stop]) if len(each) == 1 else Lists(refs, *each) for each in self.arrays]
 
 
-def table_rows(columns: Columns, names: tuple[str, ...] | None, table: Any) -> Counted:
+def table_rows(columns: Columns, names: tuple[str, ...] | None, table: Any, *, skips: bool = False) -> Counted:
     """Return a source of the rows of a table, without copying numbers that lie in one piece.
 
     Raises:
@@ -129,7 +134,8 @@ def table_rows(columns: Columns, names: tuple[str, ...] | None, table: Any) -> C
     """
     schema = chosen(columns.method, "the table", table.schema, names)
     spec = columns.spec(schema)
-    block = columns.block(table.select(schema.names), spec, "the table")
+    table = table.select(schema.names)
+    block = columns.block(columns.complete_rows(table) if skips else table, spec, "the table")
     if all(isinstance(column, Dense) for column in block.columns):
         return Rows(size=block.size, tables=tuple(column.refs for column in block.columns), spec=spec, name=columns.method)
     arrays = tuple((each.values, each.ends) if isinstance(each, Lists) else (each.refs,) for each in block.columns)

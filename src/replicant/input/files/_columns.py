@@ -94,6 +94,17 @@ class Columns:
             raise self._refused(kind, name, "Write it as numbers, texts, lists or structs of them")
         return np.dtype(kind.to_pandas_dtype())
 
+    def complete_rows(self, table: Any) -> Any:
+        """Return the rows that have all values, or for whose missing values something stands."""
+        import pyarrow as pa
+
+        whole = np.ones(table.num_rows, bool)
+        for name in table.column_names:
+            column = table.column(name)
+            if name not in self.fill_null or pa.types.is_nested(column.type):
+                whole &= np.concatenate([_whole(chunk, name in self.fill_null) for chunk in column.chunks] or [whole])
+        return table if whole.all() else table.take(pa.array(np.flatnonzero(whole)))
+
     def _refused(self, kind: Any, name: str, remedy: str) -> DatasetError:
         return DatasetError(
             f"{self.method}: column {name!r} has the type {kind}, which no array holds. {remedy}, or leave the column out: "
@@ -162,12 +173,34 @@ class Columns:
                 f"{self.method}: column {name!r} has no value (null) in {what} of {where}; {array.null_count} are missing there. "
                 f'{remedy}, or leave such rows out: on_error="skip".'
             )
+        refused = f"{self.method}: fill_null gives {fill!r} for column {column!r}, which holds {array.type}: "
         try:
-            return array.fill_null(pa.scalar(fill, array.type))
+            value = pa.scalar(fill, array.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise ElementError(
-                f"{self.method}: fill_null gives {fill!r} for column {column!r}, which holds {array.type}: {error}."
-            ) from error
+            raise ElementError(f"{refused}{error}.") from error
+        if pa.types.is_integer(array.type) and value.as_py() != fill:
+            raise ElementError(f"{refused}it would become {value}.")
+        return array.fill_null(value)
+
+
+def _whole(array: Any, filled: bool) -> np.ndarray:
+    """Which rows have all values, also inside of lists and structs. ``filled`` says that something stands for missing numbers."""
+    import pyarrow as pa
+
+    array = _plain(array)
+    if isinstance(array.type, pa.FixedShapeTensorType):
+        array = array.storage
+    kinds = pa.types
+    nested = kinds.is_struct(array.type) or _is_list(array.type) or kinds.is_fixed_size_list(array.type)
+    whole = array.is_valid().to_numpy(zero_copy_only=False).copy() if nested or not filled else np.ones(len(array), bool)
+    if kinds.is_struct(array.type):
+        for i in range(array.type.num_fields):
+            whole &= _whole(array.field(i), filled)
+    elif nested:
+        items = _whole(array.flatten(), filled)
+        lengths = array.value_lengths().fill_null(0).to_numpy()
+        np.logical_and.at(whole, np.repeat(np.arange(len(array)), lengths), items)
+    return whole
 
 
 def _plain(array: Any) -> Any:

@@ -375,8 +375,9 @@ class ReadFilesCursor(Through):
         form = self.node.form
         path, part = _path_and_part(form, next(block.elements()), self.in_parts)
         self.before = before
-        self.reader = form.open(path, self.offset, spec, part, self.identity)
-        self.offset, self.identity = 0, None
+        offset, identity = self.offset, self.identity
+        self.offset, self.identity = 0, None  # of this file alone, even if it cannot be opened
+        self.reader = form.open(path, offset, spec, part, identity)
         return self.reader
 
     def pull(self, limit: int) -> Block | None:

@@ -1,5 +1,6 @@
 """Datasets of Hugging Face's ``datasets``: tables, and streams. They are recognized by class names, so it is not imported here."""
 
+import collections
 import copy
 import dataclasses
 import functools
@@ -103,7 +104,7 @@ class HuggingFaceRowsCursor(Cursor):
         return skipped
 
     def reset(self) -> None:
-        self.position = 0
+        self.position, self.held = 0, None  # a function of the user may make other rows in the next pass
 
     def state(self) -> State:
         return {"next": self.position}
@@ -160,6 +161,8 @@ class HuggingFaceStreamCursor(Cursor):
             if self.begin_at is not None:
                 self.dataset.load_state_dict(copy.deepcopy(self.begin_at))
             self.iterator = iter(self.dataset)
+            if self.begin_at is None:  # at the beginning, or a stream whose own position loses what its buffer holds
+                collections.deque(itertools.islice(self.iterator, self.number), 0)
         rows = list(itertools.islice(self.iterator, limit))
         if not rows:
             return None
@@ -177,7 +180,7 @@ class HuggingFaceStreamCursor(Cursor):
             self.iterator = None
 
     def state(self) -> State:
-        if self.iterator is None:
+        if self.iterator is None or _has_buffer(self.dataset):
             return {"iterator": self.begin_at, "next": self.number}
         try:
             own = json.loads(json.dumps(self.dataset.state_dict()))  # a copy: the stream goes on to write into it
@@ -186,6 +189,16 @@ class HuggingFaceStreamCursor(Cursor):
                 f"The position of this {self.node.kind} cannot be saved, because its `state_dict` is not plain data: {error}."
             ) from error
         return {"iterator": own, "next": self.number}
+
+
+def _has_buffer(dataset: Any) -> bool:
+    """Whether a stream shuffles in a buffer, whose examples its `state_dict` forgets."""
+    each = getattr(dataset, "_ex_iterable", None)
+    while each is not None:
+        if type(each).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        each = getattr(each, "ex_iterable", None)
+    return False
 
 
 def _copied(dataset: Any) -> Any:

@@ -1,6 +1,8 @@
 """Parquet files, read by row groups."""
 
 import dataclasses
+import hashlib
+import pickle
 from typing import Any
 
 from ...errors import DatasetError
@@ -24,8 +26,13 @@ class Parquet(TableFormat):
         return (
             label
             if self.filters is None
-            else f"{label.removesuffix(')')}{'' if label.endswith('()') else ', '}filters={self.filters})"
+            else f"{label.removesuffix(')')}{'' if label.endswith('()') else ', '}filters={self._shown})"
         )
+
+    @property
+    def _shown(self) -> str:
+        shown = str(self.filters)  # of a long list of values, Arrow shows the ends
+        return f"{shown} {hashlib.blake2b(pickle.dumps(self.filters), digest_size=8).hexdigest()}" if "..." in shown else shown
 
     def tables(self, path: str) -> Tables:
         return ParquetTables(self, path)
@@ -39,7 +46,8 @@ class ParquetTables(Tables):
         arrow, parquet = import_pyarrow(form.name), import_pyarrow(form.name, "pyarrow.parquet")
         self.errors = (arrow.ArrowException, OSError)
         try:
-            self.file = parquet.ParquetFile(path)
+            self.opened = arrow.OSFile(path)  # one file, even if another one takes its name
+            self.file = parquet.ParquetFile(self.opened, page_checksum_verification=True)
         except self.errors as error:
             raise DatasetError(f"{form.name}: cannot read {path!r}: {one_line(error)}. {remedy(error)}") from error
         self.fragment: Any = None
@@ -49,14 +57,17 @@ class ParquetTables(Tables):
             if form.filters is not None:
                 self._filter()
         except BaseException:
-            self.file.close()
+            self.close()
             raise
 
     def _filter(self) -> None:
         """Find the row groups that the filter may keep, by their statistics."""
         dataset = import_pyarrow(self.form.name, "pyarrow.dataset")
         try:
-            self.fragment = next(iter(dataset.dataset(self.path, format="parquet").get_fragments()))
+            form = dataset.ParquetFileFormat(
+                default_fragment_scan_options=dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+            )
+            self.fragment = form.make_fragment(self.opened)
             kept = self.fragment.split_by_row_group(self.form.filters)
         except self.errors as error:
             raise DatasetError(
@@ -64,6 +75,13 @@ class ParquetTables(Tables):
                 f"{self.file.schema_arrow.names}."
             ) from error
         self.kept = {part.row_groups[0].id for part in kept}
+
+    @property
+    def identity(self) -> str:
+        groups = [self.file.metadata.row_group(i) for i in range(self.count)]
+        sizes = [(group.num_rows, group.total_byte_size) for group in groups]
+        digest = hashlib.blake2b(repr(sizes).encode(), digest_size=8).hexdigest()
+        return f"{super().identity} of {sum(rows for rows, _ in sizes)} rows, {digest}"
 
     @property
     def count(self) -> int:
@@ -75,10 +93,11 @@ class ParquetTables(Tables):
     def read(self, group: int) -> Any:
         names = self.schema.names
         if self.fragment is not None and group not in self.kept:
-            return self.schema.empty_table()
+            return import_pyarrow(self.form.name).Table.from_batches([], schema=self.schema)  # `empty_table` lacks tensors
         try:
             if self.fragment is None:
-                return self.file.read_row_group(group, columns=names)
+                table = self.file.read_row_group(group, columns=names)
+                return table.select(names)  # a name with a dot may also name a part of a struct
             return self.fragment.subset(row_group_ids=[group]).to_table(columns=names, filter=self.form.filters)
         except self.errors as error:
             raise DatasetError(
@@ -92,6 +111,7 @@ class ParquetTables(Tables):
 
     def close(self) -> None:
         self.file.close()
+        self.opened.close()
 
 
 def chosen(method: str, where: str, schema: Any, names: tuple[str, ...] | None) -> Any:

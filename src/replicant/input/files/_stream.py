@@ -1,5 +1,6 @@
 """The bytes of a file, decompressed, in large pieces."""
 
+import io
 import weakref
 import zlib
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class FileStream:
 
     def __init__(self, method: str, path: str, compression: str) -> None:
         self.method, self.path, self.compression = method, path, compression
+        self.failure: DatasetError | None = None  # after what was read last
         try:
             # `close` closes it
             self.file = RemoteFile(path) if is_url(path) else Path(path).open("rb", buffering=0)  # noqa: SIM115
@@ -54,10 +56,21 @@ class FileStream:
         """
         if self.inflate is None:
             return self._answered(self.file.readinto, view) or 0
+        return self._filled(view)
+
+    def _filled(self, view: memoryview) -> int:
+        """Fill ``view`` with decompressed bytes. What comes before damage is returned; the next call raises."""
+        if self.failure is not None:
+            raise self.failure
         filled = 0
-        while filled < len(view) and (piece := self._inflated(len(view) - filled)):
-            view[filled : filled + len(piece)] = piece
-            filled += len(piece)
+        try:
+            while filled < len(view) and (piece := self._inflated(len(view) - filled)):
+                view[filled : filled + len(piece)] = piece
+                filled += len(piece)
+        except DatasetError as error:
+            if not filled:
+                raise
+            self.failure = error
         return filled
 
     @property
@@ -94,10 +107,17 @@ class FileStream:
     def skip(self, count: int) -> None:
         """Move ahead by `count` bytes, without reading them unless the file is compressed."""
         if self.inflate is None:
+            missing = count - self.file.seek(0, io.SEEK_END)
             self.file.seek(count)
-            return
-        while count and (piece := self._inflated(min(count, PIECE))):
-            count -= len(piece)
+        else:
+            missing = count
+            while missing and (piece := self._inflated(min(missing, PIECE))):
+                missing -= len(piece)
+        if missing > 0:
+            raise DatasetError(
+                f"{self.method}: the position is at byte {count} of {self.path!r}, which has only {count - missing} bytes now. The "
+                "file has changed since the position was saved: put it back as it was, or begin the pass anew."
+            )
 
     def _damaged(self, what: str) -> DatasetError:
         return DatasetError(

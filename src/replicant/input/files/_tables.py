@@ -11,8 +11,8 @@ from ...errors import ArgumentError, DatasetError
 from ...storage._urls import is_url
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, Node
-from ._columns import Columns, differences
-from ._files import FileNames, FileParts, Format, Reader
+from ._columns import Columns, differences, import_pyarrow
+from ._files import FileNames, FileParts, Format, Reader, check_unchanged
 
 _MOST_COUNTED = 256  # files whose rows are counted before they are read
 
@@ -27,6 +27,11 @@ class Tables(abc.ABC):
     @abc.abstractmethod
     def count(self) -> int:
         """The number of groups."""
+
+    @property
+    def identity(self) -> str:
+        """A text that is another one once the groups of the file are."""
+        return f"{self.count} {self.kind}s"
 
     @abc.abstractmethod
     def rows(self, group: int) -> int | None:
@@ -80,19 +85,22 @@ class TableFormat(Format):
         return f"{self.name}({', '.join(settings)})"
 
     def spec_of(self, paths: Iterator[str]) -> Any:
+        failure: DatasetError | None = None
         for path in paths:
             try:
                 tables = self.opened(path)
-            except DatasetError:
+            except DatasetError as error:
                 if not self.skips:
                     raise
+                failure = error
             else:
                 tables.close()
                 return self.columns.spec(tables.schema)
+        if failure is not None:  # of all files: more likely a wrong name than damage
+            raise failure
         return None
 
     def open(self, path: str, position: Any, spec: Any, part: int | None = None, identity: str | None = None) -> Reader:
-        del identity  # of files at URLs
         try:
             tables = self.opened(path)
         except DatasetError:
@@ -100,6 +108,7 @@ class TableFormat(Format):
                 raise
             return NoReader(1, position)
         try:
+            check_unchanged(self.name, path, identity, tables.identity)
             self._check_spec(path, self.columns.spec(tables.schema), spec)
             return TableReader(self, path, tables, position, spec, part=part)
         except BaseException:
@@ -171,6 +180,10 @@ class TableReader(Reader):
         self.block: Block | None = None
 
     @property
+    def identity(self) -> str:
+        return self.tables.identity
+
+    @property
     def position(self) -> Any:
         whole = self.block is not None and self.row == self.block.size
         return [self.group + 1, 0] if whole else [self.group, self.row]
@@ -217,9 +230,9 @@ class TableReader(Reader):
             if not self.form.skips:
                 raise
             self.num_skipped += self.tables.rows(self.group) or 1
-            table = self.tables.schema.empty_table()
+            table = import_pyarrow(self.form.name).Table.from_batches([], schema=self.tables.schema)
         if self.form.skips:
-            complete = table.drop_null()
+            complete = self.form.columns.complete_rows(table)
             self.num_skipped += table.num_rows - complete.num_rows
             table = complete
         where = f"{self.tables.kind} {self.group} of {self.path!r}"

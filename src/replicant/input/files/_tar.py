@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...errors import DatasetError
+from ...storage._retry import RemoteError
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, Node
 from ..graph._structure import STRING, TensorSpec, flatten
@@ -14,6 +15,7 @@ from ._files import Cut, FileFormat, FileReader, Reader
 _BLOCK = tarfile.BLOCKSIZE
 _NUL = bytes(_BLOCK)
 KEY = "__key__"
+_ELSEWHERE = {tarfile.GNUTYPE_SPARSE: "sparse file", tarfile.LNKTYPE: "hard link", tarfile.SYMTYPE: "symbolic link"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Tar(FileFormat):
 
         Several archives may follow each other.
         """
-        at, long_name, ended = 0, None, False
+        at, long_name, sparse, ended = 0, None, False, False
         while at + _BLOCK <= len(data):
             head = data[at : at + _BLOCK].tobytes()
             if head == _NUL:
@@ -97,9 +99,15 @@ class Tar(FileFormat):
             if member.type == tarfile.GNUTYPE_LONGNAME:
                 long_name = content.rstrip(b"\0").decode(errors="surrogateescape")
             elif member.type == tarfile.XHDTYPE:
-                long_name = _of_pax(content) or long_name
+                long_name, sparse = _of_pax(content) or long_name, b"GNU.sparse." in content
             else:
                 name, long_name = long_name or member.name, None
+                if sparse or member.type in _ELSEWHERE:
+                    kind = "sparse file" if sparse else _ELSEWHERE[member.type]
+                    raise DatasetError(
+                        f"{self.name}: {path!r} holds {name!r} as a {kind}, at byte {offset + at}, so its content is not in this "
+                        "place. Write the archive with `tar --hard-dereference --dereference`, and without `--sparse`."
+                    )
                 if member.isreg():
                     folder, slash, base = name.rpartition("/")
                     stem, _, extension = base.partition(".")
@@ -112,12 +120,18 @@ class Tar(FileFormat):
 
     def _header(self, path: str, at: int, head: bytes) -> tarfile.TarInfo:
         try:
-            return tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+            member = tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            raise DatasetError(
-                f"{self.name}: {path!r} is damaged at byte {at}, where a member should begin: {error}. Copy or write the file "
-                "again, or check compression_type."
-            ) from error
+            raise self._damaged(path, at, str(error)) from error
+        if member.size < 0:
+            raise self._damaged(path, at, f"a size of {member.size} bytes")
+        return member
+
+    def _damaged(self, path: str, at: int, what: str) -> DatasetError:
+        return DatasetError(
+            f"{self.name}: {path!r} is damaged at byte {at}, where a member should begin: {what}. Copy or write the file again, or "
+            "check compression_type."
+        )
 
 
 class TarReader(FileReader):
@@ -128,10 +142,10 @@ class TarReader(FileReader):
     def pull(self, limit: int) -> Block | None:
         try:
             samples = self.read(limit)
-        except DatasetError:
-            if not self.form.skips:
+        except DatasetError as error:
+            if not self.form.skips or isinstance(error.__cause__, RemoteError):
                 raise
-            self.num_skipped += self.failure is not None  # the rest of the file, of which nobody knows how many samples it has
+            self.num_skipped += 1  # the rest of the file, of which nobody knows how many samples it has
             self.failure, self.at_end, self.next = None, True, len(self.items)
             return None
         if not len(samples):

@@ -30,15 +30,11 @@ class ZstdStream(FileStream):
         self.zstandard = import_zstandard(method)
         super().__init__(method, path, "")
         self.compression = "ZSTD"
-        self.rest, self.made = b"", b""  # what is not decompressed yet, and what was not asked for yet
+        self.given, self.rest, self.made = 0, b"", b""  # what is not decompressed yet, and what was not asked for yet
         self.frame: Any = None
 
     def read_into(self, view: memoryview) -> int:
-        filled = 0
-        while filled < len(view) and (piece := self._inflated(len(view) - filled)):
-            view[filled : filled + len(piece)] = piece
-            filled += len(piece)
-        return filled
+        return self._filled(view)
 
     def _inflated(self, at_most: int) -> bytes:
         while not self.made:
@@ -55,7 +51,9 @@ class ZstdStream(FileStream):
             self.rest = self.frame.unused_data
             if self.frame.eof:
                 self.frame = None
-        piece, self.made = self.made[:at_most], self.made[at_most:]
+        piece, self.given = self.made[self.given : self.given + at_most], self.given + at_most
+        if self.given >= len(self.made):
+            self.made, self.given = b"", 0
         return piece
 
     def skip(self, count: int) -> None:

@@ -20,11 +20,13 @@ from ..sources._sources import Rows
 from ..transforms._cache import Cache, MemoryStore
 from ..transforms._cache_file import FileStore
 from ..transforms._choose import Sample
+from ..transforms._combine import Zip
 from ..transforms._interleave import Interleave
 from ..transforms._nested_orders import NestedOrders
 from ..transforms._shuffle import Drawing
 from ..transforms._whole_files import ExampleFiles
 
+_OF_ZIP = "`zip` pairs elements by their places, which shares of files would change"
 _OF_MIXTURES = "`sample_from_datasets` draws one sequence, whatever the number of workers"
 
 
@@ -78,7 +80,10 @@ def autoshard(node: Node, num_workers: int, worker_index: int, policy: AutoShard
         _check_same(sources, num_workers)
         policy, reason = AutoShardPolicy.DATA, _OF_MIXTURES
     else:
+        asked = policy
         policy, reason = _decided(sources, num_workers, policy)
+        if asked is AutoShardPolicy.AUTO and policy is AutoShardPolicy.FILE and any(isinstance(each, Zip) for each in nodes(node)):
+            policy, reason = AutoShardPolicy.DATA, _OF_ZIP
     if policy is not AutoShardPolicy.FILE:
         node = whole
     if num_workers == 1 or policy is AutoShardPolicy.OFF:

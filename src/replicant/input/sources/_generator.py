@@ -184,9 +184,11 @@ def _converted(value: Any, found: np.dtype, wanted: np.dtype) -> Any:
     if hasattr(value, "dtype"):
         return value.astype(wanted) if np.can_cast(found, wanted, "same_kind") else None
     try:
-        return np.asarray(value, wanted)[()]  # converts Python numbers from their full precision
+        made = np.asarray(value, wanted)[()]  # converts Python numbers from their full precision
     except OverflowError:
         return None
+    rounded = found.kind in "iu" and wanted.kind == "f" and np.any(np.asarray(made).astype(object) != np.asarray(value, object))
+    return None if rounded else made
 
 
 def free_spec(leaves: list[Any], structure: Any, method: str = "from_generator: ", which: str = "element 0") -> Any:
