@@ -120,13 +120,27 @@ class _Accumulation:
     def _learn(self, rows: list[Any]) -> Any:
         """Trace a micro-batch, check its loss, and return the state before the first one."""
         closed = jax.make_jaxpr(lambda rows: self._traced(rows, []))(rows)
+        first = self._asides
+        double = self._of_twice(rows)
         number = self._num_full + bool(self._rest)
-        _micro_batches.check(closed.jaxpr, self._batch.names, number)
+        _micro_batches.check(closed, double, self._batch.names, number)
         avals: list[Any] = [v.aval for v in closed.jaxpr.outvars[: self._num_sums]]  # of arrays
         self._dtypes = [aval.dtype for aval in avals]
         zeros = [jnp.zeros(aval.shape, _wide(aval.dtype)) for aval in avals]
-        self._first = self._asides
+        self._first = first
         return zeros, [x for aside in self._first for x in aside.before()]
+
+    def _of_twice(self, rows: list[Any]) -> Any:
+        """Trace twice as many rows, to see which divisors grow with them."""
+        try:
+            with self._noting_once():
+                return jax.make_jaxpr(lambda rows: self._traced(rows, []))([_twice(x) for x in rows])
+        except Exception as error:
+            size = len(rows[0])
+            raise ArgumentError(
+                f"value_and_grad: accumulate_steps needs a function that takes any number of rows. This one took {size}, those of "
+                f"a micro-batch, but with {2 * size} it raised {type(error).__name__}: {error}"
+            ) from error
 
     def _in_loop(self, state: Any, rows: list[Any]) -> Any:
         recorder = current_recorder()
@@ -202,3 +216,7 @@ class _Accumulation:
 def _wide(dtype: Any) -> Any:
     """Return the dtype in which parts are added up: at least 32 bits."""
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def _twice(rows: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((2 * rows.shape[0], *rows.shape[1:]), rows.dtype)

@@ -18,9 +18,9 @@ def value_and_grad(
 
     With `accumulate_steps`, the batch is cut into micro-batches, one after the other is computed, and their values and gradients
     are added up. This takes the memory of one micro-batch's activations, and gives the numbers of the whole batch if the loss is a
-    sum over rows, as that of ``compute_average_loss``. A penalty without rows goes through ``scale_regularization_loss``. What the
-    function gathers from slices is gathered for each micro-batch; the gradients are still the replica's own, so an optimizer sums
-    them over the replicas once.
+    sum over rows, as that of ``compute_average_loss``, and that of a row does not depend on other rows. A penalty without rows goes
+    through ``scale_regularization_loss``. What the function gathers from slices is gathered for each micro-batch; the gradients are
+    still the replica's own, so an optimizer sums them over the replicas once.
 
     Args:
         fn: A function that returns a scalar float loss, or a pair ``(loss, anything)`` with ``has_aux=True``.
@@ -39,7 +39,7 @@ def value_and_grad(
 
     Raises:
         ArgumentError: If `accumulate_steps` is less than 1; and, when the function is called, if the arrays to cut have different
-            numbers of rows.
+            numbers of rows, or `fn` does not take twice as many rows as a micro-batch has, which it is traced with once.
         ArgumentTypeError: If `accumulate_steps` is not an int.
         ReductionError: When the function is called, if the losses of micro-batches do not add up: for a mean over their rows, and
             for a term without rows.

@@ -62,7 +62,7 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
     if isinstance(size, int):
         with jax.named_scope(AVERAGE):
             return total / size if size else jnp.zeros_like(total)
-    return jnp.where(size == 0, jnp.zeros_like(total), total / jnp.maximum(size, 1).astype(total.dtype))
+    return jnp.where(size == 0, jnp.zeros((), total.dtype), total / jnp.maximum(size, 1).astype(total.dtype))
 
 
 def _rows_of_batch(num_rows: int) -> int:

@@ -224,11 +224,41 @@ def by_weights(w: Any, x: Any) -> Any:
     return jnp.sum(w * x) / jnp.sum(x)
 
 
+def by_mean_by_k(w: Any, x: Any) -> Any:
+    return jnp.mean(w * x) / 4  # right only if all micro-batches have equally many rows
+
+
+def by_half_of_mean(w: Any, x: Any) -> Any:
+    return 0.25 * jnp.mean(w * x)
+
+
+def by_mean_of_means(w: Any, x: Any) -> Any:
+    return jnp.mean(jnp.mean(w * jnp.stack([x] * 4, axis=1), axis=1))
+
+
+def by_keras_mean(w: Any, x: Any) -> Any:
+    return keras.ops.mean(keras.losses.mean_squared_error(jnp.stack([x] * 4, axis=1), w * jnp.ones((len(x), 4))))
+
+
+def by_keras_loss(w: Any, x: Any) -> Any:
+    return keras.losses.MeanSquaredError()(jnp.stack([x] * 4, axis=1), w * jnp.ones((len(x), 4)))
+
+
+def by_sum_of_stack(w: Any, x: Any) -> Any:
+    return keras.ops.sum([jnp.sum(w * x), 0.1 * w**2])
+
+
 WRONG = {
     by_weights: "The loss is divided by a number that is computed from the rows of a micro-batch, and the losses of 4",
-    by_mean: "This mean is taken over the 2 values of one micro-batch, and the losses of 4 micro-batches are added up: the result "
-    "is 4 times that of the whole batch. Write replicant.compute_average_loss",
-    by_mean_of_all: "This mean is taken over the 4 values of one micro-batch",
+    by_mean: "This mean is taken over the rows of one micro-batch, but the losses of 4 micro-batches are added up, whatever number "
+    "of rows each has. Write replicant.compute_average_loss",
+    by_mean_of_all: "This mean is taken over the rows of one micro-batch",
+    by_mean_by_k: "This mean is taken over the rows of one micro-batch",
+    by_half_of_mean: "This mean is taken over the rows of one micro-batch",
+    by_mean_of_means: "This mean is taken over the rows of one micro-batch",
+    by_keras_mean: "This mean is taken over the rows of one micro-batch",
+    by_keras_loss: "This mean is taken over the rows of one micro-batch",
+    by_sum_of_stack: "A term of the loss does not depend on the rows of the micro-batch",
     by_penalty: "A term of the loss does not depend on the rows of the micro-batch, and is added once for each of 4 micro-batches.",
     by_constant: "A term of the loss does not depend on the rows of the micro-batch",
 }
@@ -245,18 +275,30 @@ def test_losses_that_do_not_add_up_are_refused(fn: Any) -> None:
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda w, x: jnp.mean(w * x) / 4,
         lambda w, x: jnp.sum(w * x) / 8,
         lambda w, x: replicant.compute_average_loss(w * x, global_batch_size=2) / 4,
         lambda w, x: jnp.sum(jnp.mean(w * jnp.stack([x] * 3, axis=1), axis=1)) / 8,
         lambda w, x: jnp.sum(w * x + 1.0) / 8 - 1.0 * jnp.sum(jnp.where(x < 9, 1.0, w)) / 8,
         lambda w, x: jnp.sum(w * x) / 8 + replicant.scale_regularization_loss(0.0 * w),
     ],
-    ids=["mean by k", "sum", "count of a micro-batch by k", "mean of columns", "constants in sums", "penalty"],
+    ids=["sum", "count of a micro-batch by k", "mean of columns", "constants in sums", "penalty"],
 )
 def test_losses_that_add_up_are_not(fn: Any) -> None:
     value, gradient = replicant.value_and_grad(fn, accumulate_steps=4)(jnp.float32(1), jnp.arange(8.0))
     np.testing.assert_allclose([value, gradient], [3.5, 3.5], rtol=1e-6)
+
+
+def test_a_function_for_one_number_of_rows_is_refused() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"needs a function that takes any number of rows. This one took 2, .* with 4 it raised"
+    ):
+        replicant.value_and_grad(lambda w, x: jnp.sum(w * x.reshape(2)), accumulate_steps=4)(jnp.float32(1), jnp.arange(8.0))
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.125, 1 / 3])
+def test_factors_that_look_like_divisors_by_rows_are_factors(factor: float) -> None:
+    summed = replicant.value_and_grad(lambda w, x: factor * jnp.sum(w * x), accumulate_steps=4)
+    np.testing.assert_allclose(summed(jnp.float32(1), jnp.arange(8.0))[1], factor * 28.0, rtol=1e-6)
 
 
 def test_arguments_are_checked() -> None:
@@ -290,3 +332,41 @@ def test_variables_of_replicant_are_assigned_outside() -> None:
 
     with pytest.raises(ContextError, match="Variable 'seen' was assigned inside a function that JAX traces separately"):
         replicant.value_and_grad(loss_of, weight, accumulate_steps=2)(jnp.arange(8.0))
+
+
+def test_a_counted_size_and_a_short_last_step() -> None:
+    """Replicas with 3 and 2 rows divide by a number of rows that they count themselves, and that may be 0."""
+
+    def values(strategy: Any) -> list[float]:
+        def step(x: Any) -> Any:
+            rows = replicant.get_replica_context().all_reduce("SUM", jnp.asarray(x.shape[0]))
+
+            def loss(w: Any, x: Any) -> Any:
+                return replicant.compute_average_loss((w * x) ** 2, global_batch_size=rows)
+
+            return replicant.value_and_grad(loss, accumulate_steps=2)(jnp.float32(2), x)[0]
+
+        batches = strategy.experimental_distribute_dataset(Dataset.from_tensor_slices(np.arange(13.0, dtype="f")).batch(5))
+        return [float(strategy.reduce("SUM", strategy.run(step, args=(batch,)), axis=None)) for batch in batches]
+
+    two = replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=False)
+    np.testing.assert_allclose(values(two), [24.0, 204.0, 4 * 365 / 3], rtol=1e-5)
+    np.testing.assert_allclose(values(two), values(replicant.MirroredStrategy(["cpu:0"])), rtol=1e-6)
+
+
+def test_clipping_by_norms_under_a_model_axis_is_no_sum_twice(recwarn: Any) -> None:
+    strategy = replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(4)], min_size=4, model_parallel_size=2)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(4)])
+        optimizer = keras.optimizers.Adam(0.01, clipnorm=0.1)
+
+    def step(x: Any) -> None:
+        def loss(x: Any) -> Any:
+            return replicant.compute_average_loss(jnp.sum(model(x) ** 2, axis=1), global_batch_size=8)
+
+        _, gradients = replicant.value_and_grad(loss, model.trainable_variables)(x)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    for batch in strategy.experimental_distribute_dataset(Dataset.from_tensor_slices(np.ones((8, 4), "f")).batch(8)):
+        strategy.run(step, args=(batch,))
+    assert [str(each.message) for each in recwarn if issubclass(each.category, ReductionWarning)] == []

@@ -46,6 +46,8 @@ def gathering(placement: Placement | None) -> Iterator[None]:
 
 def compute_loss(original: Callable[..., Any], model: Any, trainable: Any, others: Any, *args: Any, **kwargs: Any) -> Any:
     """Do what ``compute_loss_and_updates`` does, on weights of which each device has a slice."""
+    # Keras knows the losses of layers by their ids, and would drop one that has the id of one of an earlier trace.
+    model._clear_losses()
     placement = _step.placement
     if placement is None:
         return original(model, trainable, others, *args, **kwargs)

@@ -25,11 +25,12 @@ def use_micro_batches(model: Any, accumulate_steps: int) -> None:
     """Make ``fit`` compute each batch of `model` in micro-batches, with the memory of one micro-batch's activations.
 
     Loss, metrics, gradients and weights are those of the whole batch, also for a batch that does not divide, and with sample
-    weights and masks: sums and their divisors are added up. Each replica cuts its rows into `accumulate_steps` micro-batches. The
-    replicas sum their gradients once, after the last one, so each of them holds the gradients of all weights until then. Only
-    ``BatchNormalization`` gives other numbers, since it normalizes each micro-batch by its own statistics (ReductionWarning says
-    so), and so do random layers, which draw for each micro-batch, and other layers that assign weights when they are called
-    (ReductionWarning names these weights). ``evaluate`` and ``predict`` stay as they are.
+    weights and masks: sums and their divisors are added up. So the loss of a row must not depend on other rows, as a contrastive
+    loss does. Each replica cuts its rows into `accumulate_steps` micro-batches. The replicas sum their gradients once, after the
+    last one, so each of them holds the gradients of all weights until then. ``BatchNormalization`` gives other numbers, since it
+    normalizes each micro-batch by its own statistics (ReductionWarning says so), and so do random layers, which draw for each
+    micro-batch, and other layers that assign weights when they are called (ReductionWarning names these weights). ``evaluate`` and
+    ``predict`` stay as they are.
 
     Metrics of ``compile`` get the outputs of the whole batch. If there are such metrics, these outputs are kept until the end.
 
@@ -42,7 +43,8 @@ def use_micro_batches(model: Any, accumulate_steps: int) -> None:
     Raises:
         ArgumentTypeError: If `model` is not a ``keras.Model``, or `accumulate_steps` not an int.
         ArgumentError: If `accumulate_steps` is less than 1. From `fit`: if the model has a ``train_step``, ``compute_loss`` or
-            ``compute_loss_and_updates`` of its own; if a loss gives one number for all rows; if a layer adds a loss that is
+            ``compute_loss_and_updates`` of its own; if a loss does not give a value for each row, or compares rows with each other
+            (``keras.losses.Circle``); if the model is quantized to float8; if a layer adds a loss that is
             neither a sum nor a mean over rows; if steps are not compiled; under a ParameterServerStrategy; if the model calls the
             host (``jax.pure_callback``) under a FullyShardedStrategy with a model axis.
 
@@ -79,6 +81,11 @@ def in_parts(model: Any, step: Callable[..., Any]) -> Callable[..., Any]:
         raise ArgumentError(
             "use_micro_batches and use_replica_statistics contradict each other: in micro-batches, a BatchNormalization uses the "
             "statistics of one micro-batch of one replica. Use one of the two."
+        )
+    if any(getattr(variable, "overwrite_with_gradient", False) for variable in model.trainable_variables):
+        raise ArgumentError(
+            "use_micro_batches: the model is quantized to float8. What its scales get as gradients are new values, and those of "
+            "micro-batches do not add up. Train it without micro-batches, or with mixed_bfloat16."
         )
     return MicroBatchStep(model, steps)
 

@@ -166,6 +166,28 @@ class MicroBatches:
     def _learn(self, rows: list[Any]) -> None:
         """Trace a micro-batch, and find out what it changes, what its losses are, and which divisors are known."""
         size = min(self._size, len(rows[0]))
+        closed, sums = self._trace_losses(rows, size)
+        double, twice = self._trace_losses(rows, 2 * size)
+        if any(isinstance(x, int) and y != 2 * x for x, y in zip(sums.own_divisors, twice.own_divisors, strict=True)):
+            raise ArgumentError(
+                "use_micro_batches: a loss function does not return its values for each row, so it is not known how those of "
+                "micro-batches make the loss of the whole batch. Return one loss per example, and leave the reduction to Keras."
+            )
+        self._check_losses()
+        self._check_host_calls(closed.jaxpr)
+        tell_state(self._model, self._changed)
+        self._kinds = kinds(closed, double)
+        if {Kind.UNKNOWN, Kind.RATIO} & {*self._kinds}:
+            raise ArgumentError(
+                "use_micro_batches: a layer adds a loss (add_loss, or an activity regularizer) that is neither a sum nor a mean "
+                "over the rows of the batch, so it is not known how those of micro-batches make that of the whole batch. Add a sum "
+                "or mean over rows, or write a custom loop."
+            )
+        self._known_divisors = [x if x is None or isinstance(x, int) else ... for x in sums.own_divisors]
+        self._size_learned = size
+
+    def _trace_losses(self, rows: list[Any], size: int) -> tuple[Any, LossSums]:
+        """Trace the losses of layers for a number of rows."""
         sums = LossSums()
 
         def losses_of(rows: list[Any]) -> list[Any]:
@@ -176,18 +198,15 @@ class MicroBatches:
             self._check_outputs(leaves, size)
             return losses
 
-        closed = jax.make_jaxpr(losses_of)([jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in rows])
-        self._check_host_calls(closed.jaxpr)
-        tell_state(self._model, self._changed)
-        self._kinds = kinds(closed.jaxpr)
-        if {Kind.UNKNOWN, Kind.RATIO} & {*self._kinds}:
+        return jax.make_jaxpr(losses_of)([jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in rows]), sums
+
+    def _check_losses(self) -> None:
+        compiled = self._model._compile_loss
+        if any(isinstance(each.loss, keras.losses.Circle) for each in ([] if compiled is None else compiled._flat_losses)):
             raise ArgumentError(
-                "use_micro_batches: a layer adds a loss (add_loss, or an activity regularizer) that is neither a sum nor a mean "
-                "over the rows of the batch, so it is not known how those of micro-batches make that of the whole batch. Add a sum "
-                "or mean over rows, or write a custom loop."
+                "use_micro_batches: keras.losses.Circle compares the rows of a batch with each other, which those of different "
+                "micro-batches cannot be. Train without micro-batches."
             )
-        self._known_divisors = [x if x is None or isinstance(x, int) else ... for x in sums.own_divisors]
-        self._size_learned = size
 
     def _check_host_calls(self, jaxpr: Any) -> None:
         """Raise if replicas of several devices call the host, which JAX cannot lower while XLA shares out their work."""
@@ -273,6 +292,8 @@ class MicroBatches:
         micro_batch = MicroBatch(len(rows[0]), self._batch.rows, self._steps_of_batch(), replica)
         alone = dataclasses.replace(self._placement, fused=True)  # what layers see of the devices
         with in_micro_batch(micro_batch), in_global_view(alone):
+            # Keras knows the losses of layers by their ids, and would drop one that has the id of one of an earlier trace.
+            model._clear_losses()
             with summing(InLayers()):
                 outputs, after, losses = model.stateless_call(trainable, others, x, return_losses=True, **self._training)
             state = [

@@ -300,6 +300,7 @@ class Search:
         if sums and not node.backward:
             causes = frozenset().union(self._of_equal(node), *(s.means for s in states))
         return _State(
+            differs=node.name in (SUM_OF_SLICES, sum_p.name),  # each replica has its own slice of the sum
             gradient=gradient,
             agreed=gradient and not node.backward,
             summed=causes | frozenset().union(*(s.summed for s in states)),
