@@ -1,6 +1,7 @@
 """`Dataset`: the API of tf.data over the graph. Each method checks its arguments and adds a node."""
 
 import copy
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from ._iterator import DatasetIterator
 from ._methods import chosen_seed, saved_compression
 from ._options import AutoShardPolicy, Options
 from ._own_methods import OwnMethods
+from ._profile import profiled
 from .files._files import matching_files
 from .files._huggingface import huggingface
 from .files._saved import is_saved, load
@@ -44,6 +46,7 @@ AUTOTUNE = -1  # as a number of parallel calls or a buffer size: chosen for you
 
 _WAIT_SECONDS = 0.5  # between two looks for a saved dataset
 _MAX_WAIT_SECONDS = 3600.0  # for `load(..., wait=True)`
+_PROFILED = 100  # elements
 _DEFAULT_CYCLE = 4  # for AUTOTUNE in `interleave`: the order must not depend on the machine
 
 
@@ -700,17 +703,26 @@ class Dataset(OwnMethods):
         """
         return self._node.cardinality
 
-    def explain(self, num_workers: int = 1, replicas_per_worker: int = 1, policy: AutoShardPolicy | None = None) -> InputPlan:
+    def explain(
+        self,
+        num_workers: int = 1,
+        replicas_per_worker: int = 1,
+        policy: AutoShardPolicy | None = None,
+        *,
+        profile: bool = False,
+    ) -> InputPlan:
         """Say who would read what if this dataset of global batches were distributed. The result can be printed.
 
         Args:
             num_workers: The number of workers that share the dataset.
             replicas_per_worker: The number of replicas on each worker.
             policy: The policy to use; None stands for that of the options.
+            profile: Whether to read up to 100 elements in this process, and to say which stage binds. Functions of the dataset
+                are called for that. The orders of later iterations stay as they are, and `cache` keeps nothing of it.
 
         Raises:
             ArgumentError: If a number is below 1.
-            DatasetError: If the dataset cannot be shared by this policy.
+            DatasetError: If the dataset cannot be shared by this policy, or it is to be profiled and another library makes it.
 
         >>> print(Dataset.range(10).batch(4).explain(num_workers=2))
         Input plan: 2 workers, 2 replicas
@@ -722,12 +734,13 @@ class Dataset(OwnMethods):
         options = self.options()
         if policy is not None:
             options.experimental_distribute.auto_shard_policy = policy
-        return input_plan(
+        plan = input_plan(
             self._node,
             options.experimental_distribute.auto_shard_policy,
             whole("explain", "num_workers", num_workers, 1),
             whole("explain", "replicas_per_worker", replicas_per_worker, 1),
         )
+        return dataclasses.replace(plan, profile=profiled(self._node, _PROFILED)) if profile else plan
 
     def with_options(self, options: Options, name: str | None = None) -> "Dataset":
         """Return the same dataset with these options.

@@ -7,6 +7,7 @@ from ..._display import table, titled
 from ...errors import DatasetError
 from ...replicas._topology import Topology
 from .._options import AutoShardPolicy
+from .._profile import InputProfile
 from ..graph._graph import Node, known
 from ..graph._structure import flatten
 from ..transforms._batch import Batch
@@ -50,6 +51,7 @@ class InputPlan:
         last_batch_size: The number of rows of the last batch, if it is smaller and known.
         workers: The plan of each worker.
         is_elastic: Whether any other number of workers could continue from a saved position.
+        profile: How long the stages took, if that was asked for.
     """
 
     policy: AutoShardPolicy
@@ -58,6 +60,7 @@ class InputPlan:
     last_batch_size: int | None
     workers: tuple[WorkerPlan, ...]
     is_elastic: bool
+    profile: InputProfile | None = None
 
     def __str__(self) -> str:
         size = "of unknown size" if self.batch_size is None else f"of {self.batch_size}"
@@ -69,7 +72,8 @@ class InputPlan:
             f"  global batches: {size}{last}",
             *([] if self.is_elastic else [f"  saved positions: {self._why_not_elastic()}"]),
         ]
-        return "\n".join([*head, *(f"  worker {i}: {_show(worker)}" for i, worker in enumerate(self.workers))])
+        took = [] if self.profile is None else [str(self.profile)]
+        return "\n".join([*head, *(f"  worker {i}: {_show(worker)}" for i, worker in enumerate(self.workers)), *took])
 
     def _why_not_elastic(self) -> str:
         if self.policy is AutoShardPolicy.DATA:
