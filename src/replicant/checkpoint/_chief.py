@@ -9,6 +9,8 @@ from ..errors import CheckpointError, DamagedCheckpointError
 
 _Result = TypeVar("_Result")
 
+RESTORE_AGAIN = "Restore again, from this checkpoint or another one, before you go on."
+
 
 def is_writer() -> bool:
     """Return whether this process is the one that writes and deletes."""
@@ -61,12 +63,18 @@ def meet_before_reading(path: Any) -> None:
         world.agree("restore", str(path), problem, before_next_step=True)
 
 
-def all_read(what: str, path: Any, read: Callable[[], _Result]) -> _Result:
+def all_read(what: str, path: Any, read: Callable[[], _Result], *, changes: bool = False) -> _Result:
     """Return what `read` returns, once all workers could read. Each may read other parts of a checkpoint. All workers call this.
+
+    Args:
+        what: What is done, for messages.
+        path: The checkpoint.
+        read: A function that reads this worker's parts.
+        changes: Whether `read` also assigns what it reads.
 
     Raises:
         DamagedCheckpointError: If what some workers have read is damaged. All raise it, so that all pass over it.
-        CheckpointError: If a worker could not read for another reason.
+        CheckpointError: If a worker could not read for another reason, or if other workers have assigned what they read.
     """
     world = _bootstrap.world()
     if world is None:
@@ -81,9 +89,13 @@ def all_read(what: str, path: Any, read: Callable[[], _Result]) -> _Result:
     failed = {world.name_of(rank): each for rank, each in enumerate(said) if each is not None}
     if not failed:
         return cast(_Result, result)
-    kind = DamagedCheckpointError if all(is_damaged for is_damaged, _ in failed.values()) else CheckpointError
+    is_damaged = not changes and all(is_damaged for is_damaged, _ in failed.values())
     if problem is not None and len({text for _, text in failed.values()}) == 1 and len(failed) == world.num_processes:
         raise problem
     told = "; ".join(f"{name}: {text}" for name, (_, text) in failed.items())
-    alone = " The others can read it: the workers must share the folder." if kind is CheckpointError else ""
-    raise kind(f"{len(failed)} of {world.num_processes} workers cannot read the checkpoint {path}. {told}{alone}") from problem
+    text = f"{len(failed)} of {world.num_processes} workers cannot read the checkpoint {path}. {told}"
+    if changes:
+        raise CheckpointError(f"{text} On other workers, values may have changed. {RESTORE_AGAIN}") from problem
+    if is_damaged:
+        raise DamagedCheckpointError(text) from problem
+    raise CheckpointError(f"{text} The others can read it: the workers must share the folder.") from problem
