@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from replicant.checkpoint import _together
+from replicant.checkpoint import _chief
 from replicant.checkpoint._parts import Parts
 from replicant.checkpoint._storage import read
 from replicant.checkpoint._together import Together
@@ -53,13 +53,13 @@ def save(path: Path, wait: Callable[[threading.Event], object]) -> None:
 
 
 def test_a_slow_disk_is_awaited_as_long_as_its_bytes_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_together, "LEAST_SPEED", 1 << 8)  # 16 s for a slice
+    monkeypatch.setattr(_chief, "LEAST_SPEED", 1 << 8)  # 16 s for a slice
     save(tmp_path / "ckpt", lambda _: time.sleep(2 * PATIENCE))
     np.testing.assert_array_equal(read(tmp_path / "ckpt")[1]["x"], VALUE)
 
 
 def test_a_disk_that_does_not_answer_is_not_awaited_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_together, "LEAST_SPEED", 1 << 14)  # 0.25 s for a slice
+    monkeypatch.setattr(_chief, "LEAST_SPEED", 1 << 14)  # 0.25 s for a slice
     told = (
         "Worker 0 waited 1.25 s in 'the checkpoint ckpt: its parts' for worker 1 (host), which did not come. No worker has more "
         "than 4096 bytes to write. So this one, which still lives, writes less than 16384 bytes per second, or its disk does not "

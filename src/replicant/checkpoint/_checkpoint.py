@@ -196,7 +196,10 @@ class Checkpoint(Saves):
                 _storage.write(path, meta, arrays, parts)
                 then()
 
-            write_once(functools.partial(self._writer.start, write) if background else write)
+            if background:
+                write_once(functools.partial(self._writer.start, write))
+            else:
+                write_once(write, sum(array.nbytes for array in arrays.values()))
             return
         together = Together(world, path, Path(chiefs("checkpoint folder", lambda: str(partial_name(path)))))
         before, self._exchanges = self._exchanges, together.name

@@ -290,13 +290,15 @@ class Restore:
         unexpected = tuple(key for key in self._values if key not in deferred and (key not in items or key in late))
         new = [key for key in new if key not in late]
         self._check_fit({key: items[key] for key in new}, missing, unexpected)
+        num_bytes = sum(value.num_bytes for value in self._values.values() if isinstance(value, Stored))
         if not self._began:
-            all_read("read", self.path, functools.partial(self._read, {key: items[key] for key in new}))
+            read = functools.partial(self._read, {key: items[key] for key in new})
+            all_read("read", self.path, read, num_bytes=num_bytes)
         self._settle_leaves(late)
         changing = [key for key in new if isinstance(items[key], Stateful | Ref)]
         changing.sort(key=lambda key: isinstance(items[key], Ref))  # states first, which objects can still refuse
         give = functools.partial(self._give_all, {key: items[key] for key in changing})
-        give() if self._began else all_read("assigned", self.path, give, changes=True)
+        give() if self._began else all_read("assigned", self.path, give, num_bytes=num_bytes, changes=True)
         for key in new:
             if isinstance(value := self._values[key], Stored):
                 note_slices(items[key], f"{self._source}: {value.key}")

@@ -14,13 +14,13 @@ from typing import Any
 
 from ..cluster._world import World
 from ..errors import CheckpointError, WorkerLostError, WorkerMismatchError
+from . import _chief
 from ._atomic_folder import appearing, write_durably
 from ._files import open_file
 from ._parts import Parts, joined, part_name
 from ._storage import fill, telling_what_failed
 
 SEEN_SECONDS = 10.0  # until a file that another worker has made must be visible; a network file system may need a moment
-LEAST_SPEED = 1 << 20  # bytes per second and worker; the deadline leaves time for a disk that many workers share
 _PAUSE_SECONDS = 0.05
 
 _SHARE = "All workers must save to a folder that they share, such as one on a network file system."
@@ -89,10 +89,10 @@ class Together:
     def _say(self, what: str, text: str) -> list[str]:
         """Return what all workers say."""
         number, self._number = self._number, self._number + 1
-        seconds = self._world.timeouts.exchange + self._num_bytes / LEAST_SPEED
+        seconds = _chief.patience(self._world, self._num_bytes)
         advice = (
             f"No worker has more than {self._num_bytes} bytes to write. So this one, which still lives, writes less than "
-            f"{LEAST_SPEED} bytes per second, or its disk does not answer. To wait longer, set REPLICANT_EXCHANGE_TIMEOUT."
+            f"{_chief.LEAST_SPEED} bytes per second, or its disk does not answer. To wait longer, set REPLICANT_EXCHANGE_TIMEOUT."
         )
         return self._world.collect(self.name, number, f"the checkpoint {self._path.name}: {what}", text, seconds, advice=advice)
 
