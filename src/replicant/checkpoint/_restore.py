@@ -134,7 +134,7 @@ class Restore:
         self._used: set[str] = set()  # keys of objects that have resumed it; what they lack now will not come
         self._frontier: list[Place] = []  # where variables may appear later
         self._lock = threading.RLock()
-        self._busy = self._began = False
+        self._busy = self._began = self._failed = False
 
     def begin(self) -> None:
         """Assign all values that have a counterpart.
@@ -143,7 +143,11 @@ class Restore:
             CheckpointError: If an object cannot be built, or a value has another shape or dtype. Then nothing has been assigned.
                 Also if slices were whole when they were checked, but cannot be read when they are assigned (see `_give_all`).
         """
-        self._advance(())
+        try:
+            self._advance(())
+        except BaseException:
+            self._failed = True  # objects that were to resume it may get their values from another one
+            raise
         self._began = True
         _live.add(self)
         self._watch()
@@ -227,6 +231,8 @@ class Restore:
 
     def _resume(self, key: str) -> None:
         """Continue, because an object that was waited for has got its variables."""
+        if self._failed:
+            return
         self._waiting.discard(key)
         item = Inventory(self._objects).objects.get(key)
         kind = kind_of(item)
