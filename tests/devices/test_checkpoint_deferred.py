@@ -67,6 +67,19 @@ def test_the_first_call_computes_with_the_restored_values(saved: tuple[keras.Mod
         assert np.asarray(one.value).tobytes() == np.asarray(other.value).tobytes()
 
 
+def test_a_restore_that_failed_does_not_go_on_when_the_model_is_called(saved: tuple[keras.Model, str], tmp_path: Path) -> None:
+    model, path = saved
+    expected = np.asarray(model(inputs()))
+    damaged = Path(replicant.Checkpoint(model=model, optimizer=model.optimizer).save(tmp_path / "ckpt")) / "arrays.bin"
+    data = damaged.read_bytes()
+    damaged.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    restored = compiled(TwoInputs())
+    manager = replicant.CheckpointManager(replicant.Checkpoint(model=restored, optimizer=restored.optimizer), tmp_path, 2)
+    with pytest.warns(UserWarning, match=r"ckpt-2/arrays\.bin is damaged"):
+        assert manager.restore_or_initialize() == path
+    assert np.asarray(restored(inputs())).tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("num_replicas", [0, 2])
 def test_fit_goes_on_as_the_saved_model_does(saved: tuple[keras.Model, str], num_replicas: int) -> None:
     model, path = saved

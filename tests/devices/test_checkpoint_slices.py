@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicant
-from replicant.checkpoint import _storage
+from replicant.checkpoint import _restore, _storage
 from replicant.checkpoint._parts import Parts
 from replicant.checkpoint._stored import stored_arrays
 from replicant.errors import CheckpointError, DamagedCheckpointError
@@ -226,6 +227,49 @@ def test_damage_is_found_before_anything_changes(tmp_path: Path, damage: Any, me
     with pytest.warns(UserWarning, match=message), replicant.CheckpointManager(again, tmp_path, 5) as manager:
         assert manager.restore_or_initialize() == first
     assert np.asarray(other.weights[0].value).all()
+
+
+def vanish_before(number: int, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete a checkpoint, as another program's manager might, when it was checked and `number` variables have their values."""
+    assign_slices, count = _restore.assign_slices, iter(range(1000))
+
+    def assign(*args: Any) -> None:
+        if next(count) == number:
+            shutil.rmtree(path)
+        assign_slices(*args)
+
+    monkeypatch.setattr(_restore, "assign_slices", assign)
+
+
+def test_what_vanishes_while_it_is_assigned_is_no_damage_that_a_manager_passes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, checkpoint = made("4 slices")
+    first, path = (checkpoint.save(tmp_path / "ckpt") for _ in range(2))
+    expected = np.asarray(model.weights[2].value)
+    zero(model)
+    vanish_before(1, path, monkeypatch)
+    manager = replicant.CheckpointManager(checkpoint, tmp_path, 5, init_fn=lambda: pytest.fail("init_fn was called"))
+    told = (
+        rf"The checkpoint {path} was restored only in part: 1 of \d+ values have changed\. Restore again, from this checkpoint or "
+        r"another one, before you go on\. .*slices-\d\.bin could not be read"
+    )
+    with manager, pytest.raises(CheckpointError, match=told) as caught:
+        manager.restore_or_initialize()
+    assert not isinstance(caught.value, DamagedCheckpointError)
+    assert [np.asarray(variable.value).any() for variable in model.weights[:3]] == [True, False, False]
+    checkpoint.restore(first).assert_consumed()
+    np.testing.assert_array_equal(np.asarray(model.weights[2].value), expected)
+
+
+def test_what_vanishes_before_anything_changes_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, checkpoint = made("4 slices")
+    first, path = (checkpoint.save(tmp_path / "ckpt") for _ in range(2))
+    zero(model)
+    vanish_before(0, path, monkeypatch)
+    with pytest.warns(UserWarning, match="could not be read"), replicant.CheckpointManager(checkpoint, tmp_path, 5) as manager:
+        assert manager.restore_or_initialize() == first
+    assert np.asarray(model.weights[0].value).all()
 
 
 def of_kernel(body: Any) -> Any:

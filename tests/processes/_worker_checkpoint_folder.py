@@ -12,7 +12,7 @@ strategy = replicant.FullyShardedStrategy(min_size=8)
 
 import numpy as np  # noqa: E402
 
-from replicant.checkpoint import _together  # noqa: E402
+from replicant.checkpoint import _restore, _together  # noqa: E402
 
 RANK, FOLDER = int(os.environ["JAX_PROCESS_ID"]), Path(os.environ["FOLDER"])
 _together.SEEN_SECONDS = 1.0
@@ -48,6 +48,12 @@ def restored(path):
     return float(np.asarray(kernel.numpy()).sum(dtype="float64"))
 
 
+def cut_and_assign(*args):
+    if RANK == 1:
+        (Path(found["third"]) / "slices-1.bin").write_bytes(b"")
+    assign_slices(*args)
+
+
 shared = FOLDER / "shared"
 limit(4096)
 case("full", lambda: checkpoint.save(shared / "ckpt"))
@@ -65,6 +71,15 @@ if RANK == 1:
 case("damaged", lambda: restored(found["second"]))
 with replicant.CheckpointManager(checkpoint, shared, 3) as manager:
     case("passed over", manager.restore_or_initialize)
+
+# Worker 1 can no longer read its slices when it assigns them.
+case("third", lambda: str(checkpoint.save(shared / "ckpt")))
+assign_slices = _restore.assign_slices
+_restore.assign_slices = cut_and_assign
+case("cut", lambda: restored(found["third"]))
+_restore.assign_slices = assign_slices
+case("restored again", lambda: restored(found["saved"]))
+strategy.run(lambda: None)  # the workers compare what they have restored
 
 # From here on, each worker has a disk of its own in the same place.
 (FOLDER / f"disk-{RANK}").mkdir()

@@ -28,10 +28,16 @@ UNREADABLE = (
     r"CheckpointError: 1 of 2 workers cannot read the checkpoint run/shared/ckpt-\d\. worker 1 \(.*\): There is no readable "
     r"checkpoint at run/shared/ckpt-\d: .* The others can read it: the workers must share the folder\."
 )
+CUT = (
+    r"CheckpointError: 1 of 2 workers cannot read the checkpoint .*ckpt-\d\. worker 1 \(.*\): .*slices-1\.bin is damaged: it ends "
+    r"in the middle of 'kernel', 40000 bytes too early\. On other workers, values may have changed\. Restore again, from this "
+    r"checkpoint or another one, before you go on\."
+)
 EXPECTED = {  # what the two workers say
     "full": (OF_OTHERS.format(1) + TOO_LARGE, TOO_LARGE),
     "taken": (TAKEN, OF_OTHERS.format(0) + TAKEN),
     "damaged": (DAMAGED, DAMAGED),
+    "cut": (CUT, CUT),
     "own disk": (OF_OTHERS.format(1) + NOT_SEEN, NOT_SEEN),
     "restored from own disk": (UNREADABLE, UNREADABLE),
 }
@@ -47,6 +53,7 @@ def test_all_workers_say_which_one_could_not_write_or_read(tmp_path: Path) -> No
         assert found["left"] == []
         assert Path(found["saved"]).name == "ckpt-2"
         assert found["restored"] == SUM
+        assert found["restored again"] == SUM
         assert found["passed over"] == found["saved"]
         assert re.sub("-[0-9a-f]{8}[.]", ".", found["own disk in the background"]) == re.sub(
             "-[0-9a-f]{8}[.]", ".", found["own disk"]

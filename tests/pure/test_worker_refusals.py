@@ -15,6 +15,7 @@ from replicant.errors import (
     ArgumentTypeError,
     CheckpointError,
     ClusterError,
+    DamagedCheckpointError,
     DatasetError,
     DeviceError,
     WorkerLostError,
@@ -123,6 +124,42 @@ def test_the_chief_raises_its_own_error(monkeypatch):
 
     with pytest.raises(CheckpointError, match=r"^no space$"):
         _chief.write_once(write)
+
+
+def test_the_others_wait_as_long_as_the_chiefs_bytes_may_take(monkeypatch):
+    """600 s, and 1 s for each MiB. Where the chief only begins to write, nobody waits longer."""
+    waited = []
+    world = Answers(process_id=1)
+    world.exchange = lambda label, text, timeout_seconds=None, **_: [
+        waited.append((label, timeout_seconds)) or (str(5 << 20) if label == "checkpoint size" else ""),
+        text,
+    ]
+    monkeypatch.setattr(_bootstrap, "world", lambda: world)
+    _chief.write_once(lambda: None, 0)
+    _chief.write_once(lambda: None)
+    expected = [("checkpoint size", None), ("checkpoint written", 605.0), ("checkpoint written", 600.0)]
+    assert waited == expected
+
+
+def test_reading_is_awaited_as_long_as_the_bytes_may_take(monkeypatch):
+    waited = []
+    world = Answers()
+    world.exchange = lambda label, text, timeout_seconds=None, **_: waited.append((label, timeout_seconds)) or [text, "null"]
+    monkeypatch.setattr(_bootstrap, "world", lambda: world)
+    assert _chief.all_read("read", "ckpt", lambda: 3, num_bytes=7 << 20) == 3
+    assert waited == [("checkpoint read", 607.0)]
+
+
+def test_what_other_workers_have_assigned_is_not_passed_over(monkeypatch):
+    """Worker 1 cannot read what it assigns, before anything has changed there. On worker 0, values have changed."""
+    damaged = json.dumps([True, "slices-1.bin is missing"])
+    monkeypatch.setattr(_bootstrap, "world", lambda: Answers(damaged, damaged))
+    with pytest.raises(DamagedCheckpointError, match=r"^1 of 2 workers cannot read .*\. worker 1 \(b\): slices-1\.bin is missing$"):
+        _chief.all_read("read", "ckpt", lambda: None)
+    message = r"slices-1\.bin is missing On other workers, values may have changed\. Restore again, from this checkpoint or another"
+    with pytest.raises(CheckpointError, match=message) as caught:
+        _chief.all_read("assigned", "ckpt", lambda: None, changes=True)
+    assert not isinstance(caught.value, DamagedCheckpointError)
 
 
 def test_other_checkpoints(monkeypatch):

@@ -127,7 +127,8 @@ class Checkpoint(Saves):
 
         Raises:
             CheckpointError: If the checkpoint is missing or damaged, if the shape or dtype of a value differs, or if an optimizer
-                cannot be built. Then no value has changed.
+                cannot be built. Then no value has changed. Variables in slices are read twice, to be checked and to be assigned: if
+                they cannot be read the second time, the message says that some values have changed. Then restore again.
             ContextError: If it is called inside ``run``.
         """
         status, meta, _ = self._read("restore", save_path)
@@ -195,7 +196,10 @@ class Checkpoint(Saves):
                 _storage.write(path, meta, arrays, parts)
                 then()
 
-            write_once(functools.partial(self._writer.start, write) if background else write)
+            if background:
+                write_once(functools.partial(self._writer.start, write))
+            else:
+                write_once(write, sum(array.nbytes for array in arrays.values()))
             return
         together = Together(world, path, Path(chiefs("checkpoint folder", lambda: str(partial_name(path)))))
         before, self._exchanges = self._exchanges, together.name

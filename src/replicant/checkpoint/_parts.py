@@ -67,6 +67,12 @@ class Parts:
                 shard.data.copy_to_host_async()
         self.pieces = {number: [piece._replace(read=_known(piece.read())) for piece in own] for number, own in self.pieces.items()}
 
+    @property
+    def num_bytes(self) -> int:
+        """The number of bytes that this process writes."""
+        own = [piece for pieces in self.pieces.values() for piece in pieces]
+        return sum(math.prod(sizes_of(piece.box)) * np.dtype(self._arrays[piece.key][0]).itemsize for piece in own)
+
     def write(self, folder: Path, writer: str) -> dict[str, Any]:
         """Write this process's parts, several at a time, and return their records. `writer` is the name of this process.
 

@@ -15,13 +15,13 @@ from typing import Any
 from ..errors import CheckpointError
 from ..variables import _recorder
 from ..variables._ref import Ref
-from ._chief import all_read
+from ._chief import RESTORE_AGAIN, all_read
 from ._late import Place, frontier, is_there
 from ._objects import Inventory, kind_of
 from ._states import Stateful
 from ._stored import Stored
 from ._threads import run_all
-from ._values import assign, assign_slices, boxes_of, describe, fits, replaced
+from ._values import assign, assign_slices, boxes_of, describe, fits, note_slices, replaced
 
 _MAX_ROWS = 20  # of a list in a message
 _live: "weakref.WeakSet[Restore]" = weakref.WeakSet()
@@ -134,15 +134,20 @@ class Restore:
         self._used: set[str] = set()  # keys of objects that have resumed it; what they lack now will not come
         self._frontier: list[Place] = []  # where variables may appear later
         self._lock = threading.RLock()
-        self._busy = self._began = False
+        self._busy = self._began = self._failed = False
 
     def begin(self) -> None:
         """Assign all values that have a counterpart.
 
         Raises:
             CheckpointError: If an object cannot be built, or a value has another shape or dtype. Then nothing has been assigned.
+                Also if slices were whole when they were checked, but cannot be read when they are assigned (see `_give_all`).
         """
-        self._advance(())
+        try:
+            self._advance(())
+        except BaseException:
+            self._failed = True  # objects that were to resume it may get their values from another one
+            raise
         self._began = True
         _live.add(self)
         self._watch()
@@ -226,6 +231,8 @@ class Restore:
 
     def _resume(self, key: str) -> None:
         """Continue, because an object that was waited for has got its variables."""
+        if self._failed:
+            return
         self._waiting.discard(key)
         item = Inventory(self._objects).objects.get(key)
         kind = kind_of(item)
@@ -289,11 +296,18 @@ class Restore:
         unexpected = tuple(key for key in self._values if key not in deferred and (key not in items or key in late))
         new = [key for key in new if key not in late]
         self._check_fit({key: items[key] for key in new}, missing, unexpected)
+        num_bytes = sum(value.num_bytes for value in self._values.values() if isinstance(value, Stored))
         if not self._began:
-            all_read("read", self.path, functools.partial(self._read, {key: items[key] for key in new}))
+            read = functools.partial(self._read, {key: items[key] for key in new})
+            all_read("read", self.path, read, num_bytes=num_bytes)
         self._settle_leaves(late)
-        for key in sorted(new, key=lambda key: isinstance(items[key], Ref)):  # states first, which objects can still refuse
-            self._give(items[key], self._values[key])
+        changing = [key for key in new if isinstance(items[key], Stateful | Ref)]
+        changing.sort(key=lambda key: isinstance(items[key], Ref))  # states first, which objects can still refuse
+        give = functools.partial(self._give_all, {key: items[key] for key in changing})
+        give() if self._began else all_read("assigned", self.path, give, num_bytes=num_bytes, changes=True)
+        for key in new:
+            if isinstance(value := self._values[key], Stored):
+                note_slices(items[key], f"{self._source}: {value.key}")
         given = set(new)
         leaves = inventory.with_leaves(lambda key, leaf: replaced(leaf, self._values[key]) if key in given else leaf)
         for name, old in list(self._objects.items()):
@@ -316,11 +330,30 @@ class Restore:
                 self._values[key] = value.read()
         run_all(checks)
 
+    def _give_all(self, items: Mapping[str, Any]) -> None:
+        """Assign the values of these items.
+
+        Raises:
+            DamagedCheckpointError: If slices can no longer be read, and nothing has changed.
+            CheckpointError: If slices can no longer be read, or an object refuses its state. Unless it is the first one, some
+                values have changed, so that nobody may pass over this checkpoint as if it were only damaged.
+        """
+        for number, (key, item) in enumerate(items.items()):
+            try:
+                self._give(item, self._values[key])
+            except CheckpointError as error:
+                if not number:
+                    raise
+                raise CheckpointError(
+                    f"The checkpoint {self.path} was restored only in part: {number} of {len(items)} values have changed. "
+                    f"{RESTORE_AGAIN} {error}"
+                ) from error
+
     def _give(self, item: Any, value: Any) -> None:
         if isinstance(item, Stateful):
             item.set(value)
         elif isinstance(value, Stored):
-            assign_slices(item, value, item.cut_on(), f"{self._source}: {value.key}")
+            assign_slices(item, value, item.cut_on())
         elif isinstance(item, Ref):
             assign(item, value)
 

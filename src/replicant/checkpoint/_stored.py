@@ -39,6 +39,11 @@ class Stored:
         """The box of the whole array."""
         return tuple((0, size) for size in self.shape)
 
+    @property
+    def num_bytes(self) -> int:
+        """The number of bytes of the whole array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def read(self) -> np.ndarray:
         """Read the whole array into memory of its own, and check its bytes.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..cluster._world import World
 from ..errors import CheckpointError, WorkerLostError, WorkerMismatchError
+from . import _chief
 from ._atomic_folder import appearing, write_durably
 from ._files import open_file
 from ._parts import Parts, joined, part_name
@@ -37,6 +38,7 @@ class Together:
     def __init__(self, world: World, path: Path, folder: Path):
         self._world, self._path, self._folder = world, path, folder
         self._number = 0
+        self._num_bytes = 0  # what the worker with the most has to write
 
     @property
     def name(self) -> str:
@@ -48,7 +50,7 @@ class Together:
 
         Raises:
             CheckpointError: If a worker cannot write, or does not see what the others write. Nothing is left then.
-            WorkerLostError: If a worker does not come in time, has ended or has failed.
+            WorkerLostError: If a worker does not come in time, has ended or has failed. The time grows with the bytes to write.
         """
         try:
             self._write(meta, arrays, parts)
@@ -61,6 +63,8 @@ class Together:
 
     def _write(self, meta: dict[str, Any], arrays: Mapping[str, Any], parts: Parts) -> None:
         is_chief = self._world.is_chief
+        own = parts.num_bytes + sum(array.nbytes for array in arrays.values())
+        self._num_bytes = max(map(int, self._say("its size", str(own))))
         with contextlib.ExitStack() as made:
             self._step("its folder", lambda: made.enter_context(appearing(self._path, self._folder)) if is_chief else None)
             self._step("its parts", lambda: self._write_parts(parts))
@@ -85,7 +89,12 @@ class Together:
     def _say(self, what: str, text: str) -> list[str]:
         """Return what all workers say."""
         number, self._number = self._number, self._number + 1
-        return self._world.collect(self.name, number, f"the checkpoint {self._path.name}: {what}", text)
+        seconds = _chief.patience(self._world, self._num_bytes)
+        advice = (
+            f"No worker has more than {self._num_bytes} bytes to write. So this one, which still lives, writes less than "
+            f"{_chief.LEAST_SPEED} bytes per second, or its disk does not answer. To wait longer, set REPLICANT_EXCHANGE_TIMEOUT."
+        )
+        return self._world.collect(self.name, number, f"the checkpoint {self._path.name}: {what}", text, seconds, advice=advice)
 
     def _write_parts(self, parts: Parts) -> None:
         me = self._world.name_of(self._world.process_id)

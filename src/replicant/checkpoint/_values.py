@@ -238,15 +238,20 @@ def boxes_of(ref: Ref, placement: Placement) -> list[Box]:
     return sorted({box_of(index, ref.shape) for index in home.addressable_devices_indices_map(tuple(ref.shape)).values()})
 
 
-def assign_slices(ref: Ref, value: Stored, placement: Placement, source: str) -> None:
-    """Assign a stored value to a variable in slices. This process reads its slices alone. `source` is the same on all workers."""
+def assign_slices(ref: Ref, value: Stored, placement: Placement) -> None:
+    """Assign a stored value to a variable in slices. This process reads its slices alone."""
     home, shape = ref.home(placement), tuple(ref.shape)
     assert home is not None, "a variable in slices has devices"
     slices = value.read_boxes(boxes_of(ref, placement))
     with jax.ensure_compile_time_eval():
         array = jax.make_array_from_callback(shape, home, lambda index: slices[box_of(index, shape)])
     ref.store(array, placement)
-    if placement.world is not None:
+
+
+def note_slices(ref: Ref, source: str) -> None:
+    """Note what was assigned to a variable in slices, once all workers have done so. `source` is the same on all of them."""
+    placement = ref.cut_on()
+    if placement is not None and placement.world is not None:
         note_cut(ref.name, source)
 
 

@@ -29,6 +29,10 @@ _MANY = 512  # workers; with more, each looks and beats less often, so that the 
 _GRACE_SECONDS = 3.0  # for this worker to fail with its own error, once another has failed
 _SILENT_GRACE_SECONDS = 1.0  # likewise, once another is silent: a cut link brings no error
 _MAX_FAILURE = 4000  # characters
+_SAME_ORDER = (
+    "All workers must do the same things in the same order: do not use the strategy inside `if is_chief:`, and run the same number "
+    "of steps everywhere."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +141,9 @@ class World:
             number, self._count = self._count, self._count + 1
             return self._said(f"x/{number}", label, text, timeout_seconds, before_next_step=before_next_step)
 
-    def collect(self, name: str, number: int, label: str, text: str, timeout_seconds: float | None = None) -> list[str]:
+    def collect(
+        self, name: str, number: int, label: str, text: str, timeout_seconds: float | None = None, *, advice: str = _SAME_ORDER
+    ) -> list[str]:
         """Exchange one text of each worker beside the other exchanges, from any thread.
 
         Args:
@@ -146,6 +152,7 @@ class World:
             label: As for `exchange`.
             text: The text of this worker.
             timeout_seconds: The time to wait for the others.
+            advice: What the error says to do if a worker does not come in time.
 
         Returns:
             The texts of all workers, in the order of their ranks.
@@ -153,14 +160,21 @@ class World:
         Raises:
             WorkerLostError: If a worker does not come in time, has ended or has failed.
         """
-        return self._said(f"{name}/{number}", label, text, timeout_seconds)
+        return self._said(f"{name}/{number}", label, text, timeout_seconds, advice=advice)
 
     def forget(self, name: str) -> None:
         """Delete what was exchanged under a name of its own. All workers must have read it."""
         self._delete(name)
 
     def _said(
-        self, folder: str, label: str, text: str, timeout_seconds: float | None, *, before_next_step: bool = False
+        self,
+        folder: str,
+        label: str,
+        text: str,
+        timeout_seconds: float | None,
+        *,
+        before_next_step: bool = False,
+        advice: str = _SAME_ORDER,
     ) -> list[str]:
         """Put this worker's text into a folder, and return the texts of all workers."""
         limit = self.timeouts.exchange if timeout_seconds is None else timeout_seconds
@@ -170,7 +184,9 @@ class World:
         if short is not None:
             self._put(f"{folder}/long/{short}", mine)
         self._put(f"{folder}/of/{self.process_id}", short or mine)
-        parts = self._count_in(folder) or self._wait(folder, deadline, label, limit, before_next_step=before_next_step)
+        parts = self._count_in(folder)
+        if not parts:
+            parts = self._wait(folder, deadline, label, limit, before_next_step=before_next_step, advice=advice)
         whole = {short: mine}
         for part in filter(is_digest, parts):
             if part not in whole:
@@ -252,7 +268,16 @@ class World:
             self._delete(f"{kind}/{int(number) - 1}")
         return parts, []
 
-    def _wait(self, folder: str, deadline: float, label: str, limit: float, *, before_next_step: bool = False) -> list[str]:
+    def _wait(
+        self,
+        folder: str,
+        deadline: float,
+        label: str,
+        limit: float,
+        *,
+        before_next_step: bool = False,
+        advice: str = _SAME_ORDER,
+    ) -> list[str]:
         """Wait for the parts of all workers, until some worker has gathered them."""
         while True:
             left = deadline - time.monotonic()
@@ -276,7 +301,7 @@ class World:
                 if passed := ahead.intersection(missing):
                     raise self._passed(label, sorted(passed))
                 if left <= 0:
-                    raise self._late(label, limit, missing)
+                    raise self._late(label, limit, missing, advice)
 
     def _ahead(self) -> set[int]:
         """The ranks that have started more programs over all workers than this worker."""
@@ -295,13 +320,11 @@ class World:
         first = _PAUSE_SECONDS if self._uncounted else _SLICE_SECONDS * self._many
         return max(0.001, min(left, first))
 
-    def _late(self, label: str, limit: float, missing: Sequence[int]) -> WorkerLostError:
+    def _late(self, label: str, limit: float, missing: Sequence[int], advice: str) -> WorkerLostError:
         missing = missing or [rank for rank in range(self.num_processes) if rank != self.process_id]
         return WorkerLostError(
             f"Worker {self.process_id} waited {limit:g} s in {label!r} for "
-            f"{', '.join(map(self.name_of, missing))}, which did not come. "
-            "All workers must do the same things in the same order: do not use the strategy inside `if is_chief:`, and run the "
-            f"same number of steps everywhere.{self._known()}"
+            f"{', '.join(map(self.name_of, missing))}, which did not come. {advice}{self._known()}"
         )
 
     def _read(self, key: str, label: str) -> str:
