@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +71,57 @@ def test_files_that_are_cut_off(two, keep):
     lenient = iter(ArrowDataset(two, on_error="skip"))
     assert xs(lenient)[-4:] == [7, 8, 9, 10]
     assert lenient.num_skipped >= 1
+
+
+def damaged(path, found, into, batch=0):
+    """Write over the bytes ``found`` in a file, which are looked for once for each record batch."""
+    data, at = bytearray(path.read_bytes()), -1
+    for _ in range(batch + 1):
+        at = data.index(found, at + 1)
+    data[at : at + len(into)] = into
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_a_damaged_record_batch_is_left_out_alone(tmp_path, make):
+    path = write(tmp_path / "a", numbers(0, 15), make=make, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+    damaged(path, b"\x28\xb5\x2f\xfd", bytes(4), 3)  # the marks of zstd; each batch has three: numbers, offsets, texts
+    lenient = iter(ArrowDataset(path, on_error="skip"))
+    assert xs(lenient) == [0, 1, 2, *range(6, 15)]
+    assert lenient.num_skipped == 1
+    for cut in range(4):
+        strict = iter(ArrowDataset(path))
+        assert xs(itertools.islice(strict, min(cut, 3))) == [0, 1, 2][:cut]
+        with pytest.raises(DatasetError, match="cannot read record batch 1 of '.*a'"):
+            list(strict)
+
+
+OFFSETS = """
+import sys
+from replicant.data import ArrowDataset
+from replicant.errors import DatasetError
+
+for path in sys.argv[1:]:
+    lenient = iter(ArrowDataset(path, on_error="skip"))
+    print([len(row["x"]) for row in lenient], lenient.num_skipped)
+    try:
+        list(ArrowDataset(path))
+    except DatasetError as error:
+        print(str(error).partition(" of ")[0])
+"""
+
+
+def test_damaged_offsets_are_found(tmp_path):
+    """They had led out of the memory of the batch: to any values, or to the end of the process."""
+    paths = []
+    for items in (["s0", "s1", "s2", "s3", "s4"], [[i, i] for i in range(5)]):
+        for value in (60, 2_000_000_000, -5):
+            paths.append(write(tmp_path / f"{len(paths)}", pa.table({"x": items * 2}), 5))
+            damaged(paths[-1], np.arange(0, 12, 2, np.int32).tobytes(), np.array([0, 2, 4, value], np.int32).tobytes())
+    command = [sys.executable, "-c", OFFSETS, *map(str, paths)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["[2, 2, 2, 2, 2] 1", "ArrowDataset: cannot read record batch 0"] * 6
 
 
 def test_missing_files_and_columns(two, tmp_path):

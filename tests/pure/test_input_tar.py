@@ -151,11 +151,11 @@ def test_members_whose_content_is_elsewhere_are_refused(tmp_path, kind, fields):
         for name, value in fields.items():
             setattr(member, name, value)
         tar.addfile(member)
-    iterator = iter(TarDataset(path))
+    begin = 1024 if form is tarfile.GNU_FORMAT else 2048  # behind an extended header
     with pytest.raises(
-        DatasetError, match=rf"'.*a' holds '1\.x' as a {kind}, at byte \d+, so its content is not in.*--hard-dereference"
+        DatasetError, match=rf"'.*a' holds '1\.x' as a {kind}, at byte {begin}, so its content is not in.*--hard-dereference"
     ):
-        list(iterator)
+        list(TarDataset(path))
 
 
 @pytest.mark.parametrize("size", [-1, -512, -1024, -5000])
