@@ -60,6 +60,30 @@ def test_a_position_leads_to_the_same_rest_from_every_point(two):
     assert xs(ArrowDataset(two).skip(5).repeat(2)) == [*range(5, 11), *range(11)][:6] + list(range(5, 11))
 
 
+@pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_a_position_in_a_file_that_has_changed(tmp_path, make):
+    def write_batches(*sizes):
+        with make(tmp_path / "a", pa.schema([("x", pa.int64())])) as writer:
+            for i, size in enumerate(sizes):
+                writer.write_table(pa.table({"x": np.arange(size) + sum(sizes[:i])}))
+
+    write_batches(3, 3, 1)
+    with iter(ArrowDataset(tmp_path / "a")) as iterator:
+        assert xs(itertools.islice(iterator, 5)) == list(range(5))
+        state = json.loads(json.dumps(iterator.state()))
+    for sizes, now in (((2, 2, 2, 1), "4 record batches"), ((1,), "1 record batch"), ((3, 2, 2), "3 record batches")):
+        write_batches(*sizes)
+        again = iter(ArrowDataset(tmp_path / "a"))
+        again.restore(state)
+        message = rf"changed since the position was saved: it was 3 record batches, \w+, and is now {now}, \w+\. Put the file back"
+        with pytest.raises(DatasetError, match=message):
+            list(again)
+    write_batches(3, 3, 1)
+    again = iter(ArrowDataset(tmp_path / "a"))
+    again.restore(state)
+    assert xs(again) == [5, 6]
+
+
 @pytest.mark.parametrize("keep", [0, 5, 100, 0.6])
 def test_files_that_are_cut_off(two, keep):
     data = two[0].read_bytes()
@@ -92,7 +116,7 @@ def test_a_damaged_record_batch_is_left_out_alone(tmp_path, make):
     for cut in range(4):
         strict = iter(ArrowDataset(path))
         assert xs(itertools.islice(strict, min(cut, 3))) == [0, 1, 2][:cut]
-        with pytest.raises(DatasetError, match="cannot read record batch 1 of '.*a'"):
+        with pytest.raises(DatasetError, match=r"cannot read record batch 1 of '.*a'"):
             list(strict)
 
 
@@ -178,6 +202,8 @@ def test_missing_values_of_a_table():
         ArrowDataset(table)
     assert xs(ArrowDataset(table, fill_null={"x": 0})) == [1, 0, 3]
     assert xs(ArrowDataset(table, on_error="skip")) == [1, 3]
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, None]), pa.array(["u", None]))  # the second word is missing
+    assert xs(ArrowDataset(pa.table({"x": range(4), "words": words}), on_error="skip")) == [0, 2]
     with pytest.raises(ArgumentTypeError, match="ArrowDataset takes a file name"):
         ArrowDataset(3)
 

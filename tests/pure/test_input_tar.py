@@ -211,7 +211,7 @@ def test_a_store_that_fails_is_not_left_out():
             tar.addfile(member, io.BytesIO(bytes(member.size)))
     fsspec.filesystem("memory").pipe("/tar/a", data.getvalue())
     iterator = iter(TarDataset("fails://tar/a", on_error="skip"))
-    with pytest.raises(DatasetError, match="TarDataset.*403") as caught:
+    with pytest.raises(DatasetError, match=r"TarDataset.*403") as caught:
         list(iterator)
     assert isinstance(caught.value.__cause__, RemoteError)
     assert iterator.num_skipped == 0

@@ -96,14 +96,14 @@ class Columns:
 
     def complete_rows(self, table: Any) -> Any:
         """Return the rows that have all values, or for whose missing values something stands."""
-        import pyarrow as pa
+        from pyarrow import types
 
         whole = np.ones(table.num_rows, bool)
         for name in table.column_names:
             column = table.column(name)
-            if name not in self.fill_null or pa.types.is_nested(column.type):
+            if name not in self.fill_null or types.is_nested(column.type):
                 whole &= np.concatenate([_whole(chunk, name in self.fill_null) for chunk in column.chunks] or [whole])
-        return table if whole.all() else table.take(pa.array(np.flatnonzero(whole)))
+        return table if whole.all() else _taken(table, np.flatnonzero(whole))
 
     def _refused(self, kind: Any, name: str, remedy: str) -> DatasetError:
         return DatasetError(
@@ -182,6 +182,17 @@ class Columns:
         if pa.types.is_integer(array.type) and value.as_py() != fill:
             raise ElementError(f"{refused}it would become {value}.")
         return array.fill_null(value)
+
+
+def _taken(table: Any, rows: np.ndarray) -> Any:
+    """These rows of a table, in ascending order."""
+    import pyarrow as pa
+
+    try:
+        return table.take(pa.array(rows))
+    except pa.ArrowNotImplementedError:  # for texts and bytes in the layout of views
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+        return pa.concat_tables([table.slice(run[0], len(run)) for run in runs if len(run)] or [table.slice(0, 0)])
 
 
 def _whole(array: Any, filled: bool) -> np.ndarray:

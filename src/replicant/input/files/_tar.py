@@ -105,8 +105,8 @@ class Tar(FileFormat):
                 if sparse or member.type in _ELSEWHERE:
                     kind = "sparse file" if sparse else _ELSEWHERE[member.type]
                     raise DatasetError(
-                        f"{self.name}: {path!r} holds {name!r} as a {kind}, at byte {offset + begin}, so its content is not in this "
-                        "place. Write the archive with `tar --hard-dereference --dereference`, and without `--sparse`."
+                        f"{self.name}: {path!r} holds {name!r} as a {kind}, at byte {offset + begin}, so its content is not in "
+                        "this place. Write the archive with `tar --hard-dereference --dereference`, and without `--sparse`."
                     )
                 if member.isreg():
                     folder, slash, base = name.rpartition("/")
