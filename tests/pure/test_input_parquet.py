@@ -634,6 +634,16 @@ def test_without_pyarrow(monkeypatch):
         ParquetDataset("a")
 
 
+@pytest.fixture
+def one_thread_of_arrow():
+    """Each of Arrow's threads may keep what it has read until it reads again, so that the memory would depend on their number."""
+    before = pa.cpu_count()
+    pa.set_cpu_count(1)
+    yield
+    pa.set_cpu_count(before)
+
+
+@pytest.mark.usefixtures("one_thread_of_arrow")
 def test_memory_is_that_of_a_row_group(tmp_path):
     path = tmp_path / "a"
     rows = np.arange(100_000.0)
