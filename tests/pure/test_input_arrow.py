@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +60,30 @@ def test_a_position_leads_to_the_same_rest_from_every_point(two):
     assert xs(ArrowDataset(two).skip(5).repeat(2)) == [*range(5, 11), *range(11)][:6] + list(range(5, 11))
 
 
+@pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_a_position_in_a_file_that_has_changed(tmp_path, make):
+    def write_batches(*sizes):
+        with make(tmp_path / "a", pa.schema([("x", pa.int64())])) as writer:
+            for i, size in enumerate(sizes):
+                writer.write_table(pa.table({"x": np.arange(size) + sum(sizes[:i])}))
+
+    write_batches(3, 3, 1)
+    with iter(ArrowDataset(tmp_path / "a")) as iterator:
+        assert xs(itertools.islice(iterator, 5)) == list(range(5))
+        state = json.loads(json.dumps(iterator.state()))
+    for sizes, now in (((2, 2, 2, 1), "4 record batches"), ((1,), "1 record batch"), ((3, 2, 2), "3 record batches")):
+        write_batches(*sizes)
+        again = iter(ArrowDataset(tmp_path / "a"))
+        again.restore(state)
+        message = rf"changed since the position was saved: it was 3 record batches, \w+, and is now {now}, \w+\. Put the file back"
+        with pytest.raises(DatasetError, match=message):
+            list(again)
+    write_batches(3, 3, 1)
+    again = iter(ArrowDataset(tmp_path / "a"))
+    again.restore(state)
+    assert xs(again) == [5, 6]
+
+
 @pytest.mark.parametrize("keep", [0, 5, 100, 0.6])
 def test_files_that_are_cut_off(two, keep):
     data = two[0].read_bytes()
@@ -69,6 +95,57 @@ def test_files_that_are_cut_off(two, keep):
     lenient = iter(ArrowDataset(two, on_error="skip"))
     assert xs(lenient)[-4:] == [7, 8, 9, 10]
     assert lenient.num_skipped >= 1
+
+
+def damaged(path, found, into, batch=0):
+    """Write over the bytes ``found`` in a file, which are looked for once for each record batch."""
+    data, at = bytearray(path.read_bytes()), -1
+    for _ in range(batch + 1):
+        at = data.index(found, at + 1)
+    data[at : at + len(into)] = into
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_a_damaged_record_batch_is_left_out_alone(tmp_path, make):
+    path = write(tmp_path / "a", numbers(0, 15), make=make, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+    damaged(path, b"\x28\xb5\x2f\xfd", bytes(4), 3)  # the marks of zstd; each batch has three: numbers, offsets, texts
+    lenient = iter(ArrowDataset(path, on_error="skip"))
+    assert xs(lenient) == [0, 1, 2, *range(6, 15)]
+    assert lenient.num_skipped == 1
+    for cut in range(4):
+        strict = iter(ArrowDataset(path))
+        assert xs(itertools.islice(strict, min(cut, 3))) == [0, 1, 2][:cut]
+        with pytest.raises(DatasetError, match=r"cannot read record batch 1 of '.*a'"):
+            list(strict)
+
+
+OFFSETS = """
+import sys
+from replicant.data import ArrowDataset
+from replicant.errors import DatasetError
+
+for path in sys.argv[1:]:
+    lenient = iter(ArrowDataset(path, on_error="skip"))
+    print([len(row["x"]) for row in lenient], lenient.num_skipped)
+    try:
+        list(ArrowDataset(path))
+    except DatasetError as error:
+        print(str(error).partition(" of ")[0])
+"""
+
+
+def test_damaged_offsets_are_found(tmp_path):
+    """They had led out of the memory of the batch: to any values, or to the end of the process."""
+    paths = []
+    for items in (["s0", "s1", "s2", "s3", "s4"], [[i, i] for i in range(5)]):
+        for value in (60, 2_000_000_000, -5):
+            paths.append(write(tmp_path / f"{len(paths)}", pa.table({"x": items * 2}), 5))
+            damaged(paths[-1], np.arange(0, 12, 2, np.int32).tobytes(), np.array([0, 2, 4, value], np.int32).tobytes())
+    command = [sys.executable, "-c", OFFSETS, *map(str, paths)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["[2, 2, 2, 2, 2] 1", "ArrowDataset: cannot read record batch 0"] * 6
 
 
 def test_missing_files_and_columns(two, tmp_path):
@@ -125,6 +202,8 @@ def test_missing_values_of_a_table():
         ArrowDataset(table)
     assert xs(ArrowDataset(table, fill_null={"x": 0})) == [1, 0, 3]
     assert xs(ArrowDataset(table, on_error="skip")) == [1, 3]
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, None]), pa.array(["u", None]))  # the second word is missing
+    assert xs(ArrowDataset(pa.table({"x": range(4), "words": words}), on_error="skip")) == [0, 2]
     with pytest.raises(ArgumentTypeError, match="ArrowDataset takes a file name"):
         ArrowDataset(3)
 

@@ -5,11 +5,13 @@ import logging
 import re
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, TextLineDataset
+from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TextLineDataset
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError
 from replicant.input.distributed import _distributed
 from replicant.input.graph._graph import describe
@@ -231,6 +233,11 @@ def test_names_of_files_are_found_wherever_they_come_from(files, name):
         (lambda paths: Dataset.range(8), DATA, "the dataset reads no files"),
         (lambda paths: Dataset.from_tensor_slices(["a", "b"]), DATA, "the dataset reads no files"),
         (lambda paths: Dataset.list_files(paths).map(len), DATA, "the dataset reads no files"),
+        (
+            lambda paths: Dataset.zip(TextLineDataset(paths * 2), TextLineDataset(paths * 2)).batch(2),
+            DATA,
+            "`zip` pairs elements by their places, which shares of files would change",
+        ),
         (TextLineDataset, DATA, "3 files cannot be shared among 4 workers"),
         (lambda paths: TextLineDataset(paths[0]), DATA, "1 file cannot be shared among 4 workers"),
         (
@@ -249,6 +256,23 @@ def test_names_of_files_are_found_wherever_they_come_from(files, name):
 def test_what_auto_decides_and_why(files, make, policy, reason):
     _, sharding = autoshard(make(files(1, 1, 1)).node, 4, 3, AUTO)
     assert (sharding.policy, sharding.reason) == (policy, reason)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_zip_pairs_what_one_worker_would(steps_of, files, tmp_path, num_workers):
+    """The files that are zipped have other sizes, so that shares of them would be other pairs."""
+    pq.write_table(pa.table({"x": range(12)}), tmp_path / "x", row_group_size=2)
+    pq.write_table(pa.table({"x": range(12)}), tmp_path / "y", row_group_size=4)
+    of_groups = Dataset.zip(ParquetDataset(tmp_path / "x"), ParquetDataset(tmp_path / "y")).map(lambda x, y: [x["x"], y["x"]])
+    of_files = Dataset.zip(TextLineDataset(files(4, 4, 4)), TextLineDataset(files(2, 4, 6))).map(lambda x, y: [int(x), int(y)])
+    for dataset in (of_groups.batch(6), of_files.batch(6)):
+        workers = steps_of(dataset, num_workers, 1, AUTO)
+        pairs = [pair for step in zip(*workers, strict=True) for (rows,) in step for pair in rows]
+        assert pairs == [[i, i] for i in range(12)]
+        plan = dataset.explain(num_workers)
+        assert plan.is_elastic
+        assert "saved positions" not in str(plan)
+        assert dataset.explain(num_workers, policy=FILE).is_elastic is False
 
 
 def test_other_policies_are_done_as_asked(files):

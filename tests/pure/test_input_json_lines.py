@@ -85,6 +85,26 @@ def test_a_position_leads_to_the_same_rest_from_every_point(tmp_path, suffix, re
         assert xs(again) == whole[cut:]
 
 
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_position_in_a_file_that_has_become_shorter(tmp_path, suffix, on_error):
+    """It had been the end of the file, so that the rest of the pass had no lines."""
+    dataset = JsonLinesDataset(write(tmp_path / "a", [{"x": i} for i in range(100)], suffix), on_error=on_error)
+    with iter(dataset) as iterator:
+        assert xs(itertools.islice(iterator, 90)) == list(range(90))
+        state = json.loads(json.dumps(iterator.state()))
+    path = write(tmp_path / "a", [{"x": i} for i in range(10)], suffix)
+    again = iter(dataset)
+    again.restore(state)
+    message = rf"JsonLinesDataset: the position is at byte 890 of '{path}', which has only 90 bytes now.*put it back as it was, or"
+    with pytest.raises(DatasetError, match=message):
+        list(again)
+    write(tmp_path / "a", [{"x": i} for i in range(90)], suffix)
+    again = iter(dataset)
+    again.restore(state)
+    assert xs(again) == []  # the position is at the end of the file
+
+
 @given(st.lists(st.integers(0, 3), max_size=12), st.integers(1, 40), st.integers(0, 12))
 @settings(max_examples=60)
 def test_every_good_line_once_whatever_the_pieces(tmp_path_factory, kinds, piece, cut):

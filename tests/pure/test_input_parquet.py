@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import threading
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TensorSpec
+from replicant.data import ArrowDataset, AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
 from replicant.input.files import _columns
 from replicant.input.sharding._autoshard import autoshard
@@ -197,6 +198,105 @@ def test_missing_values(tmp_path):
 def test_missing_values_inside(tmp_path, column, message):
     with pytest.raises(ElementError, match=message):
         list(ParquetDataset(write(tmp_path / "a", pa.table({"c": column}))))
+
+
+@pytest.mark.parametrize(
+    ("column", "fill", "expected"),
+    [
+        ([1, None], {"c": 0.5}, "fill_null gives 0.5 for column 'c', which holds int64: "),
+        ([1, None], {"c": 1 << 70}, "fill_null gives 1180591620717411303424 for column 'c', which holds int64: "),
+        ([1, None], {"c": 3.0}, [1, 3]),
+        ([1, None], {"c": np.int64(3)}, [1, 3]),
+        ([0.5, None], {"c": 3}, [0.5, 3]),
+        ([[1, None], [None, None]], {"c": 3}, [[1, 3], [3, 3]]),
+    ],
+)
+def test_what_stands_for_missing_values_is_that_value(tmp_path, column, fill, expected):
+    path = write(tmp_path / "a", pa.table({"c": column}))
+    if isinstance(expected, str):
+        with pytest.raises(ElementError, match=f"ParquetDataset: {expected}"):
+            list(ParquetDataset(path, fill_null=fill))
+    else:
+        assert [row["c"].tolist() for row in ParquetDataset(path, fill_null=fill)] == expected
+
+
+def test_fill_null_names_whole_columns(tmp_path):
+    """Also if a name has a dot in it, or ends like an item of a list."""
+    table = pa.table({"a": [{"b": 1}, {"b": None}], "a.b": [None, 7], "l[]": [[[1, None]], [[2, 3]]]}).cast(
+        pa.schema({"a": pa.struct({"b": pa.int64()}), "a.b": pa.int64(), "l[]": pa.list_(pa.list_(pa.int64(), 2))})
+    )
+    path = write(tmp_path / "a", table)
+    whole = {"a": 5, "a.b": 6, "l[]": 8}
+    assert [lists(row) for row in ParquetDataset(path, fill_null=whole)] == [
+        {"a": {"b": 1}, "a.b": 6, "l[]": [[1, 8]]},
+        {"a": {"b": 5}, "a.b": 7, "l[]": [[2, 3]]},
+    ]
+    for key, part in (("a", "a.b"), ("a.b", "a.b"), ("l[]", "l[][][]")):
+        others = {name: value for name, value in whole.items() if name != key}
+        with pytest.raises(ElementError, match=rf"column {re.escape(repr(part))} .*fill_null=\{{{re.escape(repr(key))}: 0\}}, or"):
+            list(ParquetDataset(path, fill_null=others))
+    dataset = ParquetDataset(path, columns=["a.b"], fill_null={"a": 5})
+    with pytest.raises(ElementError, match=r"column 'a.b' has no value"):
+        list(dataset)
+
+
+# What is left out with on_error="skip"
+
+
+WITH_NULLS = {  # columns of 3 rows, and which rows have all values
+    "number": ([0, None, 2], [0, 2]),
+    "list": ([[1], None, [2, 3]], [0, 2]),
+    "item": ([[1], [2, None], []], [0, 2]),
+    "item of a fixed list": (pa.array([[1, 2], [3, None], [4, 5]], pa.list_(pa.int64(), 2)), [0, 2]),
+    "item of a list of lists": (pa.array([[[1, 2]], [[3, 4], [5, None]], []], pa.list_(pa.list_(pa.int64(), 2))), [0, 2]),
+    "struct": ([{"a": 1, "b": 2}, None, {"a": None, "b": 3}], [0]),
+    "list in a struct": ([{"l": [1]}, {"l": [1, None]}, {"l": None}], [0]),
+    "category": (pa.array(["u", None, "u"]).dictionary_encode(), [0, 2]),
+    "view": (pa.array(["a", None, "b"], pa.string_view()), [0, 2]),
+    "list of views": (pa.array([["a"], ["b", None], None], pa.list_(pa.binary_view())), [0]),
+    "only nulls": (pa.array([None, None, None], pa.string_view()), []),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NULLS)
+def test_rows_without_all_values_are_left_out(tmp_path, name):
+    column, kept = WITH_NULLS[name]
+    table = pa.table({"x": [0, 1, 2], "c": column})
+    iterator = iter(ParquetDataset(write(tmp_path / "a", table), on_error="skip"))
+    assert xs(iterator) == kept
+    assert iterator.num_skipped == 3 - len(kept)
+    assert xs(ArrowDataset(table, on_error="skip")) == kept
+    assert xs(ArrowDataset(pa.concat_tables([table.slice(1), table]), on_error="skip")) == [*[x for x in kept if x], *kept]
+    for dataset in (ParquetDataset(tmp_path / "a", ["x"], on_error="skip"), ArrowDataset(table, ["x"], on_error="skip")):
+        iterator = iter(dataset)
+        assert (xs(iterator), iterator.num_skipped) == ([0, 1, 2], 0)  # nothing is missing in what is read
+
+
+def test_rows_for_whose_missing_values_something_stands_are_kept(tmp_path):
+    table = pa.table({"x": [0, None, 2, 3], "y": [0, 1, None, 3], "l": [[1], [None], [2], None]})
+    path = write(tmp_path / "a", table)
+    for make in (ParquetDataset, lambda path, **options: ArrowDataset(pq.read_table(path), **options)):
+        rows = make(path, fill_null={"x": -1, "l": 7}, on_error="skip")
+        assert [lists(row) for row in rows] == [{"x": 0, "y": 0, "l": [1]}, {"x": -1, "y": 1, "l": [7]}]
+    iterator = iter(ParquetDataset(path, fill_null={"x": -1, "l": 7}, on_error="skip"))
+    assert (len(list(iterator)), iterator.num_skipped) == (2, 2)
+
+
+@pytest.mark.parametrize("batch_rows", [None, 2])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": ["lable"]}, "'.*' has no column 'lable'. Its columns are "),
+        ({"filters": [("z", ">", 1)]}, "cannot be filtered by"),
+        ({"filters": [("s", ">", 1)]}, "cannot be filtered by"),
+        ({}, "cannot read '.*none'.*No such file"),
+    ],
+)
+def test_what_is_wrong_with_every_file_is_not_left_out(tmp_path, two, options, message, batch_rows):
+    """It is more likely a wrong name than damage. It had given no rows, and not a word."""
+    files = two if options else [tmp_path / "none", tmp_path / "none too"]
+    with pytest.raises(DatasetError, match=f"ParquetDataset: .*{message}"):
+        list(ParquetDataset(files, on_error="skip", batch_rows=batch_rows, **options))
 
 
 # Positions and shares
@@ -393,6 +493,27 @@ def test_skipped_rows_are_counted(two):
         assert inside.num_skipped == 3
 
 
+@pytest.mark.parametrize("filters", [None, [("x", ">=", 0)]], ids=["all", "filtered"])
+def test_a_flipped_bit_is_found(tmp_path, filters):
+    table = pa.table({"x": np.arange(1000)})
+    pq.write_table(table, tmp_path / "a", compression="none", use_dictionary=False, write_page_checksum=True)
+    data = bytearray((tmp_path / "a").read_bytes())
+    data[3000] ^= 1
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(DatasetError, match=r"cannot read row group 0 of '.*a'.*CRC checksum"):
+        list(ParquetDataset(tmp_path / "a", filters=filters))
+
+
+@pytest.mark.parametrize("filters", [None, [("x", ">=", 0)]], ids=["all", "filtered"])
+def test_a_file_that_is_replaced_while_it_is_read(two, filters):
+    """All rows come from the file that was opened, of which another one has taken the name."""
+    iterator = iter(ParquetDataset(two[0], filters=filters))
+    assert xs(itertools.islice(iterator, 2)) == [0, 1]
+    write(two[1], numbers(1000, 1007)).replace(two[0])
+    assert xs(iterator) == [2, 3, 4, 5, 6]
+    assert xs(ParquetDataset(two[0], filters=filters)) == list(range(1000, 1007))
+
+
 def test_a_file_that_is_deleted_or_cut_off_while_it_is_read(two):
     iterator = iter(ParquetDataset(two[0]))
     next(iterator)
@@ -432,21 +553,51 @@ def test_the_same_columns_in_another_order_or_encoding(tmp_path, two):
     assert xs(ParquetDataset([*two, write(tmp_path / "c", other)])) == list(range(12))
 
 
-def test_a_position_in_a_file_that_has_changed(two):
-    with iter(ParquetDataset(two)) as iterator:
-        _ = list(itertools.islice(iterator, 5))
-        state = iterator.state()
-    for table in (numbers(0, 4), numbers(0, 2)):
-        write(two[0], table, 3)
-        again = iter(ParquetDataset(two))
+CHANGED = {  # what the file of 3 row groups of 7 rows becomes
+    "fewer groups": (lambda path: write(path, numbers(0, 4)), "2 row groups of 4 rows"),
+    "fewer rows": (lambda path: write(path, numbers(0, 2)), "1 row group of 2 rows"),
+    "other groups": (lambda path: write(path, numbers(0, 7), 5), "2 row groups of 7 rows"),
+    "groups of other sizes": (lambda path: in_groups(path, [2, 3, 2]), "3 row groups of 7 rows"),
+}
+
+
+def in_groups(path, sizes):
+    with pq.ParquetWriter(path, numbers(0, 0).schema) as writer:
+        for i, size in enumerate(sizes):
+            writer.write_table(numbers(sum(sizes[:i]), sum(sizes[:i]) + size))
+
+
+@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_position_in_a_file_that_has_changed(two, name, on_error):
+    change, now = CHANGED[name]
+    with iter(ParquetDataset(two, on_error=on_error)) as iterator:
+        assert xs(itertools.islice(iterator, 5)) == [0, 1, 2, 3, 4]
+        state = json.loads(json.dumps(iterator.state()))
+    change(two[0])
+    message = (
+        rf"ParquetDataset: '{two[0]}' has changed since the position was saved: it was 3 row groups of 7 rows, \w+, and is now "
+        rf"{now}, \w+\. Put the file back as it was, or begin the pass anew\."
+    )
+    for refused in (list, lambda iterator: iterator._cursor.skip(3)):
+        again = iter(ParquetDataset(two, on_error=on_error))
         again.restore(state)
-        with pytest.raises(DatasetError, match=r"the position is in row group 1, row 2 of '.*a'.*changed since the position"):
-            list(again)
-        again = iter(ParquetDataset(two).skip(1))
-        with iter(ParquetDataset(two)) as skipping:
-            skipping.restore(state)
-            with pytest.raises(DatasetError, match="changed since the position"):
-                skipping._cursor.skip(3)
+        with pytest.raises(DatasetError, match=message):
+            refused(again)
+    write(two[0], numbers(0, 7))  # as it was
+    with iter(ParquetDataset(two, on_error=on_error)) as again:
+        again.restore(state)
+        assert xs(again) == list(range(5, 11))
+
+
+def test_a_row_group_that_is_gone_since_the_workers_shared_them(two):
+    own = Dataset(autoshard(ParquetDataset(two).node, 4, 2, AutoShardPolicy.FILE)[0])  # row group 2 of the first file
+    write(two[0], numbers(0, 4))
+    assert own.cardinality() == Dataset.UNKNOWN
+    with pytest.raises(
+        DatasetError, match=rf"the position is in row group 2, row 0 of '{two[0]}', which has 2 of them now.*make the"
+    ):
+        list(own)
 
 
 @pytest.mark.parametrize(
@@ -483,6 +634,16 @@ def test_without_pyarrow(monkeypatch):
         ParquetDataset("a")
 
 
+@pytest.fixture
+def one_thread_of_arrow():
+    """Each of Arrow's threads may keep what it has read until it reads again, so that the memory would depend on their number."""
+    before = pa.cpu_count()
+    pa.set_cpu_count(1)
+    yield
+    pa.set_cpu_count(before)
+
+
+@pytest.mark.usefixtures("one_thread_of_arrow")
 def test_memory_is_that_of_a_row_group(tmp_path):
     path = tmp_path / "a"
     rows = np.arange(100_000.0)

@@ -6,12 +6,16 @@ import itertools
 import json
 import tarfile
 
+import fsspec
+import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from replicant.data import AutoShardPolicy, Dataset, TarDataset, TensorSpec
 from replicant.errors import ArgumentError, DatasetError
 from replicant.input.files import _stream
 from replicant.input.sharding._autoshard import autoshard
+from replicant.storage._retry import RemoteError
 
 
 def write(path, members, form=tarfile.PAX_FORMAT):
@@ -123,3 +127,91 @@ def test_damage(tmp_path):
         list(TarDataset(tmp_path / "none"))
     with pytest.raises(ArgumentError, match="TarDataset: compression_type must be"):
         TarDataset(other, "ZSTD")
+
+
+SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "a.x", "GNU.sparse.realsize": "9999"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("sparse file", {"type": tarfile.GNUTYPE_SPARSE}),
+        ("sparse file", {"pax_headers": SPARSE}),
+        ("hard link", {"type": tarfile.LNKTYPE, "linkname": "0.x"}),
+        ("symbolic link", {"type": tarfile.SYMTYPE, "linkname": "0.x"}),
+    ],
+    ids=["sparse of GNU", "sparse of pax", "hard link", "symbolic link"],
+)
+def test_members_whose_content_is_elsewhere_are_refused(tmp_path, kind, fields):
+    """They had been left out, or read as the list of their parts."""
+    form = tarfile.PAX_FORMAT if "pax_headers" in fields else tarfile.GNU_FORMAT
+    path = write(tmp_path / "a", [("0.x", b"1")], form)
+    with tarfile.open(path, "a", format=form) as tar:
+        member = tarfile.TarInfo("1.x")
+        for name, value in fields.items():
+            setattr(member, name, value)
+        tar.addfile(member)
+    begin = 1024 if form is tarfile.GNU_FORMAT else 2048  # behind an extended header
+    with pytest.raises(
+        DatasetError, match=rf"'.*a' holds '1\.x' as a {kind}, at byte {begin}, so its content is not in.*--hard-dereference"
+    ):
+        list(TarDataset(path))
+
+
+@pytest.mark.parametrize("size", [-1, -512, -1024, -5000])
+def test_a_negative_size_is_damage(tmp_path, size):
+    """It had led back to a member before, without an end."""
+    head = bytearray(tarfile.TarInfo("b.x").tobuf(format=tarfile.USTAR_FORMAT))
+    head[124:136] = (256**12 + size).to_bytes(12, "big")
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    (tmp_path / "a").write_bytes(tarfile.TarInfo("a.x").tobuf() + head + bytes(1024))
+    with pytest.raises(DatasetError, match=rf"'.*a' is damaged at byte 512, where a member should begin: a size of {size} bytes"):
+        list(TarDataset(tmp_path / "a"))
+    lenient = iter(TarDataset(tmp_path / "a", on_error="skip"))
+    assert (len(list(lenient)), lenient.num_skipped) == (0, 1)
+
+
+@pytest.mark.usefixtures("any_piece")
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_what_is_cut_off_counts_once(tmp_path, compress):
+    rng = np.random.default_rng(0)
+    data = write(tmp_path / "whole", [(f"{i}.x", rng.bytes(1000)) for i in range(10)]).read_bytes()
+    compressed = compress(data)
+    (tmp_path / "a").write_bytes(compressed[: len(compressed) // 2])
+    kind = "" if compress is bytes else "GZIP"
+    iterator = iter(TarDataset(tmp_path / "a", kind, on_error="skip"))
+    assert 3 <= len(list(iterator)) <= 5
+    assert iterator.num_skipped == 1
+
+
+def test_a_store_that_fails_is_not_left_out():
+    """What it does not answer now is not damage: it is there at the next attempt."""
+
+    class Fails(MemoryFileSystem):
+        protocol = "fails"
+        reads = 0
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return super()._strip_protocol(path.replace("fails://", "memory://"))
+
+        def cat_file(self, path, start=None, end=None, **options):
+            Fails.reads += 1
+            if Fails.reads > 1:
+                raise PermissionError("403")
+            return super().cat_file(path, start, end, **options)
+
+    fsspec.register_implementation("fails", Fails, clobber=True)
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for i in range(12):
+            member = tarfile.TarInfo(f"{i}.x")
+            member.size = 1 << 20
+            tar.addfile(member, io.BytesIO(bytes(member.size)))
+    fsspec.filesystem("memory").pipe("/tar/a", data.getvalue())
+    iterator = iter(TarDataset("fails://tar/a", on_error="skip"))
+    with pytest.raises(DatasetError, match=r"TarDataset.*403") as caught:
+        list(iterator)
+    assert isinstance(caught.value.__cause__, RemoteError)
+    assert iterator.num_skipped == 0

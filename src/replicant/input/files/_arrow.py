@@ -1,6 +1,7 @@
 """Files of Arrow's IPC formats, read by record batches, and tables in memory."""
 
 import dataclasses
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class ArrowFiles(TableFormat):
 class IpcTables(Tables):
     """One file of Arrow's file format or stream format. Files are not mapped: one that is cut off would end the process."""
 
-    kind = "record batch"
+    kind, kinds = "record batch", "record batches"
 
     def __init__(self, form: ArrowFiles, path: str) -> None:
         self.form, self.path = form, path
@@ -46,7 +47,7 @@ class IpcTables(Tables):
             whole = self._opened(None).schema
             self.schema = chosen(form.name, repr(path), whole, form.names)
             fields = None if form.names is None else [whole.get_field_index(name) for name in form.names]
-            self._count = self._counted()
+            self._count, self._layout = self._counted()
             self.options = self.ipc.IpcReadOptions(included_fields=fields)
             self._begin()
         except self.errors as error:
@@ -61,13 +62,23 @@ class IpcTables(Tables):
         open_ = self.ipc.open_file if self.is_file else self.ipc.open_stream
         return open_(self.file, options=options)
 
-    def _counted(self) -> int:
-        """The number of record batches."""
+    def _counted(self) -> tuple[int, str]:
+        """The number of record batches, and a digest of where they lie in the file and how many rows they have."""
         if self.is_file:
-            return self._opened(None).num_record_batches
+            count = self._opened(None).num_record_batches
+            end = self.file.size() - len(_MAGIC) - 4
+            self.file.seek(end)
+            length = int.from_bytes(self.file.read(4), "little")
+            self.file.seek(end - length)
+            return count, _digest([self.file.read(length)])
         self.file.seek(0)
         messages = self.ipc.MessageReader.open_stream(self.file)
-        return sum(message.type == "record batch" for message in messages)
+        heads = [message.metadata.to_pybytes() for message in messages if message.type == "record batch"]
+        return len(heads), _digest(heads)
+
+    @property
+    def identity(self) -> str:
+        return f"{super().identity}, {self._layout}"
 
     def _begin(self) -> None:
         self.reader, self.next = self._opened(self.options), 0
@@ -107,6 +118,10 @@ class IpcTables(Tables):
 
     def close(self) -> None:
         self.file.close()
+
+
+def _digest(parts: list[bytes]) -> str:
+    return hashlib.blake2b(b"".join(parts), digest_size=8).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

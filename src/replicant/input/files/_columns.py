@@ -96,14 +96,14 @@ class Columns:
 
     def complete_rows(self, table: Any) -> Any:
         """Return the rows that have all values, or for whose missing values something stands."""
-        import pyarrow as pa
+        from pyarrow import types
 
         whole = np.ones(table.num_rows, bool)
         for name in table.column_names:
             column = table.column(name)
-            if name not in self.fill_null or pa.types.is_nested(column.type):
+            if name not in self.fill_null or types.is_nested(column.type):
                 whole &= np.concatenate([_whole(chunk, name in self.fill_null) for chunk in column.chunks] or [whole])
-        return table if whole.all() else table.take(pa.array(np.flatnonzero(whole)))
+        return table if whole.all() else _taken(table, np.flatnonzero(whole))
 
     def _refused(self, kind: Any, name: str, remedy: str) -> DatasetError:
         return DatasetError(
@@ -117,40 +117,42 @@ class Columns:
         Raises:
             ElementError: If a value is missing, and nothing stands for it.
         """
-        columns = {name: self._made(table.column(name), name, where) for name in table.column_names}
+        columns = {name: self._made(table.column(name), name, name, where) for name in table.column_names}
         leaves, structure = jax.tree_util.tree_flatten(columns, is_leaf=lambda each: isinstance(each, Column))
         assert structure == flatten(spec)[1], "the schema was compared"
         return Block(structure, leaves, table.num_rows)
 
-    def _made(self, array: Any, name: str, where: str) -> Any:
+    def _made(self, array: Any, column: str, name: str, where: str) -> Any:
+        """The columns of NumPy of ``array``, which is the part ``name`` of ``column``."""
         import pyarrow as pa
 
         if isinstance(array, pa.ChunkedArray):
             array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
             array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
-        array = self._complete(_plain(array), name, where)
+        array = self._complete(_plain(array), column, name, where)
         if pa.types.is_struct(array.type):
-            return {field.name: self._made(array.field(i), f"{name}.{field.name}", where) for i, field in enumerate(array.type)}
+            fields = enumerate(array.type)
+            return {field.name: self._made(array.field(i), column, f"{name}.{field.name}", where) for i, field in fields}
         if _is_list(array.type):
             ends = array.offsets.to_numpy()
             items = array.values.slice(ends[0], ends[-1] - ends[0])
-            return Lists(np.arange(len(array)), self._dense(items, f"{name}[]", where), ends.astype(np.int64) - ends[0])
-        return Dense(self._dense(array, name, where))
+            return Lists(np.arange(len(array)), self._dense(items, column, f"{name}[]", where), ends.astype(np.int64) - ends[0])
+        return Dense(self._dense(array, column, name, where))
 
-    def _dense(self, array: Any, name: str, where: str) -> np.ndarray:
+    def _dense(self, array: Any, column: str, name: str, where: str) -> np.ndarray:
         """An array in which all rows have one shape."""
         import pyarrow as pa
 
-        array = self._complete(_plain(array), name, where)
+        array = self._complete(_plain(array), column, name, where)
         if isinstance(array.type, pa.FixedShapeTensorType):
-            return self._dense(array.storage, name, where).reshape(len(array), *array.type.shape)
+            return self._dense(array.storage, column, name, where).reshape(len(array), *array.type.shape)
         if pa.types.is_fixed_size_list(array.type):
-            items = self._dense(array.flatten(), f"{name}[]", where)
+            items = self._dense(array.flatten(), column, f"{name}[]", where)
             return items.reshape(len(array), array.type.list_size, *items.shape[1:])
         return array.to_numpy(zero_copy_only=False)
 
-    def _complete(self, array: Any, name: str, where: str) -> Any:
-        """The array with what stands for missing values.
+    def _complete(self, array: Any, column: str, name: str, where: str) -> Any:
+        """The array with what stands for the missing values of its column.
 
         Raises:
             ElementError: If nothing does.
@@ -159,7 +161,6 @@ class Columns:
 
         if not array.null_count:
             return array
-        column = name.partition(".")[0].removesuffix("[]")
         fill = self.fill_null.get(column)
         if fill is None or pa.types.is_nested(array.type):
             row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
@@ -181,6 +182,17 @@ class Columns:
         if pa.types.is_integer(array.type) and value.as_py() != fill:
             raise ElementError(f"{refused}it would become {value}.")
         return array.fill_null(value)
+
+
+def _taken(table: Any, rows: np.ndarray) -> Any:
+    """These rows of a table, in ascending order."""
+    import pyarrow as pa
+
+    try:
+        return table.take(pa.array(rows))
+    except pa.ArrowNotImplementedError:  # for texts and bytes in the layout of views
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+        return pa.concat_tables([table.slice(run[0], len(run)) for run in runs if len(run)] or [table.slice(0, 0)])
 
 
 def _whole(array: Any, filled: bool) -> np.ndarray:

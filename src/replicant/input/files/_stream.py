@@ -54,7 +54,7 @@ class FileStream:
         Raises:
             DatasetError: If the compressed data is damaged or ends early.
         """
-        if self.inflate is None:
+        if not self.compression:
             return self._answered(self.file.readinto, view) or 0
         return self._filled(view)
 
@@ -106,7 +106,7 @@ class FileStream:
 
     def skip(self, count: int) -> None:
         """Move ahead by `count` bytes, without reading them unless the file is compressed."""
-        if self.inflate is None:
+        if not self.compression:
             missing = count - self.file.seek(0, io.SEEK_END)
             self.file.seek(count)
         else:

@@ -21,7 +21,7 @@ class Tables(abc.ABC):
     """One open file."""
 
     schema: Any  # Arrow's, of the columns that are read
-    kind = "row group"  # what the format calls a group
+    kind, kinds = "row group", "row groups"  # what the format calls groups
 
     @property
     @abc.abstractmethod
@@ -31,7 +31,7 @@ class Tables(abc.ABC):
     @property
     def identity(self) -> str:
         """A text that is another one once the groups of the file are."""
-        return f"{self.count} {self.kind}s"
+        return f"{self.count} {self.kind if self.count == 1 else self.kinds}"
 
     @abc.abstractmethod
     def rows(self, group: int) -> int | None:
@@ -92,7 +92,7 @@ class TableFormat(Format):
             except DatasetError as error:
                 if not self.skips:
                     raise
-                failure = error
+                failure = failure or error
             else:
                 tables.close()
                 return self.columns.spec(tables.schema)
@@ -143,6 +143,8 @@ class TableFormat(Format):
         total = 0
         for path, part in zip(node.tables[0], parts, strict=True):
             counts = self._counted(os.fsdecode(path))
+            if part is not None and part >= len(counts):
+                return UNKNOWN  # the file has changed, which reading it will say
             total += sum(counts) if part is None else counts[part]
         return total
 
@@ -241,7 +243,8 @@ class TableReader(Reader):
     def _changed(self) -> DatasetError:
         return DatasetError(
             f"{self.form.name}: the position is in {self.tables.kind} {self.group}, row {self.row} of {self.path!r}, which has "
-            f"{self.tables.count} of them now, or fewer rows. The file has changed since the position was saved: begin a new pass."
+            f"{self.tables.count} of them now, or fewer rows. The file has changed since the position was saved, or since workers "
+            "shared its parts: put it back as it was, or make the dataset again and begin a new pass."
         )
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ class Tar(FileFormat):
             if at + _BLOCK + member.size > len(data):
                 break
             content = data[at + _BLOCK : at + _BLOCK + member.size].tobytes()
-            at, ended = min(stop, len(data)), False
+            begin, at, ended = at, min(stop, len(data)), False
             if member.type == tarfile.GNUTYPE_LONGNAME:
                 long_name = content.rstrip(b"\0").decode(errors="surrogateescape")
             elif member.type == tarfile.XHDTYPE:
@@ -105,8 +105,8 @@ class Tar(FileFormat):
                 if sparse or member.type in _ELSEWHERE:
                     kind = "sparse file" if sparse else _ELSEWHERE[member.type]
                     raise DatasetError(
-                        f"{self.name}: {path!r} holds {name!r} as a {kind}, at byte {offset + at}, so its content is not in this "
-                        "place. Write the archive with `tar --hard-dereference --dereference`, and without `--sparse`."
+                        f"{self.name}: {path!r} holds {name!r} as a {kind}, at byte {offset + begin}, so its content is not in "
+                        "this place. Write the archive with `tar --hard-dereference --dereference`, and without `--sparse`."
                     )
                 if member.isreg():
                     folder, slash, base = name.rpartition("/")

@@ -33,9 +33,6 @@ class ZstdStream(FileStream):
         self.given, self.rest, self.made = 0, b"", b""  # what is not decompressed yet, and what was not asked for yet
         self.frame: Any = None
 
-    def read_into(self, view: memoryview) -> int:
-        return self._filled(view)
-
     def _inflated(self, at_most: int) -> bytes:
         while not self.made:
             compressed = self.rest or self._answered(self.file.read, _COMPRESSED_PIECE)
@@ -55,7 +52,3 @@ class ZstdStream(FileStream):
         if self.given >= len(self.made):
             self.made, self.given = b"", 0
         return piece
-
-    def skip(self, count: int) -> None:
-        while count and (piece := self._inflated(count)):
-            count -= len(piece)
