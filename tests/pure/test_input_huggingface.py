@@ -36,6 +36,10 @@ KINDS = {
         table().to_iterable_dataset().map(lambda row: {"x": row["x"] + 1}).filter(lambda row: row["x"] % 4 > 0)
     ),
     "shuffled stream": lambda: table().to_iterable_dataset(num_shards=3).shuffle(seed=1, buffer_size=1),
+    "stream with a buffer": lambda: table().to_iterable_dataset(num_shards=2).shuffle(seed=1, buffer_size=4),
+    "streams with a buffer in turn": lambda: datasets.interleave_datasets(
+        [KINDS["stream with a buffer"](), KINDS["stream"]()], stopping_strategy="all_exhausted"
+    ),
 }
 
 
@@ -66,6 +70,13 @@ def test_two_passes_of_a_stream_do_not_disturb_each_other():
     again = iter(dataset)
     again.restore(one.state())
     assert xs(again) == [*range(1, 10)]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 10])
+def test_a_function_of_the_user_makes_the_rows_of_every_pass(batch):
+    calls = itertools.count()
+    made = table().with_transform(lambda rows: {"x": [next(calls)] * len(rows["x"])})
+    assert len({*xs(Dataset.from_huggingface(made).batch(batch).unbatch().repeat(2))}) == 20
 
 
 def test_values():

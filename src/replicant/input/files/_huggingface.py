@@ -180,7 +180,7 @@ class HuggingFaceStreamCursor(Cursor):
             self.iterator = None
 
     def state(self) -> State:
-        if self.iterator is None or _has_buffer(self.dataset):
+        if self.iterator is None or _has_buffer(getattr(self.dataset, "_ex_iterable", None)):
             return {"iterator": self.begin_at, "next": self.number}
         try:
             own = json.loads(json.dumps(self.dataset.state_dict()))  # a copy: the stream goes on to write into it
@@ -191,14 +191,12 @@ class HuggingFaceStreamCursor(Cursor):
         return {"iterator": own, "next": self.number}
 
 
-def _has_buffer(dataset: Any) -> bool:
-    """Whether a stream shuffles in a buffer, whose examples its `state_dict` forgets."""
-    each = getattr(dataset, "_ex_iterable", None)
-    while each is not None:
-        if type(each).__name__ == "BufferShuffledExamplesIterable":
-            return True
-        each = getattr(each, "ex_iterable", None)
-    return False
+def _has_buffer(examples: Any) -> bool:
+    """Whether a stream, or one that it is made of, shuffles in a buffer, whose examples its `state_dict` forgets."""
+    if type(examples).__name__ == "BufferShuffledExamplesIterable":
+        return True
+    parts = [getattr(examples, "ex_iterable", None), *getattr(examples, "ex_iterables", ())]
+    return any(_has_buffer(part) for part in parts if part is not None)
 
 
 def _copied(dataset: Any) -> Any:

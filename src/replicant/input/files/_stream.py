@@ -68,9 +68,10 @@ class FileStream:
                 view[filled : filled + len(piece)] = piece
                 filled += len(piece)
         except DatasetError as error:
+            if not isinstance(error.__cause__, RemoteError):  # a store may answer again
+                self.failure = error
             if not filled:
                 raise
-            self.failure = error
         return filled
 
     @property
