@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from replicant.data import Dataset, DistributedDataset, JsonLinesDataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
 from replicant.input.files import _stream
+from replicant.input.files._zstd import ZstdStream
 from replicant.replicas._topology import Topology
 
 COMPRESS = {"": lambda data: data, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}
@@ -235,3 +236,29 @@ def test_rows_before_the_end_of_a_file_that_is_cut_off_come_first(tmp_path, suff
     for _ in range(2):
         with pytest.raises(DatasetError, match=r"is not a complete (GZIP|ZSTD) file: it ends in the middle"):
             next(iterator)
+
+
+class Copied(bytes):
+    """Bytes that count how many of them are copied."""
+
+    count = 0
+
+    def __getitem__(self, place):
+        piece = Copied(super().__getitem__(place))
+        Copied.count += len(piece)
+        return piece
+
+
+def test_a_zstd_file_that_grows_much_is_copied_once(tmp_path):
+    """A few bytes of it become many MiB at once, which are given in pieces."""
+    size, piece = 8 << 20, memoryview(bytearray(1 << 16))
+    (tmp_path / "a").write_bytes(zstandard.compress(bytes(size)))
+    stream = ZstdStream("JsonLinesDataset", str(tmp_path / "a"))
+    given = stream.read_into(piece)
+    assert len(stream.made) > size - 2 * len(piece)
+    stream.made, Copied.count = Copied(stream.made), 0
+    while count := stream.read_into(piece):
+        given += count
+    assert given == size
+    assert Copied.count <= size
+    stream.close()
