@@ -17,6 +17,7 @@ from ...errors import DatasetError
 from .._options import AutoShardPolicy
 from ..graph._fingerprint import of_value
 from ..graph._graph import Node, nodes
+from ..sources._foreign import Foreign
 from ..sources._sources import Rows
 from ..transforms._cache import Cache
 from ._agreement import ExchangeFn, meet
@@ -63,6 +64,8 @@ def facts_of(node: Node, policy: AutoShardPolicy, files: list[str]) -> Facts:
     tables = [(each.label, table) for each in rows for table in each.tables if not _is_names(table, files)]
     share = max(2, _NUMBERS // max(1, sum(table.dtype.kind == "f" for _, table in tables)))
     arrays = [(label, *_of_table(table, share)) for label, table in tables]
+    foreign = [each for each in nodes(node) if isinstance(each, Foreign)]
+    arrays += [(each.label, each.digest, []) for each in foreign if each.digest is not None]
     return Facts(policy.name, files, _outline(node), arrays)
 
 
