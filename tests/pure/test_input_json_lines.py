@@ -262,3 +262,17 @@ def test_a_zstd_file_that_grows_much_is_copied_once(tmp_path):
     assert given == size
     assert Copied.count <= size
     stream.close()
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_position_after_the_end_of_a_file_is_told(tmp_path, suffix):
+    path = write(tmp_path / "a", [{"x": i} for i in range(9)], suffix)
+    iterator = iter(JsonLinesDataset(path))
+    assert xs(itertools.islice(iterator, 5)) == [0, 1, 2, 3, 4]
+    write(tmp_path / "a", [{"x": 0}], suffix)
+    again = iter(JsonLinesDataset(path))
+    again.restore(iterator.state())
+    with pytest.raises(
+        DatasetError, match=r"JsonLinesDataset: the position is at byte 45 of .*a.*, which has only 9 bytes now\. The"
+    ):
+        next(again)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import DatasetError
 from .._options import AutoShardPolicy
+from ..files._arrow import TableRows
 from ..graph._fingerprint import of_value
 from ..graph._graph import Node, nodes
 from ..sources._foreign import Foreign
@@ -62,6 +63,9 @@ def facts_of(node: Node, policy: AutoShardPolicy, files: list[str]) -> Facts:
         return Facts(policy.name, files, "", [])
     rows = [each for each in nodes(node) if isinstance(each, Rows)]
     tables = [(each.label, table) for each in rows for table in each.tables if not _is_names(table, files)]
+    # The ends of lists first: once they are equal, there are equally many values.
+    columns = [(each.label, column) for each in nodes(node) if isinstance(each, TableRows) for column in each.arrays]
+    tables += [(label, array) for label, column in columns for array in reversed(column)]
     share = max(2, _NUMBERS // max(1, sum(table.dtype.kind == "f" for _, table in tables)))
     arrays = [(label, *_of_table(table, share)) for label, table in tables]
     foreign = [each for each in nodes(node) if isinstance(each, Foreign)]

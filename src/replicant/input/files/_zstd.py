@@ -57,5 +57,4 @@ class ZstdStream(FileStream):
         return piece
 
     def skip(self, count: int) -> None:
-        while count and (piece := self._inflated(count)):
-            count -= len(piece)
+        self._check_long_enough(count, self._missing_after(count))
