@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from replicant.data import ArrowDataset, Dataset
+from replicant.data import ArrowDataset, Dataset, DistributedDataset
 from replicant.errors import ArgumentTypeError, DatasetError, ElementError
 from replicant.input.distributed._direct import only_moves_memory
+from replicant.replicas._topology import Topology
 
 
 def numbers(start, stop):
@@ -213,3 +214,27 @@ def test_lists_are_padded_where_pieces_meet():
     dataset = Dataset.from_tensors(0).flat_map(lambda _: ArrowDataset(pieces[0])).concatenate(ArrowDataset(pieces[1]))
     (batch,) = dataset.padded_batch(3)
     assert batch["l"].tolist() == [[1, 0, 0], [2, 3, 0], [4, 5, 6]]
+
+
+OTHERS = {
+    "values": ([[3.0], [1.0, 2.0]], ["a", "b"]),
+    "lengths": ([[1.0, 2.0], [3.0]], ["a", "b"]),
+    "number of values": ([[1.0], [2.0, 3.0, 4.0]], ["a", "b"]),
+    "texts": ([[1.0], [2.0, 3.0]], ["b", "a"]),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_tables_with_lists_are_compared_between_workers(run_workers, what):
+    def said(worker, exchange, other):
+        lists, texts = [([[1.0], [2.0, 3.0]], ["a", "b"]), other][worker]
+        rows = ArrowDataset(pa.table({"l": lists, "s": texts})).map(lambda row: row["l"][0]).batch(2)
+        try:
+            DistributedDataset(rows, Topology(2, worker, 1), lambda rows, sizes: rows, exchange=exchange)
+        except DatasetError as error:
+            return str(error)
+        return None
+
+    assert run_workers(2, lambda *arguments: said(*arguments, ([[1.0], [2.0, 3.0]], ["a", "b"]))) == [None, None]
+    for error in run_workers(2, lambda *arguments: said(*arguments, OTHERS[what])):
+        assert "the values of ArrowDataset(2 rows) on worker 1 differ from those on worker 0" in error

@@ -318,3 +318,29 @@ def test_a_file_is_streamed(tmp_path):
         tracemalloc.stop()
     assert count == 1024
     assert peak < 16 << 20
+
+
+def test_a_position_in_a_file_that_is_gone_does_not_cut_the_next_one(tmp_path):
+    first, second = (tmp_path / name for name in "ab")
+    for path in (first, second):
+        path.write_text("".join(f"{path.name}{i}\n" for i in range(4)))
+    iterator = iter(TextLineDataset([first, second]).ignore_errors())
+    assert [next(iterator) for _ in range(3)] == ["a0", "a1", "a2"]
+    state = json.loads(json.dumps(iterator.state()))
+    first.unlink()
+    again = iter(TextLineDataset([first, second]).ignore_errors())
+    again.restore(state)
+    assert list(again) == ["b0", "b1", "b2", "b3"]
+
+
+def test_lines_before_the_end_of_a_gzip_file_that_is_cut_off_come_first(tmp_path):
+    lines = [str(i) for i in np.random.default_rng(0).integers(0, 1 << 30, 1000)]
+    cut = gzip.compress("\n".join(lines).encode())[:-200]
+    (tmp_path / "a").write_bytes(cut)
+    whole = zlib.decompressobj(31).decompress(cut).count(b"\n")
+    iterator = iter(TextLineDataset(tmp_path / "a", "GZIP"))
+    assert list(itertools.islice(iterator, whole)) == lines[:whole]
+    assert whole > 900
+    for _ in range(2):
+        with pytest.raises(DatasetError, match="is not a complete GZIP file: it ends in the middle of the compressed data"):
+            next(iterator)

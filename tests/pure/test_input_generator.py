@@ -95,6 +95,9 @@ def test_python_numbers_take_the_dtypes_of_the_signature_without_a_detour():
         ([[1, 2], [1]], TensorSpec((2,), "int32"), rf"{SECOND} is TensorSpec\(shape=\(1,\).*expected .*\(2,\)"),
         ([1, 300], TensorSpec((), "uint8"), rf"{SECOND} is .*int32\), expected .*uint8"),
         ([np.int64(1), np.float64(1)], TensorSpec((), "int64"), rf"{SECOND} is .*float64\), expected .*int64"),
+        ([1.5, 16777217], None, rf"{SECOND} is .*int32\), expected .*float32"),
+        ([[0.5], [1, 16777217]], None, rf"{SECOND} is .*int32\), expected .*float32"),
+        ([1, 2**53 + 1], TensorSpec((), "float64"), rf"{SECOND} is .*int64\), expected .*float64"),
         ([1, object()], None, rf"from_generator: the element of {SECOND} is a object, which is not a tensor"),
     ],
 )
@@ -103,6 +106,11 @@ def test_an_element_that_differs_is_refused_with_its_number(elements, signature,
     next(iterator)
     with pytest.raises(DatasetError, match=message):
         next(iterator)
+
+
+def test_whole_numbers_that_a_float_holds_exactly_are_taken():
+    assert values(yielding(1.5, 16777216, -3)) == [1.5, 16777216, -3]
+    assert values(Dataset.from_generator(lambda: [[2**53, 2**60]], TensorSpec((None,), "float64"))) == [[2**53, 2**60]]
 
 
 def fails_after(count):

@@ -36,6 +36,10 @@ KINDS = {
         table().to_iterable_dataset().map(lambda row: {"x": row["x"] + 1}).filter(lambda row: row["x"] % 4 > 0)
     ),
     "shuffled stream": lambda: table().to_iterable_dataset(num_shards=3).shuffle(seed=1, buffer_size=1),
+    "stream with a buffer": lambda: table().to_iterable_dataset(num_shards=2).shuffle(seed=1, buffer_size=4),
+    "streams with a buffer in turn": lambda: datasets.interleave_datasets(
+        [KINDS["stream with a buffer"](), KINDS["stream"]()], stopping_strategy="all_exhausted"
+    ),
 }
 
 
@@ -68,6 +72,13 @@ def test_two_passes_of_a_stream_do_not_disturb_each_other():
     assert xs(again) == [*range(1, 10)]
 
 
+@pytest.mark.parametrize("batch", [1, 2, 10])
+def test_a_function_of_the_user_makes_the_rows_of_every_pass(batch):
+    calls = itertools.count()
+    made = table().with_transform(lambda rows: {"x": [next(calls)] * len(rows["x"])})
+    assert len({*xs(Dataset.from_huggingface(made).batch(batch).unbatch().repeat(2))}) == 20
+
+
 def test_values():
     for kind in ("table", "stream"):
         dataset = Dataset.from_huggingface(KINDS[kind]())
@@ -89,6 +100,60 @@ def test_numbers_are_not_copied():
     batches = list(Dataset.from_huggingface(table().select_columns(["x"])).batch(5))
     address = [batch["x"].__array_interface__["data"][0] for batch in batches]
     assert address[1] - address[0] == 5 * 8
+
+
+ORDERS = {
+    "another shuffle": lambda: table().shuffle(seed=2),
+    "other rows": lambda: table().select([0, 1, 2, 3, 4, 5, 6, 7, 9, 9]),
+    "not shuffled": table,
+}
+
+
+@pytest.mark.parametrize("other", ORDERS)
+def test_another_order_is_other_data(tmp_path, run_workers, other):
+    other = Dataset.from_huggingface(ORDERS[other]())
+    one, same = (Dataset.from_huggingface(table().shuffle(seed=1)) for _ in range(2))
+    assert repr(one) == repr(other)
+    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
+
+    assert xs(one.cache(str(tmp_path / "cache"))) == xs(same.cache(str(tmp_path / "cache")))
+    with pytest.raises(DatasetError, match=r"holds the elements of another pipeline .*: the rows of from_huggingface.*differ"):
+        list(other.cache(str(tmp_path / "cache")))
+
+    iterator = iter(one)
+    begun = iterator.state()
+    next(iterator)
+    state = json.loads(json.dumps(iterator.state()))
+    again, elsewhere = iter(same), iter(other)
+    again.restore(state)
+    assert xs(again) == xs(iterator)
+    with pytest.raises(DatasetError, match=r"Hugging Face Dataset: the position was saved from other rows, .*Give every `shuffle`"):
+        elsewhere.restore(state)
+    elsewhere.restore(begun)
+    assert len(list(elsewhere)) == 10
+
+    def said(worker, exchange, second):
+        rows = (one, second)[worker].map(lambda row: row["x"]).batch(4)
+        try:
+            DistributedDataset(rows, Topology(2, worker, 1), lambda rows, sizes: rows, exchange=exchange)
+        except DatasetError as error:
+            return str(error)
+        return None
+
+    assert run_workers(2, lambda *arguments: said(*arguments, same)) == [None, None]
+    for error in run_workers(2, lambda *arguments: said(*arguments, other)):
+        assert "The workers hold different data: the values of from_huggingface(10 rows) on worker 1 differ" in error
+
+
+def test_what_tells_data_apart_reads_few_rows():
+    made = datasets.Dataset.from_dict({"x": list(range(1_000_000))})
+    read = []
+    node = Dataset.from_huggingface(made).node
+    rows = node.table
+    object.__setattr__(node, "table", lambda chosen: read.append(chosen) or rows(chosen))
+    assert node.digest == Dataset.from_huggingface(made.with_transform(lambda batch: batch)).node.digest
+    assert [(len(chosen), chosen[0], chosen[-1]) for chosen in read] == [(32, 0, 999_999)]
+    assert Dataset.from_huggingface(made.select([])).node.digest != node.digest
 
 
 def test_pictures_are_bytes():

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from replicant.data import Dataset, DistributedDataset, JsonLinesDataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
 from replicant.input.files import _stream
+from replicant.input.files._zstd import ZstdStream
 from replicant.replicas._topology import Topology
 
 COMPRESS = {"": lambda data: data, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}
@@ -23,6 +25,12 @@ def write(path, rows, suffix=""):
     path = path.with_name(path.name + suffix)
     path.write_bytes(COMPRESS[suffix](data))
     return path
+
+
+def decompressed(path):
+    """What can be had of a file that is cut off."""
+    inflate = zlib.decompressobj(31) if path.suffix == ".gz" else zstandard.ZstdDecompressor().decompressobj()
+    return inflate.decompress(path.read_bytes())
 
 
 def xs(elements):
@@ -205,3 +213,86 @@ def test_without_zstandard(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(ConfigurationError, match=r"JsonLinesDataset reads .zst files with zstandard.*'replicant\[zstd\]'"):
         list(JsonLinesDataset(path))
+
+
+def test_whole_numbers_that_a_float_would_round_are_refused(tmp_path):
+    rows = iter(JsonLinesDataset(write(tmp_path / "a", [{"x": 1.5}, {"x": 16777216}, {"x": 16777217}])))
+    assert xs(itertools.islice(rows, 2)) == [1, 16777216]
+    with pytest.raises(ElementError, match=r"a:3 .*\['x'\] is TensorSpec.*int32\), expected .*float32"):
+        next(rows)
+    signature = {"x": TensorSpec((None,), np.float64)}
+    with pytest.raises(ElementError, match=r"\['x'\] is .*int64\), expected .*float64"):
+        list(JsonLinesDataset(write(tmp_path / "b", [{"x": [2**53 + 1, 1]}]), output_signature=signature))
+
+
+def test_settings_count_for_files_that_are_read_at_once(tmp_path):
+    path = write(tmp_path / "a", [{"x": 1, "y": 2}, {"x": None, "y": 3}])
+
+    def filled(value, columns=("x",)):
+        return JsonLinesDataset(path, columns=columns, fill_null={"x": value}, num_parallel_reads=2)
+
+    assert repr(filled(0)) == repr(filled(0))
+    assert len({repr(filled(0)), repr(filled(7)), repr(filled(0, ("x", "y")))}) == 3
+    assert xs(filled(0).cache(str(tmp_path / "cache"))) == [1, 0]
+    with pytest.raises(DatasetError, match="was written by another pipeline"):
+        list(filled(7).cache(str(tmp_path / "cache")))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize(
+    "change",
+    [lambda rows: rows, lambda rows: rows.prefetch(16), lambda rows: rows.batch(7).unbatch()],
+    ids=["", "prefetch", "batch"],
+)
+def test_rows_before_the_end_of_a_file_that_is_cut_off_come_first(tmp_path, suffix, change):
+    numbers = np.random.default_rng(0).integers(0, 1 << 30, 30_000).tolist()
+    path = write(tmp_path / "a", [{"x": x} for x in numbers], suffix)
+    path.write_bytes(path.read_bytes()[:-20_000])
+    whole = decompressed(path).count(b"\n")
+    whole -= 0 if "batch" not in repr(change(JsonLinesDataset(path))) else whole % 7
+    assert 10_000 < whole < 30_000
+    iterator = iter(change(JsonLinesDataset(path)))
+    assert xs(itertools.islice(iterator, whole)) == numbers[:whole]
+    for _ in range(2):
+        with pytest.raises(DatasetError, match=r"is not a complete (GZIP|ZSTD) file: it ends in the middle"):
+            next(iterator)
+
+
+class Copied(bytes):
+    """Bytes that count how many of them are copied."""
+
+    count = 0
+
+    def __getitem__(self, place):
+        piece = Copied(super().__getitem__(place))
+        Copied.count += len(piece)
+        return piece
+
+
+def test_a_zstd_file_that_grows_much_is_copied_once(tmp_path):
+    """A few bytes of it become many MiB at once, which are given in pieces."""
+    size, piece = 8 << 20, memoryview(bytearray(1 << 16))
+    (tmp_path / "a").write_bytes(zstandard.compress(bytes(size)))
+    stream = ZstdStream("JsonLinesDataset", str(tmp_path / "a"))
+    given = stream.read_into(piece)
+    assert len(stream.made) > size - 2 * len(piece)
+    stream.made, Copied.count = Copied(stream.made), 0
+    while count := stream.read_into(piece):
+        given += count
+    assert given == size
+    assert Copied.count <= size
+    stream.close()
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_position_after_the_end_of_a_file_is_told(tmp_path, suffix):
+    path = write(tmp_path / "a", [{"x": i} for i in range(9)], suffix)
+    iterator = iter(JsonLinesDataset(path))
+    assert xs(itertools.islice(iterator, 5)) == [0, 1, 2, 3, 4]
+    write(tmp_path / "a", [{"x": 0}], suffix)
+    again = iter(JsonLinesDataset(path))
+    again.restore(iterator.state())
+    with pytest.raises(
+        DatasetError, match=r"JsonLinesDataset: the position is at byte 45 of .*a.*, which has only 9 bytes now\. The"
+    ):
+        next(again)

@@ -14,6 +14,7 @@ import pytest
 
 from replicant.data import AutoShardPolicy, Dataset, DatasetSpec, DistributedDataset, Options, TensorSpec, TextLineDataset
 from replicant.errors import ArgumentError, ArgumentTypeError, DatasetError, ElementError
+from replicant.input.transforms import _choose
 from replicant.replicas._topology import Topology
 
 NUMBERS = Dataset.range(10)
@@ -420,3 +421,20 @@ def test_elements_that_hold_datasets_are_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
     cached = NUMBERS.window(5).cache()
     assert [len(window) for window in itertools.chain(cached, cached)] == [5, 5, 5, 5]
+
+
+def test_choices_of_what_has_ended_do_not_loop_for_ever(monkeypatch):
+    assert _choose._MOST_ENDED == 1_000_000
+    monkeypatch.setattr(_choose, "_MOST_ENDED", 1_000)
+    parts = [Dataset.range(2), Dataset.range(10, 13)]
+    chosen = Dataset.from_tensor_slices([1]).concatenate(Dataset.from_tensors(0).repeat())
+    iterator = iter(Dataset.choose_from_datasets(parts, chosen, stop_on_empty_dataset=False))
+    assert [int(next(iterator)) for _ in range(3)] == [10, 0, 1]
+    for _ in range(2):
+        with pytest.raises(
+            ElementError, match=r"choose_from_datasets: 1,000 choices in a row name only .* ended \(numbers 0\)\. Repeat these"
+        ):
+            next(iterator)
+    assert [int(x) for x in Dataset.choose_from_datasets(parts, chosen)] == [10, 0, 1]
+    late = Dataset.from_tensors(0).repeat(1_001).concatenate(Dataset.from_tensor_slices([1, 1]))
+    assert [int(x) for x in Dataset.choose_from_datasets(parts, late, stop_on_empty_dataset=False)] == [0, 1, 10, 11]

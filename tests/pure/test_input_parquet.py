@@ -157,6 +157,10 @@ def test_filters(two):
     assert list(ParquetDataset(two, batch_rows=3, filters=[("x", "<", 0)])) == []
     label = repr(ParquetDataset(two, columns=["x"], filters=[("x", ">", 4)]))
     assert label == "<Dataset: files(2 files) > ParquetDataset(columns=['x'], filters=(x > 4))>"
+    # Of long lists, Arrow shows the ends.
+    kept = [[*range(100), middle, *range(200, 300)] for middle in (150, 151)]
+    labels = [repr(ParquetDataset(two, filters=pc.field("x").isin(each))) for each in (*kept, kept[0])]
+    assert labels[0] == labels[2] != labels[1]
 
 
 def test_a_filter_leaves_row_groups_unread(two):

@@ -4,8 +4,11 @@ import datetime as dt
 import fcntl
 import gzip
 import io
+import itertools
 import json
 import pathlib
+import subprocess
+import sys
 import threading
 import time
 from typing import ClassVar
@@ -280,6 +283,95 @@ def test_a_store_that_does_not_answer_is_an_error_at_the_deadline(store, trouble
     assert time.monotonic() - start < 5
 
 
+def connecting(monkeypatch, connect):
+    """A kind of store, with a file of one line, that calls ``connect(number)`` whenever one connects to it."""
+    numbers = itertools.count()
+
+    class Connected(MemoryFileSystem):
+        protocol, cachable = "connected", False
+
+        def __init__(self, **options):
+            connect(next(numbers))
+            super().__init__(**options)
+
+        def info(self, path, **kwargs):
+            return {"name": path, "size": 4, "type": "file", "etag": "1"}
+
+        def cat_file(self, path, start=None, end=None, **kwargs):
+            return b"one\n"[start:end]
+
+    fsspec.register_implementation("connected", Connected, clobber=True)
+    monkeypatch.setattr(_retry, "_FIRST_PAUSE", 0.001)
+    return numbers
+
+
+def test_a_connection_that_is_refused_is_tried_again(monkeypatch):
+    def refuse(number):
+        if number < 2:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    numbers = connecting(monkeypatch, refuse)
+    assert list(TextLineDataset("connected://a")) == ["one"]
+    assert next(numbers) == 3
+
+
+def test_connecting_has_the_deadline(monkeypatch):
+    released = threading.Event()
+    connecting(monkeypatch, lambda number: released.wait(20) and None)
+    monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", "0.4")
+    with pytest.raises(DatasetError, match=r"could not connect to connected://a after \d attempts in 0\.\d s, .* no answer within"):
+        next(iter(TextLineDataset("connected://a")))
+    released.set()
+
+
+FORKS = """
+import os, signal, threading, warnings
+import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+from replicant.storage import _read_ahead
+
+warnings.simplefilter("ignore")  # of forks with threads
+released = threading.Event()
+
+class Slow(MemoryFileSystem):
+    protocol, cachable = "slow", False
+
+    def cat_file(self, path, start=None, end=None, **kwargs):
+        if start >= 3000:
+            released.wait()
+        return bytes(end - start)
+
+    def info(self, path, **kwargs):
+        return {"name": path, "size": 10_000, "type": "file", "etag": "1"}
+
+fsspec.register_implementation("slow", Slow)
+_read_ahead.BLOCK = 1000
+file = _read_ahead.RemoteFile("slow://a")
+for _ in range(3):
+    assert file.read(1000) == bytes(1000)
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    try:
+        file.read(1000)
+    except OSError as error:
+        os.write(1, f"child: {error}\\n".encode())
+    os._exit(0)
+assert os.waitpid(child, 0) == (child, 0)
+released.set()
+assert file.read(1000) == bytes(1000)
+print("parent read on to byte", file.tell())
+"""
+
+
+def test_a_fork_that_waits_for_a_thread_of_its_parent_is_told():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == [
+        "child: the thread that reads is gone, as in a forked process; make the iterator after the fork",
+        "parent read on to byte 4000",
+    ], done.stderr
+
+
 def test_a_read_that_failed_can_be_repeated(store, troubled, monkeypatch):
     _, url = store.put("a", TEXT)
     file = _read_ahead.RemoteFile(troubled(url))
@@ -374,8 +466,12 @@ def test_an_identity_is_the_best_that_a_store_tells(monkeypatch, troubled):
     info = {"size": 3, "type": "file"}
     monkeypatch.setattr(Requests, "info", lambda self, path: info)
     assert Store("troubled://a").facts() == Facts(3, "without ETag or time")
+    info["Last-Modified"] = "Fri, 02 Jan 2026 00:00:00 GMT"  # all that many HTTP servers tell
+    assert Store("troubled://a").facts() == Facts(3, "Last-Modified Fri, 02 Jan 2026 00:00:00 GMT")
     info["LastModified"] = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
     assert Store("troubled://a").facts() == Facts(3, "LastModified 2026-01-02T00:00:00+00:00")
+    info["Content-MD5"] = "Q2hlY2s="
+    assert Store("troubled://a").facts() == Facts(3, "Content-MD5 Q2hlY2s=")
     info["ETag"] = '"abc"'
     assert Store("troubled://a").facts() == Facts(3, "ETag abc")
     info["size"] = None

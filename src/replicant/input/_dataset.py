@@ -369,6 +369,8 @@ class Dataset(OwnMethods):
             ArgumentError: If there is no dataset.
             ArgumentTypeError: If something is not a dataset.
             DatasetError: If the datasets differ in structure or dtype.
+            ElementError: During iteration, if a choice is no number of a dataset, or 1,000,000 choices in a row name only datasets
+                that have ended.
 
         >>> parts = [Dataset.range(3), Dataset.range(10, 13)]
         >>> list(Dataset.choose_from_datasets(parts, Dataset.from_tensor_slices([1, 0, 1])))

@@ -15,8 +15,10 @@ import numpy as np
 
 from ...errors import DatasetError
 from .._options import AutoShardPolicy
+from ..files._arrow import TableRows
 from ..graph._fingerprint import of_value
 from ..graph._graph import Node, nodes
+from ..sources._foreign import Foreign
 from ..sources._sources import Rows
 from ..transforms._cache import Cache
 from ._agreement import ExchangeFn, meet
@@ -61,8 +63,13 @@ def facts_of(node: Node, policy: AutoShardPolicy, files: list[str]) -> Facts:
         return Facts(policy.name, files, "", [])
     rows = [each for each in nodes(node) if isinstance(each, Rows)]
     tables = [(each.label, table) for each in rows for table in each.tables if not _is_names(table, files)]
+    # The ends of lists first: once they are equal, there are equally many values.
+    columns = [(each.label, column) for each in nodes(node) if isinstance(each, TableRows) for column in each.arrays]
+    tables += [(label, array) for label, column in columns for array in reversed(column)]
     share = max(2, _NUMBERS // max(1, sum(table.dtype.kind == "f" for _, table in tables)))
     arrays = [(label, *_of_table(table, share)) for label, table in tables]
+    foreign = [each for each in nodes(node) if isinstance(each, Foreign)]
+    arrays += [(each.label, each.digest, []) for each in foreign if each.digest is not None]
     return Facts(policy.name, files, _outline(node), arrays)
 
 

@@ -4,11 +4,14 @@ import collections
 import copy
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from ...errors import ArgumentTypeError, DatasetError
 from ..graph._blocks import Block
@@ -19,6 +22,7 @@ from ..sources._generator import fitted, free_spec
 from ._columns import Columns, import_pyarrow
 
 _AHEAD = 256  # rows that are made at once
+_COMPARED = 32  # rows by which datasets are told apart
 _FILES = {"Audio", "Image", "Video"}  # features that hold a file, of which the bytes are read
 _METHOD = "Hugging Face Dataset"
 
@@ -53,16 +57,28 @@ class HuggingFaceRows(Foreign):
     @functools.cached_property
     def _spec(self) -> Any:
         if not self.transformed:
-            return Columns(_METHOD).spec(self.table(0, 0).schema)
+            return Columns(_METHOD).spec(self.table(slice(0, 0)).schema)
         return None if not len(self.dataset) else free_spec(*flatten(self.dataset[0]), f"{_METHOD}: ", "row 0")
 
     @functools.cached_property
     def _as_arrow(self) -> Any:
         return self.dataset.with_format("arrow", columns=self.dataset.format["columns"])
 
-    def table(self, start: int, stop: int) -> Any:
+    @property
+    def digest(self) -> str:
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        """Of rows that are spread over the dataset, before a function of the user changes them."""
+        size = len(self.dataset)
+        chosen = np.linspace(0, size - 1, min(size, _COMPARED)).astype(np.int64).tolist()
+        rows = repr(self.table(chosen).to_pylist())
+        return hashlib.blake2b(f"{size} {rows}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+    def table(self, rows: slice | list[int]) -> Any:
         """Return some rows as a table of Arrow, with the bytes of files in place of their descriptions."""
-        table = self._as_arrow[start:stop]
+        table = self._as_arrow[rows]
         for i, name in enumerate(table.column_names):
             if type(self.dataset.features[name]).__name__ in _FILES:
                 field = import_pyarrow(_METHOD, "pyarrow.compute").struct_field(table.column(name), "bytes")
@@ -72,10 +88,15 @@ class HuggingFaceRows(Foreign):
     def rows(self, start: int, stop: int) -> Block:
         """Return some rows."""
         if not self.transformed:
-            return Columns(_METHOD).block(self.table(start, stop), self.spec, f"the dataset, from row {start} on")
+            return Columns(_METHOD).block(self.table(slice(start, stop)), self.spec, f"the dataset, from row {start} on")
         return _block(self.spec, [self.dataset[number] for number in range(start, stop)], start)
 
     def open(self, state: State | None = None) -> Cursor:
+        if state and state["next"] and state["rows"] != self.digest:
+            raise DatasetError(
+                f"{_METHOD}: the position was saved from other rows, or from the same ones in another order. Give every `shuffle` "
+                "of the dataset a seed, make it as before, or begin the pass anew."
+            )
         return HuggingFaceRowsCursor(self, state["next"] if state else 0)
 
 
@@ -107,7 +128,7 @@ class HuggingFaceRowsCursor(Cursor):
         self.position, self.held = 0, None  # a function of the user may make other rows in the next pass
 
     def state(self) -> State:
-        return {"next": self.position}
+        return {"next": self.position, "rows": self.node.digest}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -180,7 +201,7 @@ class HuggingFaceStreamCursor(Cursor):
             self.iterator = None
 
     def state(self) -> State:
-        if self.iterator is None or _has_buffer(self.dataset):
+        if self.iterator is None or _has_buffer(getattr(self.dataset, "_ex_iterable", None)):
             return {"iterator": self.begin_at, "next": self.number}
         try:
             own = json.loads(json.dumps(self.dataset.state_dict()))  # a copy: the stream goes on to write into it
@@ -191,14 +212,12 @@ class HuggingFaceStreamCursor(Cursor):
         return {"iterator": own, "next": self.number}
 
 
-def _has_buffer(dataset: Any) -> bool:
-    """Whether a stream shuffles in a buffer, whose examples its `state_dict` forgets."""
-    each = getattr(dataset, "_ex_iterable", None)
-    while each is not None:
-        if type(each).__name__ == "BufferShuffledExamplesIterable":
-            return True
-        each = getattr(each, "ex_iterable", None)
-    return False
+def _has_buffer(examples: Any) -> bool:
+    """Whether a stream, or one that it is made of, shuffles in a buffer, whose examples its `state_dict` forgets."""
+    if type(examples).__name__ == "BufferShuffledExamplesIterable":
+        return True
+    parts = [getattr(examples, "ex_iterable", None), *getattr(examples, "ex_iterables", ())]
+    return any(_has_buffer(part) for part in parts if part is not None)
 
 
 def _copied(dataset: Any) -> Any:

@@ -115,7 +115,7 @@ class JsonReader(FileReader):
 
     def pull(self, limit: int) -> Block | None:
         made: list[list[Any]] = []
-        while len(made) < limit and len(lines := self.read(limit - len(made))):
+        while len(made) < limit and len(lines := self._lines(limit - len(made), bool(made))):
             begin = self.next - len(lines)
             for i, line in enumerate(lines, begin):
                 try:
@@ -130,6 +130,15 @@ class JsonReader(FileReader):
                         return Block.of_elements(self.structure, made)
                     raise self._at_line(error, line, i) from error
         return Block.of_elements(self.structure, made) if made else None
+
+    def _lines(self, limit: int, after_others: bool) -> np.ndarray:
+        """The next lines. If the file is damaged here, there are none after others, and whoever asks again gets the error."""
+        try:
+            return self.read(limit)
+        except DatasetError:
+            if not after_others:
+                raise
+            return self.items[:0]
 
     def _leaves(self, line: bytes) -> list[Any]:
         leaves, structure = flatten(self.form.parsed(line))

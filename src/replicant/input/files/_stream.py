@@ -68,9 +68,10 @@ class FileStream:
                 view[filled : filled + len(piece)] = piece
                 filled += len(piece)
         except DatasetError as error:
+            if not isinstance(error.__cause__, RemoteError):  # a store may answer again
+                self.failure = error
             if not filled:
                 raise
-            self.failure = error
         return filled
 
     @property
@@ -110,9 +111,16 @@ class FileStream:
             missing = count - self.file.seek(0, io.SEEK_END)
             self.file.seek(count)
         else:
-            missing = count
-            while missing and (piece := self._inflated(min(missing, PIECE))):
-                missing -= len(piece)
+            missing = self._missing_after(count)
+        self._check_long_enough(count, missing)
+
+    def _missing_after(self, count: int) -> int:
+        """Move ahead by `count` decompressed bytes. Return how many of them there are not."""
+        while count and (piece := self._inflated(min(count, PIECE))):
+            count -= len(piece)
+        return count
+
+    def _check_long_enough(self, count: int, missing: int) -> None:
         if missing > 0:
             raise DatasetError(
                 f"{self.method}: the position is at byte {count} of {self.path!r}, which has only {count - missing} bytes now. The "

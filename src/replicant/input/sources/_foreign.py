@@ -35,6 +35,11 @@ class Foreign(Node):
         """The object that holds the random generators which decide on the elements, as far as they can be seen."""
         return None
 
+    @property
+    def digest(self) -> str | None:
+        """A text that other data has not, or the same in another order; None if it would have to be read."""
+        return None
+
     def of_worker(self, num_workers: int, worker_index: int) -> "Foreign | None":
         """Return a source that reads this worker's share of the files, or None if the library cannot make one."""
         del num_workers, worker_index

@@ -14,6 +14,7 @@ from ._shuffle import Drawing
 
 _CHUNK = 256  # random numbers that are drawn at once
 _MOST_FRUITLESS = 10_000  # draws in a row that may find only datasets that have ended
+_MOST_ENDED = 1_000_000  # choices in a row that may name only datasets that have ended
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,9 +131,18 @@ class ChooseCursor(DirectedCursor):
         super().__init__(sources, sources[1:], stop_on_empty, ended)
 
     def next_choice(self) -> int | None:
-        found = self.sources[0].pull_one()
-        if found is None:
-            return None
+        for _ in range(_MOST_ENDED):
+            found = self.sources[0].pull_one()
+            number = None if found is None else self._checked(found)
+            if number not in self.ended:
+                return number
+        raise ElementError(
+            f"choose_from_datasets: {_MOST_ENDED:,} choices in a row name only datasets that have ended (numbers "
+            f"{', '.join(map(str, sorted(self.ended)))}). Repeat these datasets, choose others, let choice_dataset end, or use "
+            "stop_on_empty_dataset=True."
+        )
+
+    def _checked(self, found: tuple[Any]) -> int:
         number = np.asarray(found[0])
         if number.ndim or number.dtype.kind not in "iu" or not 0 <= number < len(self.choices):
             raise ElementError(

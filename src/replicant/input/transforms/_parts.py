@@ -93,6 +93,8 @@ def _remote_facts(urls: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 
 def _of_node(node: Node, reads_files: bool) -> Iterable[tuple[str, str]]:
     if isinstance(node, Foreign):
+        if node.digest is not None:
+            yield f"the rows of {node.label}", node.digest
         return
     if isinstance(node, Rows):
         for table, leaf in zip(node.tables, flatten(node.spec)[0], strict=True):
