@@ -159,6 +159,30 @@ def test_filters(two):
     assert label == "<Dataset: files(2 files) > ParquetDataset(columns=['x'], filters=(x > 4))>"
 
 
+def test_names_with_dots_beside_structs(tmp_path):
+    """``a.b`` is a column, and not the part of the column ``a``."""
+    path = write(tmp_path / "a", pa.table({"a": [{"b": 1}, {"b": 2}], "a.b": [10, 20]}))
+    for filters in (None, pc.field("a.b") > 0):
+        assert [lists(row) for row in ParquetDataset(path, columns=["a.b"], filters=filters)] == [{"a.b": 10}, {"a.b": 20}]
+        assert [lists(row) for row in ParquetDataset(path, columns=["a"], filters=filters)] == [{"a": {"b": 1}}, {"a": {"b": 2}}]
+
+
+def test_long_filters_have_names_of_their_own(two):
+    """A position or cache of one must not be taken for that of the other, though Arrow shows only the ends of long lists."""
+    one, same, other = ([*range(20), middle, *range(20)] for middle in (30, 30, 31))
+    labels = [ParquetDataset(two, filters=pc.field("x").isin(values)).node.label for values in (one, same, other)]
+    assert labels[0] == labels[1] != labels[2]
+
+
+@pytest.mark.parametrize("options", [{"filters": [("x", ">", 3)]}, {"on_error": "skip"}], ids=["filtered", "lenient"])
+def test_tensors_in_row_groups_that_are_left_out(tmp_path, options):
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24.0).reshape(6, 2, 2))
+    path = write(tmp_path / "a", pa.table({"x": range(6), "t": tensors}))
+    if "filters" not in options:
+        damage_group(path, 0)
+    assert [row["t"].tolist() for row in ParquetDataset(path, **options)][-2:] == [[[16, 17], [18, 19]], [[20, 21], [22, 23]]]
+
+
 def test_a_filter_leaves_row_groups_unread(two):
     data = bytearray(two[0].read_bytes())
     begin = pq.ParquetFile(two[0]).metadata.row_group(0).column(0).data_page_offset
