@@ -205,6 +205,12 @@ def test_missing_values_of_a_table():
     assert xs(ArrowDataset(table, on_error="skip")) == [1, 3]
     words = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, None]), pa.array(["u", None]))  # the second word is missing
     assert xs(ArrowDataset(pa.table({"x": range(4), "words": words}), on_error="skip")) == [0, 2]
+    for views, kept in (
+        (pa.array(["a", None, "b", "c"], pa.string_view()), [0, 2, 3]),
+        (pa.array([["a"], ["b", None], None, ["c"]], pa.list_(pa.binary_view())), [0, 3]),
+        (pa.array([None] * 4, pa.string_view()), []),
+    ):
+        assert xs(ArrowDataset(pa.table({"x": range(4), "views": views}), on_error="skip")) == kept
     with pytest.raises(ArgumentTypeError, match="ArrowDataset takes a file name"):
         ArrowDataset(3)
 

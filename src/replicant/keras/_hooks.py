@@ -293,6 +293,7 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
     keras.losses.SparseCategoricalCrossentropy: ("_fn_kwargs",),
     keras.Layer: (
         "_call_has_training_arg",
+        "_clear_losses",
         "_dtype_policy",
         "_flatten_layers",
         "_inbound_nodes",

@@ -17,7 +17,7 @@ from jax.core import Tracer
 from ..errors import ReductionError
 from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._graph import Constant, Graph, Line, Node, Operand, Value
-from ..tracing._primitive_names import ADDITIVE, LINEAR
+from ..tracing._primitive_names import ADDITIVE, CONCATENATE, LINEAR
 from ._causes import Input
 from ._search import AVERAGE, Search
 
@@ -125,7 +125,7 @@ def _sums(node: Node) -> bool:
 def _stack_of_scalars(node: Node) -> Node | None:
     """Return the equation that stacks scalars which `node` adds up, or None if that is not what `node` does."""
     stack = node.inputs[0].maker if _sums(node) and isinstance(node.inputs[0], Value) else None
-    if stack is None or stack.name not in ("concatenate", "stack") or any(math.prod(x.shape) != 1 for x in stack.inputs):
+    if stack is None or stack.name != CONCATENATE or any(math.prod(x.shape) != 1 for x in stack.inputs):
         return None
     return stack
 

@@ -50,7 +50,8 @@ LINEAR = frozenset(
 )
 ADDITIVE = frozenset({"add", "sub", "add_any"})
 PRODUCTS = frozenset({"mul", "div", "dot_general", "conv_general_dilated", "scatter-add"})
-REST = frozenset({"rev", "select_n", "dynamic_update_slice"})
+CONCATENATE = "concatenate"  # also stacks
+REST = frozenset({"rev", "select_n", "dynamic_update_slice", CONCATENATE})
 NAMES = AGREEING | CALLS | LOOPS | PRINTING | LINEAR | ADDITIVE | PRODUCTS | REST | {INDEX, SUM_OF_SLICES}
 
 

@@ -127,8 +127,7 @@ class Columns:
         import pyarrow as pa
 
         if isinstance(array, pa.ChunkedArray):
-            array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
-            array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+            array = array.chunk(0) if array.num_chunks == 1 else _joined(array)
         array = self._complete(_plain(array), column, name, where)
         if pa.types.is_struct(array.type):
             fields = enumerate(array.type)
@@ -213,6 +212,17 @@ def _whole(array: Any, filled: bool) -> np.ndarray:
         lengths = array.value_lengths().fill_null(0).to_numpy()
         np.logical_and.at(whole, np.repeat(np.arange(len(array)), lengths), items)
     return whole
+
+
+def _joined(array: Any) -> Any:
+    """The pieces of a column as one array."""
+    import pyarrow as pa
+
+    kind = array.type
+    if not array.num_chunks and isinstance(kind, pa.BaseExtensionType):  # which `combine_chunks` refuses
+        return pa.ExtensionArray.from_storage(kind, pa.array([], kind.storage_type))
+    array = array.combine_chunks()
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _plain(array: Any) -> Any:
