@@ -283,6 +283,23 @@ def test_a_store_that_does_not_answer_is_an_error_at_the_deadline(store, trouble
     assert time.monotonic() - start < 5
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_a_compressed_file_is_read_on_when_its_store_answers_again(store, troubled, monkeypatch):
+    lines = [str(number) for number in np.random.default_rng(0).integers(0, 1 << 30, 1000)]
+    data = gzip.compress("\n".join(lines).encode())
+    assert len(data) > 3000
+    _, url = store.put("a", data)
+    monkeypatch.setattr(_retry, "_ATTEMPTS", 1)
+    monkeypatch.setattr(Requests, "fail", staticmethod(lambda number: raising(OSError("503"))(number) if number > 1 else None))
+    iterator, came = iter(TextLineDataset(troubled(url), "GZIP")), []
+    with pytest.raises(DatasetError, match="OSError: 503"):
+        came.extend(iterator)
+    assert came == lines[: len(came)]
+    assert 50 < len(came) < 500
+    monkeypatch.setattr(Requests, "fail", staticmethod(lambda number: None))
+    assert came + list(iterator) == lines
+
+
 def connecting(monkeypatch, connect):
     """A kind of store, with a file of one line, that calls ``connect(number)`` whenever one connects to it."""
     numbers = itertools.count()
