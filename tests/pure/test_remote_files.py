@@ -602,6 +602,27 @@ def test_the_limit_of_a_cache_is_a_number_of_bytes(cached, monkeypatch):
         block_cache()
 
 
+def test_a_closed_file_asks_no_more(monkeypatch):
+    fsspec.filesystem("memory").pipe("/closed/file", b"x" * 100)
+    file = _read_ahead.RemoteFile("memory://closed/file")
+    asked = threading.Event()
+
+    def failing(self, *args, **kwargs):
+        asked.set()
+        raise ConnectionError("the store is away")
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", failing)
+    monkeypatch.setattr(_retry, "_FIRST_PAUSE", 60.0)
+    ahead = file._begin(0)
+    assert asked.wait(10)
+    assert not ahead.done.wait(0.1)
+    file.close()
+    assert ahead.done.wait(10)
+    with pytest.raises(RemoteError, match=r"could not read memory://closed/file: ConnectionError: the store is away"):
+        ahead.result()
+    fsspec.filesystem("memory").rm("/closed", recursive=True)
+
+
 # What is written stays on this machine
 
 

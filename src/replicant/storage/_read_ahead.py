@@ -1,6 +1,7 @@
 """An open file on an object store: aligned blocks, the next of which are already on their way."""
 
 import io
+import threading
 from typing import Any
 
 from ._cache import block_cache
@@ -23,12 +24,13 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, url: str) -> None:
         super().__init__()
+        self._blocks: dict[int, Started] = {}
+        self._unwanted = threading.Event()  # set once nobody waits for these blocks any more
         self.store = Store(url)
         self.facts = self.store.facts()
         self._at = 0
         self._in_order = 0  # blocks that were read one after the other
         self._last: int | None = None
-        self._blocks: dict[int, Started] = {}
 
     def readable(self) -> bool:
         return True
@@ -56,8 +58,13 @@ class RemoteFile(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        self._blocks = {}
+        self._leave_blocks()
         super().close()
+
+    def _leave_blocks(self) -> None:
+        self._blocks = {}
+        self._unwanted.set()
+        self._unwanted = threading.Event()
 
     def _block(self, number: int) -> bytes:
         if number != self._last:
@@ -69,16 +76,18 @@ class RemoteFile(io.RawIOBase):
         try:
             return self._blocks[number].result()
         except BaseException:
-            self._blocks = {}  # so that reading again asks again
+            self._leave_blocks()  # so that reading again asks again
             raise
 
     def _begin(self, number: int) -> Started:
-        store, facts = self.store, self.facts
-        return Started(lambda: read_block(store, facts, number))
+        store, facts, unwanted = self.store, self.facts, self._unwanted
+        return Started(lambda: read_block(store, facts, number, unwanted))
 
 
-def read_block(store: Store, facts: Facts, number: int) -> bytes:
+def read_block(store: Store, facts: Facts, number: int, unwanted: threading.Event | None = None) -> bytes:
     """Return a block of an object that has these facts, from the cache of this host if there is one.
+
+    Once it is ``unwanted``, the store is not asked again.
 
     Raises:
         RemoteError: If it cannot be read, or the object has changed.
@@ -88,7 +97,7 @@ def read_block(store: Store, facts: Facts, number: int) -> bytes:
     key = f"{store.url} {facts.identity} {facts.size} {start} {stop}"
     if cache is not None and (data := cache.get(key, stop - start)) is not None:
         return data
-    data = store.read(start, stop, facts)
+    data = store.read(start, stop, facts, unwanted)
     if cache is not None:
         cache.put(key, data)
     return data

@@ -52,8 +52,10 @@ def deadline_seconds() -> float:
     return seconds
 
 
-def retried(what: str, url: str, once: Callable[[float], _Result]) -> _Result:
+def retried(what: str, url: str, once: Callable[[float], _Result], unwanted: threading.Event | None = None) -> _Result:
     """Return what ``once(seconds)`` returns. It is called again after errors that may pass, with less and less time left.
+
+    Once the result is ``unwanted``, there are no more attempts.
 
     Raises:
         RemoteError: If no attempt succeeds, or none can.
@@ -61,6 +63,7 @@ def retried(what: str, url: str, once: Callable[[float], _Result]) -> _Result:
     seconds = deadline_seconds()
     start = time.monotonic()
     attempts, pause, share = 0, _FIRST_PAUSE, _FIRST_SHARE
+    unwanted = unwanted or threading.Event()
     while True:
         attempts += 1
         left = start + seconds - time.monotonic()
@@ -72,9 +75,8 @@ def retried(what: str, url: str, once: Callable[[float], _Result]) -> _Result:
             wait = pause * random.uniform(0.5, 1)  # noqa: S311 - so that many workers do not come back at once
             passed = time.monotonic() - start
             definite = isinstance(error, _DEFINITE) or type(error).__name__ in _DEFINITE_NAMES
-            if definite or attempts == _ATTEMPTS or passed + wait >= seconds:
+            if definite or attempts == _ATTEMPTS or passed + wait >= seconds or unwanted.wait(wait):
                 raise _failure(what, url, attempts, passed, error) from error
-        time.sleep(wait)
         pause, share = min(2 * pause, _LONGEST_PAUSE), min(2 * share, _LARGEST_SHARE)
 
 

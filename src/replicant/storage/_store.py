@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -69,8 +70,8 @@ class Store:
             raise RemoteError(f"could not read {self.url}: it is {'a folder' if size is not None else 'of unknown size'}")
         return Facts(int(size), _identity(info))
 
-    def read(self, start: int, stop: int, facts: Facts) -> bytes:
-        """Return the bytes from ``start`` up to ``stop`` of the object that has these facts.
+    def read(self, start: int, stop: int, facts: Facts, unwanted: threading.Event | None = None) -> bytes:
+        """Return the bytes from ``start`` up to ``stop`` of the object that has these facts. Do not go on once they are unwanted.
 
         Raises:
             RemoteError: If the store does not answer, or always with fewer bytes, or the object is another one now.
@@ -95,7 +96,7 @@ class Store:
                 raise problem
             return data
 
-        return retried("read", self.url, once)
+        return retried("read", self.url, once, unwanted)
 
     def matches(self) -> list[str]:
         """Return the URLs that match this one as a pattern, sorted. ``*`` matches within one folder, and no hidden names.
