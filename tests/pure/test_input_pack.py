@@ -241,7 +241,7 @@ NUMBERS = Dataset.range(4)
         (
             lambda: list(Dataset.from_tensor_slices(["a text"]).pack_sequences(4)),
             DatasetError,
-            r"Make numbers of texts first: `map\(lambda text: np.asarray\(tokenizer",
+            r"Make numbers of texts first: `tokenize\(tokenizer\)`\.",
         ),
         (lambda: list(packed(ONE * 0.5)), DatasetError, "token ids, which are whole numbers. Received a sequence of dtype float64"),
         (lambda: packed(ONE * 0.5).element_spec, DatasetError, "which are whole numbers. Received a sequence of dtype float64"),

@@ -74,10 +74,11 @@ class InputProfile:
             return "Input profile: there was nothing to read"
         longest = max(self.binding.binding_seconds, 1e-9)
         width = max(len(each.label) for each in self.stages)
+        each_ms = 1000 * self.seconds / self.num_elements
         lines = [
-            f"Input profile: {self.num_elements} batches in {self.seconds:.3g} s, {self.num_elements / self.seconds:.4g} a second",
+            f"Input profile: {self.num_elements} batches in {self.seconds:.3g} s, {each_ms:.3g} ms for each",
             *(self._line(each, width, longest) for each in self.stages),
-            f"  {self.binding.label} binds. {self.binding.advice}",
+            f"  {self.binding.label} binds. Steps that take longer than {each_ms:.3g} ms do not wait for it. {self.binding.advice}",
         ]
         return "\n".join(lines)
 

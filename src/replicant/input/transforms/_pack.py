@@ -201,7 +201,7 @@ class PackCursor(Through):
         if not _is_whole(sequence.dtype):
             raise DatasetError(
                 f"pack_sequences packs token ids, which are whole numbers. Received a sequence of dtype {sequence.dtype}. Convert "
-                "it, as `map(lambda text: np.asarray(tokenizer.encode(text).ids, np.int32))` does."
+                "it in `map`: `ids.astype(np.int32)`."
             )
         self.dtype = self.dtype or sequence.dtype
         if sequence.dtype != self.dtype:
@@ -295,5 +295,5 @@ def _show(element: Any) -> str:
 
 def _remedy(rank: int, dtype: np.dtype) -> str:
     if dtype.kind in "OUS":
-        return "Make numbers of texts first: `map(lambda text: np.asarray(tokenizer.encode(text).ids, np.int32))`."
+        return "Make numbers of texts first: `tokenize(tokenizer)`."
     return "Call `unbatch()` before it." if rank else "Each element must be a whole sequence: `batch(n)` makes them of n tokens."
