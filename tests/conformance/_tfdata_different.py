@@ -30,6 +30,9 @@ _BY_ROW: dict[str, dict[str, dict[str, Any]]] = {
             "error": "snapshot: reader_func and shard_func cannot be used: a snaps"
         },
     },
+    "numbers beyond the dtype are errors": {
+        "Csv(text('1e400\\n'), [0.0])": {"error": "CsvDataset: field 0 is '1e400', which is beyond float32."},
+    },
     "what TensorFlow refuses may work": {
         "srt(saved(D.range(5), shard_func=lambda x: 0))": {"value": [0, 1, 2, 3, 4]},
         "srt(saved(D.range(5), shard_func=lambda x: cast(x, 'int32')))": {"value": [0, 1, 2, 3, 4]},

@@ -106,7 +106,7 @@ def test_scalars_of_epochs(tmp_path, num_replicas):
 )
 def test_values_of_batches_come_as_often_as_asked(tmp_path, num_replicas, update_freq, steps):
     fit(make_model(num_replicas), TensorBoard(tmp_path, update_freq=update_freq))
-    batch_tags = [] if steps is None else ["batch_loss", "batch_mae"]
+    batch_tags = [] if steps is None else ["batch_input_wait_seconds", "batch_loss", "batch_mae"]
     train = Run(tmp_path / "train")
     assert train.tags() == batch_tags + EVERY_EPOCH
     assert [train.steps(tag) for tag in batch_tags] == [steps] * len(batch_tags)
@@ -144,8 +144,12 @@ def test_steps_per_second_only_if_asked(tmp_path):
 
 def test_examples_and_waits_are_those_of_the_dataset(tmp_path):
     slow = Dataset.from_tensor_slices((X, Y)).batch(8).map(lambda x, y: (slowly(x), y))
-    make_model(2).fit(slow, epochs=2, verbose=0, callbacks=[TensorBoard(tmp_path, write_steps_per_second=True)])
+    callback = TensorBoard(tmp_path, write_steps_per_second=True, update_freq=2)
+    make_model(2).fit(slow, epochs=2, verbose=0, callbacks=[callback])
     train = Run(tmp_path / "train")
+    waits = train.values("batch_input_wait_seconds")
+    assert sorted(waits) == [2, 4, 6]
+    assert 0.05 < waits[6] < 10  # of one batch, not of the fit
     rate, steps = train.values("examples_per_second"), train.values("epoch_steps_per_second")
     assert [rate[epoch] / steps[epoch] for epoch in (0, 1)] == pytest.approx([20 / 3, 20 / 3])
     assert train.values("input_wait_share")[1] > 0.5

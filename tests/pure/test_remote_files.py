@@ -19,7 +19,7 @@ import pytest
 import tensorboardX  # noqa: F401 - here, because it sets an environment variable when it is first imported
 from fsspec.implementations.memory import MemoryFileSystem
 
-from replicant import Checkpoint, CheckpointManager, latest_checkpoint, list_variables, load_variable
+from replicant import Watchdog
 from replicant.data import (
     CsvDataset,
     Dataset,
@@ -29,14 +29,12 @@ from replicant.data import (
     TFRecordWriter,
     make_csv_dataset,
 )
-from replicant.errors import ArgumentError, CheckpointError, ConfigurationError, DatasetError
+from replicant.errors import ArgumentError, ConfigurationError, DatasetError
 from replicant.input.transforms._parts import fingerprint
-from replicant.keras.callbacks import BackupAndRestore, TensorBoard
 from replicant.storage import _read_ahead, _retry, _store
 from replicant.storage._cache import BlockCache, block_cache
 from replicant.storage._retry import RemoteError, retried
 from replicant.storage._store import Facts, Store
-from replicant.summary import create_file_writer
 
 
 @pytest.fixture
@@ -261,6 +259,36 @@ def test_a_request_that_never_succeeds_is_an_error(store, troubled, monkeypatch)
     monkeypatch.setattr(Requests, "fail", staticmethod(lambda number: 3))
     with pytest.raises(DatasetError, match=f"ended with OSError: 3 bytes came of {len(TEXT)}, from byte 0 on"):
         next(iter(TextLineDataset(troubled(url))))
+
+
+@pytest.mark.parametrize("ignoring", [False, True])
+def test_a_file_that_cannot_be_opened_now_is_not_passed_over(store, monkeypatch, ignoring):
+    urls = [store.put(name, f"{name}0\n{name}1\n".encode())[1] for name in "abc"]
+    monkeypatch.setattr(_retry, "_ATTEMPTS", 1)
+    dataset = TextLineDataset(urls)
+    iterator, came = iter(dataset.ignore_errors() if ignoring else dataset), []
+    info = MemoryFileSystem.info
+
+    def fail_at_b(self, path, **rest):
+        if path.endswith("b"):
+            raise OSError("503")
+        return info(self, path, **rest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryFileSystem, "info", fail_at_b)
+        with pytest.raises(DatasetError, match=r"cannot open '.*b': could not look at .*b: OSError: 503"):
+            came.extend(iterator)
+        position = json.loads(json.dumps(iterator.state()))
+    assert came == ["a0", "a1"]
+    assert list(iterator) == ["b0", "b1", "c0", "c1"]
+    again = iter(dataset.ignore_errors() if ignoring else dataset)
+    again.restore(position)
+    assert list(again) == ["b0", "b1", "c0", "c1"]
+
+
+def test_a_file_that_is_missing_is_passed_over_if_errors_are_ignored(store):
+    urls = [store.put(name, f"{name}\n".encode())[1] for name in "ac"]
+    assert list(TextLineDataset([urls[0], f"{store.url}/b", urls[1]]).ignore_errors()) == ["a", "c"]
 
 
 def test_errors_that_stay_are_not_repeated(store, troubled, monkeypatch):
@@ -627,18 +655,7 @@ def test_a_closed_file_asks_no_more(monkeypatch):
 
 
 WRITERS = {
-    "Checkpoint.save: file_prefix": lambda url: Checkpoint(x=1).save(url),
-    "Checkpoint.write: file_prefix": lambda url: Checkpoint(x=1).write(url),
-    "Checkpoint.restore: save_path": lambda url: Checkpoint(x=1).restore(url),
-    "Checkpoint.read: save_path": lambda url: Checkpoint(x=1).read(url),
-    "CheckpointManager: directory": lambda url: CheckpointManager(Checkpoint(x=1), url, 2),
-    "latest_checkpoint: checkpoint_dir": latest_checkpoint,
-    "list_variables: path": list_variables,
-    "load_variable: path": lambda url: load_variable(url, "x"),
-    "BackupAndRestore: backup_dir": BackupAndRestore,
-    "TensorBoard: log_dir": TensorBoard,
-    "create_file_writer: logdir": create_file_writer,
-    "TFRecordWriter: path": TFRecordWriter,
+    "Watchdog: file": lambda url: Watchdog(60, file=url),
     "save: path": lambda url: Dataset.range(2).save(url),
     "load: path": Dataset.load,
     "snapshot: path": lambda url: Dataset.range(2).snapshot(url),
@@ -649,6 +666,12 @@ WRITERS = {
 @pytest.mark.parametrize("kind", [str, pathlib.Path])
 @pytest.mark.parametrize("what", WRITERS)
 def test_what_is_written_stays_on_this_machine(what, kind):
-    error = CheckpointError if any(word in what for word in ("heckpoint", "variable", "Backup")) else ArgumentError
-    with pytest.raises(error, match=rf"^{what} must be a path on this machine, .* Received: .*s3:/.*\. Name a local folder"):
+    with pytest.raises(ArgumentError, match=rf"^{what} must be a path on this machine, .* Received: .*s3:/.*\. Name a local"):
         WRITERS[what](kind("s3://bucket/a"))
+
+
+def test_names_of_file_urls_are_listed(tmp_path):
+    (tmp_path / "a b").write_bytes(b"one\n")
+    names = list(Dataset.list_files(f"file://{tmp_path}/*", shuffle=False))
+    assert names == [f"file://{tmp_path}/a b"]
+    assert list(TextLineDataset(names)) == ["one"]

@@ -1,4 +1,4 @@
-"""Tar files and JSON Lines at URLs have exact positions and tell of changes; tables are refused there."""
+"""Tar files and JSON Lines at URLs have exact positions and tell of changes."""
 
 import io
 import json
@@ -8,8 +8,8 @@ import fsspec
 import pytest
 import zstandard
 
-from replicant.data import ArrowDataset, JsonLinesDataset, ParquetDataset, TarDataset
-from replicant.errors import ArgumentError, DatasetError
+from replicant.data import JsonLinesDataset, TarDataset
+from replicant.errors import DatasetError
 
 
 def put(name: str, data: bytes) -> str:
@@ -53,9 +53,3 @@ def test_positions_are_exact_and_changes_are_told(kind: str) -> None:
     changed.restore(state)
     with pytest.raises(DatasetError, match="has changed since the position was saved"):
         next(changed)
-
-
-@pytest.mark.parametrize("dataset", [ParquetDataset, ArrowDataset])
-def test_tables_are_refused(dataset) -> None:
-    with pytest.raises(ArgumentError, match=r"reads files on this machine.*memory://shards/a\.table.*Copy the file"):
-        next(iter(dataset(put("a.table", b""))))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
+from ._counts import Counts
 
 _Result = TypeVar("_Result")
 
@@ -16,11 +17,21 @@ _SECONDS = 120.0
 # Of the deadline, for the first attempt, and at most for one. A stall is soon over, and a slow connection gets more and more time.
 _FIRST_SHARE, _LARGEST_SHARE = 1 / 16, 1 / 4
 _ATTEMPTS = 12
+_SLOWEST = 1e7  # bytes per second: what is sent has so much more time. A stalled server is not waited for much longer
 _CHECK_SECONDS = 1.0  # how often one who waits makes sure that the thread is alive
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
 
 # Another attempt would end in the same way.
-_DEFINITE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, TypeError)
+_DEFINITE = (
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    ImportError,
+    NotImplementedError,
+    TypeError,
+)
 _DEFINITE_NAMES = {"NoCredentialsError", "PartialCredentialsError"}  # of libraries that may not be installed
 
 
@@ -52,15 +63,25 @@ def deadline_seconds() -> float:
     return seconds
 
 
-def retried(what: str, url: str, once: Callable[[float], _Result], unwanted: threading.Event | None = None) -> _Result:
+def retried(
+    what: str,
+    url: str,
+    once: Callable[[float], _Result],
+    unwanted: threading.Event | None = None,
+    num_bytes: int = 0,
+    *,
+    counts: Counts | None = None,
+) -> _Result:
     """Return what ``once(seconds)`` returns. It is called again after errors that may pass, with less and less time left.
 
-    Once the result is ``unwanted``, there are no more attempts.
+    If ``num_bytes`` are sent, each attempt and all of them together have more time. Once the result is ``unwanted``, there are no
+    more attempts. ``counts`` counts those after the first.
 
     Raises:
         RemoteError: If no attempt succeeds, or none can.
     """
-    seconds = deadline_seconds()
+    sending = num_bytes / _SLOWEST
+    seconds = deadline_seconds() + sending
     start = time.monotonic()
     attempts, pause, share = 0, _FIRST_PAUSE, _FIRST_SHARE
     unwanted = unwanted or threading.Event()
@@ -68,7 +89,7 @@ def retried(what: str, url: str, once: Callable[[float], _Result], unwanted: thr
         attempts += 1
         left = start + seconds - time.monotonic()
         try:
-            return once(max(0.01, min(left, seconds * share)))
+            return once(max(0.01, min(left, seconds * share + sending)))
         except (RemoteError, ConfigurationError):
             raise
         except Exception as error:
@@ -77,6 +98,8 @@ def retried(what: str, url: str, once: Callable[[float], _Result], unwanted: thr
             definite = isinstance(error, _DEFINITE) or type(error).__name__ in _DEFINITE_NAMES
             if definite or attempts == _ATTEMPTS or passed + wait >= seconds or unwanted.wait(wait):
                 raise _failure(what, url, attempts, passed, error) from error
+        if counts is not None:
+            counts.add("retries")
         pause, share = min(2 * pause, _LONGEST_PAUSE), min(2 * share, _LARGEST_SHARE)
 
 
@@ -117,9 +140,24 @@ class Started:
         finally:
             self.done.set()
 
-    def result(self) -> Any:
-        """Wait for the call, and return its result or raise its error. The call itself must have a limit."""
+    @property
+    def has_failed(self) -> bool:
+        """Whether the call has ended with an error."""
+        return self._error is not None
+
+    def wait(self) -> None:
+        """Wait until the call has ended, or its thread is gone, as in a forked process. The call itself must have a limit."""
+        while not self.done.wait(_CHECK_SECONDS) and self._thread.is_alive():
+            pass
+
+    def result(self, unwanted: threading.Event | None = None) -> Any:
+        """Wait for the call, and return its result or raise its error. The call itself must have a limit.
+
+        Soon after the result is ``unwanted``, the waiting ends with an error.
+        """
         while not self.done.wait(_CHECK_SECONDS):
+            if unwanted is not None and unwanted.is_set():
+                raise RemoteError("nobody waits for the bytes any more")
             if not self._thread.is_alive() and not self.done.is_set():
                 raise RemoteError("the thread that reads is gone, as in a forked process; make the iterator after the fork")
         if self._error is not None:

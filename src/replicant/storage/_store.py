@@ -5,9 +5,11 @@ import datetime as dt
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ..errors import ConfigurationError
+from ._counts import current_counts
+from ._lasting import let_outlast
 from ._retry import ChangedError, RemoteError, Started, limited, retried
 
 # What stores call the thing that changes with the contents, the best first; times are the last resort.
@@ -41,6 +43,11 @@ class Facts:
         """Whether the identity is more than the size once more."""
         return self.identity != _NO_IDENTITY
 
+    @property
+    def has_etag(self) -> bool:
+        """Whether the identity is an ETag, which an answer with bytes names too."""
+        return self.identity.startswith("ETag ")
+
     def __str__(self) -> str:
         return f"{self.size} bytes, {self.identity}"
 
@@ -54,7 +61,12 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._system, self._path = retried("connect to", url, lambda seconds: limited(lambda: _resolved(url), seconds))
+        self.counts = current_counts()
+        self._system, self._path = retried(
+            "connect to", url, lambda seconds: limited(lambda: _resolved(url), seconds), counts=self.counts
+        )
+        if self._system.async_impl:
+            let_outlast(self._system.loop)
 
     def facts(self) -> Facts:
         """Return the size and identity that the object has now.
@@ -81,9 +93,14 @@ class Store:
             problem: Exception | None = None
             data = b""
             try:
-                data = self._once("cat_file", self._path, seconds, start=start, end=stop)
+                data, identity = self._range_once(start, stop, seconds)
+                self.counts.add("store_bytes", len(data))
                 if len(data) != stop - start:
                     problem = OSError(f"{len(data)} bytes came of {stop - start}, from byte {start} on")
+                elif identity == facts.identity:
+                    return data
+                elif identity is not None and facts.has_etag:
+                    problem = OSError(f"bytes of another version came: {identity}")
             except TimeoutError:
                 raise
             except Exception as error:  # noqa: BLE001 - raised below, unless the object has changed
@@ -96,7 +113,25 @@ class Store:
                 raise problem
             return data
 
-        return retried("read", self.url, once, unwanted)
+        return retried("read", self.url, once, unwanted, counts=self.counts)
+
+    def _range_once(self, start: int, stop: int, seconds: float) -> tuple[bytes, str | None]:
+        """The bytes of a range, and the identity of the object that they are of, if the store says it with them."""
+        if not hasattr(self._system, "_call_s3"):
+            return self._once("cat_file", self._path, seconds, start=start, end=stop), None
+        from fsspec.asyn import sync
+
+        return cast(tuple[bytes, str | None], sync(self._system.loop, self._range_of_s3, start, stop, timeout=seconds))
+
+    async def _range_of_s3(self, start: int, stop: int) -> tuple[bytes, str | None]:
+        bucket, key, version = self._system.split_path(self._path)
+        arguments = {"Bucket": bucket, "Key": key, "Range": f"bytes={start}-{stop - 1}"}
+        answer = await self._system._call_s3("get_object", **arguments, **({"VersionId": version} if version else {}))  # noqa: SLF001
+        try:
+            etag = answer.get("ETag")
+            return await answer["Body"].read(), _identity({"ETag": etag}) if etag else None
+        finally:
+            answer["Body"].close()
 
     def matches(self) -> list[str]:
         """Return the URLs that match this one as a pattern, sorted. ``*`` matches within one folder, and no hidden names.
@@ -106,21 +141,22 @@ class Store:
         """
         pattern = re.sub(r"\*\*+", "*", self._path)
         names = self._ask("list", "glob", pattern)
-        scheme = self.url.partition("://")[0]
+        scheme, _, rest = self.url.partition("://")
+        rooted = rest.startswith("/") or scheme in {"file", "local"}  # names of files on this machine are absolute
         depth = pattern.strip("/").count("/")
         found = [name for name in names if name.strip("/").count("/") == depth and not _is_hidden(name, pattern)]
-        return sorted(name if "://" in name else f"{scheme}://{name.lstrip('/')}" for name in found)
+        return sorted(name if "://" in name else f"{scheme}://{'/' * rooted}{name.lstrip('/')}" for name in found)
 
     def _ask(self, what: str, method: str, path: str) -> Any:
-        return retried(what, self.url, lambda seconds: self._once(method, path, seconds))
+        return retried(what, self.url, lambda seconds: self._once(method, path, seconds), counts=self.counts)
 
-    def _once(self, method: str, path: str, seconds: float, **kwargs: Any) -> Any:
+    def _once(self, method: str, path: str, seconds: float, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the file system, which does not take longer than this."""
         if not self._system.async_impl:
-            return limited(lambda: getattr(self._system, method)(path, **kwargs), seconds)
+            return limited(lambda: getattr(self._system, method)(path, *args, **kwargs), seconds)
         from fsspec.asyn import sync
 
-        return sync(self._system.loop, getattr(self._system, f"_{method}"), path, timeout=seconds, **kwargs)
+        return sync(self._system.loop, getattr(self._system, f"_{method}"), path, *args, timeout=seconds, **kwargs)
 
 
 def _resolved(url: str) -> tuple[Any, str]:

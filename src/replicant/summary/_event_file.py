@@ -1,11 +1,14 @@
 """Event files in the layout that TensorBoard's dashboards read: every summary is a tensor, marked with its plugin."""
 
+import contextlib
 import importlib
 import itertools
 import json
 import os
 import secrets
+import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigurationError
+from ..storage._copied import StoreCopy
 from ._png import png
 
 _FLUSH_SECONDS = 2.0  # a flush waits for the disk, so many small flushes would slow training down
@@ -20,6 +24,7 @@ _FLOAT, _DOUBLE, _STRING = 1, 2, 7  # the numbers of tensor types in the file fo
 NUM_BUCKETS = 30  # of a histogram, unless another number is asked for
 
 _numbers = itertools.count()
+_open: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def import_writer(module: str) -> Any:
@@ -34,16 +39,29 @@ def import_writer(module: str) -> Any:
 
 
 class EventFile:
-    """One event file of a run. It needs no thread: events are written as they are added, and reach the disk within seconds."""
+    """One event file of a run. It needs no thread: events are written as they are added, and reach the disk within seconds.
 
-    def __init__(self, folder: Path, name_suffix: str = ""):
+    Args:
+        folder: Where the file is made. If it is a URL, the file is in a temporary folder, and a copy of it at the URL is renewed
+            twice a minute and when the file is closed. The end of the program closes it. What goes wrong is a warning then.
+        name_suffix: The end of its name.
+    """
+
+    def __init__(self, folder: Path | str, name_suffix: str = ""):
         self._event = import_writer("proto.event_pb2").Event
-        folder.mkdir(parents=True, exist_ok=True)
+        own = Path(tempfile.mkdtemp(prefix="replicant-log-")) if isinstance(folder, str) else folder
+        own.mkdir(parents=True, exist_ok=True)
         # Without the suffix, two fits that begin in the same second would overwrite each other's file. It is random because
         # otherwise somebody could prepare a link of that name, and its target would be overwritten.
         suffix = f".{os.getpid()}.{next(_numbers):06}.{secrets.token_hex(8)}.v2{name_suffix}"
-        self._writer = import_writer("event_file_writer").EventsWriter(str(folder / "events"), suffix)
+        self._writer = import_writer("event_file_writer").EventsWriter(str(own / "events"), suffix)
+        self._copy: StoreCopy | None = None
+        if isinstance(folder, str):
+            (file,) = own.iterdir()
+            self._copy = StoreCopy(file, f"{folder.rstrip('/')}/{file.name}")
+            self._finish = weakref.finalize(self, _finish, self._writer, self._copy)  # also if nobody closes it
         self._flushed = time.monotonic()
+        _open.add(self._writer)
 
     def scalar(self, tag: str, value: float, step: int, description: str = "") -> None:
         """Add a point to a curve."""
@@ -74,12 +92,21 @@ class EventFile:
 
     def flush(self) -> None:
         """Write everything so far to the disk."""
-        self._writer.flush()
         self._flushed = time.monotonic()
+        try:
+            self._writer.flush()
+        except OSError as error:
+            self._stop(error)
+        if self._copy is not None:
+            self._copy.update()
 
     def close(self) -> None:
         """Write everything to the disk, and close the file."""
-        self._writer.close()
+        _open.discard(self._writer)
+        if self._copy is None:
+            self._writer.close()
+        else:
+            self._finish()
 
     def _add(
         self,
@@ -92,13 +119,46 @@ class EventFile:
         content: bytes = b"",
         description: str = "",
     ) -> None:
+        if self._copy is not None and self._copy.is_over:
+            return
         event = self._event(wall_time=time.time(), step=step)
         metadata = {"plugin_data": {"plugin_name": plugin, "content": content}, "summary_description": description}
         value = event.summary.value.add(tag=tag, metadata=metadata)
         value.tensor.MergeFrom(type(value.tensor)(tensor_shape={"dim": [{"size": size} for size in shape]}, **tensor))
-        self._writer.write_event(event)
+        try:
+            self._writer.write_event(event)
+        except OSError as error:
+            self._stop(error)
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self.flush()
+
+    def _stop(self, error: OSError) -> None:
+        """Add nothing any more, if a log at a URL cannot be written to its file. A local log must not miss events."""
+        if self._copy is None:
+            raise error
+        self._copy.stop(error)
+
+
+def _flush_all() -> None:
+    for writer in list(_open):
+        with contextlib.suppress(OSError):  # the next flush or close tells
+            writer.flush()
+
+
+os.register_at_fork(before=_flush_all)  # otherwise a child that ends would write what waits in memory a second time
+
+
+def _finish(writer: Any, copy: StoreCopy) -> None:
+    if not copy.is_own:
+        return
+    _open.discard(writer)
+    try:
+        writer.close()
+    except OSError as error:
+        copy.stop(error)
+    copy.finish()
+    with contextlib.suppress(OSError):  # the file is still there if the store did not take it
+        copy.file.parent.rmdir()
 
 
 def buckets(values: np.ndarray, num_buckets: int = NUM_BUCKETS) -> np.ndarray:

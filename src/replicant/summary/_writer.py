@@ -12,9 +12,9 @@ import numpy as np
 from jax.core import Tracer
 
 from ..cluster import _bootstrap
-from ..errors import ContextError
+from ..errors import ArgumentError, ContextError
 from ..replicas._own_mesh import in_a_trace
-from ..storage._urls import local_path
+from ..storage._urls import folder_at
 from ..tracing import _eager
 from ..variables._known import value_of
 from ..variables._recorder import current_recorder
@@ -44,7 +44,7 @@ class SummaryWriter:
     only the chief's writer has a file.
     """
 
-    def __init__(self, folder: Path | None, suffix: str = ""):
+    def __init__(self, folder: Path | str | None, suffix: str = ""):
         self._folder = folder
         self._suffix = suffix
         self._file: EventFile | None = None
@@ -134,7 +134,8 @@ def create_file_writer(  # noqa: PLR0917  (as TensorFlow's)
     Semantics: tf.summary.create_file_writer. The event file is made with the first summary.
 
     Args:
-        logdir: The folder with which TensorBoard is started, or one below it.
+        logdir: The folder with which TensorBoard is started, or one below it: a path, or a URL, at which a copy of the event file
+            is renewed twice a minute.
         max_queue: Has no effect: there is no queue. It is accepted for ported code, like the arguments below.
         flush_millis: Has no effect: summaries reach the disk within two seconds of the next one, at the end of the block, and with
             `flush`.
@@ -143,7 +144,8 @@ def create_file_writer(  # noqa: PLR0917  (as TensorFlow's)
         experimental_trackable: Has no effect.
 
     Raises:
-        ConfigurationError: If tensorboardX is not installed.
+        ArgumentError: If the URL is not that of a folder.
+        ConfigurationError: If tensorboardX is not installed, or what a URL needs.
 
     >>> import pathlib, replicant, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +158,7 @@ def create_file_writer(  # noqa: PLR0917  (as TensorFlow's)
     """
     del max_queue, flush_millis, name, experimental_trackable
     import_writer("event_file_writer")
-    return SummaryWriter(local_path("create_file_writer: logdir", logdir), filename_suffix or "")
+    return SummaryWriter(folder_at("create_file_writer: logdir", logdir, ArgumentError), filename_suffix or "")
 
 
 def create_noop_writer() -> SummaryWriter:

@@ -5,6 +5,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from ...errors import ArgumentError
+from ...storage._urls import folder_at
 from .._coordinator import ClusterCoordinator
 
 _RUN = "coordinator"
@@ -30,10 +32,11 @@ class StatsWriter:
 
     Args:
         coordinator: a ClusterCoordinator.
-        log_dir: the folder with which you start TensorBoard.
+        log_dir: the folder with which you start TensorBoard: a path or a URL.
 
     Raises:
-        ConfigurationError: if tensorboardX is not installed.
+        ArgumentError: if it is a URL that names no bucket or several stores, or has lost a slash.
+        ConfigurationError: if tensorboardX, or the package for the URL, is not installed.
 
     >>> import tempfile, replicant
     >>> from replicant.coordinator import ClusterCoordinator, StatsWriter
@@ -50,7 +53,8 @@ class StatsWriter:
         from ...summary._event_file import EventFile
 
         self._coordinator = coordinator
-        self._file = EventFile(Path(log_dir) / _RUN)
+        folder = folder_at("StatsWriter: log_dir", log_dir, ArgumentError)
+        self._file = EventFile(f"{folder.rstrip('/')}/{_RUN}" if isinstance(folder, str) else folder / _RUN)
 
     def write(self, step: int) -> None:
         """Write the current statistics.

@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import keras
 import numpy as np
 
 from ...errors import ArgumentError
-from ...storage._urls import local_path
+from ...storage._urls import folder_at
 from ...summary._event_file import EventFile, import_writer
 from .. import _hooks
 from .._fit import strategy_of
@@ -37,6 +38,8 @@ class TensorBoard(keras.callbacks.Callback):
     ``epoch_learning_rate``                 epoch      always
     ``evaluation_<metric>_vs_iterations``   iteration  after every evaluation; run ``validation``
     ``batch_<metric>``                      iteration  `update_freq`
+    ``batch_input_wait_seconds``            iteration  `update_freq`: the seconds in which training waited for a batch of the
+                                                       dataset, on average since the last value
     ``epoch_steps_per_second``              epoch      `write_steps_per_second`; ``batch_steps_per_second`` with `update_freq`
     ``<weight's path>/histogram``           epoch      `histogram_freq`; ``<weight's path>/image`` with `write_images`
     ``model/summary``, ``model/config``     0          `write_graph`: texts; ``keras`` is the graph of layers, if there is one
@@ -52,7 +55,8 @@ class TensorBoard(keras.callbacks.Callback):
     for nothing else, so it does not slow training down. An interrupted fit leaves complete files.
 
     Args:
-        log_dir: The folder of the event files. Several fits may share it.
+        log_dir: The folder of the event files, which several fits may share: a path, or a URL, at which copies of them are renewed
+            twice a minute.
         histogram_freq: Number of epochs between histograms of the weights; 0 for none. Values that are not finite are left out,
             with a warning.
         write_graph: Whether to write the model as text and as a graph of layers.
@@ -96,20 +100,26 @@ class TensorBoard(keras.callbacks.Callback):
         super().__init__()
         _check(histogram_freq, write_images, embeddings_freq)
         import_writer("event_file_writer")
-        self._folder = local_path("TensorBoard: log_dir", log_dir)
+        self._folder = folder_at("TensorBoard: log_dir", log_dir, ArgumentError)
+        if isinstance(self._folder, str) and profile_batch:
+            raise ArgumentError(
+                f"TensorBoard: profile_batch={profile_batch!r} writes a profile, which needs a log_dir on this machine; got "
+                f"{log_dir!r}. Record the profile in another fit, with a local folder."
+            )
         self._histogram_freq = histogram_freq
         self._write_graph = write_graph
         self._write_images = write_images
         self._write_steps_per_second = write_steps_per_second
         self._update_freq = _batches_between(update_freq)
-        self._profile = Profile(profile_batch, self._folder / "train")
+        self._profile = Profile(profile_batch, Path(self._folder) / "train")
         self._files: dict[str, EventFile] = {}
         self._fitted: Any = None  # the model; every read of Keras's `self.model` would copy the state into the variables
         self._steps_per_execution = 1
         self._first_step = 0
         self._num_batches = 0  # of this fit
         self._epoch = _Epoch(0)
-        self._marked = (0, 0.0)  # batches and time when steps per second were last written
+        self._marked = (0, 0.0)  # batches and time when values of batches were last written
+        self._input_seconds = 0.0  # waited since then
 
     # -- Keras's hooks, but none per batch: see _watch.py
 
@@ -134,6 +144,7 @@ class TensorBoard(keras.callbacks.Callback):
         """Start the clock of the epoch."""
         self._epoch = _Epoch(self._num_batches)
         self._marked = (self._num_batches, time.perf_counter())
+        self._input_seconds = 0.0
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Write the values of the epoch."""
@@ -162,6 +173,7 @@ class TensorBoard(keras.callbacks.Callback):
     def on_batch_read(self, num_examples: int, input_seconds: float) -> None:
         """Count a batch that was read."""
         self._num_batches += 1
+        self._input_seconds += input_seconds
         self._epoch.take(num_examples, input_seconds)
 
     def around_step(self) -> AbstractContextManager[Any]:
@@ -185,17 +197,21 @@ class TensorBoard(keras.callbacks.Callback):
 
     def _file(self, run: str) -> EventFile:
         if run not in self._files:
-            self._files[run] = EventFile(self._folder / run)
+            self._files[run] = EventFile(
+                f"{self._folder.rstrip('/')}/{run}" if isinstance(self._folder, str) else self._folder / run
+            )
         return self._files[run]
 
     def _write_batch(self, logs: Any) -> None:
         file, step = self._file("train"), self._first_step + self._num_batches
         for name, value in _numbers(logs):
             file.scalar(f"batch_{name}", value, step)
+        file.scalar("batch_input_wait_seconds", _rate(self._input_seconds, self._num_batches - self._marked[0]), step)
         now = time.perf_counter()  # after reading the values, which waits for the devices
         if self._write_steps_per_second:
             file.scalar("batch_steps_per_second", _rate(self._num_batches - self._marked[0], now - self._marked[1]), step)
         self._marked = (self._num_batches, now)
+        self._input_seconds = 0.0
 
     def _write_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
         model, file, seconds = self._current_model(), self._file("train"), self._epoch.seconds

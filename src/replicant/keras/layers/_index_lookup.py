@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ArgumentError, ContextError
+from ...storage._read_ahead import RemoteFile
+from ...storage._retry import RemoteError
+from ...storage._urls import is_url
 from .._internals import in_safe_mode
 from ._hashes import fingerprints, siphashes
 from ._host import HostLayer, batches_of, in_model
@@ -151,9 +154,7 @@ class IndexLookup(HostLayer):
                 f"the configuration names the vocabulary file {path!r}, outside of the model's archive. Loading it could read any "
                 "file of this machine. If you trust the model, pass safe_mode=False to the loading function."
             )
-        if not Path(path).is_file():
-            raise ArgumentError(f"there is no vocabulary file {path!r}.")
-        lines = Path(path).read_bytes().decode("utf-8", "surrogateescape").replace("\r", "").split("\n")
+        lines = _contents(path).decode("utf-8", "surrogateescape").replace("\r", "").split("\n")
         if lines[-1] == "":
             lines.pop()
         if "" in lines:
@@ -398,6 +399,19 @@ class IndexLookup(HostLayer):
 
 def _listed(values: Any) -> Any:
     return values if values is None or isinstance(values, str) else np.asarray(values, object).tolist()
+
+
+def _contents(path: str) -> bytes:
+    """The bytes of a file, or of an object at a URL."""
+    if is_url(path):
+        try:
+            with RemoteFile(path) as file:
+                return file.read()
+        except RemoteError as error:
+            raise ArgumentError(f"the vocabulary file cannot be read: {error}.") from error
+    if not Path(path).is_file():
+        raise ArgumentError(f"there is no vocabulary file {path!r}.")
+    return Path(path).read_bytes()
 
 
 def _vocabulary_file(folder: str) -> Path:
