@@ -1,5 +1,6 @@
 """Checkpoints of variables in slices: each slice is written once, and any devices read what they need of it."""
 
+import itertools
 import json
 import math
 import shutil
@@ -8,17 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import jax
 import keras
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicant
-from replicant.checkpoint import _restore, _storage
+from replicant.checkpoint import _restore, _storage, _stored
 from replicant.checkpoint._parts import Parts
 from replicant.checkpoint._stored import stored_arrays
 from replicant.errors import CheckpointError, DamagedCheckpointError
+from replicant.storage._path import RemotePath
+from replicant.storage._write import WritableStore
 
 WAYS = {
     "2 slices": lambda: replicant.FullyShardedStrategy(["cpu:0", "cpu:1"], min_size=8),
@@ -198,6 +203,34 @@ def test_only_the_bytes_that_are_needed_are_read_and_checked(tmp_path: Path) -> 
             stored.read_boxes([box])
 
 
+def test_blocks_side_by_side_take_one_request_to_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(4 << 20, dtype="float32").reshape(4 << 10, 1 << 10)  # slices of 8 MiB, in 8 blocks of 256 rows
+    with WAYS["2 slices"]().scope():
+        variable = replicant.Variable(values)
+    path = RemotePath(replicant.Checkpoint(x=variable).write("memory://slices/ckpt"))
+    stored = stored_arrays(path, _storage.read_manifest(path))["x"]
+    got: list[tuple[int, int]] = []
+    get = WritableStore.get
+
+    def noting(self: Any, start: int, stop: int) -> bytes:
+        got.append((start >> 20, stop >> 20))
+        return get(self, start, stop)
+
+    monkeypatch.setattr(WritableStore, "get", noting)
+    np.testing.assert_array_equal(stored.read(), values)
+    assert got == [(0, 8), (0, 8)]
+    got.clear()
+    parts = [((0, 270), (0, 1)), ((800, 1100), (5, 7))]  # blocks 0 and 1, and blocks 3 and 4
+    for box, found in stored.read_boxes(parts).items():
+        np.testing.assert_array_equal(found, values[tuple(slice(*part) for part in box)])
+    assert got == [(0, 2), (3, 5)]
+    monkeypatch.setattr(_stored, "_RANGE_OF_STORE", 3 << 20)
+    got.clear()
+    np.testing.assert_array_equal(stored.read_boxes([((0, 2048), (0, 1))])[(0, 2048), (0, 1)], values[:2048, :1])
+    assert got == [(0, 3), (3, 6), (6, 8)]
+    fsspec.filesystem("memory").rm("/slices", recursive=True)
+
+
 DAMAGE = {
     "a bit": (
         lambda path: flip(path / "slices-2.bin", 5),
@@ -270,6 +303,34 @@ def test_what_vanishes_before_anything_changes_is_passed_over(tmp_path: Path, mo
     with pytest.warns(UserWarning, match="could not be read"), replicant.CheckpointManager(checkpoint, tmp_path, 5) as manager:
         assert manager.restore_or_initialize() == first
     assert np.asarray(model.weights[0].value).all()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["while it is checked", "while it is assigned"])
+def test_a_store_that_goes_away_is_an_error_of_the_checkpoint(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    with WAYS["4 slices"]().scope():
+        model = keras.Sequential([keras.Input((512,)), keras.layers.Dense(1024), keras.layers.Dense(512)])  # two of 2 MB
+    checkpoint = replicant.Checkpoint(model=model)
+    for variable in model.weights:
+        variable.assign(np.ones(variable.shape))
+    path = checkpoint.save("memory://away/ckpt")
+    requests, most, get = itertools.count(1), 10**9, MemoryFileSystem.cat_file
+
+    def counted(self: Any, name: str, **options: Any) -> bytes:
+        if "slices-" in name and next(requests) > most:
+            raise ConnectionError("the store is away")
+        return get(self, name, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", counted)
+    checkpoint.restore(path).assert_consumed()
+    requests, most = itertools.count(1), next(requests) - 2 if late else 1
+    for variable in model.weights:
+        variable.assign(np.zeros(variable.shape))
+    monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", "0.3")
+    with pytest.raises(CheckpointError, match=r"slices-\d\.bin(?s:.*)ConnectionError: the store is away") as caught:
+        checkpoint.restore(path)
+    assert ("restored only in part" in str(caught.value)) == late
+    assert any(np.asarray(variable.value).any() for variable in model.weights) == late
+    fsspec.filesystem("memory").rm("/away", recursive=True)
 
 
 def of_kernel(body: Any) -> Any:

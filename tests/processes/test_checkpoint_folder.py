@@ -12,14 +12,14 @@ import _group
 
 SUM = float(sum(range(20_000)) + 20_000)
 TOO_LARGE = (
-    r"CheckpointError: The checkpoint .*ckpt-\d could not be written \(\[Errno 27\] File too large\)\. Nothing of it is left\."
+    r"CheckpointError: The checkpoint .*ckpt-\d could not be written \(\[Errno 27\] File too large\)\. Nothing of it counts\."
 )
 TAKEN = r"CheckpointError: .*ckpt-\d already exists, and a checkpoint is never overwritten\..*"
 NOT_SEEN = (
     r"CheckpointError: worker 1 \(.*\) does not see the folder run/\.ckpt-\d\..*\.partial, which worker 0 \(.*\) has made for the "
     r"checkpoint\. All workers must save to a folder that they share, such as one on a network file system\."
 )
-OF_OTHERS = r"CheckpointError: Not all workers could write the checkpoint .*ckpt-\d, so nothing of it is left\. worker {} \(.*\): "
+OF_OTHERS = r"CheckpointError: Not all workers could write the checkpoint .*ckpt-\d\. worker {} \(.*\): "
 DAMAGED = (
     r"DamagedCheckpointError: 1 of 2 workers cannot read the checkpoint .*ckpt-\d\. worker 1 \(.*\): .*slices-1\.bin is damaged: "
     r"'kernel' \(bytes 0 to 40000\) has the checksum \d+, but should have \d+\."

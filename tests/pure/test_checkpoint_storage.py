@@ -102,8 +102,8 @@ DAMAGE = {
         r"manifest\.json is damaged: its contents are right, but it is not written in the usual way",
     ),
     "newer version": (
-        lambda p: edit_manifest(p, version=4, signed=True),
-        r"has version 4 of the checkpoint format; .* reads versions 2 and 3",
+        lambda p: edit_manifest(p, version=5, signed=True),
+        r"has version 5 of the checkpoint format; .* reads versions 2 to 4",
     ),
     "another program's": (
         lambda p: (p / "manifest.json").write_text('{"format": "x"}'),
@@ -170,7 +170,7 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"file/ckpt could not be written \(.*\)\. Nothing of it is left\."):
+    with pytest.raises(CheckpointError, match=r"file/ckpt could not be written \(.*\)\. Nothing of it counts\."):
         _storage.write(tmp_path / "file" / "ckpt", {}, {})
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -273,8 +273,8 @@ def test_the_latest_is_not_passed_over_because_it_is_newer_than_this_program(tmp
     checkpoint = counter()
     for _ in range(2):
         checkpoint.save(tmp_path / "ckpt")
-    edit_manifest(tmp_path / "ckpt-2", version=4, signed=True)
-    with pytest.raises(CheckpointError, match=r"ckpt-2/manifest\.json has version 4 of the checkpoint format"):
+    edit_manifest(tmp_path / "ckpt-2", version=5, signed=True)
+    with pytest.raises(CheckpointError, match=r"ckpt-2/manifest\.json has version 5 of the checkpoint format"):
         replicant.latest_checkpoint(tmp_path)
 
 

@@ -3,23 +3,22 @@
 import math
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import CheckpointError, DamagedCheckpointError
-from ._atomic_folder import flush
 from ._files import array_of, as_bytes, dtype_of
+from ._places import Place, created
 
 ARRAYS = "arrays.bin"
 _PIECE = 1 << 22  # bytes that are read at once if only the checksum matters
 
 
-def write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+def write_arrays(file: Place, arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Write the file, and return what the manifest says about each array."""
     records = []
-    with file.open("xb") as stream:
+    with created(file) as stream:
         for key, array in arrays.items():
             data = as_bytes(array)
             records.append(
@@ -33,11 +32,10 @@ def write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[str,
                 }
             )
             stream.write(data)
-        flush(stream)
     return records
 
 
-def check_bytes(path: Path, file: Any, record: Mapping[str, Any]) -> None:
+def check_bytes(path: Place, file: Any, record: Mapping[str, Any]) -> None:
     """Read the bytes of an array in pieces, for their checksum only."""
     file.seek(record["offset"])
     left, checksum = record["num_bytes"], 0
@@ -47,7 +45,7 @@ def check_bytes(path: Path, file: Any, record: Mapping[str, Any]) -> None:
     _require_whole(path, record, record["num_bytes"] - left, checksum)
 
 
-def _require_whole(path: Path, record: Mapping[str, Any], found: int, checksum: int) -> None:
+def _require_whole(path: Place, record: Mapping[str, Any], found: int, checksum: int) -> None:
     key, num_bytes = record["key"], record["num_bytes"]
     if found != num_bytes:
         raise DamagedCheckpointError(f"{path} is damaged: it ends in the middle of {key!r}, {num_bytes - found} bytes too early.")
@@ -58,7 +56,7 @@ def _require_whole(path: Path, record: Mapping[str, Any], found: int, checksum: 
         )
 
 
-def require_size(path: Path, record: Mapping[str, Any], dtype: np.dtype) -> None:
+def require_size(path: Place, record: Mapping[str, Any], dtype: np.dtype) -> None:
     """Check that an array of this dtype has as many bytes as its record says, and that there are arrays of its shape.
 
     Raises:
@@ -74,7 +72,7 @@ def require_size(path: Path, record: Mapping[str, Any], dtype: np.dtype) -> None
         array_of(path, record["key"], np.empty(0, np.uint8), dtype, record["shape"])
 
 
-def read_array(path: Path, file: Any, record: Mapping[str, Any]) -> np.ndarray:
+def read_array(path: Place, file: Any, record: Mapping[str, Any]) -> np.ndarray:
     """Read an array from the open file, and check its bytes."""
     key = record["key"]
     file.seek(record["offset"])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ._owner import Owner, is_running
+from ._owner import Owner, is_running, is_this_machine
 
 _PARTIAL = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-(\d+)-[0-9a-f]{8}\.partial")
 _CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # errors of fsync for a folder if only files can be flushed
@@ -71,15 +71,14 @@ def _require_free(path: Path) -> None:
 
 def remove_leftovers(directory: Path) -> None:
     """Remove what dead processes left half written or half deleted in `directory`."""
-    machine = Owner.current().machine
     for path in directory.iterdir():
         match = _PARTIAL.fullmatch(path.name)
-        if match and _is_abandoned(path, match, machine):
+        if match and _is_abandoned(path, match):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_abandoned(path: Path, match: re.Match[str], machine: str) -> bool:
-    if match[1] == machine:
+def _is_abandoned(path: Path, match: re.Match[str]) -> bool:
+    if is_this_machine(match[1]):
         return not is_running(int(match[2]), int(match[3]))
     try:
         return time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
@@ -93,13 +92,6 @@ def remove(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
-
-
-def write_durably(file: Path, data: bytes) -> None:
-    """Create `file`, and wait until it is on the disk."""
-    with file.open("xb") as stream:
-        stream.write(data)
-        flush(stream)
 
 
 def flush(stream: Any) -> None:

@@ -4,24 +4,22 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..cluster import _bootstrap
-from ..errors import ArgumentError, CheckpointError, ContextError
+from ..cluster import _bootstrap, _heartbeat
+from ..errors import ArgumentError, ContextError
 from ..replicas._context import active_replica_context
-from ..storage._urls import local_path
 from ..variables._recorder import current_recorder
 from . import _storage
-from ._atomic_folder import partial_name
 from ._chief import all_read, chiefs, meet_before_reading, write_once
 from ._meta import EXTRA, read_checked
 from ._numbered import next_number
 from ._objects import Inventory, kind_of
 from ._options import CheckpointOptions
 from ._parts import Parts
+from ._places import Place, draft_name, place_at, place_of
 from ._restore import Restore, RestoreStatus
 from ._stored import Stored, stored_arrays
 from ._together import Together
@@ -88,12 +86,12 @@ class Checkpoint(Saves):
         """Save to the folder ``file_prefix-n`` and return its path; n is the next unused number in that directory.
 
         Raises:
-            CheckpointError: If the checkpoint, or the one before it in the background, cannot be written; nothing of it is left.
+            CheckpointError: If the checkpoint, or the one before it in the background, cannot be written; nothing of it counts.
             ContextError: If it is called inside ``run``.
             VariableError: If a variable has one value per replica but no aggregation.
         """
         self._writer.wait()
-        start = local_path("Checkpoint.save: file_prefix", file_prefix, CheckpointError)
+        start = place_of("Checkpoint.save: file_prefix", file_prefix)
         number = chiefs("checkpoint number", lambda: next_number(start, self._save_counter))
         path = self._write(start.with_name(f"{start.name}-{number}"), number, options)
         self._save_counter = number
@@ -101,7 +99,7 @@ class Checkpoint(Saves):
 
     def write(self, file_prefix: str | os.PathLike[str], options: CheckpointOptions | None = None) -> str:
         """Save to the folder `file_prefix`, which must not exist, and return it. It raises the same errors as ``save``."""
-        path = local_path("Checkpoint.write: file_prefix", file_prefix, CheckpointError)
+        path = place_of("Checkpoint.write: file_prefix", file_prefix)
         self._writer.wait()
         return self._write(path, self._save_counter, options)
 
@@ -143,7 +141,7 @@ class Checkpoint(Saves):
         """Also returns the manifest and the extra arrays."""
         _require_eager(what)
         self._writer.wait()
-        folder = None if path is None else local_path(f"Checkpoint.{what}: save_path", path, CheckpointError)
+        folder = None if path is None else place_of(f"Checkpoint.{what}: save_path", path)
         meet_before_reading(path)
         if path is None or folder is None:
             return RestoreStatus(missing=tuple(Inventory(self._objects).items)), {}, []
@@ -157,7 +155,7 @@ class Checkpoint(Saves):
 
     def _write(
         self,
-        path: Path,
+        path: Place,
         save_counter: int,
         options: CheckpointOptions | None,
         *,
@@ -167,6 +165,7 @@ class Checkpoint(Saves):
     ) -> str:
         """Write a checkpoint. The manifest also holds `extra`; `then` is called once the checkpoint is there."""
         _require_eager("save")
+        told = _heartbeat.saving(str(path))
         if self._restore is not None:
             self._restore.look().warn()
         inventory = Inventory(self._objects)
@@ -182,11 +181,16 @@ class Checkpoint(Saves):
         meta["num_extra_arrays"] = len(extra_arrays)
         arrays |= {f"{EXTRA}{i}": array for i, array in enumerate(extra_arrays)}
         parts = Parts(in_slices, fetch=background) if in_slices else None
-        self._start(path, meta, arrays, parts, then, background=background)
+
+        def written() -> None:
+            then()
+            told()
+
+        self._start(path, meta, arrays, parts, written, background=background)
         return str(path)
 
     def _start(
-        self, path: Path, meta: dict[str, Any], arrays: Any, parts: Parts | None, then: Callable[[], None], *, background: bool
+        self, path: Place, meta: dict[str, Any], arrays: Any, parts: Parts | None, then: Callable[[], None], *, background: bool
     ) -> None:
         """Write, or begin to write: the chief alone, or all workers if variables lie in slices on all of them."""
         world = _bootstrap.world()
@@ -201,7 +205,7 @@ class Checkpoint(Saves):
             else:
                 write_once(write, sum(array.nbytes for array in arrays.values()))
             return
-        together = Together(world, path, Path(chiefs("checkpoint folder", lambda: str(partial_name(path)))))
+        together = Together(world, path, place_at(chiefs("checkpoint folder", lambda: str(draft_name(path)))))
         before, self._exchanges = self._exchanges, together.name
         if before is not None and world.is_chief:
             world.forget(before)
@@ -243,7 +247,7 @@ class Checkpoint(Saves):
             self._track(name, value)
 
 
-def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[np.ndarray], str]:
+def _opened(path: Place) -> tuple[dict[str, Any], dict[str, Any], list[np.ndarray], str]:
     """Return the metadata of a checkpoint, its values, most of which are not read yet, extra arrays, and a text that names it."""
     manifest = read_checked(path)
     meta, stored = manifest["meta"], stored_arrays(path, manifest)

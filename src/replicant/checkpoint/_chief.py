@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 from ..cluster import _bootstrap
 from ..cluster._world import World
 from ..errors import CheckpointError, DamagedCheckpointError
+from ..storage._urls import is_url
 
 _Result = TypeVar("_Result")
 
@@ -114,4 +115,6 @@ def all_read(what: str, path: Any, read: Callable[[], _Result], *, num_bytes: in
         raise CheckpointError(f"{text} On other workers, values may have changed. {RESTORE_AGAIN}") from problem
     if is_damaged:
         raise DamagedCheckpointError(text) from problem
+    if is_url(path):  # a store that does not answer one worker is the same for all
+        raise CheckpointError(text) from problem
     raise CheckpointError(f"{text} The others can read it: the workers must share the folder.") from problem

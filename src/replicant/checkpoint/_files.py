@@ -5,16 +5,19 @@ import os
 import stat
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..errors import CheckpointError, DamagedCheckpointError
+from ..storage._path import RangeReader, RemotePath
+from ._places import Place
 
 
-def open_file(file: Path) -> BinaryIO:
+def open_file(file: Place) -> BinaryIO | RangeReader:
     """Open a file for reading. A pipe in its place does not block, and a device is not touched."""
+    if isinstance(file, RemotePath):
+        return file.open_to_read()
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -29,7 +32,7 @@ def as_bytes(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def dtype_of(path: Path, record: Mapping[str, Any]) -> np.dtype:
+def dtype_of(path: Place, record: Mapping[str, Any]) -> np.dtype:
     """Return the dtype that the record of an array names.
 
     Raises:
@@ -48,7 +51,7 @@ def dtype_of(path: Path, record: Mapping[str, Any]) -> np.dtype:
     return dtype
 
 
-def array_of(path: Path, key: str, data: np.ndarray, dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
+def array_of(path: Place, key: str, data: np.ndarray, dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
     """Return the array that has these bytes.
 
     Raises:

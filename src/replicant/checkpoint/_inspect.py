@@ -4,8 +4,8 @@ import os
 from typing import Any
 
 from ..errors import CheckpointError
-from ..storage._urls import local_path
 from ._meta import read_checked
+from ._places import place_of
 from ._stored import stored_arrays
 from ._values import COPIES, decode
 
@@ -26,7 +26,7 @@ def list_variables(path: str | os.PathLike[str]) -> list[tuple[str, tuple[int, .
     ...     replicant.list_variables(path)
     [('step', ()), ('weights', (2,))]
     """
-    manifest = read_checked(local_path("list_variables: path", path, CheckpointError))
+    manifest = read_checked(place_of("list_variables: path", path))
     arrays = (*manifest["arrays"], *manifest["sliced"])
     shapes = {record["key"]: tuple(record["shape"]) for record in arrays if _is_value(record["key"])}
     return sorted({**shapes, **dict.fromkeys(manifest["meta"]["numbers"], ())}.items())
@@ -50,7 +50,7 @@ def load_variable(path: str | os.PathLike[str], name: str) -> Any:
     ...     replicant.load_variable(path, "weights"), replicant.load_variable(path, "step")
     (array([1., 2.], dtype=float32), 7)
     """
-    folder = local_path("load_variable: path", path, CheckpointError)
+    folder = place_of("load_variable: path", path)
     manifest = read_checked(folder)
     meta = manifest["meta"]
     stored = stored_arrays(folder, manifest).get(name) if _is_value(name) else None

@@ -5,19 +5,16 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Literal, Self
 
-from ..errors import ArgumentError, CheckpointError, DamagedCheckpointError
-from ..storage._urls import local_path
-from ._atomic_folder import remove
+from ..errors import ArgumentError, DamagedCheckpointError
 from ._checkpoint import Checkpoint
 from ._chief import chiefs, is_writer
 from ._direction import Mode, direction_of
-from ._lock import DirectoryLock
 from ._meta import read_checked
 from ._numbered import numbered_checkpoints, warn_passed_over
 from ._options import CheckpointOptions
+from ._places import Place, is_remote, lock_on, place_of, reaching, remove
 from ._retention import Saved, best_of, bests, divided
 
 
@@ -79,7 +76,7 @@ class CheckpointManager:
                 f"checkpoint_interval={checkpoint_interval} counts steps: pass the variable that counts them as step_counter."
             )
         self._checkpoint = checkpoint
-        self._prefix = local_path("CheckpointManager: directory", directory, CheckpointError) / checkpoint_name
+        self._prefix = place_of("CheckpointManager: directory", directory) / checkpoint_name
         self._max_to_keep = max_to_keep
         self._keep_every = None if keep_checkpoint_every_n_hours is None else 3600.0 * keep_checkpoint_every_n_hours
         self._step_counter = step_counter
@@ -87,8 +84,9 @@ class CheckpointManager:
         self._init_fn = init_fn
         self._best_metric = best_metric
         self._mode: Mode | None = _checked_mode(best_metric, best_mode)
-        self._lock = DirectoryLock(self._prefix.parent)
+        self._lock = lock_on(self._prefix.parent)
         self._last_step: int | None = None
+        self._tried = 0  # the number of the last save, whether it has succeeded or not
         self._last_preserved = time.time()
         self._preserved: list[Saved] = []  # those that will never be deleted; the best one may be among them
         self._saved = self._found()
@@ -176,7 +174,7 @@ class CheckpointManager:
         extra |= {"metric_name": self._best_metric, "mode": self._mode}
         apply = functools.partial(self._apply, stay, preserved, gone, last_preserved)
         path = self._checkpoint._write(  # noqa: SLF001 - what is behind all ways to save; no name for users
-            Path(self._path(number)), number, options, extra=extra, then=apply
+            self._place(number), number, options, extra=extra, then=apply
         )
         if not is_writer():
             self._apply(stay, preserved, [], last_preserved)
@@ -203,9 +201,9 @@ class CheckpointManager:
         """
         self.sync()
         for number in chiefs("checkpoints", lambda: [each.number for each in reversed(self._saved)]):
-            path = Path(self._path(number))
+            path = self._place(number)
             try:
-                self._checkpoint.restore(path)  # reads and checks every byte before it changes anything
+                self._checkpoint.restore(str(path))  # reads and checks every byte before it changes anything
             except DamagedCheckpointError as error:
                 warn_passed_over(path, error, stacklevel=3)
                 continue
@@ -245,10 +243,20 @@ class CheckpointManager:
             ) from error
 
     def _next_number(self) -> int:
-        return max([self._checkpoint.save_counter, *(number for number, _ in numbered_checkpoints(self._prefix))]) + 1
+        known = [0, *(each.number for each in (*self._preserved, *self._saved))]
+        # At a URL, listing takes requests, for which the next step would wait. It is needed after a save that has failed, perhaps
+        # because another program has saved.
+        if not is_remote(self._prefix) or self._tried > max(known):
+            known += [number for number, _ in numbered_checkpoints(self._prefix)]
+        number = max([self._checkpoint.save_counter, self._tried if is_remote(self._prefix) else 0, *known]) + 1
+        self._tried = number
+        return number
+
+    def _place(self, number: int) -> Place:
+        return self._prefix.with_name(f"{self._prefix.name}-{number}")
 
     def _path(self, number: int) -> str:
-        return str(self._prefix.with_name(f"{self._prefix.name}-{number}"))
+        return str(self._place(number))
 
     def _found(self) -> list[Saved]:
         """The checkpoints in the directory. Damaged ones count too, and are deleted when their time comes."""
@@ -257,7 +265,8 @@ class CheckpointManager:
             try:
                 meta = read_checked(path)["meta"]
             except DamagedCheckpointError:
-                saved.append(Saved(number, path.stat().st_mtime))
+                with reaching():
+                    saved.append(Saved(number, path.stat().st_mtime))
                 continue
             extra = meta["extra"]  # empty if a plain Checkpoint wrote it
             saved_at, preserved = (_number(extra.get(name)) for name in ("saved_at", "last_preserved"))
@@ -296,10 +305,11 @@ class CheckpointManager:
         )
 
     def _apply(self, stay: list[Saved], preserved: list[Saved], gone: list[Saved], last_preserved: float) -> None:
-        self._saved, self._last_preserved = stay, last_preserved
+        self._saved, self._last_preserved = [*gone, *stay], last_preserved
         self._preserved = [*self._preserved, *preserved]
         for each in gone:
-            remove(Path(self._path(each.number)))
+            if remove(self._place(each.number)):
+                self._saved.remove(each)
 
 
 def _less(step: int | None, last_step: int | None, interval: int) -> bool:

@@ -5,18 +5,19 @@ A checksum reveals damage, but anybody can compute one, so a manifest that was w
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from ..errors import DamagedCheckpointError
 from ..replicas._copies import VariableAggregation
-from ._storage import MANIFEST, read_manifest
+from ._at_store import MANIFEST
+from ._places import Place
+from ._storage import read_manifest
 from ._values import COPIES, is_number_text
 
 EXTRA = ".extra/"  # prefix of arrays that belong to no object; no object's name begins with a dot
 
 
-def read_checked(path: Path) -> dict[str, Any]:
+def read_checked(path: Place) -> dict[str, Any]:
     """Read the manifest of a ``Checkpoint`` at `path`.
 
     Raises:
@@ -27,7 +28,7 @@ def read_checked(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def check_meta(path: Path, manifest: dict[str, Any]) -> None:
+def check_meta(path: Place, manifest: dict[str, Any]) -> None:
     """Check that the manifest is one that ``Checkpoint`` writes.
 
     Raises:

@@ -4,24 +4,25 @@ import os
 import re
 import warnings
 from collections import defaultdict
-from pathlib import Path
 
 from ..errors import CheckpointError, DamagedCheckpointError
-from ..storage._urls import local_path
 from ._arrays_file import ARRAYS
+from ._at_store import MANIFEST
 from ._meta import check_meta
-from ._storage import MANIFEST, is_foreign, verified_manifest
+from ._places import Place, folders_in, place_of, reaching
+from ._storage import is_foreign, verified_manifest
 
 _NUMBERED = re.compile(r"(.+)-(0|[1-9][0-9]*)")  # no leading zeros, so that the number determines the name
 
 
-def next_number(prefix: Path, after: int) -> int:
+def next_number(prefix: Place, after: int) -> int:
     """Return the first number greater than `after` and than every number used with `prefix`, even by other files."""
-    found = [
-        int(match[2])
-        for path in (prefix.parent.iterdir() if prefix.parent.is_dir() else [])
-        if (match := _NUMBERED.fullmatch(path.name)) and match[1] == prefix.name
-    ]
+    with reaching():
+        found = [
+            int(match[2])
+            for path in (prefix.parent.iterdir() if prefix.parent.is_dir() else [])
+            if (match := _NUMBERED.fullmatch(path.name)) and match[1] == prefix.name
+        ]
     return max([after, *found]) + 1
 
 
@@ -40,19 +41,18 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
     ...     print(replicant.latest_checkpoint(folder))
     None
     """
-    folder = local_path("latest_checkpoint: checkpoint_dir", checkpoint_dir, CheckpointError)
-    if not folder.is_dir():
-        return None
-    families: dict[str, list[tuple[int, Path]]] = defaultdict(list)
-    for path in folder.iterdir():
-        if not path.name.startswith(".") and ((path / MANIFEST).exists() or (path / ARRAYS).exists()):
-            match = _NUMBERED.fullmatch(path.name)
-            families[match[1] if match else path.name].append((int(match[2]) if match else 0, path))
-    newest = [found for members in families.values() if (found := _newest(members)) is not None]
+    folder = place_of("latest_checkpoint: checkpoint_dir", checkpoint_dir)
+    families: dict[str, list[tuple[int, Place]]] = defaultdict(list)
+    with reaching():
+        for path in folders_in(folder):
+            if not path.name.startswith(".") and ((path / MANIFEST).exists() or (path / ARRAYS).exists()):
+                match = _NUMBERED.fullmatch(path.name)
+                families[match[1] if match else path.name].append((int(match[2]) if match else 0, path))
+        newest = [found for members in families.values() if (found := _newest(members)) is not None]
     return str(max(newest)[1]) if newest else None
 
 
-def _newest(members: list[tuple[int, Path]]) -> tuple[float, Path] | None:
+def _newest(members: list[tuple[int, Place]]) -> tuple[float, Place] | None:
     """The time and path of the complete checkpoint with the highest number."""
     for _, path in sorted(members, reverse=True):
         try:
@@ -67,16 +67,17 @@ def _newest(members: list[tuple[int, Path]]) -> tuple[float, Path] | None:
     return None
 
 
-def warn_passed_over(path: Path, error: DamagedCheckpointError, stacklevel: int) -> None:
+def warn_passed_over(path: Place, error: DamagedCheckpointError, stacklevel: int) -> None:
     """Warn that a checkpoint is not used, and say why."""
     warnings.warn(f"Skipped the checkpoint {path}: {error} The one before it is used, if there is one.", stacklevel=stacklevel)
 
 
-def numbered_checkpoints(prefix: Path) -> list[tuple[int, Path]]:
+def numbered_checkpoints(prefix: Place) -> list[tuple[int, Place]]:
     """Return the numbers and folders of a prefix that look like checkpoints, in rising order."""
     found = []
-    for path in prefix.parent.iterdir() if prefix.parent.is_dir() else []:
-        match = _NUMBERED.fullmatch(path.name)
-        if match and match[1] == prefix.name and ((path / MANIFEST).exists() or (path / ARRAYS).exists()):
-            found.append((int(match[2]), path))
+    with reaching():
+        for path in folders_in(prefix.parent):
+            match = _NUMBERED.fullmatch(path.name)
+            if match and match[1] == prefix.name and ((path / MANIFEST).exists() or (path / ARRAYS).exists()):
+                found.append((int(match[2]), path))
     return sorted(found)

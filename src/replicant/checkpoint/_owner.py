@@ -29,7 +29,7 @@ class Owner:
 
     @property
     def machine(self) -> str:
-        """Eight digits that differ between computers and between boots."""
+        """Eight digits that differ between computers and between boots, where the system tells boots apart."""
         return f"{zlib.crc32(f'{self.host} {self.boot}'.encode()):08x}"
 
     @property
@@ -46,6 +46,12 @@ class Owner:
     def is_gone(self) -> bool:
         """Whether it is certainly not running any more. That cannot be known for another computer."""
         return self.is_here and not is_running(self.pid, self.started)
+
+
+def is_this_machine(digits: str) -> bool:
+    """Return whether these are surely the digits of this computer. Without a boot, others with its name have them too."""
+    owner = Owner.current()
+    return bool(owner.boot) and digits == owner.machine
 
 
 def is_running(pid: int, started: int) -> bool:

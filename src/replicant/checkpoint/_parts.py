@@ -8,16 +8,15 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from ..errors import DamagedCheckpointError
-from ._atomic_folder import flush
+from ..errors import CheckpointError, DamagedCheckpointError
 from ._boxes import Box, blocks_of, box_of, is_grid, num_blocks, sizes_of
 from ._files import as_bytes, dtype_of, is_size
+from ._places import Place, created, is_damage
 from ._threads import run_all
 
 _PART = {"number", "num_bytes", "writer"}
@@ -73,7 +72,7 @@ class Parts:
         own = [piece for pieces in self.pieces.values() for piece in pieces]
         return sum(math.prod(sizes_of(piece.box)) * np.dtype(self._arrays[piece.key][0]).itemsize for piece in own)
 
-    def write(self, folder: Path, writer: str) -> dict[str, Any]:
+    def write(self, folder: Place, writer: str) -> dict[str, Any]:
         """Write this process's parts, several at a time, and return their records. `writer` is the name of this process.
 
         Raises:
@@ -129,9 +128,9 @@ def _known(value: np.ndarray) -> Callable[[], np.ndarray]:
     return lambda: value
 
 
-def _write_part(folder: Path, number: int, pieces: Sequence[Piece], writer: str) -> dict[str, Any]:
+def _write_part(folder: Place, number: int, pieces: Sequence[Piece], writer: str) -> dict[str, Any]:
     slices = []
-    with (folder / part_name(number)).open("xb") as stream:
+    with created(folder / part_name(number)) as stream:
         for key, box, read in pieces:
             value, offset, checksums = read(), stream.tell(), list[int]()
             data, start = as_bytes(value), 0
@@ -142,15 +141,14 @@ def _write_part(folder: Path, number: int, pieces: Sequence[Piece], writer: str)
                 start = stop
             place = {"start": [start for start, _ in box], "sizes": list(sizes_of(box))}
             slices.append((key, {**place, "part": number, "offset": offset, "crc32": checksums}))
-        flush(stream)
         return {"parts": [{"number": number, "num_bytes": stream.tell(), "writer": writer}], "slices": slices}
 
 
 # What a manifest says
 
 
-def check_parts(file: Path, manifest: Mapping[str, Any]) -> None:
-    """Check what a manifest says about slices, and that the parts are there with their sizes.
+def check_parts(file: Place, folder: Place, manifest: Mapping[str, Any]) -> None:
+    """Check what a manifest says about slices, and that the parts are in the folder with their sizes.
 
     Raises:
         CheckpointError: If it cannot be right. The message names the file.
@@ -170,7 +168,7 @@ def check_parts(file: Path, manifest: Mapping[str, Any]) -> None:
             raise DamagedCheckpointError(f"{file} is damaged: array {number} in slices cannot be right: {problem}.")
         keys.add(record["key"])
     for part in parts:
-        _check_part(file, part, sorted(ends[part["number"]]))
+        _check_part(file, folder, part, sorted(ends[part["number"]]))
 
 
 def _is_part(part: Any) -> bool:
@@ -182,7 +180,7 @@ def _is_part(part: Any) -> bool:
     )
 
 
-def _problem(file: Path, record: Any, ends: dict[int, list[tuple[int, int]]]) -> str | None:
+def _problem(file: Place, record: Any, ends: dict[int, list[tuple[int, int]]]) -> str | None:
     """The problem with the description of an array in slices, or None. Adds where its slices lie to `ends`."""
     if not isinstance(record, dict) or set(record) != _SLICED or {type(record["key"]), type(record["dtype"])} != {str}:
         return f"it is not described by {', '.join(sorted(_SLICED))}"
@@ -211,8 +209,8 @@ def slice_box(record: Mapping[str, Any]) -> Box:
     return tuple((start, start + size) for start, size in zip(record["start"], record["sizes"], strict=True))
 
 
-def _check_part(file: Path, part: Mapping[str, Any], ranges: Sequence[tuple[int, int]]) -> None:
-    path, num_bytes = file.parent / part_name(part["number"]), part["num_bytes"]
+def _check_part(file: Place, folder: Place, part: Mapping[str, Any], ranges: Sequence[tuple[int, int]]) -> None:
+    path, num_bytes = folder / part_name(part["number"]), part["num_bytes"]
     by = f", which {part['writer']} has written," if part["writer"] else ""
     if [0, *(end for _, end in ranges)] != [*(start for start, _ in ranges), num_bytes]:
         raise DamagedCheckpointError(
@@ -221,6 +219,8 @@ def _check_part(file: Path, part: Mapping[str, Any], ranges: Sequence[tuple[int,
     try:
         size = path.stat().st_size
     except OSError as error:
+        if not is_damage(error):
+            raise CheckpointError(str(error)) from error
         raise DamagedCheckpointError(f"{path}{by} is missing ({error}); it should have {num_bytes} bytes.") from error
     if size != num_bytes:
         raise DamagedCheckpointError(f"{path}{by} is damaged: it has {size} bytes, but should have {num_bytes}.")

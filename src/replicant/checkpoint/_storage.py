@@ -12,28 +12,28 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import CheckpointError, DamagedCheckpointError
+from ..storage._path import RemotePath
 from ._arrays_file import ARRAYS, write_arrays
-from ._atomic_folder import appearing, write_durably
+from ._at_store import MANIFEST, Draft, is_folder_name, publish
 from ._files import is_size, open_file
 from ._parts import Parts, check_parts
-from ._stored import stored_arrays
+from ._places import Place, appearing, created, is_damage, reaching
+from ._stored import files_of, stored_arrays
 from ._threads import run_all
 
 FORMAT = "replicant-checkpoint"
-VERSIONS = (2, 3)  # without and with slices
-MANIFEST = "manifest.json"
+VERSIONS = (2, 3, 4)  # without and with slices, and with files in a folder that the manifest names
 _MAX_MANIFEST = 1 << 30  # bytes; ten thousand variables need two million
 _MAX_RANK = 64  # of a NumPy array
 _RECORD = {"key", "dtype", "shape", "offset", "num_bytes", "crc32"}
 
 
-def write(path: Path, meta: dict[str, Any], arrays: Mapping[str, np.ndarray], parts: Parts | None = None) -> None:
+def write(path: Place, meta: dict[str, Any], arrays: Mapping[str, np.ndarray], parts: Parts | None = None) -> None:
     """Write a checkpoint to the new folder `path`.
 
     Args:
@@ -43,29 +43,34 @@ def write(path: Path, meta: dict[str, Any], arrays: Mapping[str, np.ndarray], pa
         parts: The variables in slices, if there are any. This process has all of them.
 
     Raises:
-        CheckpointError: If `path` exists or cannot be written; nothing of it is left then.
+        CheckpointError: If `path` exists or cannot be written; nothing of it counts then.
     """
     with telling_what_failed(path), appearing(path) as folder:
         fill(folder, meta, arrays, {} if parts is None else parts.records(parts.write(folder, "")))
 
 
 @contextlib.contextmanager
-def telling_what_failed(path: Path) -> Iterator[None]:
+def telling_what_failed(path: Place) -> Iterator[None]:
     """Turn errors of the file system into errors that name the checkpoint."""
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"The checkpoint {path} could not be written ({error}). Nothing of it is left.") from error
+        raise CheckpointError(f"The checkpoint {path} could not be written ({error}). Nothing of it counts.") from error
 
 
-def fill(folder: Path, meta: dict[str, Any], arrays: Mapping[str, np.ndarray], sliced: Mapping[str, Any]) -> None:
+def fill(folder: Place, meta: dict[str, Any], arrays: Mapping[str, np.ndarray], sliced: Mapping[str, Any]) -> None:
     """Write everything but the parts, and the manifest last. `sliced` is what it says about the parts, which are complete."""
     records = write_arrays(folder / ARRAYS, arrays)
     body = {"format": FORMAT, "version": VERSIONS[1 if sliced else 0], "meta": meta, "arrays": records, **sliced}
-    write_durably(folder / MANIFEST, _dump({**body, "checksum": _checksum(body)}))
+    if isinstance(folder, Draft):
+        body = {**body, "version": VERSIONS[2], "folder": folder.name, "parts": [], "sliced": [], **sliced}
+        publish(folder, _dump({**body, "checksum": _checksum(body)}))
+        return
+    with created(folder / MANIFEST) as stream:
+        stream.write(_dump({**body, "checksum": _checksum(body)}))
 
 
-def is_foreign(path: Path) -> bool:
+def is_foreign(path: Place) -> bool:
     """Return whether the folder `path` has a manifest that another program wrote for its own purposes."""
     try:
         manifest = _parse(path / MANIFEST, _read_bytes(path / MANIFEST))
@@ -78,7 +83,7 @@ def _is_foreign(manifest: dict[str, Any]) -> bool:
     return manifest.get("format") != FORMAT and "checksum" not in manifest
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read(path: Place) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Read the metadata and the arrays of the folder `path`; every array has its own memory.
 
     Raises:
@@ -88,7 +93,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return manifest["meta"], {key: array.read() for key, array in stored_arrays(path, manifest).items()}
 
 
-def verify(path: Path) -> dict[str, Any]:
+def verify(path: Place) -> dict[str, Any]:
     """Check every byte of the folder `path`, and return its metadata.
 
     Raises:
@@ -97,7 +102,7 @@ def verify(path: Path) -> dict[str, Any]:
     return verified_manifest(path)["meta"]
 
 
-def verified_manifest(path: Path) -> dict[str, Any]:
+def verified_manifest(path: Place) -> dict[str, Any]:
     """Check every byte of the folder `path`, and return its manifest.
 
     Raises:
@@ -109,7 +114,7 @@ def verified_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Place) -> dict[str, Any]:
     """Read and check the manifest of the folder `path`, and check that its arrays are complete (but not their bytes).
 
     Raises:
@@ -133,39 +138,53 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedCheckpointError(f"{file} is damaged: its contents are right, but it is not written in the usual way.")
     if manifest.get("version") not in VERSIONS:  # every version has this checksum, so the number is the one that was written
         raise CheckpointError(
-            f"{file} has version {manifest.get('version')!r} of the checkpoint format; this Replicant reads versions 2 and 3. "
+            f"{file} has version {manifest.get('version')!r} of the checkpoint format; this Replicant reads versions 2 to 4. "
             "Install the Replicant that wrote it, or a newer one."
         )
-    num_bytes = _check_records(file, manifest)
-    try:
-        size = (path / ARRAYS).stat().st_size
-    except OSError as error:
-        raise DamagedCheckpointError(f"{path / ARRAYS} is missing ({error}); it should have {num_bytes} bytes.") from error
-    if size != num_bytes:
-        raise DamagedCheckpointError(f"{path / ARRAYS} is damaged: it has {size} bytes, but should have {num_bytes}.")
+    if manifest["version"] == VERSIONS[2] and not is_folder_name(manifest.get("folder")):
+        raise DamagedCheckpointError(f"{file} is damaged: it does not name the folder with its files.")
+    if manifest["version"] != VERSIONS[2]:
+        manifest.pop("folder", None)
+    num_bytes, folder = _check_records(file, manifest), files_of(path, manifest)
+    _require_arrays(folder / ARRAYS, num_bytes)
     if manifest["version"] == VERSIONS[0]:
         return {**manifest, "parts": [], "sliced": []}
-    check_parts(file, manifest)
+    check_parts(file, folder, manifest)
     return manifest
 
 
-def _read_text(file: Path) -> bytes:
+def _require_arrays(file: Place, num_bytes: int) -> None:
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        if not is_damage(error):
+            raise CheckpointError(str(error)) from error
+        raise DamagedCheckpointError(f"{file} is missing ({error}); it should have {num_bytes} bytes.") from error
+    if size != num_bytes:
+        raise DamagedCheckpointError(f"{file} is damaged: it has {size} bytes, but should have {num_bytes}.")
+
+
+def _read_text(file: Place) -> bytes:
     try:
         return _read_bytes(file)
     except OSError as error:
-        kind = DamagedCheckpointError if (file.parent / ARRAYS).exists() else CheckpointError
+        if not is_damage(error):
+            raise CheckpointError(str(error)) from error
+        with reaching():
+            kind = DamagedCheckpointError if (file.parent / ARRAYS).exists() else CheckpointError
         raise kind(f"There is no readable checkpoint at {file.parent}: {error}.{_neighbours(file.parent)}") from error
 
 
-def _read_bytes(file: Path) -> bytes:
+def _read_bytes(file: Place) -> bytes:
     with open_file(file) as stream:
-        size = os.fstat(stream.fileno()).st_size
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
         if size > _MAX_MANIFEST:
             raise DamagedCheckpointError(f"{file} is damaged: it has {size} bytes, but a manifest has at most {_MAX_MANIFEST}.")
         return stream.read(size)  # reading n bytes takes the memory of n, whatever the file has
 
 
-def _parse(file: Path, text: bytes) -> dict[str, Any]:
+def _parse(file: Place, text: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(text)
     except ValueError as error:  # also if it is not UTF-8
@@ -177,7 +196,7 @@ def _parse(file: Path, text: bytes) -> dict[str, Any]:
     return manifest
 
 
-def _check_records(file: Path, manifest: dict[str, Any]) -> int:
+def _check_records(file: Place, manifest: dict[str, Any]) -> int:
     """Return the number of bytes of all arrays.
 
     Raises:
@@ -211,7 +230,9 @@ def _problem(record: Any, end: int) -> str | None:
     return None
 
 
-def _neighbours(path: Path) -> str:
+def _neighbours(path: Place) -> str:
+    if isinstance(path, RemotePath):
+        return ""
     names = sorted(other.parent.name for other in path.parent.glob(f"*/{MANIFEST}") if not other.parent.name.startswith("."))
     return f" In {path.parent} there are: {', '.join(names)}." if names else ""
 

@@ -2,37 +2,40 @@
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import CheckpointError, DamagedCheckpointError
 from ._arrays_file import ARRAYS, check_bytes, read_array, require_size
 from ._boxes import Box, blocks_of, overlap, sizes_of, within
-from ._files import array_of, dtype_of, open_file
+from ._files import array_of, dtype_of
 from ._parts import part_name, slice_box
+from ._places import Place, is_damage, is_remote
+from ._readers import Readers
 from ._threads import run_all
+
+_RANGE, _RANGE_OF_STORE = 4 << 20, 16 << 20  # bytes of blocks side by side that are read at once, from a disk and a store
 
 
 class Stored:
     """An array in a checkpoint.
 
     Args:
-        path: The folder of the checkpoint.
+        readers: The files of the checkpoint.
         record: What the manifest says about the array.
 
     Raises:
         CheckpointError: If there is no such dtype here.
     """
 
-    def __init__(self, path: Path, record: Mapping[str, Any]):
+    def __init__(self, readers: Readers, record: Mapping[str, Any]):
+        self._readers, self._path, self._record = readers, readers.folder, record
         self.key: str = record["key"]
-        self.dtype = dtype_of(path / ARRAYS, record)
+        self.dtype = dtype_of(self._path / ARRAYS, record)
         self.shape: tuple[int, ...] = tuple(record["shape"])
-        self._path, self._record = path, record
 
     @property
     def everything(self) -> Box:
@@ -68,9 +71,9 @@ class Stored:
 class Whole(Stored):
     """An array with one checksum: to check a part of it, all of it is read."""
 
-    def __init__(self, path: Path, record: Mapping[str, Any]):
-        super().__init__(path, record)
-        require_size(path / ARRAYS, record, self.dtype)
+    def __init__(self, readers: Readers, record: Mapping[str, Any]):
+        super().__init__(readers, record)
+        require_size(self._path / ARRAYS, record, self.dtype)
 
     def read(self) -> np.ndarray:
         return self._opened(partial(read_array, self._path / ARRAYS))
@@ -84,10 +87,31 @@ class Whole(Stored):
 
     def _opened(self, read: Callable[[Any, Any], Any]) -> Any:
         try:
-            with open_file(self._path / ARRAYS) as file:
+            with self._readers.opened(ARRAYS, self._record["num_bytes"]) as file:
                 return read(file, self._record)
         except OSError as error:
             raise _unreadable(self._path / ARRAYS, error) from error
+
+
+class _Block(NamedTuple):
+    """A part of a slice with a checksum of its own: its box, and its bytes in the file."""
+
+    box: Box
+    start: int
+    stop: int
+    checksum: int
+
+
+def _runs(blocks: Iterable[_Block], most: int) -> Iterator[list[_Block]]:
+    """Join blocks that lie side by side in a file, up to so many bytes, or one block that has more."""
+    run: list[_Block] = []
+    for block in blocks:
+        if run and (block.start != run[-1].stop or block.stop - run[0].start > most):
+            yield run
+            run = []
+        run.append(block)
+    if run:
+        yield run
 
 
 class Sliced(Stored):
@@ -126,21 +150,31 @@ class Sliced(Stored):
 
     def _blocks(self, record: Mapping[str, Any], boxes: Sequence[Box]) -> Any:
         """Read and check the blocks of a slice that have elements of any of the boxes. Yields the box and bytes of each."""
-        path, start = self._path / part_name(record["part"]), record["offset"]
+        name, most = part_name(record["part"]), _RANGE_OF_STORE if is_remote(self._path) else _RANGE
+        path = self._path / name
         try:
-            with open_file(path) as file:
-                for block, checksum in zip(blocks_of(slice_box(record), self.dtype.itemsize), record["crc32"], strict=True):
-                    num_bytes = math.prod(sizes_of(block)) * self.dtype.itemsize
-                    if any(overlap(block, box) for box in boxes):
-                        file.seek(start)
-                        data = np.frombuffer(file.read(num_bytes), np.uint8)
-                        self._require(path, start, num_bytes, data, checksum)
-                        yield block, data
-                    start += num_bytes
+            for run in _runs(self._wanted(record, boxes), most):
+                start, stop = run[0].start, run[-1].stop
+                with self._readers.opened(name, stop - start) as file:
+                    file.seek(start)
+                    data = np.frombuffer(file.read(stop - start), np.uint8)
+                for each in run:
+                    own = data[each.start - start : each.stop - start]
+                    self._require(path, each.start, each.stop - each.start, own, each.checksum)
+                    yield each.box, own
         except OSError as error:
             raise _unreadable(path, error) from error
 
-    def _require(self, path: Path, start: int, num_bytes: int, data: np.ndarray, checksum: int) -> None:
+    def _wanted(self, record: Mapping[str, Any], boxes: Sequence[Box]) -> Iterator[_Block]:
+        """The blocks of a slice that have elements of any of the boxes."""
+        start = record["offset"]
+        for box, checksum in zip(blocks_of(slice_box(record), self.dtype.itemsize), record["crc32"], strict=True):
+            stop = start + math.prod(sizes_of(box)) * self.dtype.itemsize
+            if any(overlap(box, each) for each in boxes):
+                yield _Block(box, start, stop, checksum)
+            start = stop
+
+    def _require(self, path: Place, start: int, num_bytes: int, data: np.ndarray, checksum: int) -> None:
         if len(data) != num_bytes:
             raise DamagedCheckpointError(
                 f"{path} is damaged: it ends in the middle of {self.key!r}, {num_bytes - len(data)} bytes too early."
@@ -152,8 +186,8 @@ class Sliced(Stored):
             )
 
 
-def _unreadable(path: Path, error: OSError) -> DamagedCheckpointError:
-    return DamagedCheckpointError(f"{path} could not be read ({error}).")
+def _unreadable(path: Place, error: OSError) -> CheckpointError:
+    return (DamagedCheckpointError if is_damage(error) else CheckpointError)(f"{path} could not be read ({error}).")
 
 
 def _meets(record: Mapping[str, Any], boxes: Iterable[Box]) -> bool:
@@ -161,11 +195,17 @@ def _meets(record: Mapping[str, Any], boxes: Iterable[Box]) -> bool:
     return any(overlap(mine, box) for box in boxes)
 
 
-def stored_arrays(path: Path, manifest: Mapping[str, Any]) -> dict[str, Stored]:
+def files_of(path: Place, manifest: Mapping[str, Any]) -> Place:
+    """Return the folder with the files of the checkpoint `path`. At an object store, its manifest names a folder in it."""
+    return path / manifest["folder"] if "folder" in manifest else path
+
+
+def stored_arrays(path: Place, manifest: Mapping[str, Any]) -> dict[str, Stored]:
     """Return all arrays of a checkpoint, by key, without reading them.
 
     Raises:
         CheckpointError: If one of them has a dtype that is unknown here.
     """
-    found: dict[str, Stored] = {record["key"]: Whole(path, record) for record in manifest["arrays"]}
-    return found | {record["key"]: Sliced(path, record) for record in manifest["sliced"]}
+    readers = Readers(files_of(path, manifest))
+    found: dict[str, Stored] = {record["key"]: Whole(readers, record) for record in manifest["arrays"]}
+    return found | {record["key"]: Sliced(readers, record) for record in manifest["sliced"]}

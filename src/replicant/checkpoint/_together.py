@@ -9,15 +9,14 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from ..cluster._world import World
 from ..errors import CheckpointError, WorkerLostError, WorkerMismatchError
 from . import _chief
-from ._atomic_folder import appearing, write_durably
 from ._files import open_file
 from ._parts import Parts, joined, part_name
+from ._places import Place, appearing, created
 from ._storage import fill, telling_what_failed
 
 SEEN_SECONDS = 10.0  # until a file that another worker has made must be visible; a network file system may need a moment
@@ -35,7 +34,7 @@ class Together:
         folder: The chief's name for the folder until then.
     """
 
-    def __init__(self, world: World, path: Path, folder: Path):
+    def __init__(self, world: World, path: Place, folder: Place):
         self._world, self._path, self._folder = world, path, folder
         self._number = 0
         self._num_bytes = 0  # what the worker with the most has to write
@@ -49,7 +48,8 @@ class Together:
         """Write this worker's parts, and on the chief everything else. All workers call it, from any thread.
 
         Raises:
-            CheckpointError: If a worker cannot write, or does not see what the others write. Nothing is left then.
+            CheckpointError: If a worker cannot write, or does not see what the others write. Nothing of it counts then, unless it
+                says that this is not known.
             WorkerLostError: If a worker does not come in time, has ended or has failed. The time grows with the bytes to write.
         """
         try:
@@ -66,9 +66,12 @@ class Together:
         own = parts.num_bytes + sum(array.nbytes for array in arrays.values())
         self._num_bytes = max(map(int, self._say("its size", str(own))))
         with contextlib.ExitStack() as made:
-            self._step("its folder", lambda: made.enter_context(appearing(self._path, self._folder)) if is_chief else None)
+            self._step("its folder", lambda: self._begin(made) if is_chief else None)
             self._step("its parts", lambda: self._write_parts(parts))
             self._step("its manifest", lambda: (self._finish(meta, arrays, parts), made.close()) if is_chief else None)
+
+    def _begin(self, made: contextlib.ExitStack) -> None:
+        self._folder = made.enter_context(appearing(self._path, self._folder))
 
     def _step(self, what: str, do: Callable[[], Any]) -> None:
         """Do this worker's share of a step, and wait for the others to have done theirs."""
@@ -84,7 +87,7 @@ class Together:
         failed = {self._world.name_of(rank): each for rank, each in enumerate(said) if each}
         if failed:
             told = "; ".join(f"{name}: {each}" for name, each in failed.items())
-            raise CheckpointError(f"Not all workers could write the checkpoint {self._path}, so nothing of it is left. {told}")
+            raise CheckpointError(f"Not all workers could write the checkpoint {self._path}. {told}")
 
     def _say(self, what: str, text: str) -> list[str]:
         """Return what all workers say."""
@@ -103,7 +106,8 @@ class Together:
                 f"{me} does not see the folder {self._folder}, which {self._world.name_of(0)} has made for the checkpoint. {_SHARE}"
             )
         written = parts.write(self._folder, me)
-        write_durably(self._folder / _list_name(self._world.process_id), json.dumps(written).encode())
+        with created(self._folder / _list_name(self._world.process_id)) as stream:
+            stream.write(json.dumps(written).encode())
 
     def _finish(self, meta: dict[str, Any], arrays: Mapping[str, Any], parts: Parts) -> None:
         """Check that all parts are there, and write the rest."""
@@ -124,7 +128,7 @@ class Together:
         file.unlink()
         return written
 
-    def _unseen(self, file: Path, writer: str) -> CheckpointError:
+    def _unseen(self, file: Place, writer: str) -> CheckpointError:
         return CheckpointError(f"{writer} has written {file}, but {self._world.name_of(0)} does not see it. {_SHARE}")
 
 
@@ -133,7 +137,7 @@ def _list_name(rank: int) -> str:
     return f"parts-of-worker-{rank}.json"
 
 
-def _comes(path: Path) -> bool:
+def _comes(path: Place) -> bool:
     """Whether `path` is there, or appears soon."""
     deadline = time.monotonic() + SEEN_SECONDS
     while not path.exists():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import functools
 import os
 import re
 import time
@@ -13,13 +14,11 @@ import keras
 import numpy as np
 
 from ...checkpoint import Checkpoint, CheckpointOptions
-from ...checkpoint._atomic_folder import remove
 from ...checkpoint._chief import chiefs, is_writer
-from ...checkpoint._lock import DirectoryLock
 from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
 from ...checkpoint._packed import pack, unpack
+from ...checkpoint._places import Place, is_remote, lock_on, place_at, place_of, reaching, remove
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
-from ...storage._urls import local_path
 from .._position import Position, Randomness
 from .._resume import FirstCallback, FitCallback, FitRun, run_of
 from .._stateful_step import other_optimizers, unsaved
@@ -88,12 +87,13 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         super().__init__()
         if not os.fspath(backup_dir):
             raise ArgumentError("backup_dir is empty. Name a directory that nothing else uses.")
-        self._prefix = local_path("BackupAndRestore: backup_dir", backup_dir, CheckpointError) / _NAME
+        self._prefix = place_of("BackupAndRestore: backup_dir", backup_dir) / _NAME
         self._save_freq = _parsed(save_freq)
         self._delete = delete_checkpoint
-        self._lock = DirectoryLock(self._prefix.parent)
+        self._lock = lock_on(self._prefix.parent)
         self._checkpoint: Checkpoint | None = None
         self._fitted: Any = None  # the model; every read of Keras's `self.model` would copy the state into the variables
+        self._number = 0  # of the last backup
         self._due = _Due(*self._save_freq)
         self._told: set[str] = set()
 
@@ -152,8 +152,9 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             self.sync()
         finally:
             self._lock.release()
-            if self._delete and is_writer() and self._prefix.parent.is_dir() and not any(self._prefix.parent.iterdir()):
-                self._prefix.parent.rmdir()
+            folder = self._prefix.parent
+            if self._delete and is_writer() and isinstance(folder, Path) and folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
     # -- for Replicant's other callbacks
 
@@ -181,10 +182,12 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         packed = pack(extra, arrays)
         checkpoint = _required(self._checkpoint)
         checkpoint.sync()
-        number = chiefs("backup number", lambda: max([0, *(number for number, _ in numbered_checkpoints(self._prefix))]) + 1)
+        number = self._number = chiefs("backup number", self._next_number)
         path = self._prefix.with_name(f"{_NAME}-{number}")
         options = CheckpointOptions(enable_async=True)
-        checkpoint._write(path, number, options, extra=packed, extra_arrays=arrays, then=self._forget_old)
+        checkpoint._write(
+            path, number, options, extra=packed, extra_arrays=arrays, then=functools.partial(self._forget_old, number)
+        )
         self._due.saved()
 
     def _warn_of_unsaved(self) -> None:
@@ -197,7 +200,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
                 stacklevel=3,
             )
 
-    def roll_back(self) -> Path | None:
+    def roll_back(self) -> Place | None:
         """Give model, optimizer and metrics their values in the newest backup, but stay at the present position in the data.
 
         If the epoch began after the backup, its metrics start again.
@@ -222,8 +225,20 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
 
     # -- the rest
 
-    def _forget_old(self) -> None:
-        for _, path in numbered_checkpoints(self._prefix)[:-_KEPT]:
+    def _next_number(self) -> int:
+        if is_remote(self._prefix) and self._number:  # listing takes requests, for which the next step would wait
+            return self._number + 1
+        return max([0, *(number for number, _ in numbered_checkpoints(self._prefix))]) + 1
+
+    def _forget_old(self, number: int) -> None:
+        """Delete all but the newest, now that the backup with this number is there."""
+        found = numbered_checkpoints(self._prefix)
+        if found and found[-1][0] > number:  # at a URL, where there is no lock
+            raise CheckpointError(
+                f"Another program saves in {self._prefix.parent}: this fit has just written {_NAME}-{number}, but there is "
+                f"{found[-1][1].name}. Each fit needs a backup_dir of its own."
+            )
+        for _, path in found[:-_KEPT]:
             remove(path)
 
     def _restore(self) -> dict[str, Any] | None:
@@ -234,12 +249,13 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             self._tell(path)
         return saved
 
-    def _tell(self, path: Path) -> None:
+    def _tell(self, path: Place) -> None:
         """Print where the fit goes on, unless it is silent. Keras counts epochs and steps from 1 in what it prints."""
         params = self.params or {}
         if not params.get("verbose") or not is_writer():
             return
-        made = dt.datetime.fromtimestamp(path.stat().st_mtime).astimezone()
+        with reaching():
+            made = dt.datetime.fromtimestamp(path.stat().st_mtime).astimezone()
         today = made.date() == dt.datetime.now().astimezone().date()
         source = f"backup of {made:%H:%M}" if today else f"backup of {made:%Y-%m-%d %H:%M}"
         position, size = _required(self._run.resume), params.get("steps")
@@ -252,13 +268,13 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         text = f"All {position.epoch} epochs are done" if done else f"Continuing at {place}"
         print(f"{text} ({source}).", flush=True)  # noqa: T201 - beside Keras's own lines
 
-    def _read_newest(self) -> tuple[Path | None, Any]:
+    def _read_newest(self) -> tuple[Place | None, Any]:
         """Restore the variables from the newest undamaged backup. Return its path and everything else that was saved."""
         checkpoint = _required(self._checkpoint)
         for name in chiefs("backups", lambda: [str(path) for _, path in reversed(numbered_checkpoints(self._prefix))]):
-            path = Path(name)
+            path = place_at(name)
             try:
-                status, meta, arrays = checkpoint._read("restore", path)
+                status, meta, arrays = checkpoint._read("restore", name)
             except DamagedCheckpointError as error:
                 warn_passed_over(path, error, stacklevel=2)
                 continue
@@ -360,7 +376,7 @@ def _running(model: Any) -> FitRun:
     return run
 
 
-def _checked(path: Path, saved: Any, model: Any) -> dict[str, Any]:
+def _checked(path: Place, saved: Any, model: Any) -> dict[str, Any]:
     """Return what was saved beside the variables, after checking it.
 
     Raises:
