@@ -1,5 +1,6 @@
 """The connection between workers and supervisor: who may speak, and what strangers can do."""
 
+import errno
 import json
 import os
 import socket
@@ -56,6 +57,28 @@ def connected(channel: Channel, rank: int = 1, key: str | None = None) -> Heartb
     if isinstance(made[0], ClusterError):
         raise made[0]
     return made[0]
+
+
+def test_a_worker_that_is_cut_off_says_so_once() -> None:
+    with Channel(0.05, silence=10.0) as channel:
+        channel.is_expected = lambda rank, generation, pid: (rank, generation, pid) == (1, 3, os.getpid())
+        worker, reasons = connected(channel), list[str]()
+        worker.when_cut_off(reasons.append)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; `tests/hosts` has supervisors on other hosts
+            assert worker._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0  # on one machine there is no cut
+        for _ in range(2):
+            worker._lose(TimeoutError(errno.ETIMEDOUT, "as the kernel says it"))
+        assert reasons == [f"nothing that it sends has reached the supervisor at {channel.address} for 9 s"]
+        worker.when_cut_off(reasons.append)  # too late, and told nevertheless
+        assert reasons == reasons[:1] * 2
+
+
+def test_a_supervisor_that_ends_cuts_nobody_off(channel: Channel) -> None:
+    worker, reasons = connected(channel), list[str]()
+    worker.when_cut_off(reasons.append)
+    channel.close()
+    assert worker.take_order(SECONDS) is None
+    assert (worker.cut_off, reasons) == ("", [])
 
 
 def test_beats_reports_and_orders(channel: Channel) -> None:

@@ -22,7 +22,8 @@ class Watched(Team):
         self.num_rounds, self.num_taken = 0, 0
         settings = Settings(command=("true",), num_workers=num_workers)
         nothing = SimpleNamespace(take=list, show=lambda console: None, say=print, status=lambda text: None)
-        tools = SimpleNamespace(settings=settings, console=nothing, logs=nothing, signals=nothing, channel=channel)
+        nothing.steps = nothing.write = lambda *args, **kwargs: None
+        tools = SimpleNamespace(settings=settings, console=nothing, logs=nothing, run_log=nothing, signals=nothing, channel=channel)
         with contextlib.ExitStack() as stack:
             super().__init__(tools, 0, stack)
             stack.pop_all()

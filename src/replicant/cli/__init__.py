@@ -6,12 +6,14 @@ which returns the exit status.
 
 import argparse
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from ..errors import ReplicantError
 
-COMMANDS = ("doctor", "launch", "migrate", "new", "plan", "run")  # names; the module of "new" is `_new`
+COMMANDS = ("doctor", "launch", "migrate", "new", "plan", "report", "run")  # names; the module of "new" is `_new`
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,16 +23,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments. By default those of the process.
 
     Returns:
-        The exit status: 0 for success, 1 for a failed check or an error, 2 for wrong usage, and 130 after Ctrl-C.
+        The exit status: 0 for success, 1 for a failed check or an error, 2 for wrong usage, 130 after Ctrl-C, and 141 if nobody
+        reads the output.
     """
     arguments = make_parser().parse_args(argv)
     try:
-        return importlib.import_module(f"._{arguments.command}", __name__).main(arguments)
+        status = importlib.import_module(f"._{arguments.command}", __name__).main(arguments)
+        sys.stdout.flush()
     except ReplicantError as error:
         print(f"replicant {arguments.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever reads the output has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the rest would fail again at the end
+        return 128 + signal.SIGPIPE
+    return status
 
 
 def make_parser() -> argparse.ArgumentParser:

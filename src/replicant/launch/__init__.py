@@ -9,7 +9,9 @@
                                       │    ├─ messages from workers       _channel.py (their end: cluster/_heartbeat.py)
                                       │    ├─ how fast they are           _progress.py
                                       │    └─ logs and console            _logs.py, _console.py
+                                      ├─ what happened                _run_log.py
                                       └─ failures --> decision          _policy.py (pure)
+    cli/_report.py --> the run log --> time and steps                 _account.py (pure), _report_text.py, _report_page.py
 
 For other engines, _jobs.py only writes a file or a command line. _cpu.py has what `replicant run` shares with this command.
 """

@@ -59,12 +59,13 @@ class Channel:
     Args:
         interval: The time between two heartbeats of a worker, in seconds.
         host: The address of this machine at which to listen.
+        silence: The seconds without a heartbeat after which a worker counts as frozen. Workers that are cut off end before.
     """
 
-    def __init__(self, interval: float, host: str = "127.0.0.1"):
+    def __init__(self, interval: float, host: str = "127.0.0.1", silence: float | None = None):
         self.key = secrets.token_hex(32)
         self.is_expected: Callable[[int, int, int], bool] = _nobody  # whether rank, generation and pid belong to the job
-        self._interval = interval
+        self._terms = {"interval": interval, "heartbeat": silence}
         self._connections: dict[socket.socket, Connection] = {}
         self._of_rank: dict[int, list[Connection]] = {}  # those that have proved who they are, the oldest first
         listener = socket.socket()
@@ -137,7 +138,7 @@ class Channel:
             return False
         if not all(type(number) is int for number in who) or not self.is_expected(*who):  # type: ignore[arg-type]  # all are int
             return False
-        if not connection.send({"proof": proof(self.key, SUPERVISOR, theirs, connection.nonce), "interval": self._interval}):
+        if not connection.send({"proof": proof(self.key, SUPERVISOR, theirs, connection.nonce), **self._terms}):
             return False
         connection.rank = hello["rank"]
         self._of_rank.setdefault(hello["rank"], []).append(connection)

@@ -14,7 +14,6 @@ from ._orders import End, Form, GiveUp, Order, Say, Start, Tell
 from ._policy import Failure
 from ._processes import Worker
 from ._progress import Progress
-from ._service import CoordinationService
 from ._team import Team, Tools
 
 
@@ -62,6 +61,7 @@ class ElasticTeam(Team):
         if failure is None or self._stop_at is not None or failure.rank < 0:
             super()._fail(now, failure)
         else:
+            self._note_failure(failure)
             self._carry_out(now, self._generations.fail(now, failure))
 
     def _deadline_missed(self, now: float, rank: int) -> Failure | None:
@@ -99,14 +99,16 @@ class ElasticTeam(Team):
     def _end(self, rank: int) -> None:
         worker = self.workers[rank]
         worker.kill()
-        self._noted.add(worker)
+        if worker not in self._noted:
+            self._noted.add(worker)
+            self._tools.run_log.write("ended", rank=rank, code=worker.code)
         self._reported.discard(rank)
 
     def _begin(self, order: Form) -> None:
-        self._formed, self.generation, self._coordinator = order, order.generation, None
-        if len(order.members) > 1:
-            service = CoordinationService(len(order.members), 2 * self._settings.heartbeat)
-            self._coordinator = self._stack.enter_context(service).address
+        self._formed, self.generation = order, order.generation
+        self._tools.run_log.all_steps(self.progress)
+        self._tools.run_log.write("formed", generation=order.generation, members=list(order.members))
+        self._coordinator = self._serve(len(order.members))
 
     def _tell(self, rank: int, kind: str) -> None:
         message: Message = {"kind": kind, "generation": self.generation}

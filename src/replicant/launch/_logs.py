@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..errors import ConfigurationError
 from ._console import Console, LogTail
+from ._run_log import NAME
 
 
 class Logs:
@@ -35,6 +36,11 @@ class Logs:
             ) from error
         self._tails = [LogTail(path) for path in self.paths]
 
+    @property
+    def run_log(self) -> Path:
+        """The file in which everything that happens is noted."""
+        return self.folder / NAME
+
     def begin(self, rank: int, generation: int, num_workers: int) -> Path:
         """Write the first line for a new process. Returns the path of the log."""
         stamp = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -56,7 +62,7 @@ class Logs:
     def remove_if_temporary(self) -> None:
         """Remove logs in a temporary directory, which nobody needs after a job without failures."""
         if self._is_temporary:
-            for path in self.paths:
+            for path in (*self.paths, self.run_log):
                 path.unlink(missing_ok=True)
             self.folder.rmdir()
 

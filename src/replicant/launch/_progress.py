@@ -50,6 +50,11 @@ class Progress:
         self.step = step
 
     @property
+    def waited(self) -> float:
+        """For how many seconds the worker has waited for results."""
+        return self._marks[-1].waited if self._marks else 0.0
+
+    @property
     def steps_per_second(self) -> float | None:
         """The steps per second over the last heartbeats, or None if they are not known yet."""
         seconds = self._difference("at")

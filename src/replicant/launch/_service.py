@@ -12,6 +12,8 @@ import socket
 from collections.abc import Iterator
 from typing import Any, Self
 
+from ..cluster._addresses import split_address
+from ..cluster._service_sockets import outlast_cuts
 from ..errors import ConfigurationError
 
 _SHUTDOWN_SECONDS = 10
@@ -33,6 +35,7 @@ class CoordinationService:
 
     def __init__(self, num_workers: int, heartbeat: float, port: int | None = None, host: str = "127.0.0.1"):
         self._service: Any = None
+        self._is_connected = False
         start = _maker()
         for tries_left in reversed(range(_TRIES)):
             address = f"{host}:{free_port(host) if port is None else check_port(port, host)}"
@@ -51,6 +54,12 @@ class CoordinationService:
             else:
                 self.address = address
                 return
+
+    def note_connected(self) -> None:
+        """Note that the workers have connected: from now on their connections outlast a cut link."""
+        if not self._is_connected:
+            self._is_connected = True
+            outlast_cuts(split_address(self.address, "coordinator address")[1])
 
     def close(self) -> None:
         """End the service. Idempotent."""

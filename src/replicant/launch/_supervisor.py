@@ -15,6 +15,7 @@ from ._elastic import ElasticTeam
 from ._environment import accelerators_of
 from ._logs import Logs
 from ._processes import Guard
+from ._run_log import RunLog
 from ._settings import Settings
 from ._signals import Signals, name_of
 from ._team import Team, Tools
@@ -72,14 +73,17 @@ class Supervisor:
                 accelerators=accelerators_of(self._environ, [path.name for path in Path("/dev").glob("nvidia*")]),
                 console=self._console,
                 logs=logs,
+                run_log=RunLog(logs.run_log, self._console.say),
                 signals=stack.enter_context(Signals()),
                 guard=stack.enter_context(Guard()),
-                channel=stack.enter_context(Channel(_beat_seconds(settings), host)),
+                channel=stack.enter_context(Channel(_beat_seconds(settings), host, settings.heartbeat)),
                 host=host,
                 nodes=self._nodes,
             )
             tools.channel.wake_by(tools.signals.fileno())
+            tools.run_log.begin(settings.argv, settings.num_workers, settings.elastic)
             code = self._run(tools)
+            tools.run_log.write("done", code=code)
         if code == 0:
             logs.remove_if_temporary()
         return code
@@ -139,6 +143,7 @@ class Supervisor:
 
     def _announce(self, tools: Tools, text: str) -> None:
         """Write a message to the console and to every log."""
+        tools.run_log.write("decided", text=text)
         self._console.say(text)
         tools.logs.tell_all(text)
 

@@ -18,6 +18,7 @@ from ._logs import Logs
 from ._policy import Failure, Kind
 from ._processes import Guard, Worker
 from ._progress import Progress, status_line, straggler
+from ._run_log import RunLog
 from ._service import CoordinationService
 from ._settings import Settings
 from ._signals import Signals, name_of
@@ -41,6 +42,7 @@ class Tools:
     accelerators: Sequence[str]
     console: Console
     logs: Logs
+    run_log: RunLog
     signals: Signals
     guard: Guard
     channel: Channel
@@ -87,21 +89,29 @@ class Team:
     # Start and end.
 
     def _start(self, stack: ExitStack) -> None:
-        tools, settings, count = self._tools, self._settings, self._settings.num_workers
+        tools, count = self._tools, self._settings.num_workers
         self._stack = stack
-        coordinator = None
-        if count > 1:
-            coordinator = stack.enter_context(CoordinationService(count, 2 * settings.heartbeat, settings.port, tools.host)).address
+        coordinator = self._serve(count, self._settings.port)
         for rank in range(count):
             self.workers.append(
                 self._launch(Place(rank, count, self.generation, coordinator, tools.channel.address, tools.channel.key))
             )
 
+    def _serve(self, num_workers: int, port: int | None = None) -> str | None:
+        """Start a coordination service for a generation. Returns its address, or None for one worker, which needs none."""
+        self._service = None
+        if num_workers > 1:
+            service = CoordinationService(num_workers, 2 * self._settings.heartbeat, port, self._tools.host)
+            self._service = self._stack.enter_context(service)
+        return None if self._service is None else self._service.address
+
     def _launch(self, place: Place, **more: str) -> Worker:
         tools, settings = self._tools, self._settings
         environ = worker_environment(tools.environ, place, settings.devices_per_worker, tools.accelerators, settings.start)
         log = tools.logs.begin(place.rank, place.generation, place.num_workers)
-        return Worker(place.rank, settings.argv, {**environ, "REPLICANT_LOG": str(log), **more}, log, tools.guard)
+        worker = Worker(place.rank, settings.argv, {**environ, "REPLICANT_LOG": str(log), **more}, log, tools.guard)
+        tools.run_log.write("start", rank=place.rank, generation=place.generation, pid=worker.pid)
+        return worker
 
     def _kill_all(self) -> None:
         for worker in self.workers:
@@ -152,10 +162,16 @@ class Team:
         if kind == "hello":
             self._deadlines.come(now)
             progress.hello(now, str(message.get("host", ""))[:255])
+            self._tools.run_log.write("came", rank=rank, host=progress.host)
         elif kind == "beat":
             progress.beat(now, message)
             if progress.phase == "end":
                 self._deadlines.leave(now)
+        elif kind == "saved":
+            facts = {name: message.get(name) for name in ("step", "seconds", "path")}
+            self._tools.run_log.write("saved", rank=rank, **facts)
+        elif kind == "connected" and message.get("generation") == self.generation and self._service is not None:
+            self._service.note_connected()
         elif kind == "failed":
             self._reported.add(rank)
             if type(message.get("step")) is int:
@@ -167,6 +183,7 @@ class Team:
             return False
         if worker not in self._noted:
             self._noted.add(worker)
+            self._tools.run_log.write("ended", rank=worker.rank, code=worker.code)
             if worker.code is not None and worker.rank not in self._reported:  # otherwise it has said why
                 self._note_end(worker.rank, worker.code, worker.signals, now)
         return True
@@ -182,12 +199,18 @@ class Team:
         """Note a failure. The first one ends the other workers. After a preemption, they first get time to leave by themselves."""
         if failure is None:
             return
+        self._note_failure(failure)
         self.failures.append(failure)
         if self._stop_at is None:
             if failure.kind is Kind.PREEMPTED:
                 self._stop_at = now + self._settings.grace
             else:
                 self._stop(now, signal.SIGTERM, min(_FAILURE_GRACE, self._settings.grace))
+
+    def _note_failure(self, failure: Failure) -> None:
+        step = self.progress[failure.rank].step if failure.rank >= 0 else None
+        self._tools.run_log.all_steps(self.progress)
+        self._tools.run_log.write("failed", rank=failure.rank, what=str(failure), step=step, cause=failure.kind.name.lower())
 
     def _stop(self, now: float, number: int, grace: float) -> None:
         self._stop_at = now + grace
@@ -246,6 +269,7 @@ class Team:
     # What is shown.
 
     def _show(self, now: float) -> None:
+        self._tools.run_log.steps(now, self.progress)
         if now > self._next_status:
             self._next_status = now + _STATUS_SECONDS
             running = {worker.rank: self.progress[worker.rank] for worker in self.workers if worker.code is None}
@@ -254,6 +278,7 @@ class Team:
             if found is not None and now > self._next_warning and self._stop_at is None:
                 self._next_warning = now + _STRAGGLER_SECONDS
                 rank, seconds, others = found
+                self._tools.run_log.write("slow", rank=rank, seconds=round(seconds, 4), others=round(others, 4))
                 self._console.say(
                     f"rank {rank} (host {self.progress[rank].host}) is slow: it takes {seconds:.2g} s of its own per step, the "
                     f"others {others:.2g} s."

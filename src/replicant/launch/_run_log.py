@@ -1,0 +1,70 @@
+"""What happens in a job, as JSON lines in one file that is only added to. `replicant report` reads it."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ._progress import Progress
+
+NAME = "run.jsonl"
+_SECONDS = 1.0  # between two lines about steps
+_WORKERS_PER_LINE_AND_SECOND = 32  # with more workers, their steps are written less often
+
+
+class RunLog:
+    """The run log of one job. A disk that does not take it is told once, and the job goes on.
+
+    Args:
+        path: The file. Several jobs may add to it, one after the other.
+        say: Tells the user something.
+    """
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self.path, self._say = path, say
+        self._is_broken = False
+        self._steps: dict[str, list[Any]] = {}  # as they were written last, by rank
+        self._next = 0.0
+
+    def write(self, kind: str, **facts: Any) -> None:
+        """Add a line: when it is, what has happened, and what else is known."""
+        if self._is_broken:
+            return
+        line = json.dumps({"t": round(time.time(), 3), "kind": kind, **facts}) + "\n"
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            self._is_broken = True
+            self._say(f"the run log {self.path} cannot be written ({error.strerror}). The job goes on without it.")
+
+    def begin(self, command: Sequence[str], num_workers: int, elastic: tuple[int, int] | None) -> None:
+        """Note that a job begins."""
+        self.write(
+            "job",
+            command=list(command),
+            workers=num_workers,
+            elastic=elastic,
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            python=sys.version.split()[0],
+        )
+
+    def steps(self, now: float, progress: Mapping[int, Progress]) -> None:
+        """Note how far the workers are, if it is time for that. It always is when one is in another phase, as in its first step."""
+        if now >= self._next or any(
+            each.phase != self._steps.get(str(rank), ["", 0, each.phase])[2] for rank, each in progress.items()
+        ):
+            self._next = now + max(_SECONDS, len(progress) / _WORKERS_PER_LINE_AND_SECOND)
+            self.all_steps(progress)
+
+    def all_steps(self, progress: Mapping[int, Progress]) -> None:
+        """Note how far the workers are: of each its step, the seconds that it has waited, and its phase."""
+        found = {str(rank): [each.step, round(each.waited, 3), each.phase] for rank, each in progress.items() if each.phase}
+        changed = {rank: each for rank, each in found.items() if self._steps.get(rank) != each}
+        if changed:
+            self._steps |= changed
+            self.write("steps", workers=changed)

@@ -1,0 +1,280 @@
+"""The account of a job's time, from the events of its run log; its text, its page, and logs that are none."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from replicant.cli import main
+from replicant.errors import CommandError
+from replicant.launch._account import COUNTED, DOWN, REPEATED, STARTING, account, read_jobs
+from replicant.launch._progress import Progress
+from replicant.launch._report_page import page_of
+from replicant.launch._report_text import text_of
+from replicant.launch._run_log import RunLog
+
+
+def event(t, kind, **facts):
+    return {"t": 1000.0 + t, "kind": kind, **facts}
+
+
+def start(t, rank, generation=0):
+    return event(t, "start", rank=rank, generation=generation, pid=10 + rank)
+
+
+def steps(t, **workers):
+    return event(t, "steps", workers={rank.removeprefix("r"): each for rank, each in workers.items()})
+
+
+JOB = event(0, "job", command=["python", "train.py"], workers=2, elastic=None, host="a", pid=1, python="3.13")
+BEGUN = [JOB, start(0, 0), start(0, 1), event(2, "came", rank=0, host="a"), event(2, "came", rank=1, host="b")]
+
+UNDISTURBED = [
+    *BEGUN,
+    steps(10, r0=[1, 0.0, "step"], r1=[1, 0.0, "step"]),
+    event(20.5, "saved", rank=0, step=11, seconds=0.5, path="run/1"),
+    steps(30, r0=[21, 10.0, "step"], r1=[21, 2.0, "step"]),
+    event(40, "ended", rank=0, code=0),
+    event(40, "ended", rank=1, code=0),
+    event(40, "done", code=0),
+]
+
+# Steps 12 to 16 are run twice: the worker fails at second 26, after the checkpoint of second 20.
+KILLED = [
+    *BEGUN,
+    steps(10, r0=[1, 0.0, "step"], r1=[1, 0.0, "step"]),
+    event(20.5, "saved", rank=0, step=11, seconds=0.5, path="run/1"),
+    steps(26, r0=[16, 0.0, "step"], r1=[16, 0.0, "step"]),
+    event(26, "ended", rank=1, code=-9),
+    event(26, "failed", rank=1, what="was ended by SIGKILL", step=16, cause="signal"),
+    event(27, "failed", rank=0, what="could not go on without another worker: ...", step=16, cause="lost"),
+    event(27, "ended", rank=0, code=1),
+    event(27, "decided", text="..."),
+    start(29, 0, 1),
+    start(29, 1, 1),
+    event(31, "came", rank=0, host="a"),
+    event(31, "came", rank=1, host="c"),
+    steps(34, r0=[1, 0.0, "step"], r1=[1, 0.0, "step"]),
+    steps(44, r0=[10, 0.0, "step"], r1=[10, 0.0, "step"]),
+    event(44, "ended", rank=0, code=0),
+    event(44, "ended", rank=1, code=0),
+    event(44, "done", code=0),
+]
+
+# Worker 0 goes on alone at second 21, and together with the new worker 1 at second 30.
+ELASTIC = [
+    *BEGUN,
+    steps(10, r0=[1, 0.0, "step"], r1=[1, 0.0, "step"]),
+    event(15, "saved", rank=0, step=6, seconds=0.0, path="run/1"),
+    steps(20, r0=[11, 0.0, "step"], r1=[11, 0.0, "step"]),
+    event(20, "failed", rank=1, what="was ended by SIGKILL", step=11, cause="signal"),
+    event(20, "ended", rank=1, code=-9),
+    event(21, "formed", generation=1, members=[0]),
+    start(21, 1, 1),
+    steps(22, r0=[12, 0.0, "step"]),
+    event(27, "saved", rank=0, step=17, seconds=0.0, path="run/2"),
+    steps(30, r0=[20, 0.0, "step"]),
+    event(30, "came", rank=1, host="c"),
+    event(30, "formed", generation=2, members=[0, 1]),
+    steps(32, r0=[21, 0.0, "step"], r1=[1, 0.0, "step"]),
+    steps(40, r0=[29, 0.0, "step"], r1=[9, 0.0, "step"]),
+    event(40, "done", code=0),
+]
+
+
+def lines(events):
+    return [json.dumps(each) + "\n" for each in events]
+
+
+@pytest.mark.parametrize(
+    ("events", "counted", "starting", "repeated", "down", "steps_of", "losses"),
+    [
+        (UNDISTURBED, 30, 10, 0, 0, [(21, 21)], []),
+        # The failure costs 6 s of steps, 3 s without workers, and 5 s until the next step.
+        (KILLED, 20, 15, 6, 3, [(11, 16), (10, 10)], [("rank 1 was ended by SIGKILL", 14)]),
+        (
+            ELASTIC,
+            5 + 5 + 8,
+            10 + 1 + 2,
+            5 + 3,
+            1,
+            [(6, 11), (6, 9), (9, 9)],
+            [("rank 1 was ended by SIGKILL", 7), ("the group of workers changed", 5)],
+        ),
+        (KILLED[:6], 0, 10, 0, 0, [(1, 1)], []),
+        (KILLED[:10], 10, 10, 6, 0, [(11, 16)], [("rank 1 was ended by SIGKILL", 6)]),
+        (BEGUN, 0, 2, 0, 0, [(0, 0)], []),
+        ([JOB], 0, 0, 0, 0, [], []),
+        ([JOB, event(5, "done", code=2)], 0, 0, 0, 5, [], []),
+    ],
+)
+def test_where_the_time_went(  # noqa: PLR0917
+    events, counted, starting, repeated, down, steps_of, losses
+):
+    job = account(events)
+    assert job.seconds == {COUNTED: counted, STARTING: starting, REPEATED: repeated, DOWN: down}
+    assert sum(job.seconds.values()) == job.stop - job.start
+    assert [(period.counted_steps, period.steps) for period in job.periods] == steps_of
+    assert job.losses == losses
+
+
+def test_what_each_worker_did():
+    workers = account(UNDISTURBED).workers
+    assert [(each.steps, each.stepping, each.waited, each.own_seconds) for each in workers.values()] == [
+        (21, 20.0, 10.0, 10 / 21),
+        (21, 20.0, 2.0, 18 / 21),
+    ]
+    killed = account(KILLED).workers
+    assert [(each.processes, each.hosts, each.steps) for each in killed.values()] == [(2, ["a"], 26), (2, ["b", "c"], 26)]
+    assert [(span.start - 1000, span.stop - 1000) for span in killed[1].ran] == [(0, 26), (29, 44)]
+    assert killed[1].failures == [(1026.0, "was ended by SIGKILL")]
+
+
+TEXT = """\
+python train.py
+ended well; 44.0 s, 2 group(s) of workers, 1 checkpoint(s)
+goodput 45.5%: 21 of 26 steps counted
+
+  # steps that counted               20.0 s  45.5%
+  . starting                         15.0 s  34.1%
+  ~ steps that were run again         6.0 s  13.6%
+    without workers                   3.0 s   6.8%
+"""
+
+
+def test_the_text():
+    job = account(KILLED)
+    assert text_of(job, 54).startswith(TEXT)
+    assert "lost, with the time until the next step:\n        14.0 s  rank 1 was ended by SIGKILL\n" in text_of(job, 54)
+    (zero,) = [line for line in text_of(job, 54).splitlines() if line.startswith("rank 0")]
+    assert zero == "rank 0    " + "." * 10 + "#" * 10 + "~" * 6 + " x " + "." * 5 + "#" * 10
+    (one,) = [line for line in text_of(job, 54).splitlines() if line.startswith("rank 1")]
+    assert one == "rank 1    " + "." * 10 + "#" * 10 + "~" * 6 + "x" + "  " + "." * 5 + "#" * 10
+    for width in (1, 20, 1000):
+        assert text_of(account([JOB]), width).startswith("python train.py\nno end yet: it runs, or its launcher was killed; 0.0 s")
+
+
+def test_a_slow_worker_is_marked():
+    events = [*UNDISTURBED[:7], steps(30, r0=[21, 15.0, "step"], r1=[21, 2.0, "step"]), *UNDISTURBED[8:]]
+    rows = text_of(account(events)).splitlines()[-2:]
+    assert not rows[0].endswith("slow")
+    assert rows[1].endswith("slow")
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.counts, self.text = [], {}, []
+
+    def handle_starttag(self, tag, attrs):
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_page_is_whole_and_shows_texts_as_they_are():
+    job = account([event(0, "job", command=["<script>alert(1)</script>"]), *KILLED[1:]])
+    job.workers[1].failures.append((1030.0, "failed: a <b> & 'c'"))
+    tags = Tags()
+    tags.feed(page_of(job))
+    assert tags.open == []
+    assert "script" not in tags.counts
+    assert tags.counts["rect"] == 5 + 6  # rank 0 also ran for a second after the failure
+    assert "<script>alert(1)</script>" in tags.text
+    assert "rank 1 failed: a <b> & 'c', after 30.0 s" in tags.text
+    assert page_of(account([JOB]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is empty"),
+        ("[1]\n", "line 1 of it is none"),
+        ("".join(lines(KILLED[1:3])), "line 1 of it is none"),
+        (lines([JOB])[0] + "x\n", "line 2 of it is none"),
+        (lines([JOB])[0] + '{"kind": "done", "t": "now"}\n', "line 2 of it is none"),
+        (b"\xff\xfe\x00\n".decode("utf-8", "replace"), "line 1 of it is none"),
+    ],
+)
+def test_what_is_no_run_log_is_told(text, message):
+    with pytest.raises(CommandError, match=rf"^this is not a run log of `replicant launch`: {message}\.$"):
+        read_jobs(text.splitlines(keepends=True))
+
+
+def test_a_last_line_that_is_cut_off_is_left_out():
+    (events,) = read_jobs([*lines(KILLED), '{"t": 12, "ki'])
+    assert events == KILLED
+
+
+def test_kinds_that_are_not_known_are_left_out():
+    assert account([*KILLED[:5], event(3, "new", rank="?"), *KILLED[5:]]).seconds == account(KILLED).seconds
+
+
+def test_the_command(tmp_path, capsys):
+    (tmp_path / "run.jsonl").write_text("".join(lines([*UNDISTURBED, *KILLED])))
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path), "--html", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert "goodput 45.5%: 21 of 26 steps counted" in out
+    assert out.endswith(f"\npage: {page}\n")
+    assert page.read_text().startswith("<!doctype html>")
+    assert main(["report", str(tmp_path / "run.jsonl"), "--job", "1"]) == 0
+    assert "goodput 75.0%" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no/run"], r"'no/run' cannot be read: No such file or directory. Name the --log-dir of a job of `replicant launch`."),
+        (["run.jsonl", "--job", "3"], r"--job 3: 'run.jsonl' has 2 job(s), counted from 1."),
+        (["run.jsonl", "--job", "0"], r"--job 0: 'run.jsonl' has 2 job(s), counted from 1."),
+        (["run.jsonl", "--html", "no/page"], r"--html 'no/page' cannot be written: No such file or directory."),
+        (["other"], r"'other': this is not a run log of `replicant launch`: line 1 of it is none."),
+    ],
+)
+def test_what_cannot_be_reported_is_told(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.jsonl").write_text("".join(lines([*UNDISTURBED, *KILLED])))
+    (tmp_path / "other").write_text("hello\n")
+    assert main(["report", *arguments]) == 1
+    assert capsys.readouterr().err == f"replicant report: {message}\n"
+
+
+def test_a_disk_that_does_not_take_the_run_log_is_told_once(tmp_path):
+    told = []
+    log = RunLog(tmp_path / "no" / "run.jsonl", told.append)
+    log.begin(["train.py"], 1, None)
+    log.write("done", code=0)
+    assert told == [
+        f"the run log {tmp_path}/no/run.jsonl cannot be written (No such file or directory). The job goes on without it."
+    ]
+
+
+def test_steps_are_written_once_a_second_and_when_a_phase_begins(tmp_path):
+    log = RunLog(tmp_path / "run.jsonl", print)
+    progress = {0: Progress(), 1: Progress()}
+
+    def written():
+        text = (tmp_path / "run.jsonl").read_text() if (tmp_path / "run.jsonl").exists() else ""
+        return [each["workers"] for each in map(json.loads, text.splitlines())]
+
+    log.steps(0.0, progress)
+    assert written() == []
+    progress[0].beat(0.1, {"step": 0, "at": 0.0, "waited": 0.0, "phase": "start"})
+    log.steps(1.1, progress)
+    progress[0].beat(1.2, {"step": 1, "at": 1.0, "waited": 0.25, "phase": "step"})
+    log.steps(1.2, progress)
+    progress[0].beat(1.3, {"step": 2, "at": 1.1, "waited": 0.25, "phase": "step"})
+    log.steps(1.3, progress)
+    assert written() == [{"0": [0, 0.0, "start"]}, {"0": [1, 0.25, "step"]}]
+    log.steps(2.3, progress)
+    log.steps(9.9, progress)
+    assert written()[2:] == [{"0": [2, 0.25, "step"]}]
+    log.all_steps(progress)
+    assert len(written()) == 3
