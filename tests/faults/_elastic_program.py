@@ -27,7 +27,7 @@ if MODE == "early" and RANK == "0" and IS_FIRST:
 import numpy as np  # noqa: E402
 
 import replicant  # noqa: E402
-from replicant.cluster import _bootstrap, _devices, _gloo_sockets, _heartbeat  # noqa: E402
+from replicant.cluster import _bootstrap, _devices, _gloo_sockets, _heartbeat, _tcp_sockets  # noqa: E402
 
 WHERE = {
     "connect": (type(_bootstrap._private()), "client"),
@@ -60,7 +60,7 @@ def train() -> int:
     generation = int(os.environ["REPLICANT_GENERATION"])
     if kept:
         own, peers, _ = kept[0]
-        sockets = _gloo_sockets._sockets()
+        sockets = _tcp_sockets.tcp_sockets()
         say("open", sum(state == ESTABLISHED and (local in own or remote in peers) for _, local, remote, state in sockets))
     if MODE == "step" and RANK == "1" and IS_FIRST:
         die()

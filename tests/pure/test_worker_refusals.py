@@ -80,18 +80,38 @@ def test_small_values_are_the_chiefs():
 
 def test_positions_of_another_number_of_workers():
     dataset = DistributedDataset(Dataset.range(4).batch(2), Topology(), lambda rows, sizes: rows)
-    message = r"position was saved by 3 workers, .* so it cannot be continued with 1\."
-    with iter(dataset) as iterator, pytest.raises(DatasetError, match=message):
-        iterator.restore(iterator.state() | {"position": {"step": 0, "workers": [{}, {}, {}]}})
+    message = (
+        r"position was saved by 3 workers of 1 replica\(s\), each .* It cannot be continued by 1 of 1 in this pipeline: only they "
+        r"know what it was\. Use as many workers as before, or AutoShardPolicy\.DATA throughout"
+    )
+    with iter(dataset) as iterator:
+        first = next(iterator)
+        with pytest.raises(DatasetError, match=message):
+            iterator.restore(iterator.state() | {"position": {"step": 0, "workers": [{}, {}, {}]}})
+        assert first.tolist() == [0, 1]
+        assert next(iterator).tolist() == [2, 3]  # it goes on where it was
 
 
-def test_positions_of_data_that_all_read_mean_nothing_to_workers_with_files_of_their_own(tmp_path, run_workers):
+@pytest.mark.parametrize(
+    ("drop", "passes", "why"),
+    [
+        (
+            True,
+            1,
+            "each repeats its own part without end, and batch(2, drop_remainder=True) goes on from one pass to the next",
+        ),
+        (False, None, "an older version of Replicant saved it"),
+    ],
+)
+def test_positions_of_data_that_all_read_for_workers_with_files_of_their_own(tmp_path, run_workers, drop, passes, why):
     for name in ("a", "b"):
         (tmp_path / name).write_text("1\n2\n")
-    dataset = TextLineDataset([tmp_path / "a", tmp_path / "b"]).map(int).batch(2)
+    dataset = TextLineDataset([tmp_path / "a", tmp_path / "b"]).map(int).repeat().batch(2, drop)
     with iter(DistributedDataset(dataset, Topology(), lambda rows, sizes: rows)) as iterator:
         next(iterator)
         position = iterator.state()
+    if passes is None:
+        del position["position"]["share"]["passes"]
 
     def read(worker, exchange):
         shared = DistributedDataset(dataset, Topology(2, worker, 1), None, exchange=exchange, workers=types.SimpleNamespace())
@@ -101,7 +121,7 @@ def test_positions_of_data_that_all_read_mean_nothing_to_workers_with_files_of_t
 
     message = (
         "The position was saved where no worker read data of its own: by one worker, or under AutoShardPolicy.DATA. So it cannot "
-        "be continued by 2 workers, each of which reads its own part of the data. Use as many workers as before, or "
+        f"be continued by 2 workers, each of which reads its own part of the data: {why}. Use as many workers as before, or "
         "AutoShardPolicy.DATA throughout, with which the number does not matter."
     )
     assert run_workers(2, read) == [message, message]

@@ -32,6 +32,7 @@ from ._own_address import LOOPBACK, seen_by_others, source_towards
 from ._program_cache import share_programs
 from ._reach import check_proxies, check_reachable
 from ._relay import Relay
+from ._service_sockets import outlast_cuts
 from ._store import JaxStore
 from ._world import Timeouts, World, describe_error, this_process
 
@@ -92,6 +93,7 @@ def start(
             "before arrays, models, jax.devices() and other strategies."
         )
     _heartbeat.start(environ)
+    _heartbeat.when_cut_off(_end_alone)
     timeouts = timeouts or timeouts_of(environ)
     generation = (number(environ, "REPLICANT_GENERATION") or 0) if generation is None else generation
     check_proxies(environ, str(membership.coordinator_address))
@@ -163,6 +165,8 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
     if membership.process_id == 0 and not outside:
         _state["service"] = jax_private.service(membership, timeouts)
     client, relay = jax_private.client(membership, timeouts, may_change=_heartbeat.is_elastic(), relayed=_state["service"] is None)
+    if _state["service"] is not None:  # all have connected
+        outlast_cuts(split_address(str(membership.bind_address or address), "coordinator address")[1])
     store = JaxStore(client, relay)
     made = World(store, membership, who, generation=generation, timeouts=timeouts, supervised=outside)
     jax_private.adopt(client, _state["service"], membership)
@@ -177,6 +181,7 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
         theirs = [json.loads(text) for text in made.exchange("sockets", json.dumps(sorted(mine)), timeouts.start)]
         _heartbeat.tell_connected(generation)
         _state["gloo"] = mine, {port for rank, each in enumerate(theirs) if rank != made.process_id for port in each}
+        made.break_off = functools.partial(_gloo_sockets.shut_down, *_state["gloo"])
     if platform in ("cpu", "gpu"):  # the programs of TPUs know their places
         share_programs()
     made.begin_watch(_leave)
@@ -187,8 +192,10 @@ def _own_address(made: World, coordinator: str) -> str:
     """The address at which the other workers find this one, whatever its host's name resolves to."""
     if is_loopback(split_address(coordinator, "coordinator address")[0]):
         return LOOPBACK  # all are on this host
-    mine = source_towards(coordinator)
-    return seen_by_others(made.process_id, made.exchange("addresses", mine, made.timeouts.start), coordinator)
+    sources = made.exchange("addresses", source_towards(coordinator), made.timeouts.start)
+    mine = seen_by_others(made.process_id, sources, coordinator)
+    made.addresses = tuple(mine if rank == made.process_id else source for rank, source in enumerate(sources))
+    return mine
 
 
 def _compared(made: World, timeouts: Timeouts) -> tuple[str, ...]:
@@ -224,6 +231,12 @@ def _leave(text: str) -> None:
     found = _state["world"]
     if found is not None:
         found.report_end(well=False)
+    _exit(1)
+
+
+def _end_alone(reason: str) -> None:
+    """End the process at once when its supervisor cannot be reached: the others may go on without it, and it must write nothing."""
+    _print(f"This worker ends because {reason}. The others may go on without it.")
     _exit(1)
 
 

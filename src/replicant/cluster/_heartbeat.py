@@ -6,6 +6,7 @@ happens.
 """
 
 import atexit
+import errno
 import hashlib
 import hmac
 import json
@@ -16,10 +17,11 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import ClusterError, WorkerLostError, WorkersChangedError
-from ._addresses import split_address
+from ._addresses import is_loopback, split_address
 from ._environ import Environ, number
 from ._lines import MAX_LINE, MAX_STRANGERS_LINE, parse_message
 
@@ -29,6 +31,8 @@ SUPERVISOR_FIRST = 60.0  # seconds that a worker waits longer than the superviso
 _CONNECT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.1  # before the next try
 _LONGEST_INTERVAL = 60.0
+_SHARE = 0.9  # of the supervisor's patience: a worker that is cut off ends before the supervisor lets the others go on without it
+_CUT = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}  # how Linux says that nothing was acknowledged
 
 WORKER, SUPERVISOR = "worker", "supervisor"  # part of each proof, so that one side's proof cannot be sent back as the other's
 
@@ -61,6 +65,9 @@ class Heartbeat:
         self.is_connected = True
         self.is_elastic = False  # whether the program obeys orders to form a new group
         self.order: dict[str, Any] | None = None  # the last order that was not taken yet
+        self.cut_off = ""  # why the supervisor cannot be reached any more; empty: it can, or it has ended
+        self._when_cut_off: Callable[[str], None] = _do_nothing
+        self._address, self._patience = address, math.inf
         self._came = threading.Condition()
         self._lock = threading.Lock()
         self._received = b""
@@ -85,8 +92,26 @@ class Heartbeat:
         try:
             with self._lock:
                 self._socket.sendall(line)
-        except OSError:
-            self.is_connected = False
+        except OSError as error:
+            self._lose(error)
+
+    def when_cut_off(self, end: Callable[[str], None]) -> None:
+        """Call `end` with the reason when nothing that this worker sends has reached the supervisor for too long."""
+        with self._came:
+            self._when_cut_off = end
+            cut_off = self.cut_off
+        if cut_off:
+            end(cut_off)
+
+    def _lose(self, error: OSError) -> None:
+        """Note that the connection is lost."""
+        with self._came:
+            is_news, self.is_connected = self.is_connected, False
+            if is_news and error.errno in _CUT:
+                self.cut_off = f"nothing that it sends has reached the supervisor at {self._address} for {self._patience:g} s"
+            cut_off, end = is_news and self.cut_off, self._when_cut_off
+        if cut_off:
+            end(cut_off)
 
     def check_order(self) -> None:
         """Check whether the workers are to form a new group.
@@ -155,6 +180,9 @@ class Heartbeat:
                 raise
             else:
                 connection.settimeout(None)
+                # On one machine nothing is cut, and a launcher that was stopped (Ctrl-Z) may go on when it likes.
+                if hasattr(socket, "TCP_USER_TIMEOUT") and math.isfinite(self._patience) and not is_loopback(place[0]):
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(1000 * self._patience)))
                 return connection
 
     def _shake_hands(self, connection: socket.socket, key: str, address: str, deadline: float) -> None:
@@ -180,6 +208,9 @@ class Heartbeat:
             raise ClusterError(f"The supervisor at {ADDRESS}={address} turned this worker away: {answer['refused']}.")
         if not hmac.compare_digest(str(answer.get("proof")).encode(), proof(key, SUPERVISOR, mine, theirs).encode()):
             raise ClusterError(f"What listens at {ADDRESS}={address} does not know the key of this job.")
+        patience = answer.get("heartbeat")
+        if isinstance(patience, int | float) and 0 < patience < math.inf:
+            self._patience = _SHARE * patience
         interval = answer.get("interval")
         self._interval = _LONGEST_INTERVAL
         if isinstance(interval, int | float) and math.isfinite(interval):
@@ -231,8 +262,8 @@ class Heartbeat:
         try:
             while (order := parse_message(self._read_line(self._socket))) is not None:  # otherwise it is closed, or of no use
                 self._note(order)
-        except OSError:
-            pass
+        except OSError as error:
+            self._lose(error)
         self.is_connected = False
         self._socket.close()
         self._note(None)
@@ -241,6 +272,10 @@ class Heartbeat:
         with self._came:
             self.order = order
             self._came.notify_all()
+
+
+def _do_nothing(reason: str) -> None:
+    """What happens when a process that has not met other workers is cut off."""
 
 
 _heartbeat: Heartbeat | None = None
@@ -273,6 +308,12 @@ def start(environ: Environ | None = None) -> Heartbeat | None:
                 os.register_at_fork(after_in_child=_forget)
             _is_started = True
         return _heartbeat
+
+
+def when_cut_off(end: Callable[[str], None]) -> None:
+    """Call `end` with the reason when the supervisor, if there is one, cannot be reached any more. See `Heartbeat.when_cut_off`."""
+    if _heartbeat is not None:
+        _heartbeat.when_cut_off(end)
 
 
 def beat(step: int | None = None) -> None:
@@ -324,7 +365,7 @@ def meet(generation: int, timeout_seconds: float) -> None:
 
 def tell_connected(generation: int) -> None:
     """Tell the supervisor that this worker is connected to the others."""
-    if is_elastic() and _heartbeat is not None:
+    if _heartbeat is not None:
         _heartbeat.say(kind="connected", generation=generation)
 
 
@@ -347,6 +388,15 @@ def report(text: str) -> None:
     """Tell the supervisor at once why this worker fails, because the interpreter may take a while to end."""
     if _heartbeat is not None:
         _heartbeat.say(kind="failed", text=text[:4000], step=_heartbeat.step)
+
+
+def saving(path: str) -> Callable[[], None]:
+    """Note that a checkpoint is taken now. What is returned tells the supervisor that it is complete."""
+    heartbeat, began = _heartbeat, time.monotonic()
+    if heartbeat is None:
+        return lambda: None
+    step = heartbeat.step
+    return lambda: heartbeat.say(kind="saved", step=step, seconds=round(time.monotonic() - began, 3), path=path[:1000])
 
 
 class _Reporting:

@@ -80,7 +80,9 @@ def _attend(address: str, claim: Claim, key: str, timeout_seconds: float) -> tup
                 if connection.getsockname() != connection.getpeername():  # on loopback a socket can meet itself
                     # Process 0 has the same deadline; it answers soon after it, if it can.
                     return _Meeting(connection, address, deadline, timeout_seconds).meet(claim, key)
-        except (ConnectionError, TimeoutError) as error:
+        except OSError as error:  # also "No route to host": that host may still be starting
+            if isinstance(error, UnreachableError):
+                raise
             refused = error
         if time.monotonic() > deadline:
             raise UnreachableError(

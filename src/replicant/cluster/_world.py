@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import socket
 import threading
 import time
@@ -27,8 +28,10 @@ _BEAT_SECONDS = 1.0  # between two heartbeats
 _URGENT_SECONDS = 0.25  # between two heartbeats while something is wrong
 _MANY = 512  # workers; with more, each looks and beats less often, so that the load of all of them does not grow
 _GRACE_SECONDS = 3.0  # for this worker to fail with its own error, once another has failed
+_OBEY_SECONDS = 1.0  # for the main thread to obey an order to form a new group, before its exchange is broken off
 _SILENT_GRACE_SECONDS = 1.0  # likewise, once another is silent: a cut link brings no error
 _MAX_FAILURE = 4000  # characters
+_PEER = re.compile(r"\[([0-9a-fA-F.:]+)\]:[0-9]+")
 _SAME_ORDER = (
     "All workers must do the same things in the same order: do not use the strategy inside `if is_chief:`, and run the same number "
     "of steps everywhere."
@@ -92,6 +95,7 @@ class World:
         self.membership = membership
         self.process_id, self.num_processes = membership.process_id, membership.num_processes
         self.who = tuple(who)
+        self.addresses: tuple[str, ...] = ()  # where each worker is found, if they are on several hosts
         self.generation = generation
         self.timeouts = timeouts or Timeouts()
         self.supervised = supervised
@@ -107,6 +111,7 @@ class World:
         self._silent: dict[int, float] = {}  # seconds without a heartbeat
         self._trouble = _Trouble()
         self._leaving = _Leaving()
+        self.break_off: Callable[[], object] = _do_nothing  # ends an exchange in which the main thread may be stuck
 
     @property
     def is_chief(self) -> bool:
@@ -342,14 +347,24 @@ class World:
             time.sleep(0.1)  # a worker reports its failure before it goes, but not before the others notice
         because = "" if error is None else f" ({str(error).strip().splitlines()[0][:300]})"
         return WorkerLostError(
-            f"Worker {self.process_id} of {self.num_processes} {what}, and cannot go on: another worker is gone{because}."
+            f"Worker {self.process_id} of {self.num_processes} {what}, and cannot go on: another worker is gone"
+            f"{self._with_names(because)}."
             f"{known or ' No worker has said why: one of them was killed, or its host is lost. See its log.'}"
         )
+
+    def _with_names(self, text: str) -> str:
+        """Say after each peer's address in an error of XLA, such as ``peer [10.0.0.2]:3214``, which workers are found there."""
+
+        def name(match: re.Match[str]) -> str:
+            there = [self.name_of(rank) for rank, each in enumerate(self.addresses) if each == match[1] and rank != self.process_id]
+            return f"{match[0]} ({' or '.join(there)})" if there else match[0]
+
+        return _PEER.sub(name, text)
 
     def _known(self) -> str:
         """What is known about the other workers, as the rows of a table."""
         fates = self._fates()
-        rows = {self.name_of(rank): f"failed: {text}" for rank, text in self._others_failed(fates).items()}
+        rows = {self.name_of(rank): f"failed: {self._with_names(text)}" for rank, text in self._others_failed(fates).items()}
         for rank in fates["ended"]:
             if rank != self.process_id:
                 rows.setdefault(self.name_of(rank), "has ended its program")
@@ -506,10 +521,13 @@ class World:
 
     def _run_watch(self, leave: Callable[[str], None]) -> None:
         lookout = Lookout(self.process_id, self.num_processes, self.timeouts.heartbeat)
-        number, troubled_since = 0, None
+        number, troubled_since, ordered_since = 0, None, None
         beat = min(_BEAT_SECONDS * self._many, self.timeouts.heartbeat)
         while not self._ended.wait(_URGENT_SECONDS if troubled_since or self._trouble.text else beat):
             number += 1
+            ordered_since = (ordered_since or time.monotonic()) if _heartbeat.is_ordered() else None
+            if ordered_since and time.monotonic() - ordered_since > _OBEY_SECONDS:  # it waits for a worker whose link is cut
+                self.break_off()
             self._try(
                 self.store.put, f"{self._prefix}/beat/{self.process_id}", f"{number} {self.progress} {self.steps}", overwrite=True
             )
@@ -559,6 +577,10 @@ class World:
             time.sleep(0.05)
 
 
+def _do_nothing() -> None:
+    """How exchanges are broken off where nobody needs it."""
+
+
 class _Leaving:
     """What is known about a request to leave."""
 
@@ -603,6 +625,8 @@ def this_process() -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an error in one line, for the other workers."""
+    """Describe an error in one line, for the other workers. One that speaks of lost workers is told in full: it names them."""
     lines: list[Any] = str(error).strip().splitlines() or [""]
+    if isinstance(error, WorkerLostError):
+        return f"{type(error).__name__}: {' '.join(line.strip() for line in lines)}"
     return f"{type(error).__name__}: {lines[0][:500]}" if lines[0] else type(error).__name__

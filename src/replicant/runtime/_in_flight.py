@@ -100,7 +100,9 @@ def _start(program: Callable[..., Any], args: Sequence[Any], box: list[Any], *, 
             _heartbeat.waited(time.monotonic() - began)
             _in_flight.popleft()
         with _quiet(box):
+            began = time.monotonic()
             box.extend(map(program, *[(arg,) for arg in args]))
+            _heartbeat.waited(time.monotonic() - began)  # CPUs may compute it here, which includes waiting for other workers
     _in_flight.append(_first(box))
 
 

@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Self
 
 from ..errors import ArgumentError, ClusterError, ContextError, StepTimeoutError
+from ..storage._urls import local_path
 
 _FIRST_STEP_FACTOR = 10.0
 _LEAST_FIRST_STEP = 600.0
@@ -81,7 +81,7 @@ class Watchdog:
         self._abort_seconds = abort_seconds
         self._on_abort = on_abort
         self._exit_code = exit_code
-        self._file = None if file is None else Path(file)
+        self._file = None if file is None else local_path("Watchdog: file", file)
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self._clock: tuple[int, float, bool, str] | None = None  # step, when it began, whether it is a first one, its name
