@@ -24,7 +24,6 @@ EXPECTED = {
         "Input plan: 2 workers, 2 replicas",
         "  policy: FILE, because AutoShardPolicy.FILE was asked for",
         "  global batches: of 4",
-        "  saved positions: continue with 2 workers only, because each reads its own part",
         "  worker 0: replica 0; reads first.txt; rows per batch: 2, then 2",
         "  worker 1: replica 1; reads second.txt; rows per batch: 2, then 2",
         "Input plan: 2 workers, 2 replicas",

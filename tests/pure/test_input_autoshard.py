@@ -272,7 +272,7 @@ def test_zip_pairs_what_one_worker_would(steps_of, files, tmp_path, num_workers)
         plan = dataset.explain(num_workers)
         assert plan.is_elastic
         assert "saved positions" not in str(plan)
-        assert dataset.explain(num_workers, policy=FILE).is_elastic is False
+        assert dataset.explain(num_workers, policy=FILE).is_elastic  # each part keeps its own pairs
 
 
 def test_other_policies_are_done_as_asked(files):
@@ -381,7 +381,6 @@ def test_the_plan_of_files(files):
         "Input plan: 2 workers, 4 replicas\n"
         "  policy: FILE, because everything is read from files, and 3 are enough for 2 workers\n"
         "  global batches: of 6\n"
-        "  saved positions: continue with 2 workers only, because each reads its own part\n"
         f"  worker 0: replicas 0, 1; reads {paths[0]}, {paths[2]}; rows per batch: 2 + 2, then 2 + 0\n"
         f"  worker 1: replicas 2, 3; reads {paths[1]}; rows per batch: 2 + 2, then 2 + 0"
     )
@@ -426,22 +425,61 @@ def test_what_the_plan_says_is_what_runs(size, batch, num_workers, replicas, pol
 @pytest.mark.parametrize(
     ("num_workers", "policy", "said"),
     [
-        (1, AUTO, "continue with 1 worker only, because another number would not share the data by DATA"),
-        (2, AUTO, "continue with 2 workers only, because each reads its own part"),
-        (4, AUTO, "continue with 4 workers only, because another number would not share the data by DATA"),
-        (1, FILE, "continue with 1 worker only, because another number would not share the data by DATA"),
-        (2, FILE, "continue with 2 workers only, because each reads its own part"),
+        (1, AUTO, None),
+        (2, AUTO, None),
+        (4, AUTO, None),
+        (1, FILE, None),
+        (2, FILE, None),
         (2, OFF, "continue with 2 workers only, because each reads its own part"),
+        (1, OFF, "continue with 1 worker only, because each reads its own part"),
         (1, DATA, None),
         (2, DATA, None),
     ],
 )
 def test_the_plan_says_whether_the_number_of_workers_may_change(files, num_workers, policy, said):
     plan = TextLineDataset(files(2, 2, 2)).batch(2).explain(num_workers, policy=policy)
+    check_what_is_said_of_positions(plan, said)
+
+
+def check_what_is_said_of_positions(plan, said):
     lines = [line for line in str(plan).splitlines() if line.startswith("  saved positions: ")]
     assert lines == ([] if said is None else [f"  saved positions: {said}"])
     assert plan.is_elastic == (said is None)
     assert plan.to_dict()["is_elastic"] == plan.is_elastic
+
+
+ON_AND_ON = "continue with 2 workers only, because each repeats its own part without end, and {} goes on from one pass to the next"
+NO_END = "continue with 2 workers only, because each reads its own part, of which one pass has no end"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda lines: lines.repeat().shuffle(3).batch(2), None),
+        (lambda lines: lines.cache().repeat().batch(2).map(len).prefetch(2), None),
+        (lambda lines: lines.batch(2, drop_remainder=True).repeat(), None),
+        (lambda lines: lines.repeat(2).batch(2, drop_remainder=True), None),
+        (lambda lines: lines.repeat().take(5).batch(2), None),
+        (lambda lines: lines.repeat(2).repeat().batch(2), None),
+        (lambda lines: lines.flat_map(lambda line: Dataset.from_tensors(line).repeat(2)).repeat().batch(2), None),
+        (lambda lines: Dataset.zip(lines, lines.repeat()).batch(2), None),
+        (lambda lines: lines.repeat().batch(2, drop_remainder=True), ON_AND_ON.format("batch(2, drop_remainder=True)")),
+        (lambda lines: lines.repeat().enumerate().batch(2), ON_AND_ON.format("enumerate(0)")),
+        (lambda lines: lines.repeat().skip(1).batch(2), ON_AND_ON.format("skip(1)")),
+        (lambda lines: Dataset.zip(lines.repeat(), lines.repeat()).batch(2), ON_AND_ON.format("zip")),
+        (lambda lines: lines.flat_map(lambda line: Dataset.from_tensors(line).repeat()).batch(2), NO_END),
+        (lambda lines: lines.repeat().repeat(2).batch(2), NO_END),
+        (lambda lines: lines.flat_map(lambda line: Dataset.from_tensors(line).repeat()).repeat().batch(2), NO_END),
+    ],
+)
+def test_the_plan_names_what_keeps_the_number_of_workers(files, make, said):
+    plan = make(TextLineDataset(files(2, 2, 2))).explain(2, policy=FILE)
+    check_what_is_said_of_positions(plan, said)
+
+
+def test_data_that_several_workers_cannot_share_have_positions_for_one(files):
+    plan = TextLineDataset(files(2)).batch(2).explain(1, policy=FILE)
+    check_what_is_said_of_positions(plan, "continue with 1 worker only, because others cannot share the data at all")
 
 
 def test_explain_takes_another_policy_and_refuses_nonsense():

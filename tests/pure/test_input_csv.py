@@ -160,7 +160,7 @@ def test_a_file_that_ends_in_a_record_is_an_error(file, data, header):
         ("x,2\n", r"field 0 is 'x', which is no int32"),
         ("1.5,2\n", r"field 0 is '1.5', which is no int32"),
         ("1_0,2\n", r"field 0 is '1_0', which is no int32"),
-        ("99999999999,2\n", r"field 0 is '99999999999', which is no int32"),
+        ("99999999999,2\n", r"field 0 is '99999999999', which is beyond int32"),
         (",2\n", r"field 0 is empty, but it has no default"),
         ('1"2,3\n', r"there are quotes inside of field 0"),
         ('"1"2,3\n', r"field 0 goes on after its quotes"),
@@ -211,3 +211,21 @@ def test_files_with_other_columns_or_none_are_refused(file):
         make_csv_dataset([file("a,b\n1,2\n"), file("a,c\n1,2\n")], 1)
     with pytest.raises(DatasetError, match="is empty, and has no header"):
         make_csv_dataset(file(""), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [("1e300", "float32"), ("-1e39", "float32"), ("0x1p200", "float32"), ("1e400", "float64"), ("-0x1p2000", "float64")],
+)
+def test_numbers_beyond_their_dtype_are_refused(file, text, dtype):
+    with pytest.raises(ElementError, match=rf"field 1 is '{text}', which is beyond {dtype}. The record is: '1,{text}'"):
+        list(CsvDataset(file(f"1,{text}\n"), ["int32", dtype]))
+    for infinite in ("inf", " -Infinity", "INF"):
+        assert np.isinf(next(iter(CsvDataset(file(f"1,{infinite}\n"), ["int32", dtype])))[1])
+
+
+def test_a_number_beyond_the_dtype_that_was_inferred_is_refused(file):
+    pattern = str(file("x\n1.5\n1e300\n"))
+    assert next(iter(make_csv_dataset(pattern, 2, shuffle=False)))["x"].tolist() == [1.5, 1e300]
+    with pytest.raises(ElementError, match="field 0 is '1e300', which is beyond float32"):
+        next(iter(make_csv_dataset(pattern, 2, shuffle=False, num_rows_for_inference=1)))

@@ -158,7 +158,9 @@ def test_a_line_that_is_wrong_is_named_after_those_before_it(tmp_path, line, mes
     assert xs(itertools.islice(iterator, 2)) == [0, 1]
     with pytest.raises(ElementError, match=rf"JsonLinesDataset: {path}:4 \(byte 19\): {message}.*The line is.*on_error=\"skip\""):
         next(iterator)
-    assert xs(iterator) == [2]
+    with pytest.raises(ElementError, match=":4 "):
+        next(iterator)
+    assert xs(JsonLinesDataset(path).ignore_errors()) == [0, 1, 2]
     lenient = JsonLinesDataset(path, on_error="skip").batch(2)
     with iter(DistributedDataset(lenient, Topology(), lambda rows, sizes: rows.tolist())) as distributed:
         assert [step["x"] for step in distributed] == [[0, 1], [2]]
@@ -170,7 +172,7 @@ def test_the_first_line_is_wrong(tmp_path):
     iterator = iter(JsonLinesDataset(path))
     with pytest.raises(ElementError, match=r":1 .byte 0.: it is no JSON"):
         next(iterator)
-    assert xs(iterator) == [1]
+    assert xs(JsonLinesDataset(path).ignore_errors()) == [1]
 
 
 def test_values_that_are_missing(tmp_path):
@@ -296,3 +298,20 @@ def test_a_position_after_the_end_of_a_file_is_told(tmp_path, suffix):
         DatasetError, match=r"JsonLinesDataset: the position is at byte 45 of .*a.*, which has only 9 bytes now\. The"
     ):
         next(again)
+
+
+def test_fill_null_of_a_column_that_is_not_read(tmp_path):
+    path = write(tmp_path / "a", [{"x": 1}])
+    with pytest.raises(ArgumentError, match=r"fill_null names \['y'\], but the columns that are read are \['x'\]"):
+        JsonLinesDataset(path, columns=["x"], fill_null={"y": 0})
+
+
+def test_numbers_beyond_their_dtype_are_named(tmp_path):
+    for value in ("1e300", "-1e39", "3000000000000"):
+        path = write(tmp_path / "a", [{"x": 1.5} if "e" in value else {"x": 1}, f'{{"x": {value}}}\n'])
+        iterator = iter(JsonLinesDataset(path))
+        next(iterator)
+        with pytest.raises(
+            ElementError, match=rf"{path}:2 .*\['x'\] .*(beyond float32|expected .*int32).* The line is '{{\"x\": {value}}}'"
+        ):
+            next(iterator)

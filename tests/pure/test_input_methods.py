@@ -438,3 +438,15 @@ def test_choices_of_what_has_ended_do_not_loop_for_ever(monkeypatch):
     assert [int(x) for x in Dataset.choose_from_datasets(parts, chosen)] == [10, 0, 1]
     late = Dataset.from_tensors(0).repeat(1_001).concatenate(Dataset.from_tensor_slices([1, 1]))
     assert [int(x) for x in Dataset.choose_from_datasets(parts, late, stop_on_empty_dataset=False)] == [0, 1, 10, 11]
+
+
+def test_errors_may_be_ignored_several_times():
+    def odd(x):
+        if x % 2 == 0:
+            raise ValueError(x)
+        return x
+
+    dataset = Dataset.range(30)
+    for _ in range(8):
+        dataset = dataset.map(odd).shuffle(5, seed=1).ignore_errors()
+    assert sorted(dataset) == list(range(1, 30, 2))

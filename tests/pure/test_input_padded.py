@@ -103,6 +103,11 @@ def test_facts():
         (lambda: list(counts(1, 2).padded_batch(2, None, 0.5)), ElementError, "value 0.5 does not fit the element, which is int64"),
         (lambda: list(counts(1, 2).padded_batch(2, None, "x")), ElementError, "padding value 'x' does not fit the element"),
         (
+            lambda: list(counts(1, 2).map(lambda x: x.astype(np.float32)).padded_batch(2, None, 1e300)),
+            ElementError,
+            r"padding value 1e\+300 does not fit the element, which is float32",
+        ),
+        (
             lambda: list(Dataset.range(2).map(lambda n: np.ones((1,) * int(n + 1))).padded_batch(2)),
             ElementError,
             "the element has elements with 1 and 2 dimensions",

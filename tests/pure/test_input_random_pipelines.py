@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import operator
+import tarfile
 from collections.abc import Callable
 
 import jax
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TextLineDataset
+from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, Options, ParquetDataset, TarDataset, TextLineDataset
 from replicant.replicas._topology import Topology
 
 MANY = 60  # elements that are read of a pipeline, which may be infinite
@@ -428,6 +430,12 @@ SOURCES = {
     "arrays": lambda size, folder: Dataset.from_tensor_slices(np.arange(size)),
     "text": lambda size, folder: TextLineDataset(sorted(folder.glob(f"{size}-*.txt"))).map(np.int64),
     "parquet": lambda size, folder: ParquetDataset(sorted(folder.glob(f"{size}-*.parquet"))).map(lambda row: row["x"]),
+    "shuffled groups": lambda size, folder: (
+        ParquetDataset(sorted(folder.glob(f"{size}-*.parquet"))).global_shuffle(seed=1, window=2).map(lambda row: row["x"])
+    ),
+    "shuffled tar": lambda size, folder: (
+        TarDataset(sorted(folder.glob(f"{size}-*.tar"))).global_shuffle(seed=2).map(lambda sample: np.int64(int(sample["x"])))
+    ),
     "mixture": lambda size, folder: Dataset.sample_from_datasets(
         [Dataset.range(size // 2), SOURCES["text"](size, folder)], weights=[(0, [1.0, 0.0]), (3, [0.3, 0.7])], seed=1
     ),
@@ -436,12 +444,17 @@ SOURCES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """For each size, three files of text and of Parquet with the numbers below it, one of which may be empty."""
+    """For each size, three files of text, of Parquet and of tar with the numbers below it, one of which may be empty."""
     folder = tmp_path_factory.mktemp("numbers")
     for size in range(14):
         for number, part in enumerate(np.array_split(np.arange(size), 3)):
             (folder / f"{size}-{number}.txt").write_text("".join(f"{x}\n" for x in part))
             pq.write_table(pa.table({"x": part}), folder / f"{size}-{number}.parquet", row_group_size=2)
+            with tarfile.open(folder / f"{size}-{number}.tar", "w") as tar:
+                for x in part:
+                    member = tarfile.TarInfo(f"{x}.x")
+                    member.size = len(str(x))
+                    tar.addfile(member, io.BytesIO(str(x).encode()))
     return folder
 
 

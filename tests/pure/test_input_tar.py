@@ -14,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from replicant.data import AutoShardPolicy, Dataset, TarDataset, TensorSpec
 from replicant.errors import ArgumentError, DatasetError
 from replicant.input.files import _stream
+from replicant.input.files._tar import Tar, _Pax
 from replicant.input.sharding._autoshard import autoshard
 from replicant.storage._retry import RemoteError
 
@@ -215,3 +216,204 @@ def test_a_store_that_fails_is_not_left_out():
         list(iterator)
     assert isinstance(caught.value.__cause__, RemoteError)
     assert iterator.num_skipped == 0
+
+
+def headers():
+    """Headers as several programs write them, and each with damage at random places."""
+    rng = np.random.default_rng(0)
+    member = tarfile.TarInfo("folder/name.jpg")
+    member.size, member.mtime, member.uid = 5_000, 1_700_000_000, 1000
+    long = tarfile.TarInfo(f"{'folder/' * 20}name.jpg")
+    device = tarfile.TarInfo("device")
+    device.type, device.devmajor = tarfile.CHRTYPE, 3
+    large = tarfile.TarInfo("large")
+    large.size = 1 << 40
+    forms = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT]
+    whole = [each.tobuf(form)[-512:] for each in (member, long, device) for form in forms] + [large.tobuf(tarfile.GNU_FORMAT)]
+    whole += [sealed(whole[0][:100] + b"   644 \0" + whole[0][108:]), sealed(whole[0][:156] + b"\0" + whole[0][157:])]
+    for head in whole:
+        yield head
+        for _ in range(200):
+            damaged = bytearray(head)
+            for place in rng.integers(0, 512, rng.integers(1, 4)):
+                damaged[place] = rng.choice([0, 32, 48, 55, 56, 200])
+            yield bytes(damaged)
+            yield sealed(damaged)
+
+
+def sealed(head):
+    """The same header with its checksum."""
+    return bytes(head[:148]) + b"%06o\0 " % (sum(head[:148]) + sum(head[156:]) + 8 * 32) + bytes(head[156:])
+
+
+def test_headers_are_read_as_tarfile_reads_them():
+    same = failed = 0
+    for head in headers():
+        try:
+            expected = tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+        except tarfile.HeaderError:
+            with pytest.raises(DatasetError, match="is damaged at byte 0, where a member should begin"):
+                Tar()._header("a", 0, head, _Pax())
+            failed += 1
+        else:
+            if expected.size >= 0:
+                found = Tar()._header("a", 0, head, _Pax())
+                assert (found.name, found.size, found.type) == (expected.name, expected.size, expected.type), head
+                same += 1
+    assert min(same, failed) > 500
+
+
+# Sizes in extended headers
+
+
+def with_pax_size(name, data, size, told=0):
+    """A member whose size is in an extended header, as of 8 GiB on. Its own header says something else."""
+    length = len(b" size=%s\n" % size)
+    content = b"%d size=%s\n" % (length + (2 if length < 98 else 4), size)
+    extended = tarfile.TarInfo("././@PaxHeader")
+    extended.type, extended.size = tarfile.XHDTYPE, len(content)
+    content += bytes(-len(content) % 512)
+    head = tarfile.TarInfo(name)
+    head.size = told
+    padding = bytes(-len(data) % 512)
+    return extended.tobuf() + content + head.tobuf(format=tarfile.USTAR_FORMAT) + data + padding
+
+
+@pytest.mark.usefixtures("any_piece")
+@pytest.mark.parametrize("told", [0, 1, 5000])
+def test_the_size_of_an_extended_header_counts(tmp_path, told):
+    """It had been ignored: the content was taken for members, or, where it begins with zeros, for the end of the archive."""
+    data = bytes(600) + b"content"
+    plain = tarfile.TarInfo("c.x").tobuf()
+    (tmp_path / "a").write_bytes(with_pax_size("b.x", data, b"607", told) + plain + bytes(1024))
+    assert list(TarDataset(tmp_path / "a")) == [{"__key__": "b", "x": data}, {"__key__": "c", "x": b""}]
+
+
+@pytest.mark.parametrize("size", [b"-5", b"1e3", b"", b"1x", b"9" * 5000])
+def test_a_size_that_is_no_number_is_damage(tmp_path, size):
+    (tmp_path / "a").write_bytes(with_pax_size("b.x", b"", size) + bytes(1024))
+    with pytest.raises(
+        DatasetError,
+        match=rf"'.*a' is damaged at byte {1024 + len(size) // 512 * 512}, .*: a size of '{size.decode()}' bytes in its extended",
+    ):
+        list(TarDataset(tmp_path / "a"))
+
+
+def test_a_member_of_more_than_8_gib(tmp_path):
+    """It lies in a sparse file. Its content is not read for the samples behind it, but their headers are found."""
+    size = (8 << 30) + 5
+    with (tmp_path / "a").open("wb") as file:
+        with tarfile.open(fileobj=io.BytesIO(), mode="w") as tar:
+            member = tarfile.TarInfo("0.x")
+            member.size = size
+            head = member.tobuf(tar.format)
+        assert tarfile.TarInfo.frombuf(head[-512:], "utf-8", "strict").size == 0
+        file.write(head)
+        file.seek(len(head) + (8 << 30) + 512)
+        for i in range(1, 4):
+            file.write(tarfile.TarInfo(f"{i}.x").tobuf())
+        file.write(bytes(1024))
+    dataset = TarDataset(tmp_path / "a").skip(1).global_shuffle(seed=1)
+    assert len(dataset) == 3
+    assert sorted(keys(dataset)) == ["1", "2", "3"]
+
+
+# Samples by their numbers
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Four archives: one is empty, one has members of other names, and one is two archives in one file."""
+    some = write(tmp_path / "a", samples(0, 4))
+    empty = write(tmp_path / "b", [])
+    others = write(tmp_path / "c", [("x" * 150 + "/4.jpg", b"4"), (".jpg", b"5"), ("d/6.jpg", b"6"), ("d/6.txt", b"")])
+    (tmp_path / "d").write_bytes(write(tmp_path / "e", samples(7, 9)).read_bytes() * 2)
+    return [some, empty, others, tmp_path / "d"]
+
+
+def test_every_sample_comes_once_in_another_order(shards):
+    whole = list(TarDataset(shards))
+    dataset = TarDataset(shards).global_shuffle(seed=1)
+    assert len(dataset) == len(whole) == 11
+    for _ in range(3):
+        found = list(dataset)
+        assert keys(found) != keys(whole)
+        assert sorted(found, key=str) == sorted(whole, key=str)
+    numbered = list(TarDataset(shards).enumerate().global_shuffle(seed=1))
+    assert [sample for _, sample in sorted(numbered, key=lambda each: each[0])] == whole
+    both = TarDataset(shards[:3]).concatenate(TarDataset(shards)).global_shuffle(seed=1)
+    assert sorted(keys(both)) == sorted(keys(TarDataset(shards[:3])) + keys(whole))
+    pairs = list(Dataset.zip(TarDataset(shards), Dataset.range(11)).global_shuffle(seed=1))
+    assert [sample for sample, _ in sorted(pairs, key=lambda each: each[1])] == whole
+    assert dataset.element_spec == TarDataset(shards).element_spec
+    first = TarDataset(shards).take(4).map(lambda sample: int(sample["cls.txt"])).global_shuffle(seed=1)
+    assert sorted(int(x) for x in first) == [0, 1, 2, 3]
+
+
+def test_a_position_in_a_shuffle_is_exact_and_tells_other_files(shards):
+    def make():
+        return TarDataset(shards).global_shuffle(seed=1).repeat(2)
+
+    with iter(make()) as iterator:
+        states, whole = [], []
+        for sample in iterator:
+            whole.append(sample["__key__"])
+            states.append(json.loads(json.dumps(iterator.state())))
+    assert len(whole) == 22
+    for cut, state in enumerate(states, 1):
+        again = iter(make())
+        again.restore(state)
+        assert keys(again) == whole[cut:]
+    write(shards[1], samples(0, 1))
+    with pytest.raises(DatasetError, match="global_shuffle: the files have changed since the position was saved"):
+        iter(make()).restore(states[0])
+
+
+def test_files_that_change_while_they_are_read(shards):
+    dataset = TarDataset(shards).global_shuffle(seed=1)
+    assert len(dataset) == 11
+    write(shards[0], samples(0, 3))
+    with pytest.raises(DatasetError, match=r"TarDataset: '.*a' has changed since its index was made\. Put the file back"):
+        list(dataset)
+    shards[0].unlink()
+    with pytest.raises(DatasetError, match=r"cannot open '.*a'"):
+        list(TarDataset(shards).global_shuffle(seed=1))
+    assert len(list(TarDataset(shards[2:]).global_shuffle())) == 7
+
+
+def test_damage_in_a_shuffle(tmp_path):
+    whole = write(tmp_path / "a", samples(0, 4)).read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:6000])
+    paths = [tmp_path / "cut", tmp_path / "a"]
+    with pytest.raises(DatasetError, match=r"'.*cut' is cut off at byte 6000"):
+        list(TarDataset(paths).global_shuffle(seed=1))
+    before = keys(TarDataset(tmp_path / "cut", on_error="skip"))
+    lenient = iter(TarDataset(paths, on_error="skip").global_shuffle(seed=1))
+    assert sorted(keys(lenient)) == sorted([*before, *keys(TarDataset(tmp_path / "a"))])
+    assert 0 < len(before) < 4
+    assert lenient.num_skipped == 1
+    (tmp_path / "twice").write_bytes(write(tmp_path / "t", [("a.x", b"1"), ("a.x", b"2")]).read_bytes())
+    with pytest.raises(DatasetError, match=r"has a second member 'a\.x' in one sample, at byte 1024"):
+        list(TarDataset(tmp_path / "twice").global_shuffle())
+
+
+def test_what_has_no_index_asks_for_a_window(tmp_path):
+    path = write(tmp_path / "a", samples(0, 3))
+    (tmp_path / "z").write_bytes(gzip.compress(path.read_bytes()))
+    fsspec.filesystem("memory").pipe("/indexed/a.tar", path.read_bytes())
+    for dataset in (TarDataset(tmp_path / "z", "GZIP"), TarDataset(["memory://indexed/a.tar"])):
+        with pytest.raises(DatasetError, match=r"`TarDataset.*can only give them in order\. Call `global_shuffle\(window=8\)`"):
+            dataset.global_shuffle()
+        assert sorted(keys(dataset.global_shuffle(window=1))) == ["d/0", "d/1", "d/2"]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 5, 20])
+def test_workers_share_the_samples_of_a_shuffle(shards, num_workers):
+    dataset = TarDataset(shards).global_shuffle(seed=1).map(lambda sample: sample["__key__"])
+    plan = dataset.batch(3).explain(num_workers)
+    assert plan.policy is AutoShardPolicy.DATA
+    assert plan.is_elastic
+    if num_workers <= 4:
+        shares = [Dataset(autoshard(dataset.node, num_workers, i, AutoShardPolicy.FILE)[0]) for i in range(num_workers)]
+        own = [keys(TarDataset(shards[i::num_workers])) for i in range(num_workers)]
+        assert [sorted(share) for share in shares] == [sorted(each) for each in own]

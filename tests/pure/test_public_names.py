@@ -105,6 +105,7 @@ GOLDEN = {
         "InputOptions",
         "InputReplicationMode",
         "JsonLinesDataset",
+        "MDSDataset",
         "Optional",
         "Options",
         "ParquetDataset",

@@ -17,6 +17,7 @@ from ..input._readers import FixedLengthRecordDataset as FixedLengthRecordDatase
 from ..input._readers import TextLineDataset as TextLineDataset
 from ..input._readers import TFRecordDataset as TFRecordDataset
 from ..input._record_readers import JsonLinesDataset as JsonLinesDataset
+from ..input._record_readers import MDSDataset as MDSDataset
 from ..input._record_readers import TarDataset as TarDataset
 from ..input.distributed._distributed import DistributedDataset as DistributedDataset
 from ..input.distributed._distributed import DistributedIterator as DistributedIterator
@@ -44,6 +45,7 @@ __all__ = [
     "InputOptions",
     "InputReplicationMode",
     "JsonLinesDataset",
+    "MDSDataset",
     "Optional",
     "Options",
     "ParquetDataset",

@@ -19,9 +19,9 @@ _POLICIES = ("raise", "skip")
 class ParquetDataset(Dataset):
     """The rows of Parquet files, each as a dict of its columns.
 
-    Row groups are read one at a time, and only their chosen columns. Numbers keep their dtypes, strings are ``str``, binary
-    columns are ``bytes``, structs are dicts. Fixed-size lists are arrays. Other lists are arrays of any length, which
-    ``batch_rows`` and `padded_batch` pad. Positions are exact: a file, a row group and a row.
+    Row groups are read one at a time, those of more than 64 MiB in pieces, and only their chosen columns. Numbers keep their
+    dtypes, strings are ``str``, binary columns are ``bytes``, structs are dicts. Fixed-size lists are arrays. Other lists are
+    arrays of any length, which ``batch_rows`` and `padded_batch` pad. Positions are exact: a file, a row group and a row.
 
     Args:
         files: A file name, a list of names, or a dataset of names. The files are read in this order.
@@ -30,7 +30,8 @@ class ParquetDataset(Dataset):
             files end; the last one may be smaller. Lists are padded with zeros to the longest in the batch. None gives rows.
         filters: The rows to read, as PyArrow takes them: an expression such as ``pyarrow.compute.field("x") > 3``, or a list
             such as ``[("x", ">", 3)]``. Row groups whose statistics exclude them are not read.
-        fill_null: A dict of what stands for missing values (nulls), by column. In other columns, a missing value is an error.
+        fill_null: A dict of what stands for missing values (nulls), by column. In other columns, a missing value is an error, and
+            so is a column that is not read.
         on_error: "raise", or "skip" to leave out what cannot be read: files, row groups, and rows in which a value is missing.
             `DistributedIterator.stats` counts their rows; a file that cannot be opened counts as one.
 
@@ -64,9 +65,10 @@ class ParquetDataset(Dataset):
         on_error: str = "raise",
     ) -> None:
         method = "ParquetDataset"
+        names = column_names(method, columns)
         form = Parquet(
-            columns=_converter(method, fill_null),
-            names=column_names(method, columns),
+            columns=_converter(method, fill_null, names),
+            names=names,
             skips=skips(method, on_error),
             filters=_expression(method, filters),
         )
@@ -82,7 +84,7 @@ class ArrowDataset(Dataset):
             tables are not copied, unless they lie in several pieces.
         columns: The names of the columns to read; None reads all.
         batch_rows: The number of rows in a batch, as for `ParquetDataset`; None gives single rows.
-        fill_null: A dict of what stands for missing values (nulls), by column. In other columns, a missing value is an error.
+        fill_null: A dict of what stands for missing values (nulls), by column, as for `ParquetDataset`.
         on_error: "raise", or "skip", as for `ParquetDataset`. A record batch that cannot be read counts as one record.
 
     Raises:
@@ -110,7 +112,8 @@ class ArrowDataset(Dataset):
         on_error: str = "raise",
     ) -> None:
         method = "ArrowDataset"
-        converter, names, lenient = _converter(method, fill_null), column_names(method, columns), skips(method, on_error)
+        names, lenient = column_names(method, columns), skips(method, on_error)
+        converter = _converter(method, fill_null, names)
         arrow = import_pyarrow(method)
         if isinstance(source, arrow.RecordBatch):
             source = arrow.Table.from_batches([source])
@@ -149,22 +152,29 @@ def column_names(method: str, columns: Any) -> tuple[str, ...] | None:
     return names
 
 
-def _converter(method: str, fill_null: Mapping[str, Any] | None) -> Columns:
+def _converter(method: str, fill_null: Mapping[str, Any] | None, names: Sequence[str] | None) -> Columns:
     _ = import_pyarrow(method)
-    return Columns(method, fill_values(method, fill_null))
+    return Columns(method, fill_values(method, fill_null, names))
 
 
-def fill_values(method: str, fill_null: Any) -> Mapping[str, Any]:
-    """Return what stands for missing values, by column.
+def fill_values(method: str, fill_null: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
+    """Return what stands for missing values, by column. ``names`` are the columns that are read, or None for all.
 
     Raises:
         ArgumentTypeError: If it is no dict.
+        ArgumentError: If it names a column that is not read.
     """
     if fill_null is not None and not isinstance(fill_null, Mapping):
         raise ArgumentTypeError(
             f"{method}: fill_null must be a dict of values by column, such as {{'x': 0}}. Received: {fill_null!r}."
         )
-    return fill_null or {}
+    filled = fill_null or {}
+    if names is not None and (others := [name for name in filled if name not in names]):
+        raise ArgumentError(
+            f"{method}: fill_null names {others}, but the columns that are read are {list(names)}. Name them in `columns`, too, or "
+            "leave them out of `fill_null`."
+        )
+    return filled
 
 
 def _expression(method: str, filters: Any) -> Any:

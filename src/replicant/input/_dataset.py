@@ -337,20 +337,22 @@ class Dataset(OwnMethods):
         """
         given = _datasets("sample_from_datasets", datasets)
         checked, entropy = chosen_seed("sample_from_datasets", seed)
-        fixed = None
+        fixed, numbers = None, tuple(range(len(given)))
         inputs = given
         if isinstance(weights, Dataset):
             inputs = [weights, *given]
         else:
-            fixed, inputs = _weights_of(weights, given)
-            if len(inputs) == 1:
-                return inputs[0]
+            fixed, numbers = _weights_of(weights, len(given))
+            inputs = [given[number] for number in numbers]
+            if len(inputs) < 2:
+                return inputs[0] if inputs else given[0].take(0)
         node = Sample(
             inputs=tuple(each.node for each in inputs),
             seed=checked,
             entropy=entropy,
             reshuffle=bool(rerandomize_each_iteration),
             weights=fixed,
+            numbers=numbers,
             stop_on_empty=bool(stop_on_empty_dataset),
         )
         _ = node.spec  # raises if the datasets do not fit
@@ -663,7 +665,7 @@ class Dataset(OwnMethods):
         Without a name they are kept in memory. With one they are kept in that file, which is written under another name
         and renamed when complete. Later runs of the same pipeline replay the file without calling anything. A file is
         refused when it is read if it is damaged, or was written by another pipeline, or from other arrays, files or
-        functions (docs/input.md says what is compared).
+        functions (docs/input-files.md says what is compared).
 
         >>> calls = []
         >>> dataset = Dataset.range(2).map(lambda x: (calls.append(1), x)[1]).cache().repeat(3)
@@ -802,28 +804,26 @@ def _datasets(method: str, values: Any) -> list[Dataset]:
     return given
 
 
-def _weights_of(weights: Any, datasets: list[Dataset]) -> tuple[tuple[float, ...] | Curriculum, list[Dataset]]:
-    """The weights or what gives them, and the datasets that can be drawn."""
+def _weights_of(weights: Any, count: int) -> tuple[tuple[float, ...] | Curriculum, tuple[int, ...]]:
+    """The weights or what gives them, and the numbers of the datasets that can be drawn."""
     if is_table(weights):
-        return weight_table(weights, len(datasets)), datasets
+        return weight_table(weights, count), tuple(range(count))
     if callable(weights):
-        return WeightFunction(weights, len(datasets)), datasets
-    return _weighted(weights, datasets)
+        return WeightFunction(weights, count), tuple(range(count))
+    return _weighted(weights, count)
 
 
-def _weighted(weights: Any, datasets: list[Dataset]) -> tuple[tuple[float, ...], list[Dataset]]:
-    """The weights, and the datasets whose weight is not 0."""
-    numbers = np.ones(len(datasets)) if weights is None else np.asarray(weights, np.float64)
-    if numbers.shape != (len(datasets),):
+def _weighted(weights: Any, count: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """The weights that are not 0, and the numbers of their datasets."""
+    given = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    if given.shape != (count,):
         raise ArgumentError(
-            f"sample_from_datasets: weights must hold one number for each of the {len(datasets)} datasets. Received: {weights!r}."
+            f"sample_from_datasets: weights must hold one number for each of the {count} datasets. Received: {weights!r}."
         )
-    if not np.all(numbers >= 0) or not np.all(np.isfinite(numbers)):
+    if not np.all(given >= 0) or not np.all(np.isfinite(given)):
         raise ArgumentError(f"sample_from_datasets: weights must be at least 0. Received: {weights!r}.")
-    chosen = [(weight, each) for weight, each in zip(numbers.tolist(), datasets, strict=True) if weight]
-    if not chosen:
-        return (1.0,), [datasets[0].take(0)]
-    return tuple(weight for weight, _ in chosen), [each for _, each in chosen]
+    numbers = tuple(number for number, weight in enumerate(given.tolist()) if weight)
+    return tuple(given[[*numbers]].tolist()), numbers
 
 
 def _merged_options(datasets: list[Dataset]) -> Options:

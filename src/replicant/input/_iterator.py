@@ -1,15 +1,22 @@
-"""Iterators: what `iter` returns for a dataset, distributed or not."""
+"""Iterators: what `iter` returns for a dataset, distributed or not.
+
+An error passes over nothing. The position stays behind the last element that was returned, and whoever asks again gets the error
+again, or goes on there once the cause is gone.
+"""
 
 import abc
+import os
 from types import TracebackType
 from typing import Any, Self
 
 from ..errors import DatasetError, OutOfRangeError
 from ..variables._recorder import NotTraceable, current_recorder
-from .graph._background import END
+from .graph._background import END, check_process
 from .graph._graph import Node, State, describe
 
 _STATE_VERSION = 1
+_NOWHERE: State = {}  # instead of a position that cannot be saved
+_NOTED_EVERY = 1000  # elements: noting a position takes some microseconds
 
 
 class Optional:
@@ -145,21 +152,66 @@ class DatasetIterator(ElementIterator):
     def __init__(self, node: Node) -> None:
         super().__init__(describe(node))
         self._node = node
+        self._process = os.getpid()
         self._go_to(None)
 
     def _go_to(self, position: State | None) -> None:
         self._cursor = self._node.open(position)
-        self._closed = False
+        self._closed = self._failed = False
+        self._noted = position  # the position of some time before, from which one can go back to that of the last element
+        self._since = 0  # elements returned since then
+        self._skipped_before = 0  # by cursors that failed
+        self._is_new = True
 
     def _take(self) -> Any:
-        block = None if self._closed else self._cursor.pull(1)
+        if self._closed:
+            return END
+        if self._failed:
+            self._go_back()
+        try:
+            block = self._cursor.pull(1)
+        except BaseException:
+            self._failed = True  # nobody knows where the cursor is now
+            raise
         if block is None:
             self.close()
             return END
+        self._since += 1
+        if self._is_new or self._since >= _NOTED_EVERY:  # before the first element, random orders may not be drawn
+            self._note()
         return next(block.elements())
 
+    def _note(self) -> None:
+        try:
+            self._noted = self._cursor.state()
+        except DatasetError:
+            self._noted = _NOWHERE
+        self._since, self._is_new = 0, False
+
+    def _go_back(self) -> None:
+        """Go to the position after the last element that was returned.
+
+        Raises:
+            DatasetError: If there is none, or the data have changed.
+        """
+        check_process(self._process)
+        if self._noted is _NOWHERE:
+            raise DatasetError("An iterator whose position cannot be saved does not go on after an error. Make a new one.")
+        self._skipped_before += self._cursor.num_skipped
+        self._cursor.close()
+        self._cursor = self._node.open(self._noted)
+        if (found := self._cursor.skip(self._since)) != self._since:
+            raise DatasetError(
+                f"The iterator cannot go on after an error: of the {self._since} elements before it, only {found} are there now. "
+                "Put the data back as they were, or make a new iterator."
+            )
+        self._failed = False
+
     def _position(self) -> State:
-        return self._cursor.state()
+        if self._failed:
+            self._go_back()
+        self._noted, self._since, self._is_new = self._cursor.state(), 0, False
+        return self._noted
 
     def close(self) -> None:
         self._closed = True
@@ -171,7 +223,7 @@ class DatasetIterator(ElementIterator):
 
         They could not be read by a reader with ``on_error="skip"``, or were too long for ``pack_sequences(policy="drop")``.
         """
-        return self._cursor.num_skipped
+        return self._skipped_before + self._cursor.num_skipped
 
     @property
     def element_spec(self) -> Any:

@@ -378,7 +378,7 @@ class Methods:
         """Keep the elements of the first complete pass in a folder, and replay them in later passes and runs.
 
         It works as ``cache(filename)`` does, but the folder may hold snapshots of several pipelines. If the pipeline or its data
-        change (docs/input.md says what is compared), another snapshot is written instead of an error.
+        change (docs/input-files.md says what is compared), another snapshot is written instead of an error.
 
         Args:
             path: The folder. It is made if need be.

@@ -7,7 +7,7 @@ import numpy as np
 from ..errors import ArgumentError, ArgumentTypeError
 from ._arguments import calls_in_parallel, number_dtype, whole
 from ._methods import Methods, chosen_seed
-from .transforms._global_shuffle import globally_shuffled
+from .transforms._global_shuffle import Order, globally_shuffled
 from .transforms._map import Map
 from .transforms._pack import POLICIES, PackSequences
 from .transforms._tokenize import Tokens
@@ -16,20 +16,32 @@ from .transforms._tokenize import Tokens
 class OwnMethods(Methods):
     """Methods that `Dataset` inherits."""
 
-    def global_shuffle(self, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Self:
-        """Shuffle all elements, without a buffer: every order of all elements is about equally likely.
+    def global_shuffle(self, seed: int | None = None, reshuffle_each_iteration: bool = True, *, window: int | None = None) -> Self:
+        """Shuffle all elements, without a buffer: the order is computed from the seed, and a position is a few numbers.
 
-        Nothing is read ahead and nothing is held: which element comes next is computed from its place in the pass and the seed.
-        So a position is one number, and going there takes no time. The elements must be readable by their numbers, as those of
-        `range` and `from_tensor_slices` are (also of arrays on a disk, as ``np.load(path, mmap_mode="r")`` returns them), behind
-        any of `map`, `take`, `skip`, `shard`, `enumerate`, `zip` and `concatenate`. Other datasets have `shuffle`.
+        Without ``window``, every order of all elements is about equally likely, nothing is read ahead and nothing is held. The
+        elements must be readable by their numbers, as those of `range` and `from_tensor_slices` are (also of arrays on a disk, as
+        ``np.load(path, mmap_mode="r")`` returns them) and of `TarDataset` and `MDSDataset` if their files are local and not
+        compressed, behind any of `map`, `take`, `skip`, `shard`, `enumerate`, `zip` and `concatenate`. Others have `shuffle`.
+
+        With ``window``, a dataset of files is shuffled in two levels: all row groups (of Parquet and Arrow), or all files (of other
+        formats), come in a random order, and ``window`` of them at a time are read and held, and their elements mixed. So each of
+        them is read once and in order, also at a URL. Elements of one group come at most a window apart. The method must follow
+        the dataset of files; a `map` may come between.
+
+        Under AUTO, several workers share the batches by DATA, so that any number of them sees one order. Under FILE, each shuffles
+        its own files or row groups.
 
         Args:
             seed: A seed, as in `shuffle`: one seed gives one sequence of orders. Without one, it is drawn from Python's `random`.
             reshuffle_each_iteration: Whether every iteration, and every pass of a later `repeat`, has another order.
+            window: How many row groups or files of a dataset of files are in memory at a time.
 
         Raises:
-            DatasetError: If the elements cannot be read by their numbers.
+            ArgumentError: If ``window`` is below 1.
+            ArgumentTypeError: If ``window`` is not an integer.
+            DatasetError: If the elements cannot be read by their numbers, or are not of files if there is a ``window``. During
+                iteration, if a file is missing or damaged: once the other elements of its window have come.
 
         >>> from replicant.data import Dataset
         >>> dataset = Dataset.range(1_000_000).global_shuffle(seed=1)
@@ -38,8 +50,9 @@ class OwnMethods(Methods):
         >>> sorted(Dataset.range(5).global_shuffle()) == list(range(5))
         True
         """
+        size = None if window is None else whole("global_shuffle", "window", window, 1)
         checked, entropy = chosen_seed("global_shuffle", seed)
-        return self._then(globally_shuffled(self._node, checked, entropy, bool(reshuffle_each_iteration)))
+        return self._then(globally_shuffled(self._node, Order(checked, entropy, bool(reshuffle_each_iteration)), size))
 
     def tokenize(
         self,

@@ -1,6 +1,6 @@
 """Where the time of a pipeline goes: each stage is watched while some elements are read, and the one that binds is named.
 
-The stages are wrapped in a copy of the graph. What it draws and caches is its own, so a profile changes no later order.
+The stages of a copy of the graph are watched. What it draws and caches is its own, so a profile changes no later order.
 """
 
 import dataclasses
@@ -8,21 +8,17 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from ..errors import DatasetError
 from .files._files import ReadFiles
-from .graph._blocks import Block
-from .graph._graph import Cursor, Node, OneInput, Reader, State, Through, rewrite
+from .graph._graph import Cursor, Node, rewrite
+from .graph._watch import Stage, Stages
 from .sources._foreign import Foreign
 from .transforms._cache import Cache, MemoryStore
 from .transforms._interleave import Interleave
 from .transforms._map import Filter, Map
-from .transforms._prefetch import Prefetch
 from .transforms._shuffle import Iterations
 
 _BAR = 20  # characters of the longest bar
@@ -94,20 +90,8 @@ def profiled(node: Node, count: int) -> InputProfile:
     Raises:
         DatasetError: If another library makes the elements, because reading them would use them up.
     """
-    stages: list[_Stage] = []
-
-    def watched(each: Node) -> Node:
-        if isinstance(each, Foreign):
-            raise DatasetError(
-                f"explain(profile=True) reads elements, and those of a {each.kind} might be used up. Use the tools of that library."
-            )
-        if not each.inputs and each.cardinality != 0 and each.reader() is not None:
-            return each  # arrays: their stage is that which reads them
-        stage = _Stage(each)
-        stages.append(stage)
-        return Timed(inputs=(_own(each, stage),), stage=stage)
-
-    cursor = rewrite(node, watched).open()
+    stages = Stages()
+    cursor = _opened(rewrite(node, _own), stages)
     began = time.perf_counter()
     number = 0
     try:
@@ -116,83 +100,55 @@ def profiled(node: Node, count: int) -> InputProfile:
         seconds = time.perf_counter() - began
     finally:
         cursor.close()
-    return InputProfile(number, seconds, tuple(stage.profile() for stage in stages))
+    return InputProfile(number, seconds, tuple(_profile(each, stage) for each, stage in stages))
 
 
-def _own(node: Node, stage: "_Stage") -> Node:
+def _opened(node: Node, stages: Stages) -> Cursor:
+    with stages.watching():
+        return node.open()
+
+
+def _own(node: Node) -> Node:
     """The node with counters and memory of its own, and with a function whose calls are watched if threads make them."""
+    if isinstance(node, Foreign):
+        raise DatasetError(
+            f"explain(profile=True) reads elements, and those of a {node.kind} might be used up. Use the tools of that library."
+        )
     changes: dict[str, Any] = {}
     if any(field.name == "iterations" for field in dataclasses.fields(node)):
         changes["iterations"] = Iterations()
     if isinstance(node, Cache) and node.store.find() is None:
         changes["store"] = MemoryStore()
-    if isinstance(node, Map) and node.num_threads:
-        changes["fn"] = stage.watching(node.fn)
-    return dataclasses.replace(node, **changes) if changes else node
+    if not (isinstance(node, Map) and node.num_threads):
+        return dataclasses.replace(node, **changes) if changes else node
+    calls = _Calls(node.fn)
+    return dataclasses.replace(node, **changes, fn=functools.update_wrapper(calls, node.fn, updated=()))
 
 
-class _Running(threading.local):
-    """The stage that works in this thread, and how long those before it have worked within its call."""
+class _Calls:
+    """A function that threads call, and how long its calls take together."""
 
-    def __init__(self) -> None:
-        self.inner: list[float] = []
-
-
-_running = _Running()
-
-
-class _Stage:
-    """Adds up what a stage works, without what the stages before it work in the same thread."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
         self.seconds = 0.0
         self._lock = threading.Lock()
 
-    @contextmanager
-    def asked(self) -> Iterator[None]:
-        """Watch a call in this thread. Where it only waits for other threads, these are watched instead."""
-        _running.inner.append(0.0)
+    def __call__(self, *args: Any) -> Any:
         began = time.perf_counter()
         try:
-            yield
+            return self.fn(*args)
         finally:
             taken = time.perf_counter() - began
-            own = taken - _running.inner.pop()
-            if _running.inner:
-                _running.inner[-1] += taken
-            if not self.only_waits:
-                self.add(own)
+            with self._lock:
+                self.seconds += taken
 
-    def add(self, seconds: float) -> None:
-        """Add seconds of work."""
-        with self._lock:
-            self.seconds += seconds
 
-    def watching(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of the same name whose calls count as work of this stage."""
-
-        @functools.wraps(fn, updated=())
-        def watched(*args: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return fn(*args)
-            finally:
-                self.add(time.perf_counter() - began)
-
-        return watched
-
-    @property
-    def only_waits(self) -> bool:
-        """Whether those who ask it for elements wait for its threads, which are watched where they work."""
-        return isinstance(self.node, Prefetch) or (isinstance(self.node, Map) and self.node.num_threads != 0)
-
-    def profile(self) -> StageProfile:
-        """Return what was seen."""
-        num_threads = 1
-        if isinstance(self.node, Map) and self.node.num_threads:
-            num_threads = self.node.num_threads if self.node.num_threads > 0 else os.cpu_count() or 1
-        return StageProfile(self.node.label, self.seconds, num_threads, _advice(self.node))
+def _profile(node: Node, stage: Stage) -> StageProfile:
+    """What was seen. Whoever asks a stage with threads for elements only waits for these, which are watched where they work."""
+    if isinstance(node, Map) and isinstance(node.fn, _Calls):
+        num_threads = node.num_threads if node.num_threads > 0 else os.cpu_count() or 1
+        return StageProfile(node.label, node.fn.seconds, num_threads, _advice(node))
+    return StageProfile(node.label, stage.worked, 1, _advice(node))
 
 
 def _advice(node: Node) -> str:
@@ -201,61 +157,10 @@ def _advice(node: Node) -> str:
         return "Give it threads: num_parallel_calls=replicant.data.AUTOTUNE. Or put it behind `batch`, and compute batches at once."
     if isinstance(node, Map):
         return "It has threads: make its function cheaper, or put `cache()` behind it if it draws nothing at random."
-    if isinstance(node, ReadFiles):
+    if type(node) is ReadFiles:
         return "Read several files at a time: num_parallel_reads=4, or `interleave` with num_parallel_calls. Or read fewer columns."
     if isinstance(node, Interleave):
         return "Open more files at a time, in threads: a larger cycle_length, and num_parallel_calls=replicant.data.AUTOTUNE."
     if isinstance(node, Filter):
         return "Put it before the stages whose results it leaves out, or behind `batch`, where one call looks at many elements."
     return "Put `prefetch` behind it, so that it works while others do, or give it less to do."
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Timed(OneInput):
-    """Yields what its input yields, and watches it."""
-
-    stage: Any = None
-
-    @property
-    def label(self) -> str:
-        return self.input.label
-
-    @property
-    def sampled(self) -> Node:
-        return self.input
-
-    def reader(self) -> Reader | None:
-        read = self.input.reader()
-        if read is None:
-            return None
-
-        def timed(numbers: np.ndarray) -> Block:
-            with self.stage.asked():
-                return read(numbers)
-
-        return timed
-
-    def open(self, state: State | None = None) -> Cursor:
-        return TimedCursor(self.input.open(state), self.stage)
-
-
-class TimedCursor(Through):
-    """Passes on everything, and counts how long it took."""
-
-    def __init__(self, source: Cursor, stage: _Stage) -> None:
-        super().__init__(source)
-        self.stage = stage
-
-    def pull(self, limit: int) -> Block | None:
-        with self.stage.asked():
-            return self.source.pull(limit)
-
-    def skip(self, count: int) -> int:
-        with self.stage.asked():
-            return self.source.skip(count)
-
-    def fix(self) -> None:
-        self.source.fix()
-
-    def state(self) -> State:
-        return self.source.state()

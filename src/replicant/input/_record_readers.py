@@ -1,13 +1,17 @@
-"""Datasets of records: `JsonLinesDataset` and `TarDataset`."""
+"""Datasets of records: `JsonLinesDataset`, `TarDataset` and `MDSDataset`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, DatasetError
 from ._column_readers import column_names, fill_values, skips
 from ._dataset import Dataset
 from ._readers import reading
+from .files._files import file_names
 from .files._json_lines import JsonLines, check_compression
+from .files._mds import Mds
+from .files._mds_index import Column, Shard, listed, read_index
 from .files._stream import checked_compression
 from .files._tar import Tar
 from .graph._structure import TensorSpec, flatten
@@ -55,10 +59,11 @@ class JsonLinesDataset(Dataset):
         num_parallel_reads: int | None = None,
     ) -> None:
         method = "JsonLinesDataset"
+        names = column_names(method, columns)
         form = JsonLines(
             check_compression(method, compression_type),
-            names=column_names(method, columns),
-            fill_null=fill_values(method, fill_null),
+            names=names,
+            fill_null=fill_values(method, fill_null, names),
             signature=_signature(method, output_signature),
             skips=skips(method, on_error),
         )
@@ -104,6 +109,74 @@ class TarDataset(Dataset):
         num_parallel_reads: int | None = None,
     ) -> None:
         form = Tar(checked_compression("TarDataset", compression_type), skips=skips("TarDataset", on_error))
+        super().__init__(reading(form, files, num_parallel_reads))
+
+
+class MDSDataset(Dataset):
+    """The samples in folders of MDS shards, as MosaicML's streaming writes them, each as a dict of its columns.
+
+    Numbers keep their dtypes; ``int`` is int64. ``str`` and ``str_decimal`` become ``str``, ``str_int`` int64, ``str_float``
+    float64, and ``ndarray`` an array. ``json`` becomes numbers, strings, arrays (of lists) and dicts of them. ``bytes``,
+    ``jpeg`` and ``png`` are bytes: decode pictures in `map`, on threads. Shards may be compressed by zstd, gz or bz2. Sizes are
+    compared, and so are hashes that index.json states and hashlib knows. The position is a shard and the number of a sample. One
+    shard is in memory.
+
+    Args:
+        folders: The path or URL of a folder with an index.json, or a list of them. The shards are read in the order of the index.
+        columns: The names of the columns to read; None reads all.
+        on_error: "raise", or "skip" to leave out shards and samples that cannot be read, whose samples `DistributedIterator.stats`
+            counts.
+        num_parallel_reads: The number of shards that are read at once, as for `TFRecordDataset`.
+
+    Raises:
+        ArgumentError: If an argument is not allowed, or there is no such column.
+        ArgumentTypeError: If something is not a path, or not the name of a column.
+        ConfigurationError: During iteration, if a shard needs zstandard, and it is not installed (``pip install
+            'replicant[zstd]'``).
+        DatasetError: If an index is missing or damaged, or folders have other columns than the first. During iteration, if a shard
+            is missing or damaged, or a column is encoded by something that is not read, as ``pkl``.
+        ElementError: During iteration, if a sample is damaged, or does not fit the first one; the message names the shard and
+            the sample.
+
+    >>> import json, pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> config = {"column_names": ["x"], "column_encodings": ["uint8"], "column_sizes": [1], "format": "mds", "version": 2}
+    >>> head = b"".join(number.to_bytes(4, "little") for number in (2, 16, 17, 18))
+    >>> _ = (folder / "0.mds").write_bytes(head + bytes([7, 8]))
+    >>> shard = {**config, "samples": 2, "raw_data": {"basename": "0.mds", "bytes": 18, "hashes": {}}, "zip_data": None}
+    >>> _ = (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
+    >>> list(MDSDataset(folder))
+    [{'x': np.uint8(7)}, {'x': np.uint8(8)}]
+    """
+
+    def __init__(
+        self,
+        folders: Any,
+        columns: Sequence[str] | None = None,
+        *,
+        on_error: str = "raise",
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        method = "MDSDataset"
+        names, lenient = column_names(method, columns), skips(method, on_error)
+        shards: dict[str, Shard] = {}
+        expected: tuple[Column, ...] | None = None
+        files: list[str] = []
+        paths = [os.fsdecode(name) for name in file_names(method, folders).tables[0]]
+        for path in paths:
+            found, its = read_index(path)
+            expected = its if expected is None else expected
+            if its != expected:
+                raise DatasetError(
+                    f"{method}: {path!r} has other columns than {paths[0]!r}: {listed(its)} instead of {listed(expected)}. "
+                    "Make a dataset of each, and choose from them by `sample_from_datasets` or `concatenate`."
+                )
+            shards.update({shard.file.path: shard for shard in found})
+            files += [shard.file.path for shard in found]
+        known = [column.name for column in expected or ()]
+        if missing := [name for name in names or () if name not in known]:
+            raise ArgumentError(f"{method}: there is no column {missing[0]!r} in {paths[0]!r}. Its columns are {known}.")
+        form = Mds(expected or (), names, lenient, shards)
         super().__init__(reading(form, files, num_parallel_reads))
 
 

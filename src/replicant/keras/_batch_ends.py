@@ -4,11 +4,14 @@ Keras hands each batch's logs to a pool of threads. They wait for the step, copy
 these do nothing. On few cores, the waiting threads slow the steps down.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import keras
 
+from ..cluster import _heartbeat
 from ._fit import strategy_of
 
 _ENDS = {
@@ -22,8 +25,18 @@ def end(original: Callable[..., Any], callbacks: Any, batch: Any, logs: Any = No
     """Tell the callbacks of the end of a batch, if one of them listens."""
     names = _ENDS[original.__name__]
     model = getattr(callbacks, "_model", None)  # the property `model` would copy the state back into the variables
-    if model is None or strategy_of(model) is None or any(_listens(each, names) for each in callbacks.callbacks):
+    listening = [each for each in callbacks.callbacks if _listens(each, names)]
+    if model is None or strategy_of(model) is None or listening:
+        if _heartbeat.is_watched() and not all(getattr(each, "async_safe", False) for each in listening):
+            _wait_for(logs)
         original(callbacks, batch, logs)
+
+
+def _wait_for(logs: Any) -> None:
+    """Wait for a step, as Keras is about to do, and note for how long: that is not this worker's own time."""
+    began = time.monotonic()
+    jax.block_until_ready(logs)
+    _heartbeat.waited(time.monotonic() - began)
 
 
 def _listens(callback: Any, names: Sequence[str]) -> bool:

@@ -7,9 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..errors import DatasetError
 from ..input._dataset import Dataset
 from ..input._iterator import ElementIterator
-from ..input.distributed._distributed import DistributedDataset
+from ..input.distributed._distributed import DistributedDataset, DistributedIterator
 from ..input.graph._graph import State
 from ..replicas._values import PerReplica, map_replicas
 
@@ -69,9 +70,20 @@ class Batches:
         return dict(self._states)[num_batches]
 
     def go_to(self, state: State, num_batches: int) -> None:
-        """Continue from the state of another pass, which had read `num_batches` batches."""
+        """Continue from the state of another pass, which had read `num_batches` batches.
+
+        Raises:
+            DatasetError: If Keras expects another number of batches than are left.
+        """
         self._iterator = iter(self._dataset)
         self._iterator.restore(state)
+        size = self._dataset.cardinality()
+        if size >= 0 and isinstance(self._iterator, DistributedIterator) and self._iterator.has_other_steps:
+            raise DatasetError(
+                f"`fit` expects the {size} steps of this dataset's cardinality, but other workers began this pass with files of "
+                "their own, so it has another number of steps. Use as many workers as before, or AutoShardPolicy.DATA throughout, "
+                "with which the number does not matter. Or go on with a loop of your own."
+            )
         self._num_batches = num_batches
         self._states.append((num_batches, state))
 

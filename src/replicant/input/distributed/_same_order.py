@@ -52,6 +52,7 @@ class AlikeIterator(DatasetIterator):
             if position != self._cursor.state():
                 self._cursor.close()
                 self._cursor = self._node.open(position)
+                self._noted = position
         return super()._take()
 
     def _begin(self) -> tuple[int, State]:

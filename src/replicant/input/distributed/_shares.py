@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import DatasetError, ElementError
 from ...replicas._topology import Topology
-from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, known
+from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, describe, known
 from ..graph._structure import PerReplicaSpec, TensorSpec, component_names, flatten, map_leaves, show_structure
 from ..sharding._rebatch import chunk_sizes, own_steps, static_chunk_size, worker_chunk
 
@@ -118,6 +118,11 @@ class Shares(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def description(self) -> str:
+        """The pipeline on one line, the same on all workers if they share one."""
+
+    @property
+    @abc.abstractmethod
     def spec(self) -> Any:
         """Structure of `PerReplicaSpec`, or of `TensorSpec` with one replica."""
 
@@ -156,6 +161,7 @@ class BatchShares(Shares):
         shared: Whether all workers see the same batches and share each of them. Otherwise the batches are this worker's own.
         whole: The graph that all workers read together, because a worker without elements cannot find out its spec by itself.
         workers: Places batches, instead of `place`, if devices of several workers take part.
+        by_files: Whether the batches are this worker's own because it reads files of its own.
 
     Raises:
         DatasetError: If a component is a scalar and there is more than one replica.
@@ -168,6 +174,7 @@ class BatchShares(Shares):
     shared: bool
     whole: Node
     workers: WorkersPlace | None = None
+    by_files: bool = False
 
     def __post_init__(self) -> None:
         if self.topology.num_replicas > 1 and self.whole.spec is not None:
@@ -178,6 +185,10 @@ class BatchShares(Shares):
     @property
     def nodes(self) -> tuple[Node, ...]:
         return (self.node,)
+
+    @property
+    def description(self) -> str:
+        return describe(self.whole)
 
     @property
     def spec(self) -> Any:
@@ -254,7 +265,10 @@ class BatchShares(Shares):
 
 
 class BatchShareCursor(ShareCursor):
-    """Holds the remaining steps of one batch. Its position is where that batch began, and the step within it."""
+    """Holds the remaining steps of one batch. Its position is where that batch began, and the step within it.
+
+    It also says how many passes have begun, because workers that go on from here share their files anew after them.
+    """
 
     def __init__(self, shares: BatchShares, source: Cursor) -> None:
         self.shares, self.source = shares, source
@@ -283,9 +297,8 @@ class BatchShareCursor(ShareCursor):
         return self.left.popleft()
 
     def state(self) -> State:
-        if not self.left:
-            return {"step": 0, "source": self.source.state()}
-        return {"step": self.step, "source": self.before}
+        step, source = (self.step, self.before) if self.left else (0, self.source.state())
+        return {"step": step, "source": source, "passes": self.source.num_passes}
 
     def fix(self) -> None:
         self.source.fix()
@@ -321,6 +334,10 @@ class ElementShares(Shares):
     @property
     def nodes(self) -> tuple[Node, ...]:
         return self.sources
+
+    @property
+    def description(self) -> str:
+        return " | ".join(map(describe, self.sources))
 
     @property
     def element_spec(self) -> Any:

@@ -180,6 +180,8 @@ class Columns:
             raise ElementError(f"{refused}{error}.") from error
         if pa.types.is_integer(array.type) and value.as_py() != fill:
             raise ElementError(f"{refused}it would become {value}.")
+        if pa.types.is_floating(array.type) and np.isinf(value.as_py()) and not np.isinf(fill):
+            raise ElementError(f"{refused}it would become {value}.")
         return array.fill_null(value)
 
 

@@ -15,6 +15,7 @@ from ._lines import Lines
 
 _TYPES = {"int32": np.int32, "int64": np.int64, "float32": np.float32, "float64": np.float64}
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
+_INFINITE = re.compile(r"\s*[+-]?inf(inity)?\s*", re.IGNORECASE)
 _HEXADECIMAL = re.compile(r"\s*[+-]?0[xX].*")
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 _SHOWN = 200  # characters of a record in a message
@@ -82,13 +83,16 @@ class Column:
         try:
             if self.dtype.kind == "i":
                 return _whole(text, self.dtype)
-            if _HEXADECIMAL.fullmatch(text):
-                return self.dtype.type(float.fromhex(text))
+            value = None
             if "_" not in text:
-                return self.dtype.type(text)
-        except (ValueError, OverflowError):
-            pass
-        raise ElementError(f"field {number} is {text!r}, which is no {self.dtype.name}")
+                value = self.dtype.type(float.fromhex(text) if _HEXADECIMAL.fullmatch(text) else text)
+                if abs(value) != np.inf or _INFINITE.fullmatch(text):
+                    return value
+        except OverflowError:
+            value = np.inf
+        except ValueError:
+            value = None
+        raise ElementError(f"field {number} is {text!r}, which is {'no' if value is None else 'beyond'} {self.dtype.name}")
 
 
 def _whole(text: str, dtype: np.dtype) -> Any:
@@ -121,7 +125,8 @@ class CsvParser:
         """
         try:
             texts = self._chosen(fields(record, self.delimiter, self.quotes))
-            return tuple(c.value(text, self.na_value, i) for i, (c, text) in enumerate(zip(self.columns, texts, strict=True)))
+            with np.errstate(over="ignore"):  # which is told below, with the record
+                return tuple(c.value(text, self.na_value, i) for i, (c, text) in enumerate(zip(self.columns, texts, strict=True)))
         except ElementError as error:
             raise ElementError(f"CsvDataset: {error}. The record is: {record[:_SHOWN]!r}.") from None
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
+from ...storage._counts import counting, current_counts
 from ...storage._retry import RemoteError
 from ...storage._store import Store
 from ...storage._urls import checked_name, is_url
@@ -133,17 +134,22 @@ class Reader(abc.ABC):
         """Close the file."""
 
 
-def check_unchanged(method: str, path: str, before: str | None, now: str | None) -> None:
-    """Check that a file is what it was when a position was saved (`Reader.identity`).
+def check_unchanged(method: str, path: str, before: str | None, now: str | None, since: str = "the position was saved") -> None:
+    """Check that a file is what it was before, for example when a position was saved (`Reader.identity`).
 
     Raises:
         DatasetError: If it is another one.
     """
     if before is not None and before != now:
         raise DatasetError(
-            f"{method}: {path!r} has changed since the position was saved: it was {before}, and is now {now}. "
+            f"{method}: {path!r} has changed since {since}: it was {before}, and is now {now}. "
             "Put the file back as it was, or begin the pass anew."
         )
+
+
+def store_fails(error: DatasetError) -> bool:
+    """Return whether an error is that of a store which may answer later: not that an object is missing."""
+    return isinstance(error.__cause__, RemoteError) and not isinstance(error.__cause__.__cause__, FileNotFoundError)
 
 
 class Format(abc.ABC):
@@ -180,6 +186,37 @@ class Format(abc.ABC):
         """Return the number of parts of a file that can be read by themselves."""
         del path
         return 1
+
+    def parts(self, path: str) -> Sequence[int | None]:
+        """Return the numbers of the parts of a file, or None alone if it has none.
+
+        Raises:
+            DatasetError: If the file cannot be opened.
+        """
+        del path
+        return (None,)
+
+    def has_index(self, path: str) -> bool:
+        """Return whether the elements of a file can be read by their numbers."""
+        del path
+        return False
+
+    def index(self, path: str) -> Any:
+        """Return what reads the elements of a file that has an index by their numbers (`Index`).
+
+        Raises:
+            DatasetError: If the file cannot be opened, or is damaged.
+        """
+        raise NotImplementedError
+
+    def num_elements(self, path: str, part: int | None) -> int | None:
+        """Return the number of elements of a file, or of a part; None if that is known only when they are read.
+
+        Raises:
+            DatasetError: If the file cannot be opened.
+        """
+        del path, part
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,7 +356,7 @@ class ReadFiles(OneInput):
 
     @functools.cached_property
     def _spec(self) -> Any:
-        return self.form.spec_of(_paths(self.form, self.names or self.input))
+        return self.form.spec_of(paths_of(self.form, self.names or self.input))
 
     @property
     def cardinality(self) -> int:
@@ -332,18 +369,22 @@ class ReadFiles(OneInput):
         return cursor
 
 
-def _paths(form: Format, names: Node) -> Iterator[str]:
-    """The files that a node names, one after the other."""
+def paths_of(form: Format, names: Node) -> Iterator[str]:
+    """Yield the files that a node names, one after the other."""
     cursor = rewrite(names, lambda each: each.sampled).open()
     try:
         while (block := cursor.pull(1)) is not None:
-            yield _path_and_part(form, next(block.elements()), in_parts=False)[0]
+            yield path_and_part(form, next(block.elements()), in_parts=False)[0]
     finally:
         cursor.close()
 
 
-def _path_and_part(form: Format, name: Any, in_parts: bool) -> tuple[str, int | None]:
-    """A file, and the number of its part if it is read in parts."""
+def path_and_part(form: Format, name: Any, in_parts: bool) -> tuple[str, int | None]:
+    """Return a file, and the number of its part if it is read in parts.
+
+    Raises:
+        DatasetError: If the name is no string.
+    """
     name, part = name if in_parts else (name, None)
     if not isinstance(name, str | bytes):
         raise DatasetError(f"{form.name} reads a dataset of file names, which are strings. Received: {name!r}.")
@@ -358,6 +399,7 @@ class ReadFilesCursor(Through):
         self.node = node
         self.in_parts = any(isinstance(each, FileParts) for each in nodes(node.input))
         self.skipped_before = 0  # in files that are closed
+        self.counts = current_counts()
         self._forget()
 
     def _forget(self) -> None:
@@ -365,6 +407,7 @@ class ReadFilesCursor(Through):
         self.before: State | None = None
         self.offset: Any = 0  # where to begin in the next file that is opened
         self.identity: str | None = None  # what that file was when the position was saved, if it is at a URL
+        self.identities: dict[str, str | None] = {}  # of the files of which parts were opened
 
     def _open_next(self) -> Reader | None:
         before = self.source.state()
@@ -373,12 +416,33 @@ class ReadFilesCursor(Through):
         if block is None:
             return None
         form = self.node.form
-        path, part = _path_and_part(form, next(block.elements()), self.in_parts)
+        path, part = path_and_part(form, next(block.elements()), self.in_parts)
         self.before = before
         offset, identity = self.offset, self.identity
         self.offset, self.identity = 0, None  # of this file alone, even if it cannot be opened
-        self.reader = form.open(path, offset, spec, part, identity)
+        try:
+            with counting(self.counts):
+                self.reader = form.open(path, offset, spec, part, identity)
+            if part is not None:
+                self._check_same_file(path)
+        except DatasetError as error:
+            if store_fails(error):  # the file is still the next one, also for `ignore_errors`
+                self.source.close()
+                self.source = self.node.input.open(before)
+                self.offset, self.identity = offset, identity
+            raise
         return self.reader
+
+    def _check_same_file(self, path: str) -> None:
+        """Check that the part of a file that was opened belongs to the parts that were opened before."""
+        assert self.reader is not None
+        now = self.reader.identity
+        try:
+            check_unchanged(self.node.form.name, path, self.identities.setdefault(path, now), now, "another part of it was read")
+        except DatasetError:
+            self.reader.close()
+            self.reader = None
+            raise
 
     def pull(self, limit: int) -> Block | None:
         while reader := self.reader or self._open_next():

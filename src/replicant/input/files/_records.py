@@ -16,7 +16,8 @@ import google_crc32c
 import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError, DatasetError
-from ...storage._urls import local_path
+from ...storage._upload import ObjectFile
+from ...storage._urls import folder_at
 from ._files import Cut, FileFormat
 from ._stream import WINDOW_BITS, checked_compression
 
@@ -189,7 +190,8 @@ class TFRecordWriter:
     """Writes a TFRecord file, until `close` or the end of a ``with`` block.
 
     Args:
-        path: The path of the file; an existing file is replaced.
+        path: The path of the file, or its URL; an existing file is replaced. At a URL, the file exists once it is closed. S3 gets
+            it in parts while it is written. Other stores get it in one request, and until then all of it is in memory.
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
 
     Raises:
@@ -207,7 +209,8 @@ class TFRecordWriter:
 
     def __init__(self, path: str | os.PathLike[str], compression_type: str | None = None) -> None:
         compression = checked_compression("TFRecordWriter", compression_type)
-        self._file = local_path("TFRecordWriter: path", path).open("wb")
+        place = folder_at("TFRecordWriter: path", path, ArgumentError)
+        self._file = ObjectFile(place) if isinstance(place, str) else place.open("wb")
         self._deflate = zlib.compressobj(wbits=WINDOW_BITS[compression]) if compression else None
 
     def write(self, record: bytes) -> None:
@@ -244,4 +247,6 @@ class TFRecordWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None and isinstance(self._file, ObjectFile):
+            self._file.leave()
         self.close()

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from ...errors import DatasetError
+from ...storage._counts import current_counts
 from ..graph._blocks import Block, Boxed, Column, Dense, concatenate
 from ..graph._graph import Cursor, Node, State
 from ..graph._structure import STRING, DatasetSpec, TensorSpec, flatten, show_structure, spec_of
@@ -73,6 +74,7 @@ class SavedCursor(Cursor):
 
     def __init__(self, node: Saved, position: int) -> None:
         self.node, self.position = node, position
+        self.counts = current_counts()
         self.numbers = np.cumsum([0, *(count for _, count in node.shard.blocks)])  # of the first element of each, and of the end
         self.file: BinaryIO | None = None
         self.current: tuple[int, Block] | None = None
@@ -102,6 +104,7 @@ class SavedCursor(Cursor):
             raise DatasetError(
                 f"load: cannot read {shard.path!r}: {error.strerror}. Another save may have replaced it. Call `load` again."
             ) from error
+        self.counts.add("file_bytes", 0 if record is None else len(record))
         block = None if record is None else self._decoded(record)
         if block is None or block.size != count:
             raise DatasetError(f"load: {shard.path!r} is damaged in the record at byte {at}. Save the dataset again.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ArgumentError, DatasetError
+from ...storage._counts import current_counts
 from ...storage._read_ahead import RemoteFile
 from ...storage._retry import RemoteError
 from ...storage._urls import is_url
@@ -40,6 +41,7 @@ class FileStream:
     def __init__(self, method: str, path: str, compression: str) -> None:
         self.method, self.path, self.compression = method, path, compression
         self.failure: DatasetError | None = None  # after what was read last
+        self.counts = current_counts()
         try:
             # `close` closes it
             self.file = RemoteFile(path) if is_url(path) else Path(path).open("rb", buffering=0)  # noqa: SIM115
@@ -55,7 +57,9 @@ class FileStream:
             DatasetError: If the compressed data is damaged or ends early.
         """
         if not self.compression:
-            return self._answered(self.file.readinto, view) or 0
+            count = self._answered(self.file.readinto, view) or 0
+            self._count(count)
+            return count
         return self._filled(view)
 
     def _filled(self, view: memoryview) -> int:
@@ -79,6 +83,16 @@ class FileStream:
         """A text that is another one once the contents of the file are; None for a file on this machine."""
         return str(self.file.facts) if isinstance(self.file, RemoteFile) else None
 
+    def _compressed(self) -> bytes:
+        """The next bytes of the file; none at the end."""
+        data = self._answered(self.file.read, _COMPRESSED_PIECE)
+        self._count(len(data))
+        return data
+
+    def _count(self, num_bytes: int) -> None:
+        if not isinstance(self.file, RemoteFile):  # whose store counts what comes from it
+            self.counts.add("file_bytes", num_bytes)
+
     def _answered(self, read: Callable[[Any], Any], argument: Any) -> Any:
         try:
             return read(argument)
@@ -89,9 +103,7 @@ class FileStream:
         """The next bytes; none at the end."""
         assert self.inflate is not None
         while True:
-            compressed = (
-                self.inflate.unconsumed_tail or self.inflate.unused_data or self._answered(self.file.read, _COMPRESSED_PIECE)
-            )
+            compressed = self.inflate.unconsumed_tail or self.inflate.unused_data or self._compressed()
             if not compressed:
                 if self.inflate.eof:
                     return b""

@@ -6,8 +6,6 @@ from typing import Any
 from ...errors import ConfigurationError
 from ._stream import FileStream
 
-_COMPRESSED_PIECE = 1 << 16
-
 
 def import_zstandard(method: str) -> Any:
     """Import zstandard for ``method``.
@@ -35,7 +33,7 @@ class ZstdStream(FileStream):
 
     def _inflated(self, at_most: int) -> bytes:
         while not self.made:
-            compressed = self.rest or self._answered(self.file.read, _COMPRESSED_PIECE)
+            compressed = self.rest or self._compressed()
             if not compressed:
                 if self.frame is not None:
                     raise self._damaged("it ends in the middle of the compressed data")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import DatasetError
+from ._watch import Waiting, here
 
 _CHECK_SECONDS = 1.0  # how often a waiting consumer makes sure that the thread is alive
 _JOIN_SECONDS = 5.0  # a thread inside a user's function cannot be stopped, only waited for
@@ -66,7 +67,7 @@ class Background:
     @property
     def is_ready(self) -> bool:
         """Whether `next` would not wait."""
-        return bool(self._channel.items) or self._channel.ended or self._channel.closed
+        return self._channel.is_ready
 
     def keep(self, ahead: int) -> None:
         """Keep `ahead` results ready from now on."""
@@ -103,6 +104,7 @@ class _Channel:
         self.ended = False
         self.closed = False
         self.changed = threading.Condition(threading.RLock())
+        self.waiting = Waiting()  # since when the consumer waits
 
     def put(self, item: Any) -> bool:
         """Add a result once there is room. Returns False if nobody wants it any more."""
@@ -124,10 +126,9 @@ class _Channel:
     def get(self, thread: threading.Thread) -> Any:
         """Return the next result, or END at the end and after `close`."""
         with self.changed:
-            while not (self.items or self.ended or self.closed):
-                self.changed.wait(_CHECK_SECONDS)
-                if not (thread.is_alive() or self.items or self.ended):
-                    raise DatasetError("The thread that reads the dataset is gone. Make a new iterator.")
+            if not self.is_ready:
+                with self.waiting.in_this_thread():
+                    self._wait(thread)
             if self.closed:
                 return END
             if self.items:
@@ -137,6 +138,17 @@ class _Channel:
             if self.error is not None:
                 raise self.error.with_traceback(self.traceback)
             return END
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to return at once."""
+        return bool(self.items) or self.ended or self.closed
+
+    def _wait(self, thread: threading.Thread) -> None:
+        while not self.is_ready:
+            self.changed.wait(_CHECK_SECONDS)
+            if not (thread.is_alive() or self.items or self.ended):
+                raise DatasetError("The thread that reads the dataset is gone. Make a new iterator.")
 
     def close(self) -> None:
         """Drop what is waiting, and release both sides."""
@@ -149,6 +161,7 @@ class _Channel:
 def _run(produce: Callable[[], Any], release: Callable[[], None], channel: _Channel) -> None:
     """Run the thread. Every exception is passed to the consumer."""
     error = None
+    here.clock.waiting = channel.waiting
     try:
         while not channel.closed and (item := produce()) is not END:
             if not channel.put(item):

@@ -6,9 +6,11 @@ nothing back, so a position is a few integers per node.
 """
 
 import abc
+import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -20,7 +22,8 @@ UNKNOWN = -2
 # A position: ints, strings, None, and dicts and lists of them, which JSON can hold.
 State = dict[str, Any]
 
-# Returns the elements with these numbers (int64), in this order. There is at least one number.
+# Returns the elements with these numbers (int64), in this order. There is at least one number. If an element has another structure
+# than the first, those before it are returned alone.
 Reader = Callable[[np.ndarray], Block]
 
 
@@ -64,6 +67,11 @@ class Cursor(abc.ABC):
         """The number of records that could not be read or used, and were left out because the user had asked for that."""
         return 0
 
+    @property
+    def num_passes(self) -> int:
+        """The number of passes of the outermost `repeat` that have begun, at least as many as were returned from; 0 without one."""
+        return 0
+
 
 class Through(Cursor):
     """A cursor over one input that passes on what it does not change."""
@@ -80,6 +88,10 @@ class Through(Cursor):
     @property
     def num_skipped(self) -> int:
         return self.source.num_skipped
+
+    @property
+    def num_passes(self) -> int:
+        return self.source.num_passes
 
 
 class After(Through):
@@ -103,11 +115,37 @@ class After(Through):
         return {"offset": self.to_skip, "source": self.source.state()}
 
 
+class Watcher(Protocol):
+    """Something that is told of every node that is opened."""
+
+    def cursor(self, node: "Node", cursor: Cursor) -> Cursor:
+        """Return the cursor to use instead of that of a node."""
+        ...
+
+    def reader(self, node: "Node", read: Reader) -> Reader:
+        """Return the reader to use instead of that of a node."""
+        ...
+
+
+# Who watches what is opened now (`_watch.py`).
+watcher: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar("replicant_watcher", default=None)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Node(abc.ABC):
     """One transform (or source) and the nodes that it reads."""
 
     inputs: tuple["Node", ...]
+
+    is_made_on_its_own_thread = False  # whether those who ask for elements only wait for a thread, which tells what it does
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let every kind of node tell the watcher, if there is one, whenever it is opened."""
+        super().__init_subclass__(**kwargs)
+        if "open" in vars(cls):
+            cls.open = _telling_of_cursors(cls.open)
+        if "reader" in vars(cls):
+            cls.reader = _telling_of_readers(cls.reader)
 
     @property
     @abc.abstractmethod
@@ -140,6 +178,24 @@ class Node(abc.ABC):
     def with_inputs(self, *inputs: "Node") -> Self:
         """Return the same transform over other inputs."""
         return dataclasses.replace(self, inputs=inputs)
+
+
+def _telling_of_cursors(open_: Callable[..., Cursor]) -> Callable[..., Cursor]:
+    @functools.wraps(open_)
+    def opened(node: Node, state: State | None = None) -> Cursor:
+        cursor, told = open_(node, state), watcher.get()
+        return cursor if told is None else told.cursor(node, cursor)
+
+    return opened
+
+
+def _telling_of_readers(reader: Callable[..., Reader | None]) -> Callable[..., Reader | None]:
+    @functools.wraps(reader)
+    def given(node: Node) -> Reader | None:
+        read, told = reader(node), watcher.get()
+        return read if read is None or told is None else told.reader(node, read)
+
+    return given
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -184,12 +240,14 @@ def describe(node: Node) -> str:
 
 def sample(node: Node) -> Any:
     """Return an element with the spec of the first one, or None if there is none."""
+    token = watcher.set(None)  # it is no part of what is watched
     cursor = rewrite(node, lambda each: each.sampled).open()
     try:
         block = cursor.pull(1)
         return None if block is None else next(block.elements())
     finally:
         cursor.close()
+        watcher.reset(token)
 
 
 def pull_exactly(cursor: Cursor, count: int) -> Block | None:

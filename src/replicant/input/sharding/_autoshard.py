@@ -21,6 +21,8 @@ from ..transforms._cache import Cache, MemoryStore
 from ..transforms._cache_file import FileStore
 from ..transforms._choose import Sample
 from ..transforms._combine import Zip
+from ..transforms._global_shuffle import GlobalShuffle
+from ..transforms._group_shuffle import GroupShuffle
 from ..transforms._interleave import Interleave
 from ..transforms._nested_orders import NestedOrders
 from ..transforms._shuffle import Drawing
@@ -28,6 +30,7 @@ from ..transforms._whole_files import ExampleFiles
 
 _OF_ZIP = "`zip` pairs elements by their places, which shares of files would change"
 _OF_MIXTURES = "`sample_from_datasets` draws one sequence, whatever the number of workers"
+_OF_GLOBAL_SHUFFLES = "`global_shuffle` gives one order, whatever the number of workers"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +85,8 @@ def autoshard(node: Node, num_workers: int, worker_index: int, policy: AutoShard
     else:
         asked = policy
         policy, reason = _decided(sources, num_workers, policy)
-        if asked is AutoShardPolicy.AUTO and policy is AutoShardPolicy.FILE and any(isinstance(each, Zip) for each in nodes(node)):
-            policy, reason = AutoShardPolicy.DATA, _OF_ZIP
+        if asked is AutoShardPolicy.AUTO and policy is AutoShardPolicy.FILE and (why := _why_one_sequence(node)):
+            policy, reason = AutoShardPolicy.DATA, why
     if policy is not AutoShardPolicy.FILE:
         node = whole
     if num_workers == 1 or policy is AutoShardPolicy.OFF:
@@ -133,6 +136,13 @@ def _decided(sources: list[_Source], num_workers: int, policy: AutoShardPolicy) 
     if policy is AutoShardPolicy.DATA:
         return policy, "AutoShardPolicy.DATA was asked for"
     return AutoShardPolicy.DATA, _why_not_files(sources, num_workers)
+
+
+def _why_one_sequence(node: Node) -> str | None:
+    """Why shares of files would be other elements, or in another order, than all workers are meant to see; None if they are not."""
+    if any(isinstance(each, Zip) for each in nodes(node)):
+        return _OF_ZIP
+    return _OF_GLOBAL_SHUFFLES if any(isinstance(each, GlobalShuffle | GroupShuffle) for each in nodes(node)) else None
 
 
 def _why_not_files(sources: list[_Source], num_workers: int) -> str:

@@ -18,6 +18,7 @@ from ..transforms._map import Map
 from ..transforms._prefetch import Prefetch
 from ..transforms._remember import Scan, TakeWhile
 from ._autoshard import Sharding, autoshard
+from ._elastic import why_not_elastic
 from ._rebatch import own_steps, worker_chunk
 
 Steps = tuple[tuple[int, ...], ...]  # rows of a worker's replicas, for each step that one batch lasts
@@ -50,7 +51,7 @@ class InputPlan:
         batch_size: The number of rows of a global batch, or None if it is not known before the batch is read.
         last_batch_size: The number of rows of the last batch, if it is smaller and known.
         workers: The plan of each worker.
-        is_elastic: Whether any other number of workers could continue from a saved position.
+        bound: Why no other number of workers could continue from a saved position; None if others could.
         profile: How long the stages took, if that was asked for.
     """
 
@@ -59,7 +60,7 @@ class InputPlan:
     batch_size: int | None
     last_batch_size: int | None
     workers: tuple[WorkerPlan, ...]
-    is_elastic: bool
+    bound: str | None
     profile: InputProfile | None = None
 
     def __str__(self) -> str:
@@ -70,17 +71,19 @@ class InputPlan:
             f"Input plan: {_count(len(self.workers), 'worker')}, {_count(num_replicas, 'replica')}",
             f"  policy: {self.policy.name}, because {self.reason}",
             f"  global batches: {size}{last}",
-            *([] if self.is_elastic else [f"  saved positions: {self._why_not_elastic()}"]),
+            *([] if self.is_elastic else [f"  saved positions: continue with {self._these_workers} only, because {self.bound}"]),
         ]
         took = [] if self.profile is None else [str(self.profile)]
         return "\n".join([*head, *(f"  worker {i}: {_show(worker)}" for i, worker in enumerate(self.workers)), *took])
 
-    def _why_not_elastic(self) -> str:
-        if self.policy is AutoShardPolicy.DATA:
-            why = "another number would not share the data by DATA"
-        else:
-            why = "each reads its own part"
-        return f"continue with {_count(len(self.workers), 'worker')} only, because {why}"
+    @property
+    def is_elastic(self) -> bool:
+        """Whether any number of workers that can share the dataset could continue from a saved position."""
+        return self.bound is None
+
+    @property
+    def _these_workers(self) -> str:
+        return _count(len(self.workers), "worker")
 
     def _repr_html_(self) -> str:
         heads = ("worker", "replicas", "reads", "rows per batch")
@@ -92,7 +95,7 @@ class InputPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as a dict that JSON can hold."""
-        return {**dataclasses.asdict(self), "policy": self.policy.name}
+        return {**dataclasses.asdict(self), "policy": self.policy.name, "is_elastic": self.is_elastic}
 
 
 def input_plan(node: Node, policy: AutoShardPolicy, num_workers: int, replicas_per_worker: int) -> InputPlan:
@@ -110,15 +113,18 @@ def input_plan(node: Node, policy: AutoShardPolicy, num_workers: int, replicas_p
         WorkerPlan(topology.local_replica_ids, its.files, cut_steps(batch_size, topology, its), cut_steps(last, topology, its))
         for topology, (_, its) in zip(topologies, sharded, strict=True)
     )
-    return InputPlan(sharding.policy, sharding.reason, batch_size, last, workers, _is_elastic(node, policy))
+    return InputPlan(sharding.policy, sharding.reason, batch_size, last, workers, _bound(node, policy))
 
 
-def _is_elastic(node: Node, policy: AutoShardPolicy) -> bool:
-    """Whether any number of workers would read everything. If two workers do, then more do, which have fewer files each."""
+def _bound(node: Node, policy: AutoShardPolicy) -> str | None:
+    """Why positions are bound to a number of workers. If two workers read everything, then more do, which have fewer files each."""
     try:
-        return autoshard(node, 2, 0, policy)[1].shared
-    except DatasetError:  # several workers cannot share it at all
-        return False
+        sharding = autoshard(node, 2, 0, policy)[1]
+    except DatasetError:
+        return "others cannot share the data at all"
+    if sharding.policy is AutoShardPolicy.OFF:
+        return "each reads its own part"
+    return None if sharding.shared else why_not_elastic(node)
 
 
 def cut_steps(batch_size: int | None, topology: Topology, sharding: Sharding) -> Steps:

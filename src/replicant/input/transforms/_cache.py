@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 
+from ...storage._counts import counting, current_counts
 from ..graph._blocks import Block, Boxed, Column, Dense, concatenate
 from ..graph._graph import Cursor, Node, OneInput, State, Through, pull_exactly
 
@@ -122,12 +123,14 @@ class CacheCursor(Through):
     def __init__(self, source: Cursor, store: Store, strict: bool) -> None:
         super().__init__(source)
         self.store, self.strict = store, strict
+        self.counts = current_counts()
         self.filling: Filling | None = None
         self._begin()
 
     def _begin(self) -> None:
         self.position = 0
-        self.kept = self.store.find()
+        with counting(self.counts):
+            self.kept = self.store.find()
         if self.strict and self.kept is not None and self.kept.begin != self.source.state():
             self.kept = None
         self.begin = self.kept.begin if self.kept else self.source.state()
@@ -148,7 +151,8 @@ class CacheCursor(Through):
             self.filling = self.store.fill()  # before any function is called, which may change what it captures
         block = self.source.pull(limit)
         if block is None:
-            self.kept = self.filling.complete(self.begin)
+            with counting(self.counts):
+                self.kept = self.filling.complete(self.begin)
             self.filling = None
             return None
         block = Block(block.structure, [_protected(column) for column in block.columns], block.size)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DatasetError
+from ...storage._counts import current_counts
 from ..files._block_bytes import decode_block, encode_block
 from ..files._records import read_record, record_parts
 from ..graph._blocks import Block, Boxed, concatenate
@@ -137,6 +138,7 @@ class _KeptFile(Kept):
 
     def __init__(self, store: FileStore) -> None:
         self.path, self.method = store.path, store.method
+        self.counts = current_counts()
         self.file = self.path.open("rb")
         self.close = weakref.finalize(self, self.file.close)
         index = self._index()
@@ -172,6 +174,7 @@ class _KeptFile(Kept):
         record = read_record(self.file)
         if record is None:
             raise self._refused(f"is damaged in the record at byte {at}.")
+        self.counts.add("file_bytes", len(record))
         return record
 
     def _refused(self, what: str) -> DatasetError:

@@ -41,7 +41,7 @@ class Choose(Node):
         return directed_cardinality(self.choices, self.stop_on_empty)
 
     def open(self, state: State | None = None) -> Cursor:
-        return ChooseCursor(opened(self.inputs, state), self.stop_on_empty, state["ended"] if state else None)
+        return ChooseCursor(opened(self.inputs, state), self.stop_on_empty, state)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,6 +50,7 @@ class Sample(Drawing):
 
     weights: tuple[float, ...] | Curriculum | None = None
     stop_on_empty: bool = False
+    numbers: tuple[int, ...] = ()  # of the choices, among the datasets that were given: those of weight 0 are left out
 
     @property
     def choices(self) -> tuple[Node, ...]:
@@ -83,16 +84,18 @@ class Sample(Drawing):
 
     def open(self, state: State | None = None) -> Cursor:
         sources = opened(self.inputs, state)
-        return SampleCursor(self, sources, self.draws(state), state["drawn"] if state else 0, state["ended"] if state else None)
+        return SampleCursor(self, sources, self.draws(state), state)
 
 
 class DirectedCursor(Several):
     """Takes one element after the other. Inputs that have ended are passed over, or end everything."""
 
-    def __init__(self, sources: list[Cursor], choices: list[Cursor], stop_on_empty: bool, ended: list[int] | None) -> None:
+    def __init__(self, sources: list[Cursor], choices: list[Cursor], stop_on_empty: bool, state: State | None) -> None:
         super().__init__(sources)
         self.choices, self.stop_on_empty = choices, stop_on_empty
-        self.ended = set(ended or ())
+        self.ended: set[int] = set(state["ended"] if state else ())
+        given = state.get("given_by_source") if state else None  # which older positions lack
+        self.given = [*given] if given else [0] * len(choices)  # in all passes
 
     def next_choice(self) -> int | None:
         """Return the number of the input that comes next, or None at the end."""
@@ -112,6 +115,7 @@ class DirectedCursor(Several):
             elif choice not in self.ended:
                 block = self.choices[choice].pull(1)
                 if block is not None:
+                    self.given[choice] += 1
                     return block
                 self.ended.add(choice)
         return None
@@ -121,14 +125,15 @@ class DirectedCursor(Several):
         super().reset()
 
     def state(self) -> State:
-        return {"ended": sorted(self.ended), **super().state()}
+        passes = [each.num_passes for each in self.choices]
+        return {"ended": sorted(self.ended), "given_by_source": [*self.given], "passes_by_source": passes, **super().state()}
 
 
 class ChooseCursor(DirectedCursor):
     """Asks the first input."""
 
-    def __init__(self, sources: list[Cursor], stop_on_empty: bool, ended: list[int] | None) -> None:
-        super().__init__(sources, sources[1:], stop_on_empty, ended)
+    def __init__(self, sources: list[Cursor], stop_on_empty: bool, state: State | None) -> None:
+        super().__init__(sources, sources[1:], stop_on_empty, state)
 
     def next_choice(self) -> int | None:
         for _ in range(_MOST_ENDED):
@@ -155,13 +160,11 @@ class ChooseCursor(DirectedCursor):
 class SampleCursor(DirectedCursor):
     """Draws. Each draw takes one step of the generator, so a number of draws is a position."""
 
-    def __init__(
-        self, node: Sample, sources: list[Cursor], order: tuple[int, int, int], drawn: int, ended: list[int] | None
-    ) -> None:
-        super().__init__(sources, sources if node.weights is not None else sources[1:], node.stop_on_empty, ended)
+    def __init__(self, node: Sample, sources: list[Cursor], order: tuple[int, int, int], state: State | None) -> None:
+        super().__init__(sources, sources if node.weights is not None else sources[1:], node.stop_on_empty, state)
         self.node = node
         self.entropy, self.iteration, self.pass_ = order
-        self._begin(drawn)
+        self._begin(state["drawn"] if state else 0)
 
     def _begin(self, drawn: int) -> None:
         self.numbers = Draws(self.entropy, self.iteration, self.pass_, drawn)

@@ -38,7 +38,7 @@ class Zip(Node):
         reads = [read for child in self.inputs if (read := child.reader()) is not None]
         if len(reads) < len(self.inputs):
             return None
-        return lambda numbers: _side_by_side(self.structure, [read(numbers) for read in reads])
+        return lambda numbers: _side_by_side(self.structure, _of_one_size([read(numbers) for read in reads]))
 
     def open(self, state: State | None = None) -> Cursor:
         states = state["sources"] if state else [None] * len(self.inputs)
@@ -87,7 +87,13 @@ class ZipCursor(Several):
                 return None
             limit = block.size
             blocks.append(block)
-        return _side_by_side(self.nesting, [block.take(slice(limit)) if block.size > limit else block for block in blocks])
+        return _side_by_side(self.nesting, _of_one_size(blocks))
+
+
+def _of_one_size(blocks: list[Block]) -> list[Block]:
+    """The first elements of blocks, as many as the smallest has."""
+    size = min(block.size for block in blocks)
+    return [block.take(slice(size)) if block.size > size else block for block in blocks]
 
 
 def _side_by_side(nesting: Any, blocks: list[Block]) -> Block:
@@ -157,6 +163,8 @@ def _of_both(first: Reader, second: Reader, size: int, numbers: np.ndarray) -> B
     of_first, of_second = np.flatnonzero(in_first), np.flatnonzero(~in_first)
     parts = [(first, of_first, 0), (second, of_second, size)]
     blocks = [read(numbers[places] - before) for read, places, before in parts if len(places)]
+    if sum(block.size for block in blocks) < len(numbers):  # of different structures
+        return _of_both(first, second, size, numbers[:1])
     return concatenate(blocks).take(np.argsort(np.concatenate([of_first, of_second])))
 
 

@@ -53,16 +53,24 @@ class IgnoreErrors(OneInput):
         return IgnoreErrorsCursor(careful.open(state and state["source"]), self.log_warning)
 
     def _careful(self, node: Node) -> Node:
-        """The node, changed so that an error costs one element: nothing reads ahead, and each element is made by itself."""
-        if isinstance(node, Prefetch):
+        """The node, changed so that an error costs one element: nothing reads ahead, and each element is made by itself.
+
+        A node that another `ignore_errors` has changed so does not grow.
+        """
+        if isinstance(node, Prefetch | OneByOne):
             return node.input
         if isinstance(node, Map):
             node = dataclasses.replace(node, num_threads=0)
         elif isinstance(node, Interleave):
             node = dataclasses.replace(node, parallel=False)
-        elif isinstance(node, Shuffle | Skip | PackSequences):  # they read many elements at once, and an error would cost them all
+        elif isinstance(node, Shuffle | Skip | PackSequences) and not _ignores_errors(node.input):
+            # They read many elements at once, and an error would cost them all.
             node = node.with_inputs(dataclasses.replace(self, inputs=node.inputs))
         return OneByOne(inputs=(node,))
+
+
+def _ignores_errors(node: Node) -> bool:
+    return isinstance(node.input if isinstance(node, OneByOne) else node, IgnoreErrors)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,9 +13,10 @@ from ..graph._structure import TensorSpec
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Repeat(OneInput):
-    """``count`` passes over the input, endlessly many if it is INFINITE."""
+    """``count`` passes over the input, endlessly many if it is INFINITE. A new iteration begins with pass ``first``."""
 
     count: int = INFINITE
+    first: int = 0
 
     @property
     def label(self) -> str:
@@ -31,7 +32,7 @@ class Repeat(OneInput):
         return size * self.count if known(size) else size
 
     def open(self, state: State | None = None) -> Cursor:
-        state = state or {"pass": 0, "began": False, "source": None}
+        state = state or {"pass": self.first, "began": False, "source": None}
         return RepeatCursor(self.input.open(state["source"]), self.count, state["pass"], state["began"])
 
 
@@ -62,6 +63,10 @@ class RepeatCursor(Through):
 
     def state(self) -> State:
         return {"pass": self.pass_, "began": self.began, "source": self.source.state()}
+
+    @property
+    def num_passes(self) -> int:
+        return self.pass_ + 1 if self.count == INFINITE else min(self.pass_ + 1, self.count)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -225,7 +230,7 @@ class Enumerate(OneInput):
 
     def reader(self) -> Reader | None:
         read = self.input.reader()
-        return None if read is None else lambda numbers: _paired(numbers + self.start, read(numbers))
+        return None if read is None else lambda numbers: _numbered(numbers + self.start, read(numbers))
 
     def open(self, state: State | None = None) -> Cursor:
         number = state["number"] if state else self.start
@@ -258,6 +263,10 @@ class EnumerateCursor(Through):
 
     def state(self) -> State:
         return {"number": self.number, "source": self.source.state()}
+
+
+def _numbered(numbers: np.ndarray, block: Block) -> Block:
+    return _paired(numbers[: block.size], block)
 
 
 def _paired(numbers: np.ndarray, block: Block) -> Block:

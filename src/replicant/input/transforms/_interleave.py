@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ArgumentTypeError
+from ...storage._counts import counting, current_counts
 from ..graph._blocks import Block, concatenate
 from ..graph._graph import UNKNOWN, Cursor, Node, OneInput, State, Through, sample
 from ._cache import Cache
@@ -148,6 +149,7 @@ class InterleaveCursor(Through):
         super().__init__(source)
         self.node, self.orders = node, orders
         self.skipped_before = 0  # in datasets that have ended
+        self.counts = current_counts()
         self._begin()
 
     def _begin(self) -> None:
@@ -166,7 +168,7 @@ class InterleaveCursor(Through):
                 source.close()
                 assert block is not None, "the input is shorter than it was"
                 # The position contains the orders.
-                cursor = self.node.child(next(block.elements()), NestedOrders()).open(slot["before"])
+                cursor = self._open(next(block.elements()), NestedOrders(), slot["before"])
                 self.slots[i] = _Slot(slot["made_at"], cursor, slot["offset"])
 
     def _advance(self) -> None:
@@ -190,7 +192,12 @@ class InterleaveCursor(Through):
         if block is None:
             self.source_ended = True
             return None
-        return _Slot(made_at, self.node.child(next(block.elements()), self.orders).open())
+        return _Slot(made_at, self._open(next(block.elements()), self.orders))
+
+    def _open(self, element: Any, orders: NestedOrders, position: State | None = None) -> Cursor:
+        node = self.node.child(element, orders)
+        with counting(self.counts):
+            return node.open(position)
 
     def pull(self, limit: int) -> Block | None:
         parts = _Parts()

@@ -155,8 +155,10 @@ def _filler(value: Any, dtype: np.dtype, rows: list[Any], name: str) -> Any:
     if value is None:
         return 0
     try:
-        filler = np.asarray(value).astype(dtype, casting="same_kind") if hasattr(value, "dtype") else np.asarray(value, dtype)
-        exact = bool(filler == value) or np.issubdtype(dtype, np.inexact)
+        with np.errstate(over="ignore"):
+            filler = np.asarray(value).astype(dtype, casting="same_kind") if hasattr(value, "dtype") else np.asarray(value, dtype)
+        may_be_rounded = np.issubdtype(dtype, np.inexact)
+        exact = bool(np.isfinite(filler) or not np.isfinite(value)) if may_be_rounded else bool(filler == value)
     except (TypeError, ValueError, OverflowError):
         exact = False
         filler = None

@@ -26,6 +26,7 @@ _NOT_COMPARED = {
     "alike",
     "strict",
     "entropy",
+    "numbers",
     "iterations",
     "made_in_function",
     "store",

@@ -11,6 +11,7 @@ import hashlib
 import numpy as np
 
 _TABLE = 1 << 16
+_CHUNK = 4096  # numbers that are permuted at once
 _ROUNDS = 8
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of SplitMix64
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
@@ -49,6 +50,10 @@ class Permutation:
             numbers[outside] = self._permuted(numbers[outside])
         return numbers.astype(np.int64)
 
+    def all(self) -> np.ndarray:
+        """Return the numbers at all places."""
+        return self.at(np.arange(self.size))
+
     @functools.cached_property
     def _table(self) -> np.ndarray:
         numbers = np.arange(self.size, dtype=np.uint64)
@@ -62,6 +67,24 @@ class Permutation:
             low ^= _mixed(high + self.keys[i]) & self.low
             high ^= _mixed(low + self.keys[i + 1]) & self.high
         return high << self.low_bits | low
+
+
+class Chunks:
+    """Reads a permutation in order. It is computed in aligned chunks, when they are reached."""
+
+    def __init__(self, size: int, key: tuple[int, ...]) -> None:
+        self.permutation = Permutation(size, key)
+        self._chunk = -1
+        self._numbers = np.empty(0, np.int64)
+
+    def after(self, place: int, limit: int) -> np.ndarray:
+        """Return the numbers from a place on: at least one, at most ``limit``. The place is below the size."""
+        chunk, start = divmod(place, _CHUNK)
+        if chunk != self._chunk:
+            first = chunk * _CHUNK
+            self._numbers = self.permutation.at(np.arange(first, min(first + _CHUNK, self.permutation.size)))
+            self._chunk = chunk
+        return self._numbers[start : start + limit]
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:

@@ -15,6 +15,8 @@ _BLOCKS_IN_BUFFER = 4
 class Prefetch(OneInput):
     """Keeps up to ``buffer_size`` elements ready; AUTOTUNE (-1) keeps 2."""
 
+    is_made_on_its_own_thread = True
+
     buffer_size: int = _DEFAULT_AHEAD
 
     @property
@@ -45,13 +47,14 @@ class PrefetchCursor(Cursor):
     def _start(self, source: Cursor) -> None:
         self.source = source
         self.before = self.after = source.state()
+        self.passes = source.num_passes
         self.block: Block | None = None
         self.offset = 0
         block_size = self.block_size
 
         def produce() -> Any:
             block = source.pull(block_size)
-            return END if block is None else (block, source.state())
+            return END if block is None else (block, source.state(), source.num_passes)
 
         self.background = Background(produce, source.close, self.ahead, "replicant-prefetch")
 
@@ -60,7 +63,7 @@ class PrefetchCursor(Cursor):
         if item is END:
             return False
         self.before = self.after
-        self.block, self.after = item
+        self.block, self.after, self.passes = item
         self.offset = 0
         return True
 
@@ -91,6 +94,10 @@ class PrefetchCursor(Cursor):
     @property
     def num_skipped(self) -> int:
         return self.source.num_skipped
+
+    @property
+    def num_passes(self) -> int:
+        return self.passes
 
     def close(self) -> None:
         self.background.close()

@@ -1,0 +1,115 @@
+"""How workers go on from a position that others saved: another number of workers, or with another number of replicas.
+
+A position under DATA means the same for everyone. A position under FILE holds one position for each worker, of its own files. All
+who go on read what each of these workers had left, one worker's after the other's, and share every batch, as under DATA. That lasts
+until the end of the last pass that any of the workers had begun (`_elastic`), so every example is seen once in each pass. Then each
+reads its own files, if there are more passes.
+"""
+
+import dataclasses
+
+from ...errors import DatasetError
+from .._options import AutoShardPolicy
+from ..graph._graph import Node, State
+from ..sharding._autoshard import autoshard, in_agreement
+from ..sharding._elastic import repeat_of, why_not_elastic, with_repeat
+from ..sharding._rest import Rest
+from ._shares import BatchShares, Shares
+
+_REMEDY = "Use as many workers as before, or AutoShardPolicy.DATA throughout, with which the number does not matter."
+
+
+@dataclasses.dataclass(frozen=True)
+class Handover:
+    """What is read instead of a new pass.
+
+    Args:
+        left_by: Whose rest it is: the number of workers, that of replicas for each, and the passes that had begun. A position in
+            the rest holds this, too.
+        begin: The position at its beginning.
+    """
+
+    left_by: State
+    begin: State
+
+    def rest(self, shares: BatchShares) -> BatchShares:
+        """Return what the workers had left, as all workers read it."""
+        num_workers, num_passes = self.left_by["num_workers"], self.left_by["passes"]
+
+        def graph(worker: int) -> Node:
+            node = in_agreement(autoshard(shares.whole, num_workers, worker, AutoShardPolicy.FILE)[0])
+            if repeat_of(node) is None:
+                return node
+            return with_repeat(node, lambda repeat: dataclasses.replace(repeat, count=num_passes))
+
+        inputs = tuple(map(graph, range(num_workers)))
+        node = Rest(inputs=inputs, spec=shares.whole.spec, replicas_per_worker=self.left_by["replicas_per_worker"])
+        return dataclasses.replace(shares, node=node, shared=True, by_files=False)
+
+    def afterwards(self, shares: BatchShares) -> BatchShares | None:
+        """Return what the workers read after that, or None if it is the end."""
+        repeat, num_passes = repeat_of(shares.node), self.left_by["passes"]
+        if repeat is None or num_passes == repeat.count:
+            return None
+        node = with_repeat(shares.node, lambda repeat: dataclasses.replace(repeat, first=num_passes))
+        return dataclasses.replace(shares, node=node)
+
+
+def handover(shares: Shares, position: State) -> Handover | None:
+    """Return what has to be read at a position first, or None if the position is one of these workers.
+
+    Raises:
+        DatasetError: If only other workers can go on from there.
+    """
+    if "rest" in position:
+        return Handover(position["rest"], position["share"])
+    if "workers" in position:
+        return _of_parts(shares, position)
+    if shares.asks_others:
+        return _of_whole(shares, position)
+    return None
+
+
+def _of_parts(shares: Shares, position: State) -> Handover | None:
+    """What has to be read after a position of several workers, each of which read its own part."""
+    topology, workers = shares.topology, position["workers"]
+    replicas = position.get("replicas_per_worker", topology.replicas_per_worker)
+    same_cut = replicas == topology.replicas_per_worker or not any(worker.get("step") for worker in workers)
+    same_parts = position.get("by_files", _by_files(shares)) == _by_files(shares)
+    if shares.asks_others and len(workers) == topology.num_workers and same_cut and same_parts:
+        return None
+    why = _why_not(shares) if position.get("by_files") else "only they know what it was"
+    if why is not None:
+        raise DatasetError(
+            f"The position was saved by {len(workers)} workers of {replicas} replica(s), each of which read its own part of the "
+            f"data. It cannot be continued by {topology.num_workers} of {topology.replicas_per_worker} in this pipeline: {why}. "
+            f"{_REMEDY}"
+        )
+    passes = max(worker["passes"] for worker in workers)
+    left_by = {"num_workers": len(workers), "replicas_per_worker": replicas, "passes": passes}
+    return Handover(left_by, {"step": 0, "source": {"workers": workers}})
+
+
+def _of_whole(shares: Shares, position: State) -> Handover:
+    """What has to be read after a position in the whole, by workers that read their own files."""
+    share = position["share"]
+    why = _why_not(shares) if "passes" in share else "an older version of Replicant saved it"
+    if why is not None:
+        raise DatasetError(
+            "The position was saved where no worker read data of its own: by one worker, or under AutoShardPolicy.DATA. So it "
+            f"cannot be continued by {shares.topology.num_workers} workers, each of which reads its own part of the data: {why}. "
+            f"{_REMEDY}"
+        )
+    left_by = {"num_workers": 1, "replicas_per_worker": 1, "passes": share["passes"]}
+    return Handover(left_by, {"step": 0, "source": {"workers": [share]}})
+
+
+def _by_files(shares: Shares) -> bool:
+    return isinstance(shares, BatchShares) and shares.by_files
+
+
+def _why_not(shares: Shares) -> str | None:
+    """Why what workers had left cannot be read by others."""
+    if not isinstance(shares, BatchShares):
+        return "an input function makes the parts"
+    return why_not_elastic(shares.whole)

@@ -1,0 +1,141 @@
+"""The file index.json of a folder of MDS shards."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from ...errors import DatasetError
+from ...storage._urls import is_url
+from ._stream import PIECE, FileStream
+
+_METHOD = "MDSDataset"
+COMPRESSIONS = {"zstd", "gz", "bz2"}
+
+
+@dataclasses.dataclass(frozen=True)
+class FileFacts:
+    """A file's size in bytes and its digests, by the names of their algorithms."""
+
+    path: str
+    size: int
+    hashes: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One column of all samples. Values have ``size`` bytes, or each says it if this is None."""
+
+    name: str
+    encoding: str
+    size: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One shard: the file that is read, what it holds once it is decompressed, and its number of samples."""
+
+    file: FileFacts
+    raw: FileFacts
+    compression: str
+    samples: int
+
+
+def read_index(folder: str) -> tuple[list[Shard], tuple[Column, ...]]:
+    """Return the shards of a folder, and the columns that all of them have.
+
+    Raises:
+        DatasetError: If its index.json is missing, damaged or of another format.
+    """
+    path = _joined(folder, "index.json")
+    found = _loaded(path)
+    if not isinstance(found, dict) or not isinstance(found.get("shards"), list) or not found["shards"]:
+        raise _wrong(path, "it has no list of shards in 'shards'")
+    shards: dict[str, Shard] = {}
+    columns: tuple[Column, ...] = ()
+    for number, each in enumerate(found["shards"]):
+        where = f"shard {number}"
+        if not isinstance(each, dict):
+            raise _wrong(path, f"{where} is no object")
+        its = _columns(path, where, each)
+        columns = columns or its
+        if its != columns:
+            raise _wrong(path, f"{where} has other columns than shard 0: {listed(its)} instead of {listed(columns)}")
+        shard = _shard(path, where, folder, each)
+        if shard.file.path in shards:
+            raise _wrong(path, f"{where} is {shard.file.path!r} once more")
+        shards[shard.file.path] = shard
+    return list(shards.values()), columns
+
+
+def _loaded(path: str) -> Any:
+    stream, parts, piece = FileStream(_METHOD, path, ""), [], bytearray(PIECE)
+    try:
+        while count := stream.read_into(memoryview(piece)):
+            parts.append(bytes(piece[:count]))
+    finally:
+        stream.close()
+    try:
+        return json.loads(b"".join(parts))
+    except (ValueError, RecursionError) as error:
+        raise _wrong(path, f"it is no JSON ({error})") from error
+
+
+def _wrong(path: str, what: str) -> DatasetError:
+    return DatasetError(f"{_METHOD}: {path!r} is no index of MDS shards: {what}. Copy or write the folder again.")
+
+
+def listed(columns: tuple[Column, ...]) -> str:
+    """Return the names and encodings of columns, for messages."""
+    return ", ".join(f"{each.name} ({each.encoding})" for each in columns)
+
+
+def _columns(path: str, where: str, shard: dict[str, Any]) -> tuple[Column, ...]:
+    if shard.get("format") != "mds" or shard.get("version") != 2:
+        raise _wrong(path, f"{where} has the format {shard.get('format')!r}, version {shard.get('version')!r}; expected 'mds', 2")
+    names, encodings, sizes = (shard.get(f"column_{kind}") for kind in ("names", "encodings", "sizes"))
+    if not (
+        isinstance(names, list)
+        and isinstance(encodings, list)
+        and isinstance(sizes, list)
+        and len(names) == len(encodings) == len(sizes) == len(set(map(repr, names)))
+        and all(isinstance(each, str) for each in [*names, *encodings])
+        and all(size is None or _is_count(size) for size in sizes)
+    ):
+        raise _wrong(path, f"{where} has no lists of column names, encodings and sizes that fit")
+    return tuple(Column(name, encoding, size or None) for name, encoding, size in zip(names, encodings, sizes, strict=True))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _shard(path: str, where: str, folder: str, shard: dict[str, Any]) -> Shard:
+    if not _is_count(shard.get("samples")):
+        raise _wrong(path, f"{where} has {shard.get('samples')!r} samples")
+    raw = _facts(path, f"{where}, raw_data", folder, shard.get("raw_data"))
+    if shard.get("zip_data") is None or (not is_url(raw.path) and Path(raw.path).exists()):
+        return Shard(raw, raw, "", shard["samples"])
+    compression = re.sub(r":\d+$", "", str(shard.get("compression")))
+    if compression not in COMPRESSIONS:
+        raise DatasetError(
+            f"{_METHOD}: {path!r} says that {where} is compressed by {compression!r}. Only zstd, gz and bz2 are read: decompress "
+            "it in its folder, or write it again."
+        )
+    return Shard(_facts(path, f"{where}, zip_data", folder, shard["zip_data"]), raw, compression, shard["samples"])
+
+
+def _facts(path: str, where: str, folder: str, found: Any) -> FileFacts:
+    if not isinstance(found, dict) or not isinstance(found.get("basename"), str) or not _is_count(found.get("bytes")):
+        raise _wrong(path, f"{where} has no name and size of a file")
+    name, hashes = found["basename"], found.get("hashes") or {}
+    if not name or name.startswith("/") or "\\" in name or ".." in name.split("/") or is_url(name):
+        raise _wrong(path, f"{where} is {name!r}, which is not below the folder")
+    if not isinstance(hashes, dict) or not all(isinstance(value, str) for value in hashes.values()):
+        raise _wrong(path, f"{where} has hashes that are no texts")
+    return FileFacts(_joined(folder, name), found["bytes"], hashes)
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder.rstrip('/')}/{name}" if is_url(folder) else str(Path(folder) / name)
