@@ -3,7 +3,8 @@
 The server is moto's, in a process of its own. Rounds alternate, after one that does not count. "upload" is `put_file` of s3fs, in
 parts, with a local file of this size. "held" is how long a save in the background keeps the next step waiting. "ranges" reads an
 object with as many requests at a time as `TFRecordDataset` makes, and keeps nothing. "columns" reads half of the columns of a
-Parquet dataset of eight files, in batches, and "arrow" reads them with Arrow and s3fs alone.
+Parquet dataset of eight files, in batches. "chunks" reads the bytes of these columns in parallel ranges, and decodes nothing;
+"arrow" reads them with Arrow and s3fs alone.
 Run: ``python benchmarks/stores.py [--megabytes 400] [--rounds 5]``.
 """
 
@@ -144,6 +145,29 @@ class Ways:
 
         return timed(read)
 
+    def chunks(self) -> float:
+        """The bytes of half of the columns of these files, in parallel ranges."""
+
+        def ranges_of(path: str) -> list[tuple[str, int, int]]:
+            with self.system.open(path) as file:
+                group = pq.ParquetFile(file).metadata.row_group(0)
+            found = [group.column(i) for i in range(group.num_columns)]
+            return [
+                (path, chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size)
+                for chunk in found
+                if chunk.path_in_schema.endswith("0")
+            ]
+
+        def read() -> None:
+            with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+                for i in range(FILES):
+                    pieces = pool.map(
+                        lambda each: self.system.cat_file(each[0], start=each[1], end=each[2]), ranges_of(f"bench/table{i}")
+                    )
+                    assert sum(map(len, pieces)) >= self.rows // FILES * 8 * len(COLUMNS)
+
+        return timed(read)
+
     def columns(self) -> float:
         """Half of the columns of that file, in batches of 1024 rows."""
         names = [f"{name}0" for name in COLUMNS]
@@ -169,14 +193,14 @@ def main() -> None:
         os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
         with tempfile.TemporaryDirectory() as folder:
             ways = Ways(fsspec.filesystem("s3", **storage), Path(folder), options.megabytes)
-            names = ["upload", "save", "held", "ranges", "dataset", "arrow", "columns"]
+            names = ["upload", "save", "held", "ranges", "dataset", "chunks", "arrow", "columns"]
             rounds = [{name: getattr(ways, name)() for name in names} for _ in range(options.rounds + 1)][1:]
     finally:
         server.kill()
         server.wait()
     for name in names:
         print(f"{name:13} {statistics.median(each[name] for each in rounds):8.3f} s")
-    for name, peer in (("save", "upload"), ("dataset", "ranges"), ("columns", "arrow")):
+    for name, peer in (("save", "upload"), ("dataset", "ranges"), ("columns", "chunks"), ("columns", "arrow")):
         ratios = sorted(each[name] / each[peer] for each in rounds)
         print(f"{name} / {peer}: {statistics.median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]")
 

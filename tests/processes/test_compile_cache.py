@@ -98,6 +98,16 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     assert "no folder to keep compiled programs in ([Errno" in run(tmp_path / "file" / "folder")
 
 
+def test_a_url_is_no_place_for_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = "REPLICANT_COMPILATION_CACHE=s3://b/x is a URL, and compiled programs are machine code, which is kept in a folder of"
+    with pytest.warns(
+        UserWarning, match=rf"^{expected} this machine only\. Every start compiles everything again: name a folder\.$"
+    ):
+        found = _compile_cache._configured({"REPLICANT_COMPILATION_CACHE": "s3://b/x"})
+    assert found.folder is None
+    assert found.reason == f"{expected} this machine only"
+
+
 def test_the_default_folder_is_the_users_and_names_versions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     folder = _compile_cache.default_folder({"XDG_CACHE_HOME": str(tmp_path)})

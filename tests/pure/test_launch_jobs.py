@@ -169,6 +169,10 @@ BAD_SETTINGS = [
     ({"start": float("nan")}, r"--start must be a positive number of seconds\. Got nan\."),
     ({"finish": float("inf")}, r"--finish must be a positive number of seconds\. Got inf\."),
     ({"stall": 0.0}, r"--stall must be a positive number of seconds\. Got 0\."),
+    (
+        {"log_dir": Path("s3://bucket/logs")},
+        r"--log-dir must be a path on this machine, .+ Received: PosixPath\('s3:/bucket/logs'\)\.",
+    ),
     ({"elastic": (0, 2)}, r"--elastic 0:2: the smallest number of workers must be from 1 to the largest, 2\."),
     ({"elastic": (3, 2)}, r"--elastic 3:2: the smallest number of workers must be from 1 to the largest, 2\."),
     ({"elastic": (2, 4)}, r"--elastic 2:4 does not include --workers 1, with which the job starts\."),

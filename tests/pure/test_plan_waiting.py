@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from replicant.errors import ConfigurationError
 from replicant.plan import _analysis_cache
 from replicant.plan._compile import Analysis
 from replicant.plan._exchanges import Exchange
@@ -38,6 +39,38 @@ def test_nothing_is_kept_without_a_folder(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(_analysis_cache, "compile_cache", lambda folder=folder: CompileCache(folder, ""))
         _analysis_cache.keep("key", ANALYSIS)
         assert _analysis_cache.find("key") is None
+
+
+@pytest.mark.parametrize("where", ["memory://plans/of-tests", "new/folder"])
+def test_analyses_are_kept_where_a_variable_says(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REPLICANT_PLAN_CACHE", where)
+    assert _analysis_cache.find("key") is None
+    _analysis_cache.keep("key", ANALYSIS)
+    assert Analysis(**_analysis_cache.find("key") or {}) == ANALYSIS
+    assert [path.name for path in tmp_path.glob("new/folder/*")] == (["plan-key-cache"] if where == "new/folder" else [])
+    monkeypatch.setenv("REPLICANT_PLAN_CACHE", "0")
+    assert _analysis_cache.find("key") is None
+    _analysis_cache.keep("key", ANALYSIS)
+
+
+def test_a_store_that_does_not_answer_costs_only_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICANT_PLAN_CACHE", "http://127.0.0.1:9/plans")  # where nobody listens
+    monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", "0.2")
+    with pytest.warns(
+        UserWarning, match=r"^The plan is made anew, because REPLICANT_PLAN_CACHE cannot be read: could not connect to http"
+    ):
+        assert _analysis_cache.find("key") is None
+    with pytest.warns(UserWarning, match=r"^The compiler's answers are not kept, because REPLICANT_PLAN_CACHE cannot be written: "):
+        _analysis_cache.keep("key", ANALYSIS)
+
+
+def test_a_url_without_a_bucket_is_no_place_for_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLICANT_PLAN_CACHE", "s3://")
+    with pytest.raises(
+        ConfigurationError, match=r"^REPLICANT_PLAN_CACHE: 's3://' names no bucket\. Write s3://bucket/name, say\.$"
+    ):
+        _analysis_cache.find("key")
 
 
 class Terminal(io.StringIO):

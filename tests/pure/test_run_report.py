@@ -232,6 +232,14 @@ def test_the_command(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["no/run"], r"'no/run' cannot be read: No such file or directory. Name the --log-dir of a job of `replicant launch`."),
+        (
+            ["s3://bucket/run"],
+            (
+                "RUN must be a path on this machine, or on a file system that it mounts. Only files that datasets read, "
+                "checkpoints and TensorBoard's logs can be at URLs. Received: PosixPath('s3:/bucket/run'). "
+                "Name a local folder, and copy it with the store's own tool."
+            ),
+        ),
         (["run.jsonl", "--job", "3"], r"--job 3: 'run.jsonl' has 2 job(s), counted from 1."),
         (["run.jsonl", "--job", "0"], r"--job 0: 'run.jsonl' has 2 job(s), counted from 1."),
         (["run.jsonl", "--html", "no/page"], r"--html 'no/page' cannot be written: No such file or directory."),

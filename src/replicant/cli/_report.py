@@ -10,6 +10,7 @@ from ..launch._account import account, read_jobs
 from ..launch._report_page import page_of
 from ..launch._report_text import text_of
 from ..launch._run_log import NAME
+from ..storage._urls import local_path
 
 SUMMARY = "Show what a job of `replicant launch` did: a time line of its workers, its goodput, and the time lost to each cause."
 
@@ -25,8 +26,10 @@ def main(arguments: argparse.Namespace) -> int:
     """Print the report, and write the page.
 
     Raises:
+        ArgumentError: If RUN is a URL.
         CommandError: If there is no run log, or no such job in it, or if the page cannot be written.
     """
+    local_path("RUN", arguments.run)
     path = arguments.run / NAME if arguments.run.is_dir() else arguments.run
     try:
         with path.open(encoding="utf-8", errors="replace") as file:

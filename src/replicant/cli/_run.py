@@ -9,6 +9,7 @@ from pathlib import Path
 from ..launch._cpu import ALLOCATORS, Chosen, Machine, Wishes, check_preload, choose, library_folders, parse_cores, shown_cores
 from ..launch._environment import accelerators_of
 from ..launch._settings import check_script
+from ..storage._urls import local_path
 from ..strategies._of_program import STRATEGIES, check_name
 from . import _under_strategy
 
@@ -52,7 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
         cores=None if arguments.cores is None else parse_cores(arguments.cores),
         threads=arguments.threads,
         devices=arguments.devices,
-        cache=None if arguments.cache is None else str(Path(arguments.cache).absolute()),
+        cache=None if arguments.cache is None else str(local_path("--cache", arguments.cache).absolute()),
     )
     environ = _given()
     chosen = choose(wishes, environ, _machine(environ))

@@ -47,7 +47,7 @@ def objection(version: str, option: str, environ: Environ = os.environ) -> str:
 
 def _folder(environ: Environ) -> Path:
     """The folder that the user names for compiled programs, else the one above the folders where they are kept by default."""
-    if environ.get(CACHE):
+    if environ.get(CACHE) and "://" not in environ[CACHE]:  # nothing is kept at a URL
         return Path(environ[CACHE]).absolute()
     try:
         home = Path.home()

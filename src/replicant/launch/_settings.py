@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import ArgumentError
+from ..storage._urls import local_path
 
 MAX_WORKERS = 1024  # on one machine
 
@@ -61,6 +62,8 @@ class Settings:
             _check_count("--port", self.port, 1, 65535)
         for name in ("grace", "heartbeat", "start", "finish", "stall"):
             _check_seconds(f"--{name}", getattr(self, name))
+        if self.log_dir is not None:
+            local_path("--log-dir", self.log_dir)
         if self.elastic is not None:
             _check_elastic(self.elastic, self.num_workers)
 

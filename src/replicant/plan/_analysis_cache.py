@@ -1,19 +1,27 @@
-"""Keeps what a compiler said about a step beside the compiled programs, so that the same plan need not wait for it again.
+"""Keeps what a compiler said about a step, so that the same plan need not wait for it again.
 
-Each file is compressed JSON, named by the hash of the program. It counts as an entry of the cache, which drops its oldest entries.
+Each file is compressed JSON, named by the hash of the program. It lies in the folder or at the URL that REPLICANT_PLAN_CACHE names.
+By default, it lies beside the compiled programs and counts as an entry of their cache, which drops its oldest entries.
 """
 
 import dataclasses
 import hashlib
 import json
 import os
+import warnings
 import zlib
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigurationError
 from ..runtime._compile_cache import compile_cache
+from ..storage._path import RemotePath
+from ..storage._urls import folder_at
+from ..storage._write import is_missing
 from ._exchanges import Exchange
 
+SWITCH = "REPLICANT_PLAN_CACHE"
 _READING = 4  # increase this when something else is read from a program
 
 
@@ -24,28 +32,68 @@ def key_of(program: str, *about: Any) -> str:
 
 
 def find(key: str) -> dict[str, Any] | None:
-    """Return the analysis that was kept; None if there is none, or if it cannot be read."""
-    folder = compile_cache().folder
+    """Return the analysis that was kept; None if there is none, or if it cannot be read.
+
+    Raises:
+        ConfigurationError: If REPLICANT_PLAN_CACHE names no folder and no store that can be reached.
+    """
+    folder = _folder()
     if folder is None:
         return None
     try:
-        kept = json.loads(zlib.decompress((folder / _name(key)).read_bytes()))
+        kept = json.loads(zlib.decompress(_read(folder / _name(key))))
         return kept | {"exchanges": tuple(Exchange(**x) for x in kept["exchanges"])}
-    except (OSError, ValueError, KeyError, TypeError, zlib.error):
+    except OSError as error:
+        if isinstance(folder, RemotePath) and not is_missing(error):
+            warnings.warn(f"The plan is made anew, because {SWITCH} cannot be read: {error}", stacklevel=2)
+        return None
+    except (ValueError, KeyError, TypeError, zlib.error):
         return None
 
 
 def keep(key: str, analysis: Any) -> None:
-    """Keep an analysis, which is a dataclass, unless the folder is full or cannot be written to."""
-    folder = compile_cache().folder
+    """Keep an analysis, which is a dataclass, unless the folder is full or cannot be written to. At a URL, that is a warning.
+
+    Raises:
+        ConfigurationError: As `find`.
+    """
+    folder = _folder()
     if folder is None:
         return
-    half = folder / f"{_name(key)}.{os.getpid()}.tmp"
+    data = zlib.compress(json.dumps(dataclasses.asdict(analysis)).encode())
     try:
-        half.write_bytes(zlib.compress(json.dumps(dataclasses.asdict(analysis)).encode()))
-        half.replace(folder / _name(key))
+        _write(folder / _name(key), data)
+    except OSError as error:
+        if isinstance(folder, RemotePath):
+            warnings.warn(f"The compiler's answers are not kept, because {SWITCH} cannot be written: {error}", stacklevel=2)
+
+
+def _folder() -> Path | RemotePath | None:
+    wish = os.environ.get(SWITCH, "")
+    if not wish:
+        return compile_cache().folder
+    found = None if wish == "0" else folder_at(SWITCH, wish, ConfigurationError)
+    return RemotePath(found) if isinstance(found, str) else found
+
+
+def _read(file: Path | RemotePath) -> bytes:
+    return file.store.get() if isinstance(file, RemotePath) else file.read_bytes()
+
+
+def _write(file: Path | RemotePath, data: bytes) -> None:
+    """Make this the contents of a file, at once."""
+    if isinstance(file, RemotePath):
+        file.store.put(data)
+        return
+    if os.environ.get(SWITCH):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    half = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        half.write_bytes(data)
+        half.replace(file)
     except OSError:
         half.unlink(missing_ok=True)
+        raise
 
 
 def _name(key: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from ..cluster._program_cache import processor
+from ..storage._urls import is_url
 
 SWITCH = "REPLICANT_COMPILATION_CACHE"
 MAX_BYTES = 1 << 30
@@ -49,8 +50,8 @@ def compile_cache() -> CompileCache:
     """Report where compiled programs are kept between runs, or why they are not.
 
     They are in a folder of the user, for these versions and this kind of processor, which has at most 1 GB. So the second start of
-    a program need not compile. REPLICANT_COMPILATION_CACHE=0 turns this off, and any other value is the folder to use. If JAX was
-    told to use another cache, that is left as it is.
+    a program need not compile. REPLICANT_COMPILATION_CACHE=0 turns this off, and any other value is the folder to use; a URL is a
+    warning, and nothing is kept. If JAX was told to use another cache, that is left as it is.
 
     >>> import replicant
     >>> replicant.compile_cache().reason  # the tests keep nothing
@@ -71,6 +72,10 @@ def _configured(environ: Mapping[str, str]) -> CompileCache:
     wish = environ.get(SWITCH, "")
     if wish == "0":
         return CompileCache(None, f"{SWITCH}=0")
+    if is_url(wish):
+        reason = f"{SWITCH}={wish} is a URL, and compiled programs are machine code, which is kept in a folder of this machine only"
+        warnings.warn(f"{reason}. Every start compiles everything again: name a folder.", stacklevel=2)
+        return CompileCache(None, reason)
     config: Any = jax.config  # type checkers do not know its options
     if config.jax_compilation_cache_dir is not None:
         return CompileCache(None, f"JAX's own setting is used: {config.jax_compilation_cache_dir}")
