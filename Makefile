@@ -67,7 +67,9 @@ test-again: setup
 	@mkdir -p build
 	$(PYTEST) -m again $(ARGS)
 
-# Long tests, and further cases of others.
+# Long tests, and further cases of others. SHARE=2/3 runs the second of three shares of the files.
+SHARE ?= 1/1
+test-slow: export REPLICANT_TEST_SHARE := $(SHARE)
 CHAOS := tests/faults tests/processes/test_two_hosts.py
 test-slow: setup
 	@mkdir -p build

@@ -1,5 +1,6 @@
 """Fixtures for all tests, and guards around every test, so that what a test leaves behind fails that test and not a later one."""
 
+import collections
 import concurrent.futures
 import dataclasses
 import os
@@ -57,8 +58,12 @@ def pytest_configure() -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how to repeat the tests that strike at random, even if all have passed."""
     if _runs_all():
-        told = [f"{name}={os.environ[name]}" for name in ("REPLICANT_TEST_SEED", "REPLICANT_TEST_RUNS") if name in os.environ]
-        terminalreporter.write_line(f"random misfortunes: {' '.join(told)}")
+        told = [
+            f"{name}={os.environ[name]}"
+            for name in ("REPLICANT_TEST_SEED", "REPLICANT_TEST_RUNS", "REPLICANT_TEST_SHARE")
+            if name in os.environ
+        ]
+        terminalreporter.write_line(f"to repeat this run: {' '.join(told)}")
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +87,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave the long runs out, and the further cases of tests that name a few, unless all are asked for."""
     _mark_further_cases(items, whole="::" not in " ".join(config.args))
     if _runs_all():
+        if share := os.environ.get("REPLICANT_TEST_SHARE"):
+            _leave_out_other_shares(config, items, share)
         return
     skip = pytest.mark.skip(reason="takes minutes: `make test-all` runs it")
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item], share: str) -> None:
+    """Keep the files of one share: of "2/3", the second of three. All have about as many long tests."""
+    number, _, count = share.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise pytest.UsageError(f"REPLICANT_TEST_SHARE={share!r} is no share such as 2/3.")
+    num_long = collections.Counter(item.path for item in items if "slow" in item.keywords)
+    sizes, share_of = [0] * int(count), {}
+    for path in sorted(num_long, key=lambda path: (-num_long[path], path)):
+        share_of[path] = sizes.index(min(sizes))
+        sizes[share_of[path]] += num_long[path]
+    kept = [item for item in items if share_of.get(item.path) == int(number) - 1]
+    config.hook.pytest_deselected(items=[item for item in items if share_of.get(item.path) != int(number) - 1])
+    items[:] = kept
 
 
 def _mark_further_cases(items: list[pytest.Item], *, whole: bool) -> None:
