@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from replicant.launch._account import COUNTED, REPEATED, account, read_jobs
+from replicant.launch._account import COUNTED, REPEATED, read_job
+from replicant.launch._events import Events
 
 PROGRAM = Path(__file__).with_name("_reported.py")
 COMMAND = [sys.executable, "-m", "replicant"]
@@ -35,8 +36,8 @@ def test_a_job_whose_worker_was_killed(tmp_path, elastic):
         [*command, str(tmp_path), *["elastic"] * elastic], capture_output=True, text=True, timeout=240, check=False
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    (events,) = read_jobs((tmp_path / "logs" / "run.jsonl").read_text().splitlines(keepends=True))
-    job = account(events)
+    with (tmp_path / "logs" / "run.jsonl").open() as file:
+        job, _ = read_job(Events(file))
     assert job.code == 0
     assert job.losses[0][0] == "rank 1 was ended by SIGKILL"
     assert len(job.periods) == (3 if elastic else 2)

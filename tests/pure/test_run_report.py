@@ -1,17 +1,23 @@
 """The account of a job's time, from the events of its run log; its text, its page, and logs that are none."""
 
+import io
 import json
+import tracemalloc
 from html.parser import HTMLParser
 
 import pytest
 
 from replicant.cli import main
-from replicant.errors import CommandError
-from replicant.launch._account import COUNTED, DOWN, REPEATED, STARTING, account, read_jobs
+from replicant.launch._account import COUNTED, DOWN, REPEATED, STARTING, Span, coarse, read_job
+from replicant.launch._events import MAX_LINE, Events
 from replicant.launch._progress import Progress
 from replicant.launch._report_page import page_of
 from replicant.launch._report_text import text_of
 from replicant.launch._run_log import RunLog
+
+
+def account(events):
+    return read_job(events)[0]
 
 
 def event(t, kind, **facts):
@@ -178,6 +184,14 @@ class Tags(HTMLParser):
         self.text.append(data)
 
 
+def test_a_terminal_obeys_no_name_in_a_log():
+    job = account([event(0, "job", command=["a\x1b[2J\n\x9bb"]), *KILLED[1:]])
+    job.workers[1].hosts.append("evil\r\x1b]0;title\x07")
+    text = text_of(job)
+    assert all(each.isprintable() or each == "\n" for each in text)
+    assert text.startswith("a\ufffd[2J\ufffd\ufffdb\n")
+
+
 def test_the_page_is_whole_and_shows_texts_as_they_are():
     job = account([event(0, "job", command=["<script>alert(1)</script>"]), *KILLED[1:]])
     job.workers[1].failures.append((1030.0, "failed: a <b> & 'c'"))
@@ -191,25 +205,111 @@ def test_the_page_is_whole_and_shows_texts_as_they_are():
     assert page_of(account([JOB]))
 
 
+def read(text):
+    events = Events(io.StringIO(text))
+    return list(events), events.damaged, events.first_damaged
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "line",
     [
-        ("", "it is empty"),
-        ("[1]\n", "line 1 of it is none"),
-        ("".join(lines(KILLED[1:3])), "line 1 of it is none"),
-        (lines([JOB])[0] + "x\n", "line 2 of it is none"),
-        (lines([JOB])[0] + '{"kind": "done", "t": "now"}\n', "line 2 of it is none"),
-        (b"\xff\xfe\x00\n".decode("utf-8", "replace"), "line 1 of it is none"),
+        "x",
+        "[1]",
+        "1e999",
+        "[" * 100_000,
+        '{"kind": "done", "t": "now"}',
+        '{"kind": "done", "t": NaN, "code": 0}',
+        '{"kind": "done", "t": 1e300, "code": 0}',
+        '{"kind": "done", "t": true, "code": 0}',
+        '{"kind": "done", "t": 1}',
+        '{"kind": 3, "t": 1}',
+        '{"kind": "start", "t": 1, "rank": -1, "generation": 0}',
+        '{"kind": "start", "t": 1, "rank": 1e9, "generation": 0}',
+        '{"kind": "start", "t": 1, "rank": 99999, "generation": 0}',
+        '{"kind": "start", "t": 1, "rank": 0}',
+        '{"kind": "came", "t": 1, "rank": 0, "host": ["a"]}',
+        '{"kind": "steps", "t": 1, "workers": [1]}',
+        '{"kind": "steps", "t": 1, "workers": {"x": [1, 0.0, "step"]}}',
+        '{"kind": "steps", "t": 1, "workers": {"\u0663": [1, 0.0, "step"]}}',
+        '{"kind": "steps", "t": 1, "workers": {"0": [1, Infinity, "step"]}}',
+        '{"kind": "steps", "t": 1, "workers": {"0": [1e400, 0.0, "step"]}}',
+        f'{{"kind": "steps", "t": 1, "workers": {{"0": [{"9" * 400}, 0.0, "step"]}}}}',
+        '{"kind": "saved", "t": 1, "rank": 0, "step": "ten"}',
+        '{"kind": "failed", "t": 1, "rank": -2, "what": ""}',
+        '{"kind": "job", "t": 1, "command": "rm"}',
+        '{"kind": "done", "t": 1, "code": 0, "more": "' + "x" * MAX_LINE + '"}',
+        '{"kind": "job", "t": 1, "comm{"kind": "job", "t": 2}',
+        b"\xff\xfe\x00".decode("utf-8", "replace"),
     ],
+    ids=range(27),
 )
-def test_what_is_no_run_log_is_told(text, message):
-    with pytest.raises(CommandError, match=rf"^this is not a run log of `replicant launch`: {message}\.$"):
-        read_jobs(text.splitlines(keepends=True))
+def test_a_damaged_line_is_counted_and_left_out(line):
+    before, after = lines(KILLED[:5]), lines(KILLED[5:])
+    assert read("".join([*before, line + "\n", *after])) == (KILLED, 1, 6)
 
 
 def test_a_last_line_that_is_cut_off_is_left_out():
-    (events,) = read_jobs([*lines(KILLED), '{"t": 12, "ki'])
-    assert events == KILLED
+    assert read("".join(lines(KILLED)) + '{"t": 12, "ki') == (KILLED, 0, None)
+
+
+def test_a_long_log_needs_little_memory(tmp_path):
+    path = tmp_path / "run.jsonl"
+    workers = {str(rank): [1, 0.0, "step"] for rank in range(64)}
+    with path.open("w") as file:
+        file.writelines(lines(BEGUN))
+        for i in range(500):
+            file.write(json.dumps(steps(i + 10) | {"workers": {rank: [i, 0.0, "step"] for rank in workers}}) + "\n")
+    with path.open() as file:
+        tracemalloc.start()
+        job, _ = read_job(Events(file))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert job.periods[0].steps == 499
+    assert peak < 200_000 < path.stat().st_size
+
+
+def test_two_jobs_at_the_same_time_in_one_folder():
+    one = [each | {"job": "1"} for each in UNDISTURBED]
+    two = [each | {"job": "2"} for each in KILLED]
+    mixed = sorted([*one, *two], key=lambda each: each["t"])
+    for number, events in ((1, UNDISTURBED), (2, KILLED), (None, KILLED)):
+        job, count = read_job(mixed, number)
+        assert (job.seconds, job.losses, count) == (account(events).seconds, account(events).losses, 2)
+    assert read_job(mixed, 3) == (None, 2)
+
+
+def test_logs_without_names_of_jobs_follow_each_other():
+    assert read_job([*UNDISTURBED, *KILLED, *ELASTIC], 2)[0].seconds == account(KILLED).seconds
+    assert read_job([*UNDISTURBED, *KILLED, *ELASTIC], 2)[1] == 3
+
+
+def test_a_clock_that_is_set_back_stands_still():
+    later = [each | {"t": each["t"] - 3600} if i > 6 else each for i, each in enumerate(UNDISTURBED)]
+    job = account(later)
+    assert job.went_back == 1
+    assert all(span.seconds >= 0 for span in job.spans)
+    assert sum(job.seconds.values()) == job.stop - job.start == 20.5
+    assert text_of(job)
+    assert page_of(job)
+
+
+def test_what_is_too_short_to_be_seen_is_joined():
+    spans = [Span("ab"[i % 2], i / 1000, (i + 1) / 1000) for i in range(1000)]
+    joined = coarse(spans, 0.1)
+    assert len(joined) == 10
+    assert (joined[0].start, joined[-1].stop) == (0, 1)
+
+
+def test_ten_thousand_failures_of_a_thousand_workers_make_a_page_that_a_browser_shows():
+    events = [JOB]
+    for i in range(10):
+        events += [start(100 * i, rank, i) for rank in range(1000)]
+        events.append(steps(100 * i + 10, **{f"r{rank}": [1, 0.0, "step"] for rank in range(1000)}))
+        events += [event(100 * i + 90, "failed", rank=rank, what=f"failed: {rank}", step=1) for rank in range(1000)]
+    job = account([*events, event(1000, "done", code=1)])
+    assert len(page_of(job)) < 12_000_000
+    assert len(job.losses) == 10
+    assert text_of(job).count("lost, with") == 1
 
 
 def test_kinds_that_are_not_known_are_left_out():
@@ -243,15 +343,48 @@ def test_the_command(tmp_path, capsys):
         (["run.jsonl", "--job", "3"], r"--job 3: 'run.jsonl' has 2 job(s), counted from 1."),
         (["run.jsonl", "--job", "0"], r"--job 0: 'run.jsonl' has 2 job(s), counted from 1."),
         (["run.jsonl", "--html", "no/page"], r"--html 'no/page' cannot be written: No such file or directory."),
-        (["other"], r"'other': this is not a run log of `replicant launch`: line 1 of it is none."),
+        (["other"], r"'other': this is not a run log of `replicant launch`: no job begins in it."),
+        (["empty"], r"'empty': this is not a run log of `replicant launch`: no job begins in it."),
     ],
 )
 def test_what_cannot_be_reported_is_told(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.jsonl").write_text("".join(lines([*UNDISTURBED, *KILLED])))
     (tmp_path / "other").write_text("hello\n")
+    (tmp_path / "empty").touch()
     assert main(["report", *arguments]) == 1
     assert capsys.readouterr().err == f"replicant report: {message}\n"
+
+
+def test_damage_and_clocks_are_told(tmp_path, capsys):
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join([*lines(UNDISTURBED[:-1]), "x\n", *lines([event(1, "done", code=0)])]))
+    assert main(["report", str(path)]) == 0
+    assert capsys.readouterr().err == (
+        f"replicant report: 1 line(s) of '{path}' cannot be read and are left out; the first is line 11.\n"
+        "replicant report: the clock of this job went back 1 time(s). The report lets it stand still instead.\n"
+    )
+
+
+def test_a_job_begins_a_line_of_its_own(tmp_path, monkeypatch):
+    path = tmp_path / "run.jsonl"
+    RunLog(path, print).begin(["a.py"], 1, None)
+    with path.open("a") as file:
+        file.write('{"t": 1, "ki')  # its launcher was killed
+    RunLog(path, print).begin(["b.py"], 1, None)
+    found, damaged, first = read(path.read_text())
+    assert ([each["command"] for each in found], damaged, first) == ([["a.py"], ["b.py"]], 1, 2)
+    assert found[0]["job"] != found[1]["job"]
+
+
+def test_the_clock_of_a_job_is_not_set_back(tmp_path, monkeypatch):
+    path = tmp_path / "run.jsonl"
+    log = RunLog(path, print)
+    log.begin(["a.py"], 1, None)
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    log.write("done", code=0)
+    one, two = read(path.read_text())[0]
+    assert one["t"] <= two["t"] < one["t"] + 60
 
 
 def test_a_disk_that_does_not_take_the_run_log_is_told_once(tmp_path):

@@ -9,9 +9,10 @@ from ..errors import ArgumentError
 from ..launch import Job, Settings, Supervisor, describe_job, submit_job
 from ..launch._jobs import ENGINES
 from ..launch._settings import check_script, parse_elastic
+from ._status import show
 
 SUMMARY = "Run a training script on several workers: start them, watch them, and start them again if they fail."
-_LOCAL = ("elastic", "heartbeat", "start", "stall", "port")  # other engines decide these themselves
+_LOCAL = ("elastic", "heartbeat", "start", "stall", "port", "status_port")  # other engines decide these themselves
 _ENGINE = ("image", "name", "engine_args")
 
 
@@ -32,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stall = "seconds without a step on any worker until the job counts as stuck (default: no limit)"
     add("--stall", type=float, metavar="S", help=stall)
     add("--port", type=int, metavar="P", help="port of the coordinator on 127.0.0.1 (default: a free one)")
+    page = "show how the job is at http://127.0.0.1:P/ (default: no such page; 0: a free port)"
+    add("--status-port", type=int, metavar="P", help=page)
+    show = "show how a running job is instead of starting one; RUN is its --log-dir"
+    add("--status", type=Path, metavar="RUN", help=show)
     preempted = "exit code of a program that was asked to leave and has saved (default: 143)"
     add("--preempted-code", type=int, default=143, metavar="N", help=preempted)
     add("--engine", default="local", metavar="E", help=f"what runs the workers: {', '.join(ENGINES)} (default: local)")
@@ -41,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--image", metavar="IMAGE", help="for kubernetes: the container image that contains the script")
     add("--engine-args", metavar="ARGS", help="further options for sbatch or mpirun, as one quoted string")
     add("-m", "--module", action="store_true", help="run SCRIPT as a module, as python -m does")
-    add("script", metavar="SCRIPT", help="the training program; further arguments are passed to it")
+    add("script", metavar="SCRIPT", nargs="?", help="the training program; further arguments are passed to it")
     add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help=argparse.SUPPRESS)
 
 
@@ -50,8 +55,18 @@ def main(arguments: argparse.Namespace) -> int:
 
     Raises:
         ArgumentError: If an option breaks a rule, or does not fit the engine.
+        CommandError: With --status, if there is no run log.
         ConfigurationError: If the job cannot be started on this machine.
     """
+    if arguments.status is not None:
+        if arguments.script is not None:
+            raise ArgumentError(
+                f"--status shows how a job is and starts none, so it takes no SCRIPT. Got {arguments.script!r}. To start a job "
+                "that has a status page, write --status-port."
+            )
+        return show(arguments.status)
+    if arguments.script is None:
+        raise ArgumentError("there is no SCRIPT to run. Write replicant launch [options] SCRIPT [ARGUMENTS ...].")
     if arguments.engine not in ENGINES:
         raise ArgumentError(f"--engine {arguments.engine!r} is not known. It is one of {', '.join(ENGINES)}.")
     settings = _settings(arguments)
@@ -100,6 +115,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         log_dir=arguments.log_dir,
         port=arguments.port,
         preempted_code=arguments.preempted_code,
+        status_port=arguments.status_port,
         **given,
     )
 
@@ -111,7 +127,8 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], what: str) ->
         ArgumentError: If one of the options was given.
     """
     for name in names:
-        if getattr(arguments, name):
+        given = getattr(arguments, name)
+        if given is not None and given is not False:
             raise ArgumentError(f"--{name.replace('_', '-')} is {what}.")
 
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from ..errors import CommandError
-from ..launch._account import account, read_jobs
+from ..launch._account import Account, read_job
+from ..launch._events import Events
 from ..launch._report_page import page_of
 from ..launch._report_text import text_of
 from ..launch._run_log import NAME
@@ -29,21 +30,20 @@ def main(arguments: argparse.Namespace) -> int:
         ArgumentError: If RUN is a URL.
         CommandError: If there is no run log, or no such job in it, or if the page cannot be written.
     """
-    local_path("RUN", arguments.run)
-    path = arguments.run / NAME if arguments.run.is_dir() else arguments.run
+    path = run_log_of(arguments.run)
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            jobs = read_jobs(file)
+            events = Events(file)
+            job, count = read_job(events, arguments.job)
     except OSError as error:
         raise CommandError(
             f"{str(path)!r} cannot be read: {error.strerror}. Name the --log-dir of a job of `replicant launch`."
         ) from error
-    except CommandError as error:
-        raise CommandError(f"{str(path)!r}: {error}") from error
-    number = len(jobs) if arguments.job is None else arguments.job
-    if not 1 <= number <= len(jobs):
-        raise CommandError(f"--job {number}: {str(path)!r} has {len(jobs)} job(s), counted from 1.")
-    job = account(jobs[number - 1])
+    if not count:
+        raise CommandError(f"{str(path)!r}: this is not a run log of `replicant launch`: no job begins in it.")
+    if job is None:
+        raise CommandError(f"--job {arguments.job}: {str(path)!r} has {count} job(s), counted from 1.")
+    _tell_damage(path, events, job)
     sys.stdout.write(text_of(job, shutil.get_terminal_size((100, 24)).columns))
     if arguments.html is not None:
         try:
@@ -52,3 +52,27 @@ def main(arguments: argparse.Namespace) -> int:
             raise CommandError(f"--html {str(arguments.html)!r} cannot be written: {error.strerror}.") from error
         print(f"\npage: {arguments.html}")
     return 0
+
+
+def run_log_of(run: Path) -> Path:
+    """The run log of a job, whose --log-dir may have been given instead.
+
+    Raises:
+        ArgumentError: If it is a URL.
+    """
+    local_path("RUN", run)
+    return run / NAME if run.is_dir() else run
+
+
+def _tell_damage(path: Path, events: Events, job: Account) -> None:
+    if events.damaged:
+        print(
+            f"replicant report: {events.damaged} line(s) of {str(path)!r} cannot be read and are left out; the first is line "
+            f"{events.first_damaged}.",
+            file=sys.stderr,
+        )
+    if job.went_back:
+        print(
+            f"replicant report: the clock of this job went back {job.went_back} time(s). The report lets it stand still instead.",
+            file=sys.stderr,
+        )

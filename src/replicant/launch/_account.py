@@ -5,11 +5,10 @@ worker has run a step. If it ends because workers fail or change, the steps afte
 """
 
 import dataclasses
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from array import array
+from collections.abc import Iterable, Iterator
 
-from ..errors import CommandError
+from ._events import Event
 
 STARTING, COUNTED, REPEATED, DOWN = "starting", "steps that counted", "steps that were run again", "without workers"
 KINDS = (COUNTED, STARTING, REPEATED, DOWN)
@@ -38,7 +37,7 @@ class Period:
     start: float
     stop: float = 0.0
     first_step: float | None = None
-    saves: list[float] = dataclasses.field(default_factory=list)  # when the state was taken that a complete checkpoint holds
+    saved: float | None = None  # when the state was taken that the last complete checkpoint holds
     cause: str | None = None  # why it ended, if others had to go on
     steps: int = 0  # that its fastest worker has run
     counted_steps: int = 0  # of these, before the last checkpoint
@@ -46,7 +45,7 @@ class Period:
     def spans(self) -> Iterator[Span]:
         """Yield what it did, without times of no length."""
         first = self.stop if self.first_step is None else self.first_step
-        kept = self.stop if self.cause is None else max([first, *(at for at in self.saves if at <= self.stop)])
+        kept = self.stop if self.cause is None else min(self.stop, max(first, first if self.saved is None else self.saved))
         for span in (Span(STARTING, self.start, first), Span(COUNTED, first, kept), Span(REPEATED, kept, self.stop)):
             if span.seconds > 0:
                 yield span
@@ -82,7 +81,8 @@ class Account:
     code: int | None = None  # None if the log has no end
     periods: list[Period] = dataclasses.field(default_factory=list)
     workers: dict[int, Worker] = dataclasses.field(default_factory=dict)
-    saves: list[float] = dataclasses.field(default_factory=list)
+    saves: "array[float]" = dataclasses.field(default_factory=lambda: array("d"))
+    went_back: int = 0  # how often the clock did
 
     @property
     def spans(self) -> list[Span]:
@@ -120,51 +120,58 @@ class Account:
         return found
 
 
-def read_jobs(lines: Iterable[str]) -> list[list[dict[str, Any]]]:
-    """Return the events of each job in a run log. A last line that is cut off is left out: the launcher was killed in it.
+def coarse(spans: Iterable[Span], least: float) -> list[Span]:
+    """Return spans without those too short to be seen: neighbours become one, of the kind of most of their time.
 
-    Raises:
-        CommandError: If another line is not one of a run log. The message has its number.
+    Args:
+        spans: Spans without holes, in order.
+        least: The seconds from which a span stays as it is.
+
+    >>> coarse([Span("a", 0, 5), Span("b", 5, 5.1), Span("a", 5.1, 5.6), Span("b", 5.6, 8)], 0.5)
+    [Span(kind='a', start=0, stop=5), Span(kind='a', start=5, stop=5.6), Span(kind='b', start=5.6, stop=8)]
     """
-    jobs: list[list[dict[str, Any]]] = []
-    broken: int | None = None
-    for number, line in enumerate(lines, 1):
-        event = _event(line)
-        if event is None and line.endswith("\n"):
-            broken = broken or number
-        if event is None:
+    found: list[Span] = []
+    short: list[Span] = []
+    for span in spans:
+        if not short and span.seconds >= least:
+            found.append(span)
             continue
-        if event["kind"] == "job":
-            jobs.append([])
-        if not jobs:
-            broken = broken or number
-        else:
-            jobs[-1].append(event)
-    if broken is not None or not jobs:
-        where = f"line {broken} of it is none" if broken else "it is empty"
-        raise CommandError(f"this is not a run log of `replicant launch`: {where}.")
-    return jobs
+        short.append(span)
+        if span.stop - short[0].start >= least:
+            found.append(_joined(short))
+            short = []
+    return [*found, _joined(short)] if short else found
 
 
-def _event(line: str) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(event, dict) or not isinstance(event.get("kind"), str) or not isinstance(event.get("t"), int | float):
-        return None
-    return event
+def _joined(spans: list[Span]) -> Span:
+    seconds = dict.fromkeys((span.kind for span in spans), 0.0)
+    for span in spans:
+        seconds[span.kind] += span.seconds
+    return Span(max(seconds, key=lambda kind: seconds[kind]), spans[0].start, spans[-1].stop)
 
 
-def account(events: Iterable[Mapping[str, Any]]) -> Account:
-    """Work out what a job did from its events, of which the first begins it. Kinds that are not known are left out."""
-    events = iter(events)
-    first = next(events)
-    scan = _Scan(Account(" ".join(map(str, first.get("command", ()))), first["t"], first["t"]))
+def read_job(events: Iterable[Event], number: int | None = None) -> tuple[Account | None, int]:
+    """Work out what one of the jobs in a run log did, from one pass over its events. Kinds that are not known are left out.
+
+    Args:
+        events: The events of all jobs, of which several may have run at the same time.
+        number: Which job, counted from 1 in the order in which they began. By default the last.
+
+    Returns:
+        The account, or None if there is no such job, and the number of jobs.
+    """
+    count, scan, name, is_over = 0, None, None, False
     for event in events:
-        scan.job.stop = max(scan.job.stop, event["t"])
-        scan.take(event["kind"], event["t"], event)
-    return scan.finish()
+        if event["kind"] == "job":
+            count += 1
+            if number is None or number == count:
+                name = event.get("job")
+                scan = _Scan(Account(" ".join(map(str, event.get("command") or ())), event["t"], event["t"]))
+            else:
+                is_over = is_over or (scan is not None and name is None)  # an old log, whose lines have no names of jobs
+        elif scan is not None and not is_over and event.get("job") == name:
+            scan.take(event)
+    return (None if scan is None else scan.finish()), count
 
 
 class _Scan:
@@ -176,9 +183,14 @@ class _Scan:
         self.generation = -1
         self.begun: dict[int, int] = {}  # the step of each rank at the beginning of the period
         self.alive: dict[int, float] = {}  # since when each rank's process runs
+        self._latest = job.start
 
-    def take(self, kind: str, at: float, event: Mapping[str, Any]) -> None:
-        """Take in an event."""
+    def take(self, event: Event) -> None:
+        """Take in an event. If the clock was set back, it stands still until it has caught up."""
+        self.job.went_back += event["t"] < self._latest
+        self._latest = event["t"]
+        self.job.stop = max(self.job.stop, self._latest)
+        kind, at = event["kind"], self.job.stop
         known = {
             "start": self._start,
             "came": self._came,
@@ -203,7 +215,7 @@ class _Scan:
     def _worker(self, rank: int) -> Worker:
         return self.job.workers.setdefault(rank, Worker(rank))
 
-    def _start(self, at: float, event: Mapping[str, Any]) -> None:
+    def _start(self, at: float, event: Event) -> None:
         rank, worker = event["rank"], self._worker(event["rank"])
         worker.processes += 1
         worker.last = None
@@ -213,32 +225,32 @@ class _Scan:
             self._open(at, event["generation"])
         self.begun[rank] = 0
 
-    def _came(self, at: float, event: Mapping[str, Any]) -> None:
+    def _came(self, at: float, event: Event) -> None:
         del at
         hosts = self._worker(event["rank"]).hosts
         if event["host"] not in hosts:
             hosts.append(event["host"])
 
-    def _formed(self, at: float, event: Mapping[str, Any]) -> None:
+    def _formed(self, at: float, event: Event) -> None:
         if self.period is not None:
             self._end(at, _CHANGED)
         self._open(at, event["generation"])
 
-    def _steps(self, at: float, event: Mapping[str, Any]) -> None:
+    def _steps(self, at: float, event: Event) -> None:
         for rank, (step, waited, _) in event["workers"].items():
             self._step(at, int(rank), step, waited)
 
-    def _failed(self, at: float, event: Mapping[str, Any]) -> None:
+    def _failed(self, at: float, event: Event) -> None:
         rank, what = event["rank"], event["what"]
         if rank >= 0:
             self._worker(rank).failures.append((at, what))
         if self.period is not None:
             self._end(at, f"rank {rank} {what}" if rank >= 0 else what)
 
-    def _ended(self, at: float, event: Mapping[str, Any]) -> None:
+    def _ended(self, at: float, event: Event) -> None:
         self._gone(event["rank"], at)
 
-    def _done(self, at: float, event: Mapping[str, Any]) -> None:
+    def _done(self, at: float, event: Event) -> None:
         del at
         self.job.code = event["code"]
 
@@ -273,12 +285,12 @@ class _Scan:
             if self.period.first_step is None:
                 self.period.first_step = at
 
-    def _saved(self, at: float, event: Mapping[str, Any]) -> None:
-        taken = at - float(event.get("seconds") or 0.0)
+    def _saved(self, at: float, event: Event) -> None:
+        taken = max(self.job.start, at - max(0.0, event.get("seconds") or 0.0))
         self.job.saves.append(taken)
         if self.period is not None:
-            self.period.saves.append(taken)
-            self.period.counted_steps = max(0, int(event.get("step") or 0) - self.begun.get(event["rank"], 0))
+            self.period.saved = max(taken, taken if self.period.saved is None else self.period.saved)
+            self.period.counted_steps = max(0, (event.get("step") or 0) - self.begun.get(event["rank"], 0))
             self.period.steps = max(self.period.steps, self.period.counted_steps)
             if self.period.first_step is None and self.period.counted_steps:
                 self.period.first_step = min(at, max(self.period.start, taken))

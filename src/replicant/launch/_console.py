@@ -69,6 +69,15 @@ def shown(line: bytes) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def plain(text: str) -> str:
+    r"""A text on one line, in which what a terminal would obey or hide is replaced.
+
+    >>> plain("a\n\x1b[2Jb")
+    'a\ufffd\ufffd[2Jb'
+    """
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
 class Console:
     """What the user sees.
 

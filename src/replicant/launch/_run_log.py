@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,25 +19,33 @@ _WORKERS_PER_LINE_AND_SECOND = 32  # with more workers, their steps are written 
 class RunLog:
     """The run log of one job. A disk that does not take it is told once, and the job goes on.
 
+    Times are those of the system's clock when the job began, and of a clock that is never set from then on.
+
     Args:
-        path: The file. Several jobs may add to it, one after the other.
+        path: The file. Several jobs may add to it, also at the same time: each line has the name of its job.
         say: Tells the user something.
+        hear: Is given each event, also if the disk does not take it.
     """
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
-        self.path, self._say = path, say
+    def __init__(self, path: Path, say: Callable[[str], None], hear: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+        self.path, self._say, self._hear = path, say, hear
+        self._job = secrets.token_hex(4)
+        self._clocks = time.time() - time.monotonic()
         self._is_broken = False
         self._steps: dict[str, list[Any]] = {}  # as they were written last, by rank
         self._next = 0.0
 
     def write(self, kind: str, **facts: Any) -> None:
         """Add a line: when it is, what has happened, and what else is known."""
+        event = {"t": round(self._clocks + time.monotonic(), 3), "job": self._job, "kind": kind, **facts}
+        if self._hear is not None:
+            self._hear(event)
         if self._is_broken:
             return
-        line = json.dumps({"t": round(time.time(), 3), "kind": kind, **facts}) + "\n"
+        line = json.dumps(event) + "\n"
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(line)
+                file.write("\n" + line if kind == "job" and _is_cut_off(self.path) else line)
         except OSError as error:
             self._is_broken = True
             self._say(f"the run log {self.path} cannot be written ({error.strerror}). The job goes on without it.")
@@ -50,6 +59,7 @@ class RunLog:
             elastic=elastic,
             host=os.uname().nodename,
             pid=os.getpid(),
+            began=process_start(os.getpid()),
             python=sys.version.split()[0],
         )
 
@@ -68,3 +78,25 @@ class RunLog:
         if changed:
             self._steps |= changed
             self.write("steps", workers=changed)
+
+
+def process_start(pid: int) -> str | None:
+    """When a process of this machine started, in ticks since the machine did; None if there is no such process, or no Linux.
+
+    >>> process_start(os.getpid()) == process_start(os.getpid())
+    True
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in "ZX" else fields[18]
+
+
+def _is_cut_off(path: Path) -> bool:
+    """Whether the last line of a file has no end: the job that wrote it was killed in it."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return size > 0 and file.read(1) != b"\n"

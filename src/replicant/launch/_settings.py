@@ -31,6 +31,7 @@ class Settings:
         stall: The seconds without a step on any worker after which the job counts as stuck. By default it never does.
         log_dir: The directory for one log per worker. By default a temporary one, which is kept if the job fails.
         port: The port of the coordinator. By default a free one.
+        status_port: The port of the status page on 127.0.0.1, 0 for a free one. By default there is no such page.
         preempted_code: The exit code of a program that was asked to leave and has saved its state.
 
     Raises:
@@ -51,6 +52,7 @@ class Settings:
     log_dir: Path | None = None
     port: int | None = None
     preempted_code: int = 143
+    status_port: int | None = None
 
     def __post_init__(self) -> None:
         _check_count("--workers", self.num_workers, 1, MAX_WORKERS)
@@ -60,6 +62,8 @@ class Settings:
         _check_count("--preempted-code", self.preempted_code, 1, 255)
         if self.port is not None:
             _check_count("--port", self.port, 1, 65535)
+        if self.status_port is not None:
+            _check_count("--status-port", self.status_port, 0, 65535)
         for name in ("grace", "heartbeat", "start", "finish", "stall"):
             _check_seconds(f"--{name}", getattr(self, name))
         if self.log_dir is not None:

@@ -18,6 +18,7 @@ from ._processes import Guard
 from ._run_log import RunLog
 from ._settings import Settings
 from ._signals import Signals, name_of
+from ._status_server import Live, StatusServer
 from ._team import Team, Tools
 
 _TICK = 0.1
@@ -64,6 +65,7 @@ class Supervisor:
         settings = self._settings
         logs = Logs(settings.log_dir, settings.num_workers)
         host = "127.0.0.1" if self._nodes is None else self._nodes.address
+        live = None if settings.status_port is None else Live()
         with ExitStack() as stack:
             stack.callback(logs.close)
             stack.callback(self._console.status, "")
@@ -73,7 +75,7 @@ class Supervisor:
                 accelerators=accelerators_of(self._environ, [path.name for path in Path("/dev").glob("nvidia*")]),
                 console=self._console,
                 logs=logs,
-                run_log=RunLog(logs.run_log, self._console.say),
+                run_log=RunLog(logs.run_log, self._console.say, None if live is None else live.hear),
                 signals=stack.enter_context(Signals()),
                 guard=stack.enter_context(Guard()),
                 channel=stack.enter_context(Channel(_beat_seconds(settings), host, settings.heartbeat)),
@@ -82,6 +84,9 @@ class Supervisor:
             )
             tools.channel.wake_by(tools.signals.fileno())
             tools.run_log.begin(settings.argv, settings.num_workers, settings.elastic)
+            if live is not None and settings.status_port is not None:
+                server = stack.enter_context(StatusServer(settings.status_port, live.pages()))
+                self._console.say(f"status page: {server.url}")
             code = self._run(tools)
             tools.run_log.write("done", code=code)
         if code == 0:
