@@ -76,8 +76,9 @@ from .variables._libraries import connect_keras_for_fit as _connect_keras_for_fi
 from .variables._variable import Variable
 
 if TYPE_CHECKING:
-    from . import cluster, coordinator, data, errors, keras, kernels, plan, random, summary
+    from . import cluster, coordinator, data, errors, keras, kernels, plan, random, summary, trackers
     from .coordinator._strategy import ParameterServerStrategy
+    from .trackers._run import track
 
 _install_default_strategy()
 _install_kernels()
@@ -140,10 +141,12 @@ __all__ = [
     "scale_regularization_loss",
     "set_virtual_devices",
     "summary",
+    "track",
+    "trackers",
     "value_and_grad",
 ]
 
-_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan", "random", "summary"}
+_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan", "random", "summary", "trackers"}
 
 
 def __getattr__(name: str) -> Any:
@@ -151,6 +154,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name == "ParameterServerStrategy":  # few programs need it, and it imports a lot
         return importlib.import_module(f"{__name__}.coordinator._strategy").ParameterServerStrategy
+    if name == "track":  # likewise
+        return importlib.import_module(f"{__name__}.trackers._run").track
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -61,6 +61,8 @@ GOLDEN = {
         "scale_regularization_loss",
         "set_virtual_devices",
         "summary",
+        "track",
+        "trackers",
         "value_and_grad",
     ],
     "replicant.cluster": [
@@ -122,7 +124,14 @@ GOLDEN = {
         "parse_single_example",
     ],
     "replicant.keras": ["callbacks", "layers", "use_micro_batches", "use_replica_statistics", "utils"],
-    "replicant.keras.callbacks": ["BackupAndRestore", "PreemptionHandler", "StepWatchdog", "TensorBoard", "TerminateOnNaN"],
+    "replicant.keras.callbacks": [
+        "BackupAndRestore",
+        "PreemptionHandler",
+        "StepWatchdog",
+        "TensorBoard",
+        "TerminateOnNaN",
+        "Track",
+    ],
     "replicant.keras.layers": [
         "CategoryEncoding",
         "Discretization",
@@ -195,6 +204,7 @@ GOLDEN = {
         "WorkersChangedError",
     ],
     "replicant.plan": ["Exchange", "Memory", "Plan", "make_plan"],
+    "replicant.trackers": ["MLflowTracker", "Row", "TensorBoardTracker", "TrackedRun", "Tracker", "WandBTracker"],
 }
 
 modules = pytest.mark.parametrize("name", sorted(GOLDEN))
