@@ -447,7 +447,7 @@ def test_an_answer_without_the_key_is_not_believed():
             with connection:
                 connection.sendall(b'{"magic": "replicant-roll-call-2", "nonce": "1"}\n')
                 connection.recv(2000)
-                connection.sendall(b'{"who": ["a", "b"], "proof": "guessed"}\n')
+                connection.sendall(b'{"who": ["a", "b"], "seal": "s", "proof": "guessed"}\n')
 
         thread = threading.Thread(target=serve)
         thread.start()

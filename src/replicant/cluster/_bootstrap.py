@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import AlreadyStartedError, ClusterError, UnreachableError
-from . import _devices, _gloo_sockets, _heartbeat, _rollcall
+from . import _devices, _gloo_sockets, _heartbeat, _rollcall, _seal
 from ._addresses import is_loopback, split_address
 from ._claims import Claim, problem_of
 from ._environ import Environ, number
@@ -158,9 +158,11 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
         check_reachable(address, timeouts.start)
         _heartbeat.meet(generation, timeouts.start)
         who: tuple[str, ...] = ()
+        secret = _seal.of_key(environ.get(_heartbeat.KEY, ""))
     else:
         job, key = job_of(membership, environ), job_key(environ)
-        who = _rollcall.call_roll(membership, this_process(), fingerprint(), timeouts.start, job=job, key=key)
+        who = met = _rollcall.call_roll(membership, this_process(), fingerprint(), timeouts.start, job=job, key=key)
+        secret = _seal.of_key(key) or met.secret
     jax_private = _private()
     if membership.process_id == 0 and not outside:
         _state["service"] = jax_private.service(membership, timeouts)
@@ -168,7 +170,7 @@ def _connect(membership: Membership, timeouts: Timeouts, generation: int, *, out
     if _state["service"] is not None:  # all have connected
         outlast_cuts(split_address(str(membership.bind_address or address), "coordinator address")[1])
     store = JaxStore(client, relay)
-    made = World(store, membership, who, generation=generation, timeouts=timeouts, supervised=outside)
+    made = World(store, membership, who, generation=generation, timeouts=timeouts, supervised=outside, secret=secret)
     jax_private.adopt(client, _state["service"], membership)
     _state["world"] = made
     if outside:

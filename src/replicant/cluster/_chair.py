@@ -15,8 +15,9 @@ import warnings
 from typing import Any, Self
 
 from ..errors import ClusterError, ReplicantError, WorkerMismatchError
+from . import _seal
 from ._addresses import split_address
-from ._claims import MAGIC, Claim, is_proved, problem_of, proof_of_answer, proof_of_claim, rows_of, table_of
+from ._claims import MAGIC, Claim, Met, is_proved, problem_of, proof_of_answer, proof_of_claim, rows_of, table_of
 from ._door import Door
 from ._job import JOB_ID, JOB_KEY
 from ._lines import MAX_STRANGERS_LINE, parse_message
@@ -77,7 +78,7 @@ class Chair:
             self._show_out(connection)
         self._selector.close()
 
-    def preside(self, timeout_seconds: float) -> tuple[str, ...]:
+    def preside(self, timeout_seconds: float) -> Met:
         """Wait until all workers are there, and tell each of them the result.
 
         Returns:
@@ -97,9 +98,10 @@ class Chair:
             self._tell_all({"error": str(self._problem), "mismatch": isinstance(self._problem, WorkerMismatchError)})
             raise self._problem
         who = [claim.who for claim in sorted(self._claims(), key=lambda claim: claim.process_id)]
-        self._tell_all({"who": who})
+        secret = _seal.draw()
+        self._tell_all({"who": who, "seal": secret})
         self._warn_of_scripts()
-        return tuple(who)
+        return Met(who, secret)
 
     def _claims(self) -> list[Claim]:
         return [self._own, *(guest.claim for guest in self._members.values() if guest.claim is not None)]

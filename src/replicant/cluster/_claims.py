@@ -4,8 +4,8 @@ import dataclasses
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
-from typing import Any, TypeGuard
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, TypeGuard
 
 from ..errors import ClusterError, ReplicantError, WorkerMismatchError
 from ._job import JobName, shortened
@@ -13,6 +13,23 @@ from ._lines import MAX_STRANGERS_LINE
 
 MAGIC = "replicant-roll-call-2"
 _MAX_PROCESSES = 1 << 20
+
+
+class Met(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes no slots
+    """The hosts and process numbers of workers that have met.
+
+    Args:
+        who: The hosts and process numbers.
+        secret: What they alone know, if nobody listens on the network between them.
+    """
+
+    secret: str
+
+    def __new__(cls, who: Iterable[str], secret: str) -> Self:
+        """Make the tuple."""
+        made = super().__new__(cls, who)
+        made.secret = secret
+        return made
 
 
 @dataclasses.dataclass(frozen=True)

@@ -369,6 +369,12 @@ def tell_connected(generation: int) -> None:
         _heartbeat.say(kind="connected", generation=generation)
 
 
+def tell_forged(text: str) -> None:
+    """Tell the supervisor that somebody who is no worker of the job writes to its coordination service."""
+    if _heartbeat is not None:
+        _heartbeat.say(kind="forged", text=text)
+
+
 def check_order() -> None:
     """Check whether the workers are to form a new group.
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import ClusterError, UnreachableError, WorkerMismatchError
 from ._addresses import split_address
 from ._chair import Chair, NotHereError
-from ._claims import MAGIC, Claim, is_proved, proof_of_answer
+from ._claims import MAGIC, Claim, Met, is_proved, proof_of_answer
 from ._job import JOB_KEY, JobName
 from ._lines import parse_message
 from ._membership import Membership
@@ -35,7 +35,7 @@ def call_roll(
     *,
     job: JobName = JobName(),  # noqa: B008 - it does not change
     key: str = "",
-) -> tuple[str, ...]:
+) -> Met:
     """Meet the other workers. Every worker calls this.
 
     Args:
@@ -47,7 +47,7 @@ def call_roll(
         key: The key that all workers of the job share, or an empty string if they have none.
 
     Returns:
-        The hosts and process numbers of the workers, in the order of their process ids.
+        The hosts and process numbers of the workers, in the order of their process ids, with a secret that process 0 has drawn.
 
     Raises:
         ClusterError: If a worker is missing, is there twice or expects another number of workers, if the port is in use, or if
@@ -69,7 +69,7 @@ def call_roll(
     return _attend(str(membership.coordinator_address), claim, key, timeout_seconds)
 
 
-def _attend(address: str, claim: Claim, key: str, timeout_seconds: float) -> tuple[str, ...]:
+def _attend(address: str, claim: Claim, key: str, timeout_seconds: float) -> Met:
     deadline = time.monotonic() + timeout_seconds
     while True:
         numbers = check_reachable(address, max(0.1, deadline - time.monotonic()), connect=False)
@@ -101,11 +101,11 @@ class _Meeting:
         self._deadline, self._timeout_seconds = deadline, timeout_seconds
         self._received = b""
 
-    def meet(self, claim: Claim, key: str) -> tuple[str, ...]:
+    def meet(self, claim: Claim, key: str) -> Met:
         """Make this worker's claim, and wait for the answer.
 
         Returns:
-            The hosts and process numbers of the workers, in the order of their process ids.
+            The hosts and process numbers of the workers, in the order of their process ids, with a secret that process 0 has drawn.
 
         Raises:
             ClusterError, WorkerMismatchError, UnreachableError: As in `call_roll`.
@@ -126,12 +126,15 @@ class _Meeting:
             raise (WorkerMismatchError if answer.get("mismatch") is True else ClusterError)(str(problem))
         if not isinstance(who, list) or len(who) != claim.num_processes or not all(isinstance(name, str) for name in who):
             raise self._somebody_else()
-        if key and not is_proved(answer.get("proof"), proof_of_answer(key, {"who": who}, theirs, mine)):
+        secret = answer.get("seal")
+        if not isinstance(secret, str) or not secret:
+            raise self._somebody_else()
+        if key and not is_proved(answer.get("proof"), proof_of_answer(key, {"who": who, "seal": secret}, theirs, mine)):
             raise ClusterError(
                 f"Process 0 at {self._address} does not know this worker's {JOB_KEY}: give all workers the same one. If they have "
                 "the same one, something else answers at that address."
             )
-        return tuple(who)
+        return Met(who, secret)
 
     def _next(self) -> dict[str, Any]:
         """Read the next message of the other end.

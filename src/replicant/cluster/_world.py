@@ -6,6 +6,7 @@ workers are missing and what is known about them. All workers call `exchange`, `
 
 import dataclasses
 import json
+import logging
 import math
 import os
 import re
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..errors import WorkerLostError, WorkerMismatchError
-from . import _heartbeat
+from . import _heartbeat, _seal
 from ._claims import table_of
 from ._gathered import digest_of, is_digest, pack_parts, unpack_parts
 from ._lookout import Lookout, News
@@ -31,6 +32,9 @@ _GRACE_SECONDS = 3.0  # for this worker to fail with its own error, once another
 _OBEY_SECONDS = 1.0  # for the main thread to obey an order to form a new group, before its exchange is broken off
 _SILENT_GRACE_SECONDS = 1.0  # likewise, once another is silent: a cut link brings no error
 _MAX_FAILURE = 4000  # characters
+_SHOWN = 200  # characters of what somebody else has written
+_FORGED = {"fate/failed": "a failure", "fate/ended": "an end", "fate/left": "an end", "fate/leave": "a request to leave"}
+_logger = logging.getLogger("replicant.cluster")
 _PEER = re.compile(r"\[([0-9a-fA-F.:]+)\]:[0-9]+")
 _SAME_ORDER = (
     "All workers must do the same things in the same order: do not use the strategy inside `if is_chief:`, and run the same number "
@@ -79,6 +83,7 @@ class World:
         generation: How many times the workers have formed a new group.
         timeouts: The deadlines of everything that waits.
         supervised: Whether a supervisor watches the workers. Then this process does not end itself when another one fails.
+        secret: What only the workers of this job know. What they say about themselves is sealed with it.
     """
 
     def __init__(
@@ -90,8 +95,11 @@ class World:
         generation: int = 0,
         timeouts: Timeouts | None = None,
         supervised: bool = False,
+        secret: str = _seal.NONE,
     ):
         self.store = store
+        self._secret = secret
+        self._forged: set[str] = set()  # what was found in the store without a seal of this job
         self.membership = membership
         self.process_id, self.num_processes = membership.process_id, membership.num_processes
         self.who = tuple(who)
@@ -310,7 +318,7 @@ class World:
 
     def _ahead(self) -> set[int]:
         """The ranks that have started more programs over all workers than this worker."""
-        beats = self._listed("beat/") or {}
+        beats = self._listed_sealed("beat/") or {}
         steps = {int(rank): int(text.split()[2]) for rank, text in beats.items()}
         return {rank for rank, count in steps.items() if count > self.steps}
 
@@ -373,18 +381,20 @@ class World:
         if self._trouble.text:
             holder = "the launcher" if self.supervised else self.name_of(0)
             rows.setdefault(holder, f"runs the coordination service, which does not answer: {self._trouble.text}")
+        for what in sorted(self._forged):
+            rows["somebody else"] = f"has written {what} that was reported by no worker of this job"
         return table_of("", rows) if rows else ""
 
     # What became of the workers.
 
     def report_failure(self, text: str) -> None:
         """Tell the others that this worker fails, and why."""
-        self._try(self.store.put, f"{self._prefix}/fate/failed/{self.process_id}", text[:_MAX_FAILURE], overwrite=True)
+        self._try(self._put_sealed, f"fate/failed/{self.process_id}", text[:_MAX_FAILURE])
 
     def report_end(self, *, well: bool = True) -> None:
         """Tell the others that this worker's program ends, either without an error or because of another worker."""
         kind = "ended" if well else "left"
-        self._try(self.store.put, f"{self._prefix}/fate/{kind}/{self.process_id}", "", overwrite=True)
+        self._try(self._put_sealed, f"fate/{kind}/{self.process_id}", "")
 
     def failures(self) -> dict[int, str]:
         """What failed workers have said, by rank, without this worker."""
@@ -399,10 +409,38 @@ class World:
         A worker has "failed", has "ended" without an error, has "left" because of another worker, or was asked to "leave".
         """
         fates: dict[str, dict[int, str]] = {"failed": {}, "ended": {}, "left": {}, "leave": {}}
-        for key, text in (self._listed("fate/") or {}).items():
+        for key, text in (self._listed_sealed("fate/") or {}).items():
             kind, _, rank = key.partition("/")
-            fates[kind][int(rank)] = text
+            if kind in fates and rank.isdigit():
+                fates[kind][int(rank)] = text
         return fates
+
+    def _put_sealed(self, key: str, text: str) -> None:
+        self.store.put(f"{self._prefix}/{key}", _seal.close(self._secret, f"{self._prefix}/{key}", text), overwrite=True)
+
+    def _listed_sealed(self, folder: str) -> dict[str, str] | None:
+        """As `_listed`, without what no worker of this job has put there. That is told once."""
+        found = self._listed(folder)
+        if found is None:
+            return None
+        texts = {key: _seal.open_(self._secret, f"{self._prefix}/{folder}{key}", sealed) for key, sealed in found.items()}
+        for key, text in texts.items():
+            if text is None:
+                self._note_forged(f"{folder}{key}", found[key])
+        return {key: text for key, text in texts.items() if text is not None}
+
+    def _note_forged(self, key: str, text: str) -> None:
+        what = _FORGED.get("/".join(key.split("/")[:2]), "a message")
+        if what in self._forged:
+            return
+        self._forged.add(what)
+        shown = "".join(each if each.isprintable() else " " for each in text[:_SHOWN])
+        told = (
+            f"{what} was reported by no worker of this job, and is ignored: somebody else can write to its coordination service. "
+            f"The key {key!r} holds {shown!r}."
+        )
+        _logger.warning("Worker %d of %d: %s", self.process_id, self.num_processes, told)
+        _heartbeat.tell_forged(told)
 
     def _put(self, key: str, text: str) -> None:
         """Store a text. This may take as long as a worker may be silent.
@@ -483,7 +521,8 @@ class World:
             count, known = leaving.num_calls, leaving.known
         if asked and not leaving.told:
             leaving.told = True
-            self._put(f"fate/leave/{self.process_id}", "")
+            key = f"fate/leave/{self.process_id}"
+            self._put(key, _seal.close(self._secret, f"{self._prefix}/{key}", ""))
         if known and leaving.last is None:
             limit = self.timeouts.exchange
             calls = self._wait("at", time.monotonic() + limit, "leaving", limit)
@@ -528,9 +567,7 @@ class World:
             ordered_since = (ordered_since or time.monotonic()) if _heartbeat.is_ordered() else None
             if ordered_since and time.monotonic() - ordered_since > _OBEY_SECONDS:  # it waits for a worker whose link is cut
                 self.break_off()
-            self._try(
-                self.store.put, f"{self._prefix}/beat/{self.process_id}", f"{number} {self.progress} {self.steps}", overwrite=True
-            )
+            self._try(self._put_sealed, f"beat/{self.process_id}", f"{number} {self.progress} {self.steps}")
             news = self._look_after(lookout)
             if news.leave:
                 self._tell_where()
@@ -553,17 +590,17 @@ class World:
     def _look_after(self, lookout: Lookout) -> News:
         """What is known about all workers. This worker either finds it out and tells the others, or is told."""
         if self.process_id:
-            told = self._listed("news/")
+            told = self._listed_sealed("news/")
             if told is None:
                 return lookout.news
             lookout.hear(told.get("now"))
         if lookout.looks:
-            beats, fates = self._listed("beat/"), self._fates()
+            beats, fates = self._listed_sealed("beat/"), self._fates()
             if beats is None or self._trouble.text:
                 return lookout.news  # that this worker cannot hear does not mean that the others are silent
             ranks = {int(rank): text for rank, text in beats.items()}
             news = lookout.look(ranks, fates["ended"], fates["failed"], bool(fates["leave"]), time.monotonic())
-            self._try(self.store.put, f"{self._prefix}/news/now", news.text(), overwrite=True)
+            self._try(self._put_sealed, "news/now", news.text())
         return lookout.news
 
     def wait_for_others(self, timeout_seconds: float) -> None:

@@ -30,6 +30,7 @@ _FAILURE_GRACE = 5.0  # for the others to end once one has failed; their work si
 _END_SECONDS = 10.0  # after the heartbeat timeout, for Python to end; its threads do not run meanwhile
 _STOPPED = (Kind.FROZEN, Kind.STUCK, Kind.STALLED, Kind.LATE, Kind.HELD)  # failures of workers that do not react to signals
 _STATUS_SECONDS = 1.0
+_LONGEST_TEXT = 1000  # characters of what a worker tells
 _STRAGGLER_SECONDS = 60.0  # between two warnings
 
 
@@ -71,6 +72,7 @@ class Team:
         self.progress = {rank: Progress() for rank in range(self._settings.num_workers)}
         self._deadlines = Deadlines(self._settings, self.progress)
         self._reported: set[int] = set()
+        self._is_forgery_told = False
         self._noted: set[Worker] = set()  # workers whose end has been handled
         self._clock = Clock()
         self._looked = self._clock.read()
@@ -172,6 +174,12 @@ class Team:
             self._tools.run_log.write("saved", rank=rank, **facts)
         elif kind == "connected" and message.get("generation") == self.generation and self._service is not None:
             self._service.note_connected()
+        elif kind == "forged":
+            text = str(message.get("text", ""))[:_LONGEST_TEXT]
+            self._tools.run_log.write("forged", rank=rank, text=text)
+            if not self._is_forgery_told:
+                self._is_forgery_told = True
+                self._console.say(f"rank {rank}: {text}")
         elif kind == "failed":
             self._reported.add(rank)
             if type(message.get("step")) is int:
