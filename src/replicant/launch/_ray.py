@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,11 +24,15 @@ from ._team import Team
 # The variables that are passed on to other nodes begin with one of these.
 _CARRIED = ("JAX_", "KERAS_", "NCCL_", "NPROC", "PYTHONUNBUFFERED", "REPLICANT_", "XLA_")
 _END_SECONDS = 10.0
+_RENEW_SECONDS = 5.0  # for Ray to give a worker of a lost node another place
+_SPREAD_SECONDS = 15.0  # to wait for a node for each worker before some share one
 _LOST = -signal.SIGKILL  # the exit code of a worker whose node or actor is gone
 
 
 class RayNodes:
-    """A place on a Ray cluster for each worker, spread over its nodes. It is a context manager.
+    """A place on a Ray cluster for each worker: on a node of its own if there are enough. It is a context manager.
+
+    If there are not, `note` says why.
 
     Args:
         settings: The settings of the job.
@@ -46,6 +51,7 @@ class RayNodes:
         self._settings = settings
         self.ray = join_ray(num_cpus=settings.num_workers)
         self._group: Any = None
+        self.note = ""  # why some workers share a node; "" if none do
         self.address = str(self.ray.util.get_node_ip_address())
 
     def __enter__(self) -> Self:
@@ -77,6 +83,16 @@ class RayNodes:
         place: Any = WorkerHost
         return place.options(scheduling_strategy=where, **self.share()).remote(list(command), dict(environ), str(Path.cwd()))
 
+    def renew(self) -> None:
+        """Reserve other places if those of a lost node cannot be had elsewhere. To be called when no worker runs.
+
+        Raises:
+            ConfigurationError: If there is no room.
+        """
+        if not self._group.wait(_RENEW_SECONDS):
+            self.ray.util.remove_placement_group(self._group)
+            self._reserve()
+
     def share(self) -> dict[str, float]:
         """The resources that each worker gets, including its GPUs if the cluster has any."""
         devices = self._settings.devices_per_worker
@@ -87,6 +103,17 @@ class RayNodes:
     def _reserve(self) -> None:
         share, count = self.share(), self._settings.num_workers
         bundle = {"CPU": share["num_cpus"]} | ({"GPU": share["num_gpus"]} if "num_gpus" in share else {})
+        able = [
+            node for node in self.ray.nodes() if node["Alive"] and all(node["Resources"].get(n, 0) >= x for n, x in bundle.items())
+        ]
+        if len(able) >= count:
+            self._group = self.ray.util.placement_group([bundle] * count, strategy="STRICT_SPREAD")
+            if self._group.wait(min(_SPREAD_SECONDS, self._settings.start)):
+                return
+            self.ray.util.remove_placement_group(self._group)
+            self.note = f"{len(able)} nodes of the Ray cluster have room for one each, but others use them"
+        elif len(self.ray.nodes()) > 1 or os.environ.get("RAY_ADDRESS"):
+            self.note = f"only {len(able)} node(s) of the Ray cluster have room for one"
         self._group = self.ray.util.placement_group([bundle] * count, strategy="SPREAD")
         if not self._group.wait(self._settings.start):
             there = ", ".join(
@@ -100,6 +127,15 @@ class RayNodes:
 
 class RayTeam(Team):
     """The workers of one generation, on the nodes of a Ray cluster."""
+
+    def _start(self, stack: ExitStack) -> None:
+        nodes = self._tools.nodes
+        if self.generation:
+            nodes.renew()
+        if nodes.note:
+            self._console.say(f"some workers share a node: {nodes.note}. Losing one node may end several of them.")
+            nodes.note = ""
+        super()._start(stack)
 
     def _launch(self, place: Place, **more: str) -> "RayWorker":
         tools, settings, nodes = self._tools, self._settings, self._tools.nodes

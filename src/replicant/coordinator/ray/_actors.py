@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 from ray import exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .._worker_strategy import worker_strategy
 from ..wire._channel import Channel, Closed
@@ -38,6 +39,11 @@ def ask(handle: Any, method: str, argument: Any) -> Callable[[float], Any]:
             raise Gone from error
 
     return wait
+
+
+def on_node(node: str, *, insist: bool) -> Any:
+    """The scheduling strategy of an actor for a node. If `insist` is false, Ray takes another one if that one has no room."""
+    return NodeAffinitySchedulingStrategy(node, soft=not insist, _spill_on_unavailable=not insist)
 
 
 @_remote(concurrency_groups={"watch": 1})

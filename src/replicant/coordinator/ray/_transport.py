@@ -26,13 +26,14 @@ from ..wire._memory import Memory
 from ._link import RayLink, values_of
 from ._loop import Loop
 from ._mirror import Mirrors
+from ._placing import Node, choose, fitting, wanted_of
 from ._server import Pulled
 from ._snapshots import Snapshots
 
 _logger = logging.getLogger("replicant.coordinator")
 _SOON = 1.0  # seconds between a change made by the coordinator itself and the next snapshot
 _END_SECONDS = 10.0
-_OPTIONS = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}  # each on a node of its own, if there are enough
+_OPTIONS = {"num_cpus": 0}
 _FIXED = {
     "max_restarts": 0,
     "max_task_retries": 0,
@@ -48,7 +49,9 @@ class RayTransport:
 
     Args:
         server_options: Ray's options for each server, as in ``Actor.options``: ``{"num_cpus": 2, "memory": 8 << 30}``. None
-            reserves no resources, and places each server on a node of its own if there are enough.
+            reserves no resources. Each server is placed on a node of its own if there are enough that have what it asks for, and
+            likewise each worker; workers and servers share nodes only if there are too few for all. A warning says if two servers,
+            or two workers, share a node. ``"scheduling_strategy"`` leaves this to Ray.
         worker_options: the same for each worker, for example ``{"num_gpus": 1}``.
         snapshot_seconds: seconds between two snapshots of a server. If a server is lost, its updates since the last snapshot are
             lost, too. A warning says how many.
@@ -90,6 +93,9 @@ class RayTransport:
 
         self.snapshots = [Snapshots() for _ in range(servers)]
         self.actors: dict[int, tuple[int, Any]] = {}
+        self._counts = {"server": servers, "worker": workers}
+        self._places: dict[tuple[str, int], str] = {}  # the node of each server and worker
+        self._told: set[str] = set()  # roles whose members share nodes
         self.mirrors = Mirrors(servers, ask, self.see, is_worker=False)
         for memory, snapshots in zip(self.mirrors.memories, self.snapshots, strict=True):
             memory.count_lost = lambda kept=snapshots: kept.lost_updates
@@ -104,6 +110,8 @@ class RayTransport:
         kind: Any = ServerActor if role == "server" else WorkerActor
         env = _environment(role, self._threads[role])
         options: dict[str, Any] = _OPTIONS | self._options[role] | _FIXED
+        if "scheduling_strategy" not in options:
+            options["scheduling_strategy"] = self._place(role, number, wanted_of(options))
         runtime = dict(options.pop("runtime_env", None) or {})
         runtime["env_vars"] = env | runtime.get("env_vars", {})
         make = kind.options(runtime_env=runtime, **options)
@@ -122,6 +130,37 @@ class RayTransport:
                 kept.lost_by(generation),
             )
         return RayServer(self, number, control, actor, generation)
+
+    def _place(self, role: str, number: int, wanted: Mapping[str, float]) -> Any:
+        """Choose a node, and insist on it if the actor reserves nothing there.
+
+        Ray takes "soft" wishes of such actors for none (2.60). If the node is lost before the actor starts, this is called again.
+        """
+        from ._actors import on_node  # imports Ray
+
+        nodes = [Node(node["NodeID"], node["Resources"]) for node in self.ray.nodes() if node["Alive"]]
+        able = fitting(nodes, wanted)
+        others = [(kind, place) for (kind, other), place in self._places.items() if (kind, other) != (role, number)]
+        chosen = choose(role, able, others)
+        if chosen is None:
+            return "SPREAD"  # Ray waits for such a node
+        self._places[role, number] = chosen
+        if len(able) < self._counts[role] and (len(nodes) > 1 or os.environ.get("RAY_ADDRESS")):
+            self._tell_shared(role, len(able), wanted)
+        return on_node(chosen, insist=not wanted)
+
+    def _tell_shared(self, role: str, num_nodes: int, wanted: Mapping[str, float]) -> None:
+        if role not in self._told:
+            self._told.add(role)
+            having = "".join(f" and {amount:g} {name}" for name, amount in wanted.items()).replace(" and", " with", 1)
+            _logger.warning(
+                "The %d %ss share %d node(s), because the Ray cluster has no more%s. Losing one node may end several %ss.",
+                self._counts[role],
+                role,
+                num_nodes,
+                having,
+                role,
+            )
 
     def see(self, server: int, generation: int, updates: int) -> None:
         """Note that a generation of a server has made at least `updates` updates."""
