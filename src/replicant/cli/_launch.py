@@ -7,20 +7,23 @@ from pathlib import Path
 
 from ..errors import ArgumentError
 from ..launch import Job, Settings, Supervisor, describe_job, submit_job
-from ..launch._jobs import ENGINES
+from ..launch._jobs import ENGINES, read_hosts_file
 from ..launch._settings import check_script, parse_elastic
+from . import _launch_hosts
 from ._status import show
 
 SUMMARY = "Run a training script on several workers: start them, watch them, and start them again if they fail."
 _LOCAL = ("elastic", "heartbeat", "start", "stall", "port", "status_port")  # other engines decide these themselves
 _ENGINE = ("image", "name", "engine_args")
+_HOSTS = ("python", "max_clock_skew")
+_NODES = (*_launch_hosts.RANKS, *_HOSTS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``replicant launch``."""
     parser.usage = "replicant launch [options] SCRIPT [ARGUMENTS ...]"
     add = parser.add_argument
-    add("--workers", type=int, default=1, metavar="N", help="number of workers, which are processes (default: 1)")
+    add("--workers", type=int, metavar="N", help="number of workers, which are processes (default: 1); with --nodes: on this host")
     add("--devices-per-worker", type=int, metavar="K", help="number of virtual CPU devices, or of GPUs, of each worker")
     add("--max-restarts", type=int, default=0, metavar="N", help="start the job again up to N times after failures (default: 0)")
     add("--elastic", metavar="MIN:MAX", help="go on with the remaining workers as long as there are at least MIN of them")
@@ -41,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--preempted-code", type=int, default=143, metavar="N", help=preempted)
     add("--engine", default="local", metavar="E", help=f"what runs the workers: {', '.join(ENGINES)} (default: local)")
     add("--submit", action="store_true", help="submit the job to slurm, kubernetes or mpi instead of printing it")
-    add("--hosts", metavar="H,H:N", help="for slurm and mpi: the hosts, and how many workers each of them runs")
+    _launch_hosts.add_arguments(parser)
     add("--name", metavar="NAME", help="for slurm and kubernetes: name of the job (default: that of the script)")
     add("--image", metavar="IMAGE", help="for kubernetes: the container image that contains the script")
     add("--engine-args", metavar="ARGS", help="further options for sbatch or mpirun, as one quoted string")
@@ -69,16 +72,22 @@ def main(arguments: argparse.Namespace) -> int:
         raise ArgumentError("there is no SCRIPT to run. Write replicant launch [options] SCRIPT [ARGUMENTS ...].")
     if arguments.engine not in ENGINES:
         raise ArgumentError(f"--engine {arguments.engine!r} is not known. It is one of {', '.join(ENGINES)}.")
-    settings = _settings(arguments)
+    settings, hosts = _settings(arguments), _hosts(arguments)
     if not arguments.module and arguments.engine != "kubernetes":  # there the script is in the container
         check_script(arguments.script)
     if arguments.engine == "local":
-        _refuse(
-            arguments, (*_ENGINE, "hosts", "submit"), "only for engines other than local, which runs everything on this machine"
-        )
+        _refuse(arguments, (*_ENGINE, "submit"), "only for engines other than local, which runs everything itself")
+        if _launch_hosts.is_on_hosts(arguments, hosts):
+            return _launch_hosts.run_on_hosts(settings, arguments, hosts)
+        _refuse(arguments, _HOSTS, "only for a job on several hosts: give --hosts or --nodes")
         return Supervisor(settings).run()
+    _refuse(arguments, _NODES, "only for --engine local")
     if arguments.engine == "ray":
-        _refuse(arguments, (*_ENGINE, "hosts", "submit"), "not for --engine ray, which runs the job now, on nodes that Ray chooses")
+        _refuse(
+            arguments,
+            (*_ENGINE, "hosts", "hosts_file", "submit"),
+            "not for --engine ray, which runs the job now, on nodes that Ray chooses",
+        )
         from ..launch._ray import RayNodes
 
         with RayNodes(settings) as nodes:
@@ -88,7 +97,7 @@ def main(arguments: argparse.Namespace) -> int:
         settings,
         arguments.engine,
         name=arguments.name or "",
-        hosts=tuple(filter(None, (arguments.hosts or "").split(","))),
+        hosts=hosts,
         image=arguments.image or "",
         engine_args=_words(arguments.engine_args or ""),
         python="python" if arguments.engine == "kubernetes" else sys.executable,
@@ -105,7 +114,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     return Settings(
         command=(arguments.script, *rest),
         is_module=arguments.module,
-        num_workers=arguments.workers,
+        num_workers=1 if arguments.workers is None else arguments.workers,
         devices_per_worker=arguments.devices_per_worker,
         max_restarts=arguments.max_restarts,
         elastic=None if arguments.elastic is None else parse_elastic(arguments.elastic),
@@ -120,6 +129,14 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     )
 
 
+def _hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
+    if arguments.hosts is not None and arguments.hosts_file is not None:
+        raise ArgumentError("--hosts and --hosts-file both say which hosts there are: give one of the two.")
+    if arguments.hosts_file is not None:
+        return tuple(read_hosts_file(Path(arguments.hosts_file)))
+    return tuple(filter(None, (arguments.hosts or "").split(",")))
+
+
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], what: str) -> None:
     """Refuse options that would have no effect.
 
@@ -128,7 +145,7 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], what: str) ->
     """
     for name in names:
         given = getattr(arguments, name)
-        if given is not None and given is not False:
+        if given is not None and given is not False and given != "":  # 0 is given, and equals False
             raise ArgumentError(f"--{name.replace('_', '-')} is {what}.")
 
 

@@ -60,10 +60,11 @@ class Channel:
         interval: The time between two heartbeats of a worker, in seconds.
         host: The address of this machine at which to listen.
         silence: The seconds without a heartbeat after which a worker counts as frozen. Workers that are cut off end before.
+        key: The key of the job. By default a new one.
     """
 
-    def __init__(self, interval: float, host: str = "127.0.0.1", silence: float | None = None):
-        self.key = secrets.token_hex(32)
+    def __init__(self, interval: float, host: str = "127.0.0.1", silence: float | None = None, key: str | None = None):
+        self.key = secrets.token_hex(32) if key is None else key
         self.is_expected: Callable[[int, int, int], bool] = _nobody  # whether rank, generation and pid belong to the job
         self._terms = {"interval": interval, "heartbeat": silence}
         self._connections: dict[socket.socket, Connection] = {}

@@ -9,6 +9,8 @@ from ..errors import ConfigurationError
 from ._cpu import huge_pages, virtual_devices
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+# The variables that are passed on to other hosts begin with one of these.
+_CARRIED = ("JAX_", "KERAS_", "NCCL_", "NPROC", "PYTHONUNBUFFERED", "REPLICANT_", "XLA_")
 _DROPPED = ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS", "JAX_COORDINATOR_PORT", "JAX_PROCESS_COUNT")
 _DROPPED += ("JAX_PROCESS_INDEX", "TF_CONFIG")
 
@@ -24,6 +26,7 @@ class Place:
         coordinator: The ``host:port`` of JAX's coordination service, or None for a single worker, which needs none.
         supervisor: The ``host:port`` of the supervisor.
         key: The key of the job.
+        local: The worker's number on its machine, and the number of workers there. By default all workers are on one machine.
     """
 
     rank: int
@@ -32,6 +35,7 @@ class Place:
     coordinator: str | None
     supervisor: str
     key: str
+    local: tuple[int, int] | None = None
 
 
 def worker_environment(
@@ -76,6 +80,15 @@ def worker_environment(
     return found if devices is None else found | virtual_devices(found, devices)
 
 
+def carried(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are passed on to workers on other hosts.
+
+    >>> carried({"JAX_PLATFORMS": "cpu", "HOME": "/root"})
+    {'JAX_PLATFORMS': 'cpu'}
+    """
+    return {name: value for name, value in environ.items() if name.startswith(_CARRIED)}
+
+
 def accelerators_of(environ: Mapping[str, str], device_files: Sequence[str]) -> tuple[str, ...]:
     """The NVIDIA GPUs that the workers can divide among them: the visible ones, or all if nothing limits them.
 
@@ -102,11 +115,12 @@ def accelerators_of(environ: Mapping[str, str], device_files: Sequence[str]) -> 
 
 
 def _share(accelerators: Sequence[str], place: Place, devices: int | None) -> Sequence[str]:
-    each = len(accelerators) // place.num_workers if devices is None else devices
-    if each < 1 or each * place.num_workers > len(accelerators):
-        asked = f"{place.num_workers} workers" + ("" if devices is None else f" with {devices} GPU(s) each")
+    index, count = (place.rank, place.num_workers) if place.local is None else place.local
+    each = len(accelerators) // count if devices is None else devices
+    if each < 1 or each * count > len(accelerators):
+        asked = f"{count} workers" + ("" if devices is None else f" with {devices} GPU(s) each")
         raise ConfigurationError(
-            f"{asked} need {max(each, 1) * place.num_workers} GPUs, but this machine has {len(accelerators)} "
+            f"{asked} need {max(each, 1) * count} GPUs, but this machine has {len(accelerators)} "
             f"({', '.join(accelerators)}). Launch fewer workers, or set JAX_PLATFORMS=cpu."
         )
-    return accelerators[place.rank * each : (place.rank + 1) * each]
+    return accelerators[index * each : (index + 1) * each]

@@ -25,12 +25,25 @@ class Kind(enum.Enum):
     STUCK = "ran no step for {text} after {other} had ended its program"
     STALLED = "ran no step for {text}"
     LEFT = "ended its program (exit code 0) before the others, which cannot go on without it"
+    CUT = "is lost with its host: {text}"
     PREEMPTED = "was asked to leave (exit code {code})"
     LOST = "could not go on without another worker: {text}"
     ASKED = "was asked to end: {text}"
 
 
-_ORDER = (Kind.ASKED, Kind.LEFT, Kind.SIGNAL, Kind.FROZEN, Kind.LATE, Kind.HELD, Kind.EXIT, Kind.RAISED, Kind.STUCK, Kind.STALLED)
+_ORDER = (
+    Kind.ASKED,
+    Kind.LEFT,
+    Kind.SIGNAL,
+    Kind.CUT,
+    Kind.FROZEN,
+    Kind.LATE,
+    Kind.HELD,
+    Kind.EXIT,
+    Kind.RAISED,
+    Kind.STUCK,
+    Kind.STALLED,
+)
 _WEIGHT = dict.fromkeys(_ORDER, 0) | {Kind.PREEMPTED: 1, Kind.LOST: 3}
 
 

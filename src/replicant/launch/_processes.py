@@ -115,6 +115,11 @@ class Worker:
         self.pid = self._process.pid
         guard.add(self.pid)
 
+    @property
+    def host(self) -> str:
+        """The name of its host."""
+        return os.uname().nodename
+
     def poll(self) -> bool:
         """Whether it has ended. Then what is left of its group is killed, before the group's number can be used again."""
         if self.code is None:

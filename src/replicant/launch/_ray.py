@@ -7,6 +7,7 @@ output and exit code back.
 
 import contextlib
 import os
+import secrets
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,11 @@ from typing import Any, Self
 
 from ..cluster._ray import join_ray, leave_ray
 from ..errors import ArgumentError, ConfigurationError
-from ._environment import Place, worker_environment
+from ._environment import Place, carried, worker_environment
 from ._processes import Worker
 from ._settings import Settings
-from ._team import Team
+from ._team import Team, Tools
 
-# The variables that are passed on to other nodes begin with one of these.
-_CARRIED = ("JAX_", "KERAS_", "NCCL_", "NPROC", "PYTHONUNBUFFERED", "REPLICANT_", "XLA_")
 _END_SECONDS = 10.0
 _RENEW_SECONDS = 5.0  # for Ray to give a worker of a lost node another place
 _SPREAD_SECONDS = 15.0  # to wait for a node for each worker before some share one
@@ -52,6 +51,7 @@ class RayNodes:
         self.ray = join_ray(num_cpus=settings.num_workers)
         self._group: Any = None
         self.note = ""  # why some workers share a node; "" if none do
+        self.key = secrets.token_hex(32)
         self.address = str(self.ray.util.get_node_ip_address())
 
     def __enter__(self) -> Self:
@@ -72,6 +72,14 @@ class RayNodes:
             self.ray.util.remove_placement_group(self._group)
             self._group = None
         leave_ray()
+
+    def make_team(self, tools: Tools, generation: int, stack: contextlib.ExitStack, restarts_left: int) -> Team:
+        """The workers of one generation."""
+        del restarts_left
+        return RayTeam(tools, generation, stack)
+
+    def listen(self, tools: Tools) -> None:
+        """Do nothing: Ray's actors need no answer."""
 
     def start(self, rank: int, command: Sequence[str], environ: Mapping[str, str]) -> Any:
         """The actor of a worker. It starts as soon as Ray lets it."""
@@ -144,8 +152,7 @@ class RayTeam(Team):
             tools.environ, place, None if "num_gpus" in nodes.share() else settings.devices_per_worker, (), settings.start
         )
         log = tools.logs.begin(place.rank, place.generation, place.num_workers)
-        carried = {name: value for name, value in environ.items() if name.startswith(_CARRIED)}
-        actor = nodes.start(place.rank, settings.argv[1:], {**carried, "REPLICANT_LOG": str(log), **more})
+        actor = nodes.start(place.rank, settings.argv[1:], {**carried(environ), "REPLICANT_LOG": str(log), **more})
         return RayWorker(place.rank, actor, log, nodes.ray)
 
     def _is_expected(self, rank: int, generation: int, pid: int) -> bool:

@@ -48,10 +48,14 @@ class Signals:
         taken, self._arrived = self._arrived, []
         return taken
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        del frame
+    def note(self, number: int) -> None:
+        """Note that a signal has arrived, here or on another host."""
         if number in _ASKING:
             self._arrived.append(number)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.note(number)
 
 
 def name_of(number: int) -> str:

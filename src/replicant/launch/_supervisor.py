@@ -35,7 +35,7 @@ class Supervisor:
         out: The stream for the workers' output. By default standard output.
         err: The stream for the supervisor's messages. By default standard error.
         environ: The environment from which the workers' environments are made. By default the process's own.
-        nodes: The ``RayNodes`` on which the workers run. By default they run on this machine.
+        nodes: The ``RayNodes`` or ``Hosts`` on which the workers run. By default they run on this machine.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Supervisor:
         """
         settings = self._settings
         logs = Logs(settings.log_dir, settings.num_workers)
-        host = "127.0.0.1" if self._nodes is None else self._nodes.address
+        host, key = ("127.0.0.1", None) if self._nodes is None else (self._nodes.address, self._nodes.key)
         live = None if settings.status_port is None else Live()
         with ExitStack() as stack:
             stack.callback(logs.close)
@@ -78,7 +78,7 @@ class Supervisor:
                 run_log=RunLog(logs.run_log, self._console.say, None if live is None else live.hear),
                 signals=stack.enter_context(Signals()),
                 guard=stack.enter_context(Guard()),
-                channel=stack.enter_context(Channel(_beat_seconds(settings), host, settings.heartbeat)),
+                channel=stack.enter_context(Channel(_beat_seconds(settings), host, settings.heartbeat, key)),
                 host=host,
                 nodes=self._nodes,
             )
@@ -130,9 +130,7 @@ class Supervisor:
 
     def _make_team(self, tools: Tools, generation: int, stack: ExitStack) -> Team:
         if self._nodes is not None:
-            from ._ray import RayTeam
-
-            return RayTeam(tools, generation, stack)
+            return self._nodes.make_team(tools, generation, stack, self._settings.max_restarts - self._restarts)
         if self._settings.elastic is None:
             return Team(tools, generation, stack)
         return ElasticTeam(tools, generation, stack, self._settings.max_restarts - self._restarts)
@@ -158,6 +156,8 @@ class Supervisor:
         while (left := deadline - time.monotonic()) > 0:
             for _ in tools.channel.poll(min(left, _TICK)):
                 pass  # no worker is expected
+            if self._nodes is not None:
+                self._nodes.listen(tools)
             if asked := tools.signals.take():
                 return 128 + asked[0]
         return None

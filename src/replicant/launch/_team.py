@@ -1,7 +1,6 @@
 """The workers of one generation, which are started together and watched until all have ended."""
 
 import dataclasses
-import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -48,7 +47,7 @@ class Tools:
     guard: Guard
     channel: Channel
     host: str = "127.0.0.1"  # the address at which workers reach this machine
-    nodes: Any = None  # a `RayNodes`, if workers are on other machines
+    nodes: Any = None  # a `RayNodes` or `Hosts`, if workers are on other machines
 
 
 class Team:
@@ -295,7 +294,7 @@ class Team:
     def describe(self, failure: Failure) -> str:
         """Describe a failure and its worker."""
         progress, worker = self.progress[failure.rank], self.workers[failure.rank]
-        facts = {"host": progress.host or os.uname().nodename, "pid": worker.pid, "step": progress.step, "log": worker.log}
+        facts = {"host": progress.host or worker.host, "pid": worker.pid, "step": progress.step, "log": worker.log}
         return _policy.describe(failure, facts)
 
     def asked_code(self, number: int) -> int:
