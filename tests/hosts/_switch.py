@@ -14,6 +14,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 _LARGEST_FRAME = 1 << 16
 _AT_ONCE = 64  # frames to read from one host before the others have their turn
@@ -30,12 +31,14 @@ class Link:
         delay: The seconds that a frame takes.
         loss: The share of frames that are lost, from 0 to 1.
         rate: The bits per second that the link carries, or None for as many as come.
+        firewall: Whether what comes from one TCP port to another may pass. By default everything may.
     """
 
     is_whole: bool = True
     delay: float = 0.0
     loss: float = 0.0
     rate: float | None = None
+    firewall: Callable[[int, int], bool] | None = None
     busy_until: float = 0.0
     waiting: int = 0
     passed: int = 0  # frames that arrived
@@ -111,6 +114,8 @@ class Switch:
     def _send(self, target: int, link: Link, frame: bytes) -> None:
         if not link.is_whole or link.waiting >= _MOST_WAITING or (link.loss and self._rng.random() < link.loss):
             return
+        if link.firewall is not None and (ports := tcp_ports(frame)) is not None and not link.firewall(*ports):
+            return
         if not link.delay and link.rate is None:
             self._write(target, link, frame)
             return
@@ -124,3 +129,11 @@ class Switch:
             with contextlib.suppress(OSError):  # its queue is full, its device is down or the host is gone: the frame is lost
                 os.write(self._taps[target], frame)
                 link.passed += 1
+
+
+def tcp_ports(frame: bytes) -> tuple[int, int] | None:
+    """The ports from which and to which a frame goes, or None if it is not one of TCP over IPv4."""
+    if frame[12:14] != b"\x08\x00" or frame[23] != socket.IPPROTO_TCP:
+        return None
+    start = 14 + 4 * (frame[14] & 15)
+    return int.from_bytes(frame[start : start + 2], "big"), int.from_bytes(frame[start + 2 : start + 4], "big")

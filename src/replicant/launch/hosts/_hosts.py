@@ -65,6 +65,7 @@ class Hosts(ABC):
         self._job_key, self._run = key, secrets.token_hex(8)
         self.key = workers_key(key, self._run)
         self._max_clock_skew = max_clock_skew
+        self._is_finished = False
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="replicant-hosts", daemon=True)
 
@@ -95,13 +96,12 @@ class Hosts(ABC):
 
     def finish(self, code: int) -> None:
         """Tell the agents that the job has ended."""
-        for link in self.links:
-            link.tell(kind="end", code=code, problem="")
+        self._end_all(code, "")
 
     def close(self, problem: str = "") -> None:
         """End the agents, which kill what still runs."""
-        for link in self.links:
-            link.tell(kind="end", code=1, problem=problem)
+        if not self._is_finished:
+            self._end_all(1, problem)
         self._closing.set()
         if self._keeper.is_alive():
             self._keeper.join()
@@ -216,6 +216,11 @@ class Hosts(ABC):
             for link in links
             if (problem := link.lost or link.said["ready"]["problem"])
         )
+
+    def _end_all(self, code: int, problem: str) -> None:
+        self._is_finished = True
+        for link in self.all_links():
+            link.tell(kind="end", code=code, problem=problem)
 
     def _wait_for(self, number: int, link: Link, tools: Tools) -> None:
         """Wait until a lost host is there again. Workers that it may still run have ended before."""

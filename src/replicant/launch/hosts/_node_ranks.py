@@ -52,7 +52,6 @@ class NodeRanks(Hosts):
         self._processes: dict[int, Any] = {}  # which process each node was at last
         self._workers: dict[int, int] = {}  # of each node that was ever there
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._refused: list[str] = []
         self._lobby: Lobby | None = None
 
     def _meet(self) -> None:
@@ -86,8 +85,7 @@ class NodeRanks(Hosts):
     def listen(self, tools: Tools | None) -> None:
         """Take in what all agents have said, and who has come."""
         while not self._news.empty():
-            self._refused.append(self._news.get())
-            (self._console if tools is None else tools.console).say(self._refused[-1])
+            (self._console if tools is None else tools.console).say(self._news.get())
         super().listen(tools)
         with self._lock:
             for number, (link, _) in list(self._came.items()):
@@ -105,7 +103,6 @@ class NodeRanks(Hosts):
         """End the job on all nodes."""
         super().close(problem)
         for link, _ in self._came.values():
-            link.tell(kind="end", code=1, problem=problem)
             link.close()
         if self._lobby is not None:
             self._lobby.close()
@@ -145,11 +142,10 @@ class NodeRanks(Hosts):
             self.listen(None)
             if time.monotonic() > deadline:
                 names = " and ".join(f"node {number}" for number in missing)
-                refused = "".join(f"\n  {text}" for text in self._refused[-3:])
                 raise ConfigurationError(
                     f"{names} of {self._nodes} did not come within {start:g} s (--start). Is `replicant launch --node-rank "
                     f"{missing[0]} --nodes {self._nodes} --address {self.address}:{self._place[1]}` running there, and what does "
-                    f"it say?{refused}"
+                    "it say?"
                 )
             time.sleep(_TICK)
 

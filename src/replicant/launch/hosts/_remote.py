@@ -106,7 +106,7 @@ class Link:
             return ""
         with contextlib.suppress(OSError, ValueError):
             self._errors.seek(0)
-            return self._errors.read().decode(errors="replace").strip()[-_LAST_WORDS:]
+            return self._errors.read().decode(errors="replace").strip().rstrip(".")[-_LAST_WORDS:]
         return ""
 
     def exit_code(self) -> int | None:

@@ -30,7 +30,7 @@ class SshHosts(Hosts):
     Args:
         settings: The settings of the job.
         slots: The number of workers on each host.
-        python: The interpreter on the hosts. By default the path of this one.
+        python: The interpreter on the other hosts. By default the path of this one.
         address: The address of this machine at which the hosts reach it. By default the one from which ssh comes to them.
         max_clock_skew: By how many seconds the clocks of the hosts may differ.
 
@@ -77,9 +77,9 @@ class SshHosts(Hosts):
 
     def _open(self, name: str) -> Link:
         """Start an agent. It is heard later."""
-        command = agent_command(self._python)
+        command = agent_command(sys.executable if _is_here(name) else self._python)
         if not _is_here(name):
-            limit = max(1, round(min(_CONNECT_SECONDS, self.settings.start)))
+            limit = max(1, round(min(_CONNECT_SECONDS, self.settings.start / 2)))
             options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={limit}"]
             command = ["ssh", *options, "--", name, shlex.join(command)]
         return self.open_agent(name, command)
@@ -116,7 +116,7 @@ class SshHosts(Hosts):
                     "interpreter, give the path of that one with --python."
                 )
         code, words = link.exit_code(), link.last_words()
-        if _is_here(link.name) or code is None:
+        if _is_here(link.name) or code is None or code < 0:  # it was killed, because it said nothing
             return f"{link.lost}{f': {words}' * bool(words)}"
         if code == _SSH_FAILED:
             return (
