@@ -183,6 +183,12 @@ def user_namespace(*, inside: bool = False) -> list[str]:
     return ["--user", "--preserve-credentials"] if inside else ["--user", "--map-root-user"]
 
 
+def send_signal(process: "subprocess.Popen[bytes]", number: int) -> None:
+    """Send a signal to a process that `Host.start` has started: the only child of what has entered the host."""
+    child = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
+    os.kill(int(child), number)
+
+
 def wait_until(is_true: Callable[[], bool], seconds: float) -> bool:
     """Wait until something is true, and return whether it is."""
     deadline = time.monotonic() + seconds

@@ -1,19 +1,18 @@
 """The page "Your first run on two machines": every command on it runs on two hosts, and prints what the page shows.
 
-A block after ``<!-- run: NAME -->`` has commands, each with its host in front, and what they print. `SETUPS` says what is wrong with the
-hosts. ``...`` on the page stands for any text, and lines that begin with four spaces go on with the line before.
+A block after ``<!-- run: NAME -->`` has commands, each with its host in front, and what they print. `SETUPS` says what is wrong
+with the hosts. ``...`` on the page stands for any text, and lines that begin with four spaces go on with the line before.
 """
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from _bench import Bench, Host, wait_until
+from _bench import Bench, wait_until
 from _sshd import connect, need_sshd
 from _training_job import environment
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from _bench import Bench, wait_until
+from _bench import Bench, send_signal, wait_until
 from _sshd import connect, need_sshd
 
 pytestmark = pytest.mark.slow
@@ -88,8 +88,7 @@ def test_no_worker_outlives_its_launcher(launch: Callable[..., Launched], tmp_pa
     job = launch(str(PROGRAM), str(tmp_path / "job"), "waits")
     job.wait_for(2)
     assert job.workers_on(1) > 0
-    launcher = job.bench.hosts[0].run("sh", "-c", "grep -la launch.--hosts /proc/[0-9]*/cmdline | head -1").split("/")[2]
-    job.bench.hosts[0].run("kill", f"-{int(number)}", launcher)
+    send_signal(job.launcher, number)
     began = time.monotonic()
     wait_until(lambda: not job.workers_on(0) and not job.workers_on(1), HEARTBEAT + GRACE_SECONDS)
     assert (job.workers_on(0), job.workers_on(1)) == (0, 0), (time.monotonic() - began, job.log.read_text())

@@ -144,8 +144,8 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], what: str) ->
         ArgumentError: If one of the options was given.
     """
     for name in names:
-        given = getattr(arguments, name)
-        if given is not None and given is not False and given != "":  # 0 is given, and equals False
+        value = getattr(arguments, name)
+        if value not in (None, "") and value is not False:
             raise ArgumentError(f"--{name.replace('_', '-')} is {what}.")
 
 

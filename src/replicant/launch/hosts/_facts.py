@@ -45,8 +45,8 @@ def differences(here: Facts, there: Facts, max_clock_skew: float) -> list[str]:
     if python.split(".")[:2] != here["python"].split(".")[:2]:
         return [
             (
-                f"{other} runs Python {python} ({executable}), but {mine} runs Python {here['python']}. All hosts need the same minor "
-                "version: install it there, and Replicant with it."
+                f"{other} runs Python {python} ({executable}), but {mine} runs Python {here['python']}. All hosts need the same "
+                "minor version: install it there, and Replicant with it."
             )
         ]
     theirs = there.get("packages") or {}

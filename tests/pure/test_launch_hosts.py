@@ -1,0 +1,251 @@
+"""The messages between a launcher and its agents, what hosts must agree in, and files of hosts."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicant.errors import ArgumentError, ClusterError, ConfigurationError
+from replicant.launch import Settings
+from replicant.launch._jobs import parse_hosts, read_hosts_file
+from replicant.launch.hosts import Joining, NodeRanks, SshHosts, key_of_nodes
+from replicant.launch.hosts._agent import Agent
+from replicant.launch.hosts._facts import differences, facts_here
+from replicant.launch.hosts._hosts import raise_all
+from replicant.launch.hosts._ssh import own_address
+from replicant.launch.hosts._wire import AGENT, LAUNCHER, Wire, wire_key, workers_key
+
+KEY = "0123456789abcdef"
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of a connection, whose descriptors the test gives away."""
+    return socket.socketpair()
+
+
+def wire(end: socket.socket, side: str, key: str = KEY) -> Wire:
+    descriptor = end.detach()
+    return Wire(descriptor, descriptor, key, side)
+
+
+def test_messages_arrive_in_both_directions(ends: Any) -> None:
+    launcher, agent = wire(ends[0], LAUNCHER), wire(ends[1], AGENT)
+    launcher.send(kind="a", text="ü\n")
+    launcher.send(kind="b")
+    agent.send(kind="c")
+    assert agent.receive() == [{"kind": "a", "text": "ü\n"}, {"kind": "b"}]
+    assert launcher.receive() == [{"kind": "c"}]
+    assert (launcher.is_open, agent.is_open) == (True, True)
+    launcher.close()
+    assert (agent.receive(), agent.is_open, agent.problem) == ([], False, "")
+    agent.send(kind="nobody reads this")
+    agent.close()
+
+
+def test_what_a_host_prints_at_the_login_is_no_message(ends: Any) -> None:
+    launcher, agent = wire(ends[0], LAUNCHER), ends[1]
+    agent.sendall(b"Welcome\n\xff\n" + b"0" * 32 + b' {"kind": "x"}\nno end of the line\n')
+    other = wire(agent, AGENT)
+    other.send(kind="a")
+    assert launcher.receive() == [{"kind": "a"}]
+    assert launcher.noise == [b"Welcome", b"\xff", b"0" * 32 + b' {"kind": "x"}', b"no end of the line"]
+    for each in (launcher, other):
+        each.close()
+
+
+SIGNED = wire_key(KEY, "1")
+
+
+@pytest.mark.parametrize("what", ["repeated", "reflected", "other key", "left out", "bare"])
+def test_a_line_that_the_other_end_has_not_sent_closes_the_wire(ends: Any, what: str) -> None:
+    peek, write = socket.socketpair()
+    source = wire(write, LAUNCHER if what == "reflected" else AGENT, "other" if what == "other key" else KEY)
+    source.send(kind="a")
+    source.send(kind="b")
+    source.send(kind="c")
+    first, second, third = peek.recv(4096).splitlines(keepends=True)
+    launcher, agent = wire(ends[0], LAUNCHER), ends[1]
+    honest_read, honest_write = socket.socketpair()
+    honest = wire(honest_write, AGENT)
+    honest.send(kind="a")
+    agent.sendall(honest_read.recv(4096))
+    assert launcher.receive() == [{"kind": "a"}]
+    agent.sendall(
+        {"repeated": first, "reflected": second, "other key": second, "left out": third, "bare": b'{"kind": "b"}\n'}[what]
+    )
+    assert launcher.receive() == []
+    assert (launcher.is_open, launcher.problem) == (False, "a line came that is not signed with the key of this connection")
+    for each in (launcher, honest, source):
+        each.close()
+    for each in (peek, honest_read, agent):
+        each.close()
+
+
+def test_a_line_without_an_end_closes_the_wire(ends: Any) -> None:
+    launcher, agent = wire(ends[0], LAUNCHER), ends[1]
+    agent.setblocking(False)
+    while launcher.is_open:
+        with contextlib.suppress(BlockingIOError):
+            agent.send(b"x" * 65536)
+        launcher.receive()
+    assert launcher.problem == "it has sent a line without an end"
+    launcher.close()
+    agent.close()
+
+
+def test_an_end_that_does_not_read_closes_the_wire(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicant.launch.hosts._wire.SEND_SECONDS", 0.3)
+    launcher = wire(ends[0], LAUNCHER)
+    launcher.send_now(kind="long", text="x" * 10_000_000)
+    assert (launcher.is_open, launcher.problem) == (False, "it has read nothing for 0.3 s")
+    launcher.close()
+    ends[1].close()
+
+
+def test_keys_differ_by_purpose() -> None:
+    keys = [wire_key(KEY, "1"), wire_key(KEY, "2"), wire_key(KEY, "1", "2"), workers_key(KEY, "1"), workers_key("other", "1")]
+    assert len(set(keys)) == 5
+    assert KEY not in "".join(keys)
+
+
+def test_an_agent_starts_nothing_before_it_knows_what(ends: Any) -> None:
+    launcher, agent = wire(ends[0], LAUNCHER), wire(ends[1], AGENT)
+    runs = Agent(agent, "key", patience=5.0)
+    place = {"rank": 0, "num_workers": 1, "generation": 0, "coordinator": None, "supervisor": "127.0.0.1:1"}
+    launcher.send(kind="signal", worker=9, number=9)  # of a worker that it does not have
+    launcher.send(kind="start", worker=3, place=place, local=[0, 1], more={})
+    launcher.send(kind="end", code=4)
+    assert runs.serve() == ""
+    assert (runs.end or {})["code"] == 4
+    said = {message["kind"]: message for message in launcher.receive()}
+    assert said["cannot"] == {"kind": "cannot", "worker": 3, "problem": "The launcher has not said what to run."}
+    assert said["facts"]["packages"]["jax"] == facts_here()["packages"]["jax"]
+    for each in (launcher, agent):
+        each.close()
+
+
+def test_an_agent_that_is_not_heard_ends(ends: Any) -> None:
+    launcher, agent = wire(ends[0], LAUNCHER), wire(ends[1], AGENT)
+    assert Agent(agent, "key", patience=0.5).serve() == "the launcher has heard nothing of it for 0 s"
+    for each in (launcher, agent):
+        each.close()
+
+
+HERE = {"host": "a", "python": "3.13.1", "executable": "p", "packages": {"replicant": "1.0", "keras": None}, "clock": 1000.0}
+
+
+@pytest.mark.parametrize(
+    ("there", "found"),
+    [
+        ({}, []),
+        ({"python": "3.13.9", "clock": 1060.0}, []),
+        (
+            {"python": "3.12.1", "packages": {}},
+            [("b runs Python 3.12.1 (p), but a runs Python 3.13.1. All hosts need the same minor version: install it there, and "
+             "Replicant with it.")],
+        ),
+        (
+            {"packages": {"replicant": "0.9"}},
+            ["b has replicant 0.9, but a has replicant 1.0. Install the same on b: p -m pip install replicant==1.0"],
+        ),
+        ({"packages": {}}, ["b has no replicant, but a has replicant 1.0. Install the same on b: p -m pip install replicant==1.0"]),
+        ({"packages": {"replicant": "1.0", "keras": "3.12"}}, ["b has keras 3.12, but a has no keras. Install it on a."]),
+        (
+            {"clock": 900.0},
+            [("The clock of b is 100 s behind that of a. At most 60 s are allowed (--max-clock-skew), because files on shared "
+             "folders and lines of logs carry times. Let both hosts take their time from the network: timedatectl set-ntp true")],
+        ),
+    ],
+)  # fmt: skip
+def test_hosts_must_agree(there: dict[str, Any], found: list[str]) -> None:
+    assert differences(HERE, {**HERE, "host": "b", **there}, 60.0) == found
+
+
+def test_a_file_of_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("# our hosts\n\nnode-a\n  node-b:2  # two GPUs\nme@node-c   slots=4\n10.0.0.4\n")
+    found = read_hosts_file(path)
+    assert found == ["node-a", "node-b:2", "me@node-c:4", "10.0.0.4"]
+    assert parse_hosts(found) == {"node-a": 1, "node-b": 2, "me@node-c": 4, "10.0.0.4": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\nb c\n", r"line 2: 'b c' is no host\. Write HOST, HOST:N or HOST slots=N\."),
+        ("a slots=0\n", r"line 1: 'a slots=0' is no host"),
+        ("a:2 slots=2\n", r"line 1: 'a:2 slots=2' is no host"),
+        ("# nobody\n", r"names no host\. Write one host in each line\."),
+        (b"\xff\xfe", r"cannot be read: .*utf-8"),
+    ],
+)
+def test_files_that_are_no_list_of_hosts(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ArgumentError, match=message):
+        read_hosts_file(path)
+
+
+def test_own_addresses() -> None:
+    assert own_address("127.0.0.1", "it", "Do that.") == "127.0.0.1"
+    with pytest.raises(ConfigurationError, match=r"it, but 192\.0\.2\.1 is no address of .* \(Cannot assign.*\)\. Do that\."):
+        own_address("192.0.2.1", "it", "Do that.")
+    with pytest.raises(ConfigurationError, match=r"it: it stands for no IPv4 address on .*\. Do that\."):
+        own_address("::1", "it", "Do that.")
+
+
+def test_all_problems_are_told() -> None:
+    raise_all([])
+    with pytest.raises(ConfigurationError, match=r"^one$"):
+        raise_all(["one"])
+    with pytest.raises(ConfigurationError, match=r"^the job cannot start on all of its hosts:\n  one\n  two$"):
+        raise_all(["one", "two"])
+
+
+def test_jobs_on_hosts_are_not_elastic() -> None:
+    settings = Settings(("x.py",), num_workers=2, elastic=(1, 2))
+    for make in (
+        lambda: SshHosts(settings, {"a": 1}),
+        lambda: NodeRanks(settings, 2, ("a", 1), KEY),
+        lambda: Joining(settings, 1, 2, ("a", 1), KEY),
+    ):
+        with pytest.raises(ArgumentError, match=r"--elastic works only on one machine so far\."):
+            make()
+
+
+def test_ssh_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigurationError, match=r"--hosts needs the command ssh, which is not on PATH\."):
+        SshHosts(Settings(("x.py",)), {"node-b": 1})
+    SshHosts(Settings(("x.py",)), {"localhost": 1})  # needs none
+
+
+def test_nodes_need_a_key() -> None:
+    assert key_of_nodes({"REPLICANT_JOB_KEY": KEY}) == KEY
+    with pytest.raises(ClusterError, match=r"REPLICANT_JOB_KEY is not set\..*openssl rand -hex 32"):
+        key_of_nodes({})
+
+
+def test_who_may_be_a_node(ends: Any) -> None:
+    job = NodeRanks(Settings(("x.py",)), 3, ("127.0.0.1", 1), KEY)
+    end = wire(ends[0], LAUNCHER)
+    facts = {**facts_here(), "node": 1, "nodes": 3, "workers": 2, "process": "p", "host": "b"}
+    assert job._let_in(facts, end) == ""
+    assert job._let_in(facts, end) == ""  # the same one again
+    assert job._let_in({**facts, "node": 2, "workers": 1}, end) == ""
+    for change, problem in [
+        ({"nodes": 4}, "node 1 (b) was started with --nodes 4, but node 0 with --nodes 3. All nodes need the same."),
+        ({"process": "q"}, "there is a node 1 already, and node 1 (b) is a second one. Give each node a --node-rank of its own."),
+        ({"workers": 3}, "node 1 (b) was started with --workers 3, but it had 2 before."),
+        ({"node": None}, "it does not say which node it is"),
+        ({"node": 0}, "it does not say which node it is"),
+        ({"workers": "2"}, "it does not say which node it is"),
+    ]:
+        assert job._let_in({**facts, **change}, end) == problem
+    assert "The clock of b is" in job._let_in({**facts, "clock": 0.0}, end)
+    end.close()
+    ends[1].close()
