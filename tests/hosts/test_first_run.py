@@ -88,7 +88,7 @@ class Shell:
     def __init__(self, bench: Bench, folder: Path, programs: str, more: dict[str, str]):
         self._hosts = {host.name: host for host in bench.hosts}
         self._folder, self._more = folder, more
-        self._environ = environment(folder, programs) | {
+        self._environ = {name: value for name, value in environment(folder, programs).items() if name != "KERAS_BACKEND"} | {
             "REPLICANT_JOB_KEY": KEY,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }

@@ -1,4 +1,4 @@
-"""``replicant launch``: starts the workers of a job on this machine, watches them, and starts them again if they fail.
+"""``replicant launch``: starts the workers of a job, watches them, and starts them again if they fail.
 
     cli/_launch.py --> Settings --> Supervisor.run()                  _settings.py, _supervisor.py
                                       ├─ the workers of a generation    _team.py
@@ -13,6 +13,7 @@
                                       └─ failures --> decision          _policy.py (pure)
     cli/_report.py --> the run log --> time and steps                 _account.py (pure), _report_text.py, _report_page.py
 
+On several hosts, an agent on each of them starts the workers for the supervisor: hosts/.
 For other engines, _jobs.py only writes a file or a command line. _cpu.py has what `replicant run` shares with this command.
 """
 

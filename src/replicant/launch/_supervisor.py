@@ -28,7 +28,7 @@ _BEATS_PER_DEADLINE = 5
 
 
 class Supervisor:
-    """Runs one job on this machine, from the main thread.
+    """Runs one job from the main thread, on this machine unless `nodes` says otherwise.
 
     Args:
         settings: The settings of the job.
