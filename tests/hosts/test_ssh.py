@@ -100,7 +100,7 @@ def test_no_worker_outlives_its_launcher(launch: Callable[..., Launched], tmp_pa
 def test_a_killed_connection_ends_its_workers(launch: Callable[..., Launched], tmp_path: Path, host: int, what: str) -> None:
     job = launch(str(PROGRAM), str(tmp_path / "job"), "waits")
     job.wait_for(2)
-    job.bench.hosts[host].run("sh", "-c", f"kill -9 $(grep -la '{what}' /proc/[0-9]*/cmdline | cut -d/ -f3 | grep -vx $$)")
+    job.bench.hosts[host].run("sh", "-c", f"kill -9 $(grep -la '{what}' /proc/[0-9]*/cmdline | cut -d/ -f3 | grep -vx $$) || true")
     code, text = job.end()
     assert code == 137, text
     assert "rank 1 (host node-b, pid " in text
@@ -147,6 +147,41 @@ def test_a_dead_host_ends_the_job_with_its_name(launch: Callable[..., Launched],
     code, text = job.end()
     assert code == 1, text
     assert "node-b did not come back within 15 s (--start): ssh cannot log in to node-b" in text
+
+
+def test_what_a_host_prints_at_the_login_does_no_harm(make_bench: Callable[..., Bench], tmp_path: Path) -> None:
+    need_sshd()
+    bench = make_bench(2, folder="noisy")
+    connect(bench, tmp_path / "noisy-ssh", [1])
+    (tmp_path / "noisy-ssh" / "home-node-b" / ".ssh" / "rc").write_text("echo Welcome; echo to node-b >&2; printf 'no end'\n")
+    assert bench.hosts[0].run("ssh", "node-b", "true") == "Welcome\nno end"
+    job = Launched(bench, tmp_path, str(PROGRAM), str(tmp_path / "job"), "ends")
+    code, text = job.end()
+    assert code == 0, text
+    assert "[1] rank 1 of 2 on node-b, generation 0" in text
+
+
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [
+        ("/nowhere/python", "node-b has no /nowhere/python: "),
+        ("/bin/false", "the agent on node-b has ended with exit code 1: "),
+        ("{hangs}", "node-b gave no answer within 10 s"),
+        ("{old}", "node-b cannot load Replicant with {old} (Python 3"),
+    ],
+)
+def test_interpreters_that_run_no_agent(launch: Callable[..., Launched], tmp_path: Path, python: str, message: str) -> None:
+    scripts = {name: tmp_path / name for name in ("hangs", "old")}
+    scripts["hangs"].write_text("#!/bin/sh\nsleep 100\n")
+    scripts["old"].write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    for script in scripts.values():
+        script.chmod(0o755)
+    names = {name: str(script) for name, script in scripts.items()}
+    job = launch("--start", "10", "--python", python.format(**names), str(PROGRAM), str(tmp_path / "job"), "ends")
+    code, text = job.end()
+    assert code == 1, text
+    assert message.format(**names) in text
+    assert not list(job.folder.iterdir())
 
 
 def test_the_key_is_in_no_command_line_and_no_environment(launch: Callable[..., Launched], tmp_path: Path) -> None:

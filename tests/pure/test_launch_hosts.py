@@ -130,19 +130,19 @@ def test_an_agent_starts_nothing_before_it_knows_what(ends: Any) -> None:
 
 def test_an_agent_that_is_not_heard_ends(ends: Any) -> None:
     launcher, agent = wire(ends[0], LAUNCHER), wire(ends[1], AGENT)
-    assert Agent(agent, "key", patience=0.5).serve() == "the launcher has heard nothing of it for 0 s"
+    assert Agent(agent, "key", patience=0.5).serve().startswith("the launcher has heard nothing of it for ")
     for each in (launcher, agent):
         each.close()
 
 
-HERE = {"host": "a", "python": "3.13.1", "executable": "p", "packages": {"replicant": "1.0", "keras": None}, "clock": 1000.0}
+HERE = {"host": "a", "python": "3.13.1", "executable": "p", "packages": {"replicant": "1.0", "keras": None}, "ahead": 0.0}
 
 
 @pytest.mark.parametrize(
     ("there", "found"),
     [
         ({}, []),
-        ({"python": "3.13.9", "clock": 1060.0}, []),
+        ({"python": "3.13.9", "ahead": 60.0}, []),
         (
             {"python": "3.12.1", "packages": {}},
             [("b runs Python 3.12.1 (p), but a runs Python 3.13.1. All hosts need the same minor version: install it there, and "
@@ -155,7 +155,7 @@ HERE = {"host": "a", "python": "3.13.1", "executable": "p", "packages": {"replic
         ({"packages": {}}, ["b has no replicant, but a has replicant 1.0. Install the same on b: p -m pip install replicant==1.0"]),
         ({"packages": {"replicant": "1.0", "keras": "3.12"}}, ["b has keras 3.12, but a has no keras. Install it on a."]),
         (
-            {"clock": 900.0},
+            {"ahead": -100.2},
             [("The clock of b is 100 s behind that of a. At most 60 s are allowed (--max-clock-skew), because files on shared "
              "folders and lines of logs carry times. Let both hosts take their time from the network: timedatectl set-ntp true")],
         ),

@@ -26,15 +26,20 @@ def facts_here() -> dict[str, Any]:
     }
 
 
+def received(facts: Facts) -> dict[str, Any]:
+    """The facts of another host, with by how much its clock is ahead of this one's. Call this when they arrive."""
+    return {**facts, "ahead": float(facts.get("clock") or 0.0) - time.time()}
+
+
 def differences(here: Facts, there: Facts, max_clock_skew: float) -> list[str]:
     """What must be changed on another host before it can take part, one sentence or two each.
 
     Args:
-        here: The facts of the launcher's host, of this moment.
-        there: Those of the other host.
+        here: The facts of the launcher's host.
+        there: Those of the other host, as `received`.
         max_clock_skew: By how many seconds their clocks may differ.
 
-    >>> here = {"host": "a", "python": "3.13.1", "executable": "python", "packages": {"jax": "0.12.1"}, "clock": 5.0}
+    >>> here = {"host": "a", "python": "3.13.1", "executable": "python", "packages": {"jax": "0.12.1"}, "ahead": 0.0}
     >>> differences(here, here | {"host": "b", "python": "3.13.0"}, 60.0)
     []
     >>> print(*differences(here, here | {"host": "b", "packages": {"jax": "0.11.0"}}, 60.0))
@@ -56,7 +61,7 @@ def differences(here: Facts, there: Facts, max_clock_skew: float) -> list[str]:
         for name, version in here["packages"].items()
         if theirs.get(name) != version
     ]
-    ahead = float(there.get("clock") or 0.0) - here["clock"]
+    ahead = there["ahead"]
     if abs(ahead) > max_clock_skew:
         found.append(
             f"The clock of {other} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} that of {mine}. At most "

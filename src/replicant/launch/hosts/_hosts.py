@@ -1,6 +1,7 @@
 """The hosts of a job, as the supervisor sees them: an agent on each of them, which is asked, told, and started again."""
 
 import json
+import math
 import os
 import secrets
 import shlex
@@ -169,7 +170,7 @@ class Hosts(ABC):
             leave_if_asked(tools)
 
     def differences(self, link: Link) -> list[str]:
-        """What must be changed on a host before it can take part. Its clock is compared with the time at which this is called."""
+        """What must be changed on a host before it can take part."""
         return differences(facts_here(), link.said["facts"], self._max_clock_skew)
 
     def open_agent(self, name: str, command: list[str]) -> Link:
@@ -189,7 +190,7 @@ class Hosts(ABC):
         process.stdin.close()
         told = {"key": self._job_key, "nonce": nonce, "run": self._run, "patience": settings.heartbeat}
         wire.send_bare(json.dumps(told).encode() + b"\n")
-        return Link(name, wire, max(settings.heartbeat, settings.start), process, errors)
+        return Link(name, wire, math.inf, process, errors)  # whoever waits for its facts has a deadline
 
     def tell_work(self, links: list[Link]) -> None:
         """Tell agents what to run.

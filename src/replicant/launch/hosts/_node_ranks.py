@@ -12,6 +12,7 @@ from ...errors import ConfigurationError
 from .._console import Console
 from .._settings import Settings
 from .._team import Tools
+from ._facts import received
 from ._hosts import Hosts, agent_command, refuse_elastic
 from ._lobby import Lobby
 from ._remote import Link
@@ -62,6 +63,7 @@ class NodeRanks(Hosts):
         terms = {"run": self._run, "patience": self.settings.heartbeat}
         self._lobby = Lobby(listener, self._job_key, terms, self._let_in, self._news.put)
         self.await_all("facts", self.settings.start)
+        here.patience = self.settings.heartbeat
         self.tell_work([here])
         self._wait_for_all()
         self.counts = [self.settings.num_workers, *(self._came[number][1] for number in range(1, self._nodes))]
@@ -73,6 +75,7 @@ class NodeRanks(Hosts):
         if number == 0:
             link = self.open_agent(self.links[0].name, agent_command(sys.executable))
             self.await_all("facts", self.settings.start, links=[link])
+            link.patience = self.settings.heartbeat
             self.tell_work([link])
         else:
             with self._lock:
@@ -167,7 +170,7 @@ class NodeRanks(Hosts):
         if nodes != self._nodes:
             return f"{name} was started with --nodes {nodes}, but node 0 with --nodes {self._nodes}. All nodes need the same."
         link = Link(name, wire, self.settings.heartbeat)
-        link.said["facts"] = facts
+        link.said["facts"] = received(facts)
         if found := self.differences(link):
             return " ".join(found)
         with self._lock:

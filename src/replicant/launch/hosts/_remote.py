@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from .._environment import Place
 from .._processes import Worker
+from ._facts import received
 from ._wire import Message, Wire
 
 LOST = -signal.SIGKILL  # the exit code of a worker whose host is lost
@@ -74,7 +75,7 @@ class Link:
             elif worker is not None:
                 worker.hear(message)
             elif kind in ("facts", "ready", "reached"):
-                self.said[kind] = message
+                self.said[kind] = received(message) if kind == "facts" else message
             else:
                 others.append(message)
         if not self.lost and not self.wire.is_open:
