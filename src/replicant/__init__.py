@@ -44,6 +44,8 @@ from .checkpoint import (
     load_variable,
 )
 from .kernels._control import install as _install_kernels
+from .profiling import profile
+from .profiling._of_program import start as _start_profile
 from .replicas._collectives import ReduceOp
 from .replicas._context import (
     ReplicaContext,
@@ -84,6 +86,7 @@ _install_default_strategy()
 _install_kernels()
 _configure_compile_cache()
 _connect_keras_for_fit()
+_start_profile(os.environ)
 
 __version__ = "0.1.0"
 
@@ -135,6 +138,7 @@ __all__ = [
     "list_variables",
     "load_variable",
     "plan",
+    "profile",
     "random",
     "remat",
     "run_elastic",

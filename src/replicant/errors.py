@@ -32,6 +32,7 @@ Each class also inherits from the built-in type that tf.distribute programs catc
     ├── OutOfRangeError (IndexError)         a read past the end of an iterator, or from an empty optional
     ├── NonFiniteError (RuntimeError)        a loss, or a value that a step would have written, is NaN or infinite
     ├── StepTimeoutError (TimeoutError)      a step took longer than a Watchdog allows
+    ├── ProfileError (RuntimeError)          a profile that cannot be recorded or read
     ├── CheckpointError (ValueError)         a checkpoint that is missing, damaged or does not fit
     │   └── DamagedCheckpointError           bytes are missing or have changed
     ├── ParameterServerError (RuntimeError)  a parameter server, or a worker that trains with it, cannot continue
@@ -165,6 +166,10 @@ class NonFiniteError(ReplicantError, RuntimeError):
 
 class StepTimeoutError(ReplicantError, TimeoutError):
     """A training step took longer than a Watchdog allows."""
+
+
+class ProfileError(ReplicantError, RuntimeError):
+    """A profile cannot be recorded or read."""
 
 
 class CheckpointError(ReplicantError, ValueError):

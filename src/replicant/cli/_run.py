@@ -6,9 +6,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..errors import ArgumentError
 from ..launch._cpu import ALLOCATORS, Chosen, Machine, Wishes, check_preload, choose, library_folders, parse_cores, shown_cores
 from ..launch._environment import accelerators_of
 from ..launch._settings import check_script
+from ..profiling._of_program import settings
 from ..storage._urls import local_path
 from ..strategies._of_program import STRATEGIES, check_name
 from . import _under_strategy
@@ -31,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--devices", type=int, metavar="N", help="number of virtual CPU devices")
     add("--cache", metavar="DIR", help="folder for compiled programs")
     add("--strategy", metavar="NAME", help=f"give a program without strategies one, on all devices: {', '.join(STRATEGIES)}")
+    add(
+        "--profile", type=int, metavar="N", help="record where the time of N steps goes, and print a table as soon as they are done"
+    )
+    add("--profile-dir", metavar="DIR", help="folder for the files of JAX's profiler, with --profile")
     add("--quiet", action="store_true", help="do not say what was set")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-m", "--module", action="store_true", help="run SCRIPT as a module, as python -m does")
@@ -48,6 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
     """
     if arguments.strategy is not None:
         check_name(arguments.strategy)
+    profile = _profile(arguments)
     wishes = Wishes(
         allocator=arguments.allocator,
         cores=None if arguments.cores is None else parse_cores(arguments.cores),
@@ -63,11 +70,26 @@ def main(arguments: argparse.Namespace) -> int:
     if wishes.cores is not None:
         os.sched_setaffinity(0, wishes.cores)  # which the program inherits
     if not arguments.quiet:
-        print(f"replicant run: {_told(chosen, wishes, arguments.strategy)}", file=sys.stderr)
+        print(f"replicant run: {_told(chosen, wishes, arguments)}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     argv = [sys.executable, *_program(arguments), *arguments.arguments]
-    os.execve(argv[0], argv, {**environ, **chosen.variables})  # noqa: S606 - it is the user's program
+    os.execve(argv[0], argv, {**environ, **chosen.variables, **profile})  # noqa: S606 - it is the user's program
+
+
+def _profile(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the variables with which the program is profiled. The process keeps its number when it becomes the program.
+
+    Raises:
+        ArgumentError: If the number of steps is not positive, or if there is only a folder.
+    """
+    if arguments.profile is None:
+        if arguments.profile_dir is not None:
+            raise ArgumentError("--profile-dir says where to keep a profile, but there is none. Add --profile 10.")
+        return {}
+    if arguments.profile < 1:
+        raise ArgumentError(f"--profile must be the number of steps to record, 1 or more. Got {arguments.profile}.")
+    return settings(arguments.profile, arguments.profile_dir, os.getpid())
 
 
 def _program(arguments: argparse.Namespace) -> list[str]:
@@ -98,9 +120,10 @@ def _machine(environ: Mapping[str, str]) -> Machine:
     )
 
 
-def _told(chosen: Chosen, wishes: Wishes, strategy: str | None) -> str:
+def _told(chosen: Chosen, wishes: Wishes, arguments: argparse.Namespace) -> str:
     """Say in one line what was set, and what the user had set."""
-    parts = [] if strategy is None else [f"strategy {strategy}"]
+    parts = [] if arguments.strategy is None else [f"strategy {arguments.strategy}"]
+    parts += [] if arguments.profile is None else [f"profile of {arguments.profile} steps"]
     parts += [] if wishes.cores is None else [f"cores {shown_cores(wishes.cores)}"]
     parts += [f"{name}={value}" for name, value in chosen.variables.items()]
     if chosen.kept:

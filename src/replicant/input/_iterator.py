@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..errors import DatasetError, OutOfRangeError
+from ..runtime import _steps
 from ..variables._recorder import NotTraceable, current_recorder
 from .graph._background import END, check_process
 from .graph._graph import Node, State, describe
@@ -94,7 +95,10 @@ class ElementIterator(abc.ABC):
                 "A dataset was read while a function was being compiled, which would make its elements part of the program. Read "
                 "it outside of `strategy.run`, and give each element to the function as an argument."
             )
-        return self._take()
+        if _steps.recorder is None:
+            return self._take()
+        with _steps.waiting_for_input(_steps.recorder):
+            return self._take()
 
     def __iter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ from ..programs._traced_values import naming_the_line
 from ..replicas._context import ActiveStrategy, active_replica_context, active_strategy, default_strategy
 from ..replicas._own_mesh import without_mesh
 from ..replicas._placement import Placement
+from ..runtime import _steps
 from ..strategies._strategy import Strategy
 from ..variables._recorder import NotTraceable, current_recorder
 from ..variables._slices import in_pieces
@@ -28,6 +29,7 @@ from ._array_batches import Several, several
 from ._check_batches import reading_for
 from ._internals import Functional
 from ._micro_batches import computes_parts
+from ._recorded_steps import record
 from ._refs import MADE_UNDER
 from ._stateful_step import PARTS, StatefulStep
 from ._step_function import StepFunction, signature
@@ -293,7 +295,8 @@ def make_train(original: Callable[..., Any], model: Any, force: bool = False) ->
     step = _micro_batches.in_parts(model, step)
     if strategy is not None:
         step = _batch_statistics.with_asked(model, step, strategy.num_replicas_in_sync)
-    return _make(original, model, "train_function", step, force)
+    function = _make(original, model, "train_function", step, force)
+    return record(model) if _steps.recorder is not None else function
 
 
 def make_test(original: Callable[..., Any], model: Any, force: bool = False) -> Any:

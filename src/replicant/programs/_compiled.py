@@ -15,6 +15,7 @@ from ..errors import ReplicantError
 from ..replicas._context import active_strategy
 from ..replicas._own_mesh import handed_over, in_a_trace, mesh_is_set, without_mesh
 from ..replicas._placement import Placement
+from ..runtime import _steps
 from ..runtime._collector import CollectionPaused
 from ..variables import _recorder
 from ..variables._libraries import tracing
@@ -140,7 +141,7 @@ class Compiled:
         self._numbers.learn(tree, leaves, works)
 
     def _compile_any(self, leaves: list[Any], tree: Any, placement: Placement) -> tuple[Signature, Program]:
-        with CollectionPaused():
+        with CollectionPaused(), _steps.compiling():
             return self._find_or_compile(leaves, tree, placement)
 
     def _find_or_compile(self, leaves: list[Any], tree: Any, placement: Placement) -> tuple[Signature, Program]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..kernels import _memory
 from ..replicas._placement import Placement
 from ..replicas._planning import Held, StepFound
-from ..runtime import _in_flight
+from ..runtime import _in_flight, _steps
 from ..variables._chief import check_same_program
 from . import _segmented
 
@@ -64,15 +64,21 @@ class Executable:
 
         `keeper` stores the state even if Ctrl-C interrupts the call.
         """
+        if _steps.recorder is None:
+            return self._start(inputs, keeper)[1:]
+        with _steps.recorder.step(self._name) as step:
+            step.result, *rest = self._start(inputs, keeper)
+        return rest[0], rest[1]
+
+    def _start(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None) -> tuple[jax.Array, Any, Any]:
+        """Start the program. Return an array that is ready once it has ended, and what `start` returns."""
         call = _in_flight.call
         if self.placement.world is not None:
             self.placement.world.steps += 1
-            _, results, state = call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
-        else:
-            program = self._segmented_for(inputs) if self._may_be_long else None
-            options = {"bounded": self._bounded, "state": keeper, "in_parts": program is not None}
-            _, results, state = self._first_runs.run(call, program or self._jitted, *inputs, **options)
-        return results, state
+            return call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
+        program = self._segmented_for(inputs) if self._may_be_long else None
+        options = {"bounded": self._bounded, "state": keeper, "in_parts": program is not None}
+        return self._first_runs.run(call, program or self._jitted, *inputs, **options)
 
     def _segmented_for(self, inputs: tuple[Any, ...]) -> _segmented.Segmented | None:
         """Return the program in segments for these inputs; None if the program is not long."""
