@@ -12,8 +12,9 @@ from replicant.cli import _new
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_what_is_written_follows_the_style_of_this_repository(tmp_path):
-    folder = _new.write_project("fish", tmp_path)
+@pytest.mark.parametrize("template", _new.TEMPLATES)
+def test_what_is_written_follows_the_style_of_this_repository(tmp_path, template):
+    folder = _new.write_project("fish", tmp_path, template)
     for command in (["check", "--ignore=INP001,T201"], ["format", "--check"]):
         done = subprocess.run(
             [
@@ -36,8 +37,9 @@ def test_what_is_written_follows_the_style_of_this_repository(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("with_sklearn")
-def test_the_tests_of_a_new_project_pass(tmp_path):
-    folder = _new.write_project("fish", tmp_path)
+@pytest.mark.parametrize(("template", "count"), [("loop", 6), ("fit", 4), ("jax", 4), ("lm", 6), ("ps", 3)])
+def test_the_tests_of_a_new_project_pass(tmp_path, template, count):
+    folder = _new.write_project("fish", tmp_path, template)
     unset = ("NPROC", "XLA_FLAGS", "KERAS_BACKEND", "PYTHONWARNINGS", "REPLICANT_FUSE_REPLICAS")
     clean = {name: value for name, value in os.environ.items() if name not in unset}
     done = subprocess.run(
@@ -50,4 +52,4 @@ def test_the_tests_of_a_new_project_pass(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    assert f"{count} passed" in done.stdout

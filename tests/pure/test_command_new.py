@@ -8,23 +8,42 @@ from replicant import cli, errors
 from replicant.cli import _new
 
 
-def test_three_files_and_what_to_do_next(tmp_path, capsys):
+def test_four_files_and_what_to_do_next(tmp_path, capsys):
     assert cli.main(["new", "fish", "--into", str(tmp_path)]) == 0
-    assert sorted(path.name for path in (tmp_path / "fish").iterdir()) == ["fish.py", "requirements.txt", "test_fish.py"]
+    files = ["Makefile", "fish.py", "requirements.txt", "test_fish.py"]
+    assert sorted(path.name for path in (tmp_path / "fish").iterdir()) == files
     assert capsys.readouterr().out.splitlines() == [
-        f"Wrote fish.py, requirements.txt, test_fish.py into {tmp_path}/fish. Next:",
+        f"Wrote {', '.join(files)} into {tmp_path}/fish. Next:",
         f"  cd {tmp_path}/fish",
         "  pip install -r requirements.txt",
         "  python fish.py --virtual-devices 2",
         "  python -m pytest test_fish.py",
-        "Then change the places that are marked with ADAPT.",
+        "`make test` does the first and the last of these. Then change the places that are marked with ADAPT.",
     ]
+
+
+@pytest.mark.parametrize("template", _new.TEMPLATES)
+def test_every_template_is_whole(tmp_path, capsys, template):
+    assert cli.main(["new", "fish", "--into", str(tmp_path), "--template", template]) == 0
+    written = {path.name: path.read_text() for path in (tmp_path / "fish").iterdir()}
+    assert sorted(written) == ["Makefile", "fish.py", "requirements.txt", "test_fish.py"]
+    assert not [name for name, text in written.items() if "PROJECT" in text or "IMPORTS" in text]
+    assert ("python fish.py --virtual-devices 2" in capsys.readouterr().out) == (template != "ps")
+    assert ("--virtual-devices" in written["Makefile"]) == (template != "ps")
+    for part in ("ADAPT", "--plan", "killed", "epochs"):
+        assert part in written["fish.py"] or part in written["test_fish.py"], part
+
+
+def test_a_template_that_does_not_exist(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["new", "fish", "--into", str(tmp_path), "--template", "torch"])
+    assert "invalid choice: 'torch'" in capsys.readouterr().err
 
 
 def test_the_program_is_short_and_marks_what_to_adapt(tmp_path):
     folder = _new.write_project("fish", tmp_path)
     program = (folder / "fish.py").read_text()
-    assert len(program.splitlines()) < 250
+    assert len(program.splitlines()) < 270
     assert "PROJECT" not in program + (folder / "test_fish.py").read_text()
     for place in ("load_data", "create_model", "create_losses", "create_metrics", "create_task", "train_step", "parse_options"):
         body = re.search(rf"^def {place}\(.*?(?=^def |\Z)", program, re.DOTALL | re.MULTILINE)
