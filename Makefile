@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-all test-again test-slow test-chaos test-hosts test-versions bench docs docs-test clean
+.PHONY: setup demo check test test-all test-again test-slow test-chaos test-hosts test-versions package bench docs docs-test clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -94,6 +94,10 @@ VERSIONS ?= 3.11 3.12 3.13
 KERAS ?= 3.12.0 3.13 3.14
 test-versions: setup
 	@$(PYTHON_OF_TESTS) tests/versions.py $(VERSIONS) --keras $(KERAS) --pytest $(ARGS)
+
+# The sdist and the wheel, in dist, and a try of the wheel in an empty environment. It downloads what the wheel needs.
+package: setup
+	@.ci/package $(ARGS)
 
 bench: setup
 	@$(BIN)/python benchmarks/run.py $(ARGS)

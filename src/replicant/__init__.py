@@ -13,6 +13,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+if sys.platform == "win32":
+    from .errors import UnsupportedSystemError
+
+    raise UnsupportedSystemError(
+        "Replicant does not run on Windows: it locks files, and starts and ends processes, as Linux and macOS do. Install and run it "
+        "in WSL 2, the Linux of Windows (`wsl --install`), where everything works that works on Linux."
+    )
+
 if "keras" not in sys.modules:
     os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads this at import; by default it looks for TensorFlow
 

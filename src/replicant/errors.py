@@ -8,6 +8,7 @@ Each class also inherits from the built-in type that tf.distribute programs catc
     │   ├── BackendError                     Keras runs on another backend, or a version is not supported
     │   ├── ClusterError                     the description of the cluster is missing, malformed or contradictory
     │   │   └── UnreachableError (also OSError)  a host whose name does not resolve, or that does not answer in time
+    │   ├── UnsupportedSystemError (also ImportError)  an operating system on which it does not run
     │   └── AlreadyStartedError (also RuntimeError)  a setting that comes too late, because JAX has started
     ├── WorkerError (RuntimeError)           something that the workers do together has failed
     │   ├── WorkerLostError                  a worker failed, ended, stopped responding or did not arrive in time
@@ -66,6 +67,10 @@ class ClusterError(ConfigurationError):
 
 class UnreachableError(ClusterError, OSError):
     """A host's name does not resolve, or nothing answers at its address within the deadline."""
+
+
+class UnsupportedSystemError(ConfigurationError, ImportError):
+    """Replicant does not run on this operating system."""
 
 
 class AlreadyStartedError(ConfigurationError, RuntimeError):

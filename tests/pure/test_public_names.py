@@ -199,6 +199,7 @@ GOLDEN = {
         "TracedValueError",
         "UnreachableError",
         "UnserializableError",
+        "UnsupportedSystemError",
         "VariableError",
         "WorkerError",
         "WorkerLostError",
