@@ -17,8 +17,8 @@ if sys.platform == "win32":
     from .errors import UnsupportedSystemError
 
     raise UnsupportedSystemError(
-        "Replicant does not run on Windows: it locks files, and starts and ends processes, as Linux and macOS do. Install and run it "
-        "in WSL 2, the Linux of Windows (`wsl --install`), where everything works that works on Linux."
+        "Replicant does not run on Windows: it locks files, and starts and ends processes, as Linux and macOS do. Install and run "
+        "it in WSL 2, the Linux of Windows (`wsl --install`), where everything works that works on Linux."
     )
 
 if "keras" not in sys.modules:
