@@ -6,6 +6,7 @@
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -31,9 +32,12 @@ def call(*command: str | Path, cwd: Path, **environ: str) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel that is built from the sdist, as `python -m build` does it."""
-    folder = tmp_path_factory.mktemp("dist")
+    folder, copy = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("clone")  # building leaves files beside the sources
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    shutil.copytree(ROOT / "src" / "replicant", copy / "src" / "replicant", ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", folder, ROOT], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "build", "--outdir", folder, copy], capture_output=True, text=True, timeout=300, check=False
     )
     if "Could not find a version that satisfies the requirement setuptools" in done.stdout + done.stderr:
         pytest.skip("setuptools cannot be downloaded, with which the wheel is built")
