@@ -10,6 +10,7 @@ import numpy as np
 
 from .errors import ArgumentError, ArgumentTypeError, ContextError
 from .programs._compiled import Compiled
+from .programs._held import hide, show
 from .programs._signature import Signature
 from .replicas._own_mesh import in_a_trace
 from .replicas._values import is_array, is_host_array
@@ -47,7 +48,7 @@ class Function:
             return self._fn(*args, **kwargs)
         if in_a_trace() and _eager.current() is not None:  # a tape outside of programs records what it does
             return self._fn(*args, **kwargs)
-        leaves, tree = jax.tree.flatten((args, kwargs))
+        leaves, tree = jax.tree.flatten(hide((args, kwargs)))
         if self._runs_as_written or any(map(_is_stream, leaves)):
             return self._fn(*args, **kwargs)
         try:
@@ -75,7 +76,7 @@ class Function:
             raise ContextError(
                 f"get_concrete_function of {name} was called inside another compiled function or a tape. Call it outside."
             )
-        leaves, tree = jax.tree.flatten((args, kwargs))
+        leaves, tree = jax.tree.flatten(hide((args, kwargs)))
         leaves = [_stand_in(leaf) if _is_spec(leaf) else leaf for leaf in leaves]
         reads = self._runs_as_written or any(map(_is_stream, leaves))
         if not reads:
@@ -125,7 +126,7 @@ class ConcreteFunction:
     @property
     def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and keyword arguments, with a ``jax.ShapeDtypeStruct`` for each array."""
-        args, kwargs = self._signature.arguments(self._signature.avals)
+        args, kwargs = show(self._signature.arguments(self._signature.avals))
         return args[len(self._bound) :], kwargs
 
     def as_text(self) -> str:
@@ -138,7 +139,7 @@ class ConcreteFunction:
         Raises:
             ArgumentError: If the arguments are of another kind.
         """
-        leaves, tree = jax.tree.flatten(((*self._bound, *args), kwargs))
+        leaves, tree = jax.tree.flatten(hide(((*self._bound, *args), kwargs)))
         if Signature(leaves, tree, (), self._signature.placement).key[:3] != self._key:
             raise ArgumentError(
                 f"The concrete function {self.name!r} takes arguments of the structure, shapes and dtypes "

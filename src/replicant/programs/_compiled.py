@@ -23,6 +23,7 @@ from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState, 
 from ..variables._ref import Ref
 from ._advice import Advice
 from ._lost_state import Arguments, Outside
+from ._held import hide, show
 from ._number_inputs import computes_the_same
 from ._numbers import Numbers, dtype_of
 from ._planned import found_in_run
@@ -62,17 +63,17 @@ class Compiled:
         return len(self._programs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.call(*jax.tree.flatten((args, kwargs)))
+        return self.call(*jax.tree.flatten(hide((args, kwargs))))
 
     def call(self, leaves: list[Any], tree: Any) -> Any:
         """Call the function with these leaves of ``(args, kwargs)``."""
         if in_a_trace():
             require_eager(self._name)
         if not mesh_is_set():
-            return self._run(leaves, tree)
+            return show(self._run(leaves, tree))
         # A function may use other strategies than the current one.
         with without_mesh(self._of_run is None or bool(active_strategy().placement.devices)):
-            result = self._run(leaves, tree)
+            result = show(self._run(leaves, tree))
         return handed_over(result)
 
     def _run(self, leaves: list[Any], tree: Any) -> Any:
@@ -107,10 +108,10 @@ class Compiled:
         """Return what is traced: the function of its inputs, with all other arguments as they are."""
 
         def call(recorder: Recorder, inputs: Sequence[Any]) -> Any:
-            args, kwargs = signature.arguments(inputs)
+            args, kwargs = show(signature.arguments(inputs))
             given = Arguments(args, kwargs)
             with naming_the_line(repr(self._name if self._of_run is None else _name_of(self._of_run))), recording(recorder):
-                result = self._fn(*args, **kwargs)
+                result = hide(self._fn(*args, **kwargs))
             given.check(repr(self._name), result, copies_are_theirs=False)
             return result
 

@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from ..errors import LostStateError
 from ..replicas._values import DistributedValues, is_array, is_distributed
+from ._held import is_object
 from ._reach import Holder, Reach
 
 _PLAIN_KEYS = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
@@ -38,7 +39,7 @@ class Arguments:
         self._batch = {id(x) for x in batch}
 
     def _flat(self) -> list[tuple[Any, Any]]:
-        return jax.tree_util.tree_flatten_with_path(self._now, is_leaf=is_distributed)[0]
+        return jax.tree_util.tree_flatten_with_path(self._now, is_leaf=lambda x: is_distributed(x) or is_object(x))[0]
 
     def check(self, what: str, result: Any, *, copies_are_theirs: bool) -> None:
         """Raise LostStateError if a leaf was replaced or added in place, and is not among the results.

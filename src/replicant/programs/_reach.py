@@ -10,7 +10,7 @@ import dis
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import numpy as np
 
 from ..replicas._values import is_array, is_distributed, is_host_array
 from ..variables._libraries import connect_libraries
+from ._held import Held, is_object, show
 
 # Their functions and objects are not entered: they do not depend on what a program changes between two steps.
 _LIBRARIES = {
@@ -96,6 +97,7 @@ class Holder:
         exact: The names that the code certainly reads.
         loose: The names that the code may read.
         layer: Whether it is an object of a library, which tells what counts.
+        modes: The names that are watched even inside a ``function``.
         sure: Whether the code certainly reads the holder itself.
     """
 
@@ -104,6 +106,7 @@ class Holder:
     exact: dict[str, None] = dataclasses.field(default_factory=dict)
     loose: dict[str, None] = dataclasses.field(default_factory=dict)
     layer: bool = False
+    modes: Sequence[str] = ()
     sure: bool = True
 
     def content(self) -> Mapping[Any, Any]:
@@ -178,8 +181,12 @@ class Reach:
         self._seen: dict[int, Any] = {}  # keeps the objects alive, so that no other object gets their ids
         self._codes: set[tuple[types.CodeType, tuple[Any, ...]]] = set()
         self._providers = [p for p in connect_libraries() if hasattr(p, "reached")]
+        for leaf in jax.tree.leaves((args, kwargs)):
+            if isinstance(leaf, Held):
+                self._visit(leaf.target, type(leaf.target).__name__)
+        args, kwargs = show((args, kwargs))
         for value in (*args, *(kwargs or {}).values()):
-            if jax.tree.structure(value) == _LEAF:
+            if _is_one(value):
                 self._visit(value, type(value).__name__)
         self._visit_callable(fn, args, dict(kwargs or {}))
         self._spread()
@@ -235,10 +242,11 @@ class Reach:
                 names, inner = reached
                 holder = self._holder(value, label)
                 holder.layer = True
+                holder.modes = provider.modes(value) if hasattr(provider, "modes") else ()
                 holder.exact.update(dict.fromkeys(names))
                 for item in inner:
                     self._visit(item, f"{label}.{getattr(item, 'name', type(item).__name__)}")
-                self._visit_methods(value, ("call",), label)
+                self._visit_methods(value, ("__call__",) if holder.modes else ("call",), label)
                 return
         if _root_module(type(value)) not in _LIBRARIES:
             self._holder(value, label)
@@ -349,6 +357,11 @@ _NOTHING = object()
 _LEAF = jax.tree.structure(0)
 
 
+def _is_one(value: Any) -> bool:
+    """Return whether `value` is one object, and no structure of others."""
+    return is_object(value) or jax.tree.structure(value) == _LEAF
+
+
 def is_plain_callable(value: Any) -> bool:
     """Return whether `value` is a function or descriptor from the body of a class."""
     return isinstance(value, types.FunctionType | staticmethod | classmethod | property)
@@ -378,4 +391,4 @@ def _bound(fn: types.FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, A
     """Return the parameters whose objects are known."""
     names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
     pairs = {**dict(zip(names, args, strict=False)), **kwargs}
-    return {name: value for name, value in pairs.items() if not is_plain(value) and jax.tree.structure(value) == _LEAF}
+    return {name: value for name, value in pairs.items() if not is_plain(value) and _is_one(value)}

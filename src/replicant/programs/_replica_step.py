@@ -31,6 +31,7 @@ from ..tracing._marks import sync_p
 from ..tracing._varying import Varying
 from ..variables._recorder import CrossRecorder, Facts, Recorder, ReplicaRecorder, UnknownState, recording
 from ..variables._ref import Ref
+from ._held import hide, show
 from ._learning import trace_until_learned
 from ._lost_state import Arguments
 from ._replica_inputs import Inputs, moves, stays_on_host
@@ -59,12 +60,12 @@ class ReplicaStep:
 
     def call(self, leaves: Sequence[Any], group: Group, recorder: Recorder, *, has_rows: bool = True) -> Any:
         """Call the replica function on one replica's leaves."""
-        args, kwargs = jax.tree.unflatten(self.inputs.tree, leaves)
+        args, kwargs = show(jax.tree.unflatten(self.inputs.tree, leaves))
         context = ReplicaContext(self.strategy, group, has_rows=has_rows)
         self.counts = context.counts
         given = Arguments(args, kwargs, self._rows(leaves))
         with recording(recorder), entered(self.strategy, context):
-            result = self._fn(*args, **kwargs)
+            result = hide(self._fn(*args, **kwargs))
         self._check_layouts(recorder)
         given.check(f"run: {getattr(self._fn, '__qualname__', self._fn)!r}", result, copies_are_theirs=True)
         return result

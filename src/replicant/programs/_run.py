@@ -6,6 +6,7 @@ from typing import Any
 from ..replicas._collectives import MayDiffer
 from ..replicas._context import ActiveStrategy
 from ..variables._recorder import cross_recorder
+from ._held import hide, show
 from ._ragged import rehearse_ragged, run_ragged
 from ._replica_inputs import Inputs
 from ._replica_step import ReplicaStep
@@ -16,8 +17,12 @@ def run_replicas(strategy: ActiveStrategy, fn: Callable[..., Any], args: tuple, 
     cross = cross_recorder()
     cross.use(strategy.placement)
     n = strategy.num_replicas_in_sync
-    inputs = Inputs.of((args, kwargs), n)
-    step = ReplicaStep(strategy, fn, inputs, cross)
+    inputs = Inputs.of(hide((args, kwargs)), n)
+    return show(_run(ReplicaStep(strategy, fn, inputs, cross), inputs, n))
+
+
+def _run(step: ReplicaStep, inputs: Inputs, n: int) -> Any:
+    cross = step.cross
     if n == 1:
         return step.alone()
     if not inputs.ragged:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..replicas._placement import Placement
 from ..replicas._values import HostArray, is_array, is_host_array
+from ._held import Held
 from ._numbers import dtype_of
 
 
@@ -89,7 +90,7 @@ class _Static:
         self.value = value
         self._key = (
             type(value),
-            value.key if isinstance(value, HostArray) else value if isinstance(value, _BY_VALUE) else id(value),
+            value.key if isinstance(value, HostArray | Held) else value if isinstance(value, _BY_VALUE) else id(value),
         )
 
     def __hash__(self) -> int:

@@ -4,6 +4,7 @@ Outside a function, ``strategy.run`` watches what its code names. So it computes
 eager ``run`` does. Inside a ``function``, only `trainable` is watched, as in tf.function.
 """
 
+import dataclasses
 import enum
 import operator
 import types
@@ -111,6 +112,9 @@ def watch_layers(watch: Watch, reach: Reach) -> None:
     if layers:
         read = partial(_map, operator.attrgetter("_trainable"))
         watch.add(read, [holder.target for holder in layers], lambda i: f"{layers[i].label}.trainable")
+    for holder in reach.holders.values():
+        if holder.modes:
+            _watch_names(watch, dataclasses.replace(holder, exact=dict.fromkeys(holder.modes), loose={}))
 
 
 def watch_code(watch: Watch, reach: Reach) -> None:

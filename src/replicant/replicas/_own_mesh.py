@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ._values import is_distributed
+from ._distributed_values import is_distributed
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")

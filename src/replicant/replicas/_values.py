@@ -1,8 +1,8 @@
 """Values that exist once per replica.
 
 A ``PerReplica`` value differs by replica, and a ``Mirrored`` value is the same on all replicas. Both are pytrees, so they pass
-through ``jax.jit``. They have no arithmetic on purpose: compute with them inside ``strategy.run``, or combine them with
-``strategy.reduce``.
+through ``jax.jit``. A Mirrored value computes as the array that it holds. A PerReplica value has no arithmetic on purpose: compute
+with it inside ``strategy.run``, or combine the values with ``strategy.reduce``.
 
 A PerReplica value is *even* if it is one array of shape (replicas, ...), sharded over its first axis. Otherwise it is *ragged*: a
 tuple of one value per replica.
@@ -15,38 +15,14 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from .._display import replicas
 from ..errors import ArgumentError, ArgumentTypeError
-
-
-class DistributedValues:
-    """The base class of PerReplica and Mirrored."""
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """One value per replica, in replica order."""
-        raise NotImplementedError
-
-    @property
-    def num_replicas(self) -> int:
-        """The number of replicas that have the value."""
-        return len(self.values)
-
-    @property
-    def _first_id(self) -> int:
-        """The number of the replica to which the first of ``values`` belongs."""
-        return 0
-
-    def __repr__(self) -> str:
-        rows = ",\n".join(f"  {i}: {value}" for i, value in enumerate(self.values, start=self._first_id))
-        return f"{type(self).__name__}:{{\n{rows}\n}}"
-
-    def _repr_html_(self) -> str:
-        return replicas(type(self).__name__, self.values, self._first_id)
+from ._array_like import ArrayLike, NoArray
+from ._distributed_values import DistributedValues, is_distributed
+from ._own_mesh import handed_over
 
 
 @jax.tree_util.register_pytree_node_class
-class PerReplica(DistributedValues):
+class PerReplica(DistributedValues, NoArray):
     """A value that differs by replica.
 
     Semantics: tf.distribute.DistributedValues, as ``strategy.run`` returns it.
@@ -119,10 +95,11 @@ class PerReplica(DistributedValues):
 
 
 @jax.tree_util.register_pytree_node_class
-class Mirrored(DistributedValues):
+class Mirrored(DistributedValues, ArrayLike):
     """A value that is the same on all replicas.
 
-    ``np.asarray(mirrored)`` and ``mirrored.value`` give the common value.
+    Outside ``run``, it computes, converts and prints as the common value, ``mirrored.value``, does. So code that uses what ``run``
+    returns does not depend on the number of devices. Like ``jax.Array``, it cannot be hashed, and ``==`` compares the elements.
 
     Args:
         value: The common value: an array, usually replicated over the replicas' devices.
@@ -133,6 +110,8 @@ class Mirrored(DistributedValues):
       0: 3.0,
       1: 3.0
     }
+    >>> f"{Mirrored(3.0, num_replicas=2) / 2:.2f}"
+    '1.50'
     """
 
     __slots__ = ("_num_replicas", "_value")
@@ -151,8 +130,8 @@ class Mirrored(DistributedValues):
         """The common value, once per replica."""
         return (self._value,) * self._num_replicas
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self._value, dtype=dtype, copy=copy)
+    def _array(self) -> Any:
+        return handed_over(self._value)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], int]:
         """Return the child, and the number of replicas (for JAX)."""
@@ -217,11 +196,6 @@ def is_same_object(a: Any, b: Any) -> bool:
     if a is b:
         return True
     return type(a) is type(b) and not is_array(a) and not isinstance(a, HostArray | jax.Array) and bool(a == b)
-
-
-def is_distributed(value: Any) -> bool:
-    """Whether `value` is PerReplica or Mirrored (as ``is_leaf`` of tree functions)."""
-    return isinstance(value, DistributedValues)
 
 
 def is_array(value: Any) -> bool:

@@ -12,9 +12,36 @@ from ._variable import OwnRef, Variable
 _foreign: dict[type, Callable[[Any], Ref]] = {}
 
 
+class Objects:
+    """The objects that JAX could take apart, but that steps use as they are, as those of Flax NNX.
+
+    Attributes:
+        kinds: Their types.
+        stops: Their types, and those of containers of the same library that are plain values.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: tuple[type, ...] = ()
+        self.stops: tuple[type, ...] = ()
+        self._test: Callable[[Any], bool] = bool
+
+    def register(self, kinds: tuple[type, ...], values: tuple[type, ...], test: Callable[[Any], bool]) -> None:
+        """Register the types of a library. `test` tells whether one was made outside of every trace. `values` are taken apart."""
+        self.kinds, self.stops, self._test = kinds, kinds + values, test
+
+    def is_used_itself(self, value: Any) -> bool:
+        """Whether steps use the object itself."""
+        return isinstance(value, self.kinds) and self._test(value)
+
+
+objects = Objects()
+
+
 def register_variable_type(kind: type, find: Callable[[Any], Ref]) -> None:
     """Register a type of variables of another library, and the function that finds the Ref of one."""
     _foreign[kind] = find
+    for known in sorted(_foreign, key=lambda k: -len(k.__mro__)):  # a subclass of another library's type comes before it
+        _foreign[known] = _foreign.pop(known)
 
 
 def is_variable(value: Any) -> bool:

@@ -13,11 +13,16 @@ from ..runtime import _imports
 from ..tracing._primitive_names import check
 
 # For each library, the module that connects its variables.
-_PROVIDERS = {"keras": "replicant.keras._provider"}
+_PROVIDERS = {"keras": "replicant.keras._provider", "flax.nnx": "replicant.nnx._provider"}
+# What a library is told of Replicant's types, once it is in use.
+_GREETINGS = {"flax.serialization": "replicant.nnx._serialization"}
 
 
 def connect_libraries() -> list[Any]:
     """Return the providers of the libraries in use. Each has a ``tracing()`` context manager, which surrounds every trace."""
+    for library, module in _GREETINGS.items():
+        if library in sys.modules and module not in sys.modules:
+            importlib.import_module(module)
     return [importlib.import_module(module) for library, module in _PROVIDERS.items() if library in sys.modules]
 
 
