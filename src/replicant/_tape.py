@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ._tape_arguments import (
+    Sources,
     check_not_on_servers,
     checked_target,
     dtype_of,
@@ -169,7 +170,9 @@ class GradientTape:
         Raises:
             ArgumentTypeError: If it contains Python numbers or NumPy arrays, which have no gradient.
         """
-        for leaf in jax.tree.leaves(tensor, is_leaf=is_variable):
+        for leaf in Sources(tensor).leaves:
+            if leaf is None:
+                continue
             if is_variable(leaf):
                 self._watched[ref_of(leaf)] = None
             elif isinstance(leaf, jax.Array):
@@ -223,7 +226,8 @@ class GradientTape:
         Args:
             target: A float array or variable of any shape, or a nested structure of them. The gradient is that of the sum of all
                 elements.
-            sources: A variable, a float array, or a nested structure of them.
+            sources: A variable, a float array, or a nested structure of them. A module of Flax NNX stands for its Params, and an
+                ``nnx.State`` for its Variables. Their gradients come as an ``nnx.State``, as ``nnx.Optimizer.update`` takes them.
             output_gradients: Weights of the target's elements, in its structure and shapes. The default is ones.
             unconnected_gradients: What a source without a path to the target gets: ``"none"`` (the default) gives None, ``"zero"``
                 gives zeros.
@@ -239,9 +243,9 @@ class GradientTape:
         """
         zeros = self._begin("gradient", unconnected_gradients)
         target = jax.tree.map(self._read_target, target, is_leaf=is_variable)
-        leaves, tree = jax.tree.flatten(sources, is_leaf=lambda x: x is None or is_variable(x))
-        found = self._gradients(*targets_of(target, output_gradients), leaves)
-        return jax.tree.unflatten(tree, [zeros_like(s) if g is None and zeros else g for s, g in zip(leaves, found, strict=True)])
+        given = Sources(sources)
+        found = self._gradients(*targets_of(target, output_gradients), given.leaves)
+        return given.structured([zeros_like(s) if g is None and zeros else g for s, g in zip(given.leaves, found, strict=True)])
 
     def jacobian(
         self,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from .errors import ArgumentError, ArgumentTypeError, GradientError
 from .replicas._values import is_array
-from .variables._known import is_variable, ref_of
+from .variables._known import is_variable, objects, ref_of
 from .variables._ref import Ref
 
 
@@ -33,6 +33,27 @@ def targets_of(target: Any, output_gradients: Any) -> tuple[list[Any], list[Any]
             jnp.ones(leaf.shape, leaf.dtype) if weight is None else jnp.broadcast_to(weight, leaf.shape).astype(leaf.dtype)
         )
     return targets, cotangents
+
+
+class Sources:
+    """The sources of a gradient.
+
+    Args:
+        sources: A nested structure of variables and arrays, or of modules and States of Flax NNX, which stand for what is in them.
+    """
+
+    def __init__(self, sources: Any):
+        nodes, self._tree = jax.tree.flatten(sources, is_leaf=lambda x: x is None or is_variable(x) or isinstance(x, objects.stops))
+        self._parts = [
+            objects.gradients(x) if isinstance(x, objects.stops) and not is_variable(x) else ([x], lambda found: found[0])
+            for x in nodes
+        ]
+        self.leaves: list[Any] = [leaf for leaves, _ in self._parts for leaf in leaves]
+
+    def structured(self, found: Sequence[Any]) -> Any:
+        """Return the gradients of the leaves in the structure of the sources."""
+        rest = iter(found)
+        return jax.tree.unflatten(self._tree, [rebuilt([next(rest) for _ in leaves]) for leaves, rebuilt in self._parts])
 
 
 def checked_target(target: Any) -> Any:

@@ -132,7 +132,7 @@ class Inventory:
 
     def _add(self, key: str, leaf: Any) -> None:
         if isinstance(leaf, tuple(_with_parts)):
-            self._add_inside(key, leaf, set())
+            self._add_inside(key, leaf, {})
             return
         kind = kind_of(leaf)
         if kind is not None:
@@ -147,11 +147,11 @@ class Inventory:
             check_leaf(key, leaf)
             self._add_item(key, leaf)
 
-    def _add_inside(self, key: str, value: Any, seen: set[int]) -> None:
+    def _add_inside(self, key: str, value: Any, seen: dict[int, Any]) -> None:
         """Add what is in an object with parts, each thing once."""
         if id(value) in seen:
             return
-        seen.add(id(value))
+        seen[id(value)] = value  # kept, because a mapping may make its values anew, and another one would get the id
         parts = parts_of(value)
         if parts is None and isinstance(value, Mapping):
             parts = value

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.nnx import graphlib
+from flax.nnx.nn import normalization
 
 from jax.core import Tracer
 
@@ -22,9 +23,10 @@ from ..errors import BackendError, LostStateError
 from ..replicas._context import ReplicaContext, active_replica_context
 from ..variables._recorder import current_recorder
 from ._rules import MIRRORED
+from ._statistics import compute_stats
 from ._stored import RawValue, is_outside, may_be_used, may_change
 
-_EXPECTED: list[tuple[type, str, tuple[str, ...] | None]] = [
+_EXPECTED: list[tuple[Any, str, tuple[str, ...] | None]] = [
     (nnx.Variable, "_raw_value", None),
     (nnx.Variable, "_can_update", None),
     (nnx.Variable, "_check_can_update", ("self",)),
@@ -34,6 +36,7 @@ _EXPECTED: list[tuple[type, str, tuple[str, ...] | None]] = [
     (nnx.Pytree, "_graph_node_init", ("self", "attributes")),
     (nnx.RngStream, "__call__", ("self",)),
     (nnx.metrics.Welford, "update", ("self", "kwargs")),
+    (normalization, "_compute_stats", ("x", "axes", "dtype", "axis_name")),
 ]
 
 
@@ -41,7 +44,7 @@ def check() -> None:
     """Raise BackendError if the installed Flax does not have what is wrapped."""
     for owner, name, parameters in _EXPECTED:
         found = vars(owner).get(name)
-        if found is None or (parameters is not None and tuple(inspect.signature(found).parameters) != parameters):
+        if found is None or (parameters is not None and tuple(inspect.signature(found).parameters)[: len(parameters)] != parameters):
             raise BackendError(
                 f"Flax {flax.__version__} is not supported: {owner.__name__}.{name} is not what Replicant knows. Install a version "
                 'that Replicant was tested with: pip install "replicant[nnx]".'
@@ -69,6 +72,7 @@ def install() -> RawValue:
     _renew_registry()
     _wrap(nnx.RngStream, "__call__", draw)
     _wrap(nnx.metrics.Welford, "update", functools.partial(update_welford, raw_value))
+    _wrap(normalization, "_compute_stats", compute_stats)
     return raw_value
 
 
@@ -84,8 +88,8 @@ def _wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     original = vars(owner)[name]
 
     @functools.wraps(original)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return wrapper(original, self, *args, **kwargs)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
 
     setattr(owner, name, wrapped)
 

@@ -42,6 +42,18 @@ def ref_of_nnx(variable: Any) -> NnxRef:
     return cell.refs[0]
 
 
+def gradients(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """Return the Params of a module, or all Variables of a State, and what puts their gradients into a State like it."""
+    state = value if isinstance(value, nnx.State) else nnx.state(value, nnx.Param)
+    variables, tree = jax.tree.flatten(state, is_leaf=lambda x: isinstance(x, nnx.Variable))
+
+    def rebuilt(found: list[Any]) -> Any:
+        pairs = zip(variables, found, strict=True)
+        return jax.tree.unflatten(tree, [g if g is None else variable.copy(g) for variable, g in pairs])
+
+    return variables, rebuilt
+
+
 def following(refs: Container[Any]) -> Callable[[], tuple[Any, ...]] | None:
     """Return what tells a program whether its Variables still have their Refs."""
     mine = [ref for ref in refs if isinstance(ref, NnxRef)]  # type: ignore[attr-defined]  # a set
@@ -91,5 +103,5 @@ def parts(module: Any) -> Mapping[str, Any]:
 
 
 register_variable_type(nnx.Variable, ref_of_nnx)
-objects.register((nnx.Pytree, nnx.Variable), (nnx.State,), is_outside)
+objects.register((nnx.Pytree, nnx.Variable), (nnx.State,), is_outside, gradients)
 register_parts(nnx.Pytree, parts)

@@ -110,6 +110,11 @@ class Cell:
             if isinstance(ref, NnxRef):
                 _write(ref, ref.encoded(new).astype(ref.dtype))
 
+    def follow(self, rule: Rule) -> None:
+        """Let another rule hold for the copies, before a step has used them."""
+        for ref in self.refs:
+            ref.on_read, ref.aggregation, ref.rows_only = rule.on_read, rule.aggregation, rule.rows_only
+
     def leave(self) -> None:
         """Tell the programs that use the Refs that the Variable does not have them any more."""
         for ref in self.refs:
@@ -251,6 +256,8 @@ class RawValue:
         """Return the Cell of a Variable, which is made at its first use; None for Variables that are no state of programs."""
         raw = self.slot.__get__(variable)
         if type(raw) is Cell:
+            if rule is not None:
+                raw.follow(rule)
             return raw
         if not is_outside(variable) or not self._can_have_cell(variable, raw):
             return None

@@ -12,22 +12,30 @@ from ._variable import OwnRef, Variable
 _foreign: dict[type, Callable[[Any], Ref]] = {}
 
 
+Gradients = Callable[[Any], tuple[list[Any], Callable[[list[Any]], Any]]]
+
+
 class Objects:
     """The objects that JAX could take apart, but that steps use as they are, as those of Flax NNX.
 
     Attributes:
         kinds: Their types.
         stops: Their types, and those of containers of the same library that are plain values.
+        gradients: Takes a module or container, and returns the variables in it that have gradients, and a function that puts
+            their gradients in the form that the library's own optimizers take.
     """
 
     def __init__(self) -> None:
         self.kinds: tuple[type, ...] = ()
         self.stops: tuple[type, ...] = ()
+        self.gradients: Gradients = lambda value: ([], lambda _: value)
         self._test: Callable[[Any], bool] = bool
 
-    def register(self, kinds: tuple[type, ...], values: tuple[type, ...], test: Callable[[Any], bool]) -> None:
+    def register(
+        self, kinds: tuple[type, ...], values: tuple[type, ...], test: Callable[[Any], bool], gradients: "Gradients"
+    ) -> None:
         """Register the types of a library. `test` tells whether one was made outside of every trace. `values` are taken apart."""
-        self.kinds, self.stops, self._test = kinds, kinds + values, test
+        self.kinds, self.stops, self._test, self.gradients = kinds, kinds + values, test, gradients
 
     def is_used_itself(self, value: Any) -> bool:
         """Whether steps use the object itself."""

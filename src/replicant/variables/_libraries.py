@@ -15,7 +15,10 @@ from ..tracing._primitive_names import check
 # For each library, the module that connects its variables.
 _PROVIDERS = {"keras": "replicant.keras._provider", "flax.nnx": "replicant.nnx._provider"}
 # What a library is told of Replicant's types, once it is in use.
-_GREETINGS = {"flax.serialization": "replicant.nnx._serialization"}
+_GREETINGS = {
+    "flax.serialization": "replicant.nnx._serialization",
+    "flax.linen.normalization": "replicant.nnx._linen",
+}
 
 
 def connect_libraries() -> list[Any]:
