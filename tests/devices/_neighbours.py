@@ -109,7 +109,9 @@ class LinenMLP(nn.Module):
 class LinenCNN(nn.Module):
     @nn.compact
     def __call__(self, x, *, train=True):
-        x = nn.BatchNorm(use_running_average=not train, momentum=0.8, use_fast_variance=False, axis_name="replica")(nn.Conv(4, (3, 3))(x))
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.8, use_fast_variance=False, axis_name="replica")(
+            nn.Conv(4, (3, 3))(x)
+        )
         return nn.Dense(CLASSES)(nn.relu(x).mean((1, 2)))
 
 

@@ -17,7 +17,7 @@ import replicant
 
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages
 
-from _neighbours import (  # noqa: E402
+from _neighbours import (
     BATCH,
     EQUINOX,
     INPUTS,
@@ -72,9 +72,9 @@ def one_device_linen(kind, rows):
     def step(state, x, y):
         def loss_fn(params):
             variables = {"params": params, "batch_stats": state.batch_stats}
-            logits, new = jax.vmap(lambda x: state.apply_fn(variables, x, mutable=["batch_stats"]), axis_name="replica", out_axes=(0, None))(
-                x[None]
-            )
+            logits, new = jax.vmap(
+                lambda x: state.apply_fn(variables, x, mutable=["batch_stats"]), axis_name="replica", out_axes=(0, None)
+            )(x[None])
             losses = optax.softmax_cross_entropy_with_integer_labels(logits[0], y)
             return losses.sum() / BATCH, new.get("batch_stats", {})
 
@@ -167,7 +167,9 @@ def test_equinox_training_equals_one_device_with_ragged_batches(kind):
 
 def test_equinox_modules_are_written_and_read(tmp_path):
     strategy = mirrored(2)
-    model = strategy.run(lambda m: jax.tree.map(lambda a: a * 2 if eqx.is_array(a) else a, m), args=(EQUINOX["mlp"](jax.random.key(0)),))
+    model = strategy.run(
+        lambda m: jax.tree.map(lambda a: a * 2 if eqx.is_array(a) else a, m), args=(EQUINOX["mlp"](jax.random.key(0)),)
+    )
     eqx.tree_serialise_leaves(str(tmp_path / "model.eqx"), model)
     again = eqx.tree_deserialise_leaves(str(tmp_path / "model.eqx"), EQUINOX["mlp"](jax.random.key(1)))
     assert_close(eqx.filter(again, eqx.is_array), eqx.filter(model, eqx.is_array), tolerance=0)
@@ -180,7 +182,9 @@ def test_equinox_batch_norm_is_of_each_replica_and_its_state_can_be_averaged():
 
     def step(model, state, x):
         _, state = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(x, state)
-        return jax.tree.map(lambda a: replicant.get_replica_context().all_reduce("MEAN", a) if eqx.is_inexact_array(a) else a, state)
+        return jax.tree.map(
+            lambda a: replicant.get_replica_context().all_reduce("MEAN", a) if eqx.is_inexact_array(a) else a, state
+        )
 
     (x, _), *_ = batches(strategy, "cnn", rows=8)
     found = strategy.run(step, args=(model, state, x))
@@ -210,5 +214,5 @@ def test_checkpoints_of_states(tmp_path):
     fresh = linen_state("mlp")
     checkpoint = replicant.Checkpoint(params=fresh.params, slots=fresh.opt_state)
     checkpoint.restore(path).assert_consumed()
-    assert_close(checkpoint["params"], state.params, tolerance=0)
-    assert_close(checkpoint["slots"], state.opt_state, tolerance=0)
+    assert_close(checkpoint.params, state.params, tolerance=0)
+    assert_close(checkpoint.slots, state.opt_state, tolerance=0)

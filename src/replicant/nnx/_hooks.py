@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.nnx import graphlib
 from flax.nnx.nn import normalization
-
 from jax.core import Tracer
 
 from ..errors import BackendError, LostStateError
@@ -44,7 +43,9 @@ def check() -> None:
     """Raise BackendError if the installed Flax does not have what is wrapped."""
     for owner, name, parameters in _EXPECTED:
         found = vars(owner).get(name)
-        if found is None or (parameters is not None and tuple(inspect.signature(found).parameters)[: len(parameters)] != parameters):
+        if found is None or (
+            parameters is not None and tuple(inspect.signature(found).parameters)[: len(parameters)] != parameters
+        ):
             raise BackendError(
                 f"Flax {flax.__version__} is not supported: {owner.__name__}.{name} is not what Replicant knows. Install a version "
                 'that Replicant was tested with: pip install "replicant[nnx]".'

@@ -1,8 +1,8 @@
 """Batch statistics over all replicas, in layers of Flax that have ``axis_name="replica"``.
 
-Flax would average the replicas' statistics with ``jax.lax.pmean``. That needs a named axis, which there is neither outside of a step
-nor where the replicas have different numbers of rows, and it gives a replica without rows a share. So such layers exchange the sums
-and the number of elements instead.
+Flax would average the replicas' statistics with ``jax.lax.pmean``. That needs a named axis, which there is neither outside of a
+step nor where the replicas have different numbers of rows, and it gives a replica without rows a share. So such layers exchange the
+sums and the number of elements instead.
 """
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ A Variable that was made inside a trace, such as the copies that ``nnx.value_and
 
 import functools
 import threading
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.extend.core as jex
@@ -159,7 +159,7 @@ class Aside:
     def __init__(self) -> None:
         self._new: dict[NnxRef, Any] = {}
 
-    def __enter__(self) -> "Aside":
+    def __enter__(self) -> Self:
         _asides.open.append(self._new)
         return self
 
@@ -263,8 +263,8 @@ class RawValue:
             return None
         if is_ref(variable):
             raise VariableError(
-                f"An nnx.{type(variable).__name__} with ref=True holds a jax.Ref, which steps of Replicant cannot keep equal on all "
-                "replicas. Make it with ref=False (the default), or call nnx.use_refs(False) first."
+                f"An nnx.{type(variable).__name__} with ref=True holds a jax.Ref, which steps cannot keep equal on all replicas. "
+                "Make it with ref=False (the default), or call nnx.use_refs(False) first."
             )
         with jax.ensure_compile_time_eval():
             cell = Cell(raw, type(variable), rule)
@@ -312,6 +312,6 @@ def _does_not_fit(cell: Cell, value: Any) -> str:
 
     name = cell.refs[0].name if cell.refs else "a Variable"
     return (
-        f"Variable {name!r} holds {shown(cell.leaves)}, and a compiled step assigned {shown(jax.tree.leaves(value))}. Its structure, "
-        "shapes and dtypes stay the same in a step. Convert the value (`x.astype(dtype)`), or assign the new kind of value outside."
+        f"Variable {name!r} holds {shown(cell.leaves)}, and a compiled step assigned {shown(jax.tree.leaves(value))}. Its "
+        "structure, shapes and dtypes stay the same in a step. Convert the value (`x.astype(dtype)`), or assign the new kind of value outside."
     )

@@ -22,8 +22,8 @@ from ..variables._libraries import tracing
 from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState, recording, require_eager
 from ..variables._ref import Ref
 from ._advice import Advice
-from ._lost_state import Arguments, Outside
 from ._held import hide, show
+from ._lost_state import Arguments, Outside
 from ._number_inputs import computes_the_same
 from ._numbers import Numbers, dtype_of
 from ._planned import found_in_run

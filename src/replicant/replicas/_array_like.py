@@ -86,10 +86,10 @@ class ArrayLike:
         array = self._array()
         return round(array) if ndigits is None else round(array, ndigits)
 
-    def __eq__(self, other: Any) -> Any:
+    def __eq__(self, other: object) -> Any:
         return self._array() == _plain(other)
 
-    def __ne__(self, other: Any) -> Any:
+    def __ne__(self, other: object) -> Any:
         return self._array() != _plain(other)
 
 
@@ -130,11 +130,16 @@ for _name in (*_UNARY, *_CONVERSIONS):
 class NoArray:
     """A value that differs by replica, so that nothing computes with it as if it were one array."""
 
-    num_replicas: int
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas that have the value."""
+        raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
         if name == "value":
-            raise MissingNameError(f"A PerReplica value has one value per replica: write `.values`, a tuple of {self.num_replicas}.")
+            raise MissingNameError(
+                f"A PerReplica value has one value per replica: write `.values`, a tuple of {self.num_replicas}."
+            )
         if name.startswith("_") or not hasattr(jax.Array, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise MissingNameError(self._no_array(f"`.{name}`"))
@@ -149,7 +154,7 @@ class NoArray:
 
 
 def _refusal(what: str) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *_: Any, **__: Any) -> Any:
         raise ArgumentTypeError(self._no_array(what))
 
     return method
@@ -162,5 +167,12 @@ for _name in (*_BINARY, *_COMPARISONS, *_UNARY, *_CONVERSIONS):
     setattr(NoArray, f"__{_name}__", _refusal(_SIGNS.get(_name, f"{_name}()")))
     if _name in _BINARY:
         setattr(NoArray, f"__r{_name}__", _refusal(_SIGNS[_name]))
-for _name, _what in {"format": "format()", "array": "np.asarray()", "jax_array": "jnp.asarray()", "getitem": "[]", "len": "len()", "round": "round()"}.items():
+for _name, _what in {
+    "format": "format()",
+    "array": "np.asarray()",
+    "jax_array": "jnp.asarray()",
+    "getitem": "[]",
+    "len": "len()",
+    "round": "round()",
+}.items():
     setattr(NoArray, f"__{_name}__", _refusal(_what))

@@ -20,6 +20,19 @@ from ._array_like import ArrayLike, NoArray
 from ._distributed_values import DistributedValues, is_distributed
 from ._own_mesh import handed_over
 
+__all__ = [
+    "DistributedValues",
+    "HostArray",
+    "Mirrored",
+    "PerReplica",
+    "is_array",
+    "is_distributed",
+    "is_host_array",
+    "is_same_object",
+    "map_replicas",
+    "unstack",
+]
+
 
 @jax.tree_util.register_pytree_node_class
 class PerReplica(DistributedValues, NoArray):
