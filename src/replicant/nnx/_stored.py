@@ -65,9 +65,9 @@ class NnxRef(Ref):
         """Whether the variable can hold a value without a new Ref."""
         if not (is_array(value) or isinstance(value, _NUMBERS)):
             return False
-        typed = is_array(value) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+        typed = is_array(value) and jnp.issubdtype(jnp.result_type(value), jax.dtypes.prng_key)
         if typed or self.key_impl is not None:
-            return typed and self.key_impl == jax.random.key_impl(value) and tuple(value.shape) == tuple(self.shape[:-1])
+            return typed and self.key_impl == jax.random.key_impl(value) and jnp.shape(value) == tuple(self.shape[:-1])
         if jnp.shape(value) != tuple(self.shape):
             return False
         dtype = jax.dtypes.canonicalize_dtype(jnp.result_type(value))
@@ -87,10 +87,11 @@ class Cell:
             for x in leaves
         ]
         self.refs: list[NnxRef] = [x for x in self.leaves if isinstance(x, NnxRef)]
-        for ref in self.refs if strategy is not None else ():
-            ref.strategy = strategy
-            strategy.placement.note_variable(ref.name)
-            ref.keep_slices()
+        if strategy is not None:
+            for ref in self.refs:
+                ref.strategy = strategy
+                strategy.placement.note_variable(ref.name)
+                ref.keep_slices()
 
     def get(self) -> Any:
         """Return the value, as the trace in progress or eager code sees it."""
@@ -311,7 +312,8 @@ def _does_not_fit(cell: Cell, value: Any) -> str:
         )  # fmt: skip
 
     name = cell.refs[0].name if cell.refs else "a Variable"
+    assigned = shown(jax.tree.leaves(value))
     return (
-        f"Variable {name!r} holds {shown(cell.leaves)}, and a compiled step assigned {shown(jax.tree.leaves(value))}. Its "
-        "structure, shapes and dtypes stay the same in a step. Convert the value (`x.astype(dtype)`), or assign the new kind of value outside."
+        f"Variable {name!r} holds {shown(cell.leaves)}, and a compiled step assigned {assigned}. Its structure, shapes and dtypes "
+        "stay the same in a step. Convert the value (`x.astype(dtype)`), or assign the new kind of value outside."
     )

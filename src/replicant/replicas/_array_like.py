@@ -144,6 +144,11 @@ class NoArray:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise MissingNameError(self._no_array(f"`.{name}`"))
 
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise ArgumentTypeError(self._no_array("format()"))
+        return str(self)
+
     def _no_array(self, what: str) -> str:
         return (
             f"unsupported operand of {what}: a PerReplica value differs between the {self.num_replicas} replicas, so it is not one "
@@ -168,7 +173,6 @@ for _name in (*_BINARY, *_COMPARISONS, *_UNARY, *_CONVERSIONS):
     if _name in _BINARY:
         setattr(NoArray, f"__r{_name}__", _refusal(_SIGNS[_name]))
 for _name, _what in {
-    "format": "format()",
     "array": "np.asarray()",
     "jax_array": "jnp.asarray()",
     "getitem": "[]",
