@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 import replicant
-from replicant.errors import DivergenceError, LostStateError, MixedStrategyError, VariableError
+from replicant.errors import BackendError, DivergenceError, LostStateError, MixedStrategyError, VariableError
 
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages
 
@@ -464,3 +464,22 @@ def test_fully_sharded_training_keeps_slices_and_equals_one_device():
     _, expected, slots = one_device("transformer")
     assert_close(found, expected)
     assert_close(found_slots, slots)
+
+
+def test_variables_of_references_are_refused():
+    strategy = mirrored(2)
+    variable = nnx.Variable(jnp.zeros(2), ref=True)
+
+    def read():
+        return variable[...].sum()
+
+    with pytest.raises(VariableError, match=r"An nnx\.Variable with ref=True holds a jax\.Ref"):
+        strategy.run(read)
+
+
+def test_another_flax_is_refused(monkeypatch):
+    from replicant.nnx import _hooks
+
+    monkeypatch.setattr(_hooks, "_EXPECTED", [(nnx.RngStream, "draw", ("self",))])
+    with pytest.raises(BackendError, match=r"Flax [\d.]+ is not supported: RngStream\.draw is not what Replicant knows"):
+        _hooks.check()
