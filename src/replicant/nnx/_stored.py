@@ -260,13 +260,15 @@ class RawValue:
             if rule is not None:
                 raw.follow(rule)
             return raw
-        if not is_outside(variable) or not self._can_have_cell(variable, raw):
+        if not is_outside(variable):
             return None
         if is_ref(variable):
             raise VariableError(
                 f"An nnx.{type(variable).__name__} with ref=True holds a jax.Ref, which steps cannot keep equal on all replicas. "
                 "Make it with ref=False (the default), or call nnx.use_refs(False) first."
             )
+        if not self._can_have_cell(variable, raw):
+            return None
         with jax.ensure_compile_time_eval():
             cell = Cell(raw, type(variable), rule)
         self.slot.__set__(variable, cell)
