@@ -16,6 +16,7 @@ from ..errors import AlreadyStartedError, ArgumentTypeError, DeviceError
 from ..replicas._context import planning
 from ..replicas._model_axis import Layouts, check_divides
 from ..replicas._placement import Device, Placement
+from ..replicas._swapped_sums import install as swap_sums_of_two
 from ._communication import CommunicationOptions
 from ._devices import have_threads
 from ._mirrored import fused_by_default
@@ -133,6 +134,8 @@ def meet(
     world.agree("strategy", json.dumps(fact), problem)
     check_divides(name, model_parallel_size, len(local), "devices of each worker")
     devices = _in_order(jax.devices(platform), len(local), world)
+    if local[0].platform == "cpu":
+        swap_sums_of_two()
     return Placement(devices, world=world, bytes_per_pack=options.bytes_per_pack, **cuts)
 
 
