@@ -28,6 +28,7 @@ from ..tracing._fused import fuse
 from ..tracing._host_calls import host_call_in
 from ..tracing._interpreter import Question, run_alone
 from ..tracing._marks import sync_p
+from ..tracing._riders import Riders
 from ..tracing._varying import Varying
 from ..variables._recorder import CrossRecorder, Facts, Recorder, ReplicaRecorder, UnknownState, recording
 from ..variables._ref import Ref
@@ -169,8 +170,10 @@ class ReplicaStep:
         out_layouts = [_ROW if s else None for s in is_out_stacked]
         out_layouts += [_ROW if ref.copies(n) else slices.get(ref) for ref in traced.written]
 
-        compute = self._fused if self.strategy.placement.fused else self._side_by_side
-        results = compute(closed, [*raws, *arrays], layouts, out_layouts)
+        if self.strategy.placement.fused:
+            results = self._fused(closed, [*raws, *arrays], layouts, out_layouts)
+        else:
+            results = self._side_by_side(closed, [*raws, *arrays], layouts, out_layouts, num_results=traced.num_results)
         for ref, value in zip(traced.written, results[traced.num_results :], strict=True):
             cross.write_raw(ref, value)
         values = [
@@ -188,20 +191,32 @@ class ReplicaStep:
         _checks.tell(found, self.strategy.told, strict=self.strategy.strict)
 
     def _side_by_side(
-        self, closed: ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout]
+        self, closed: ClosedJaxpr, inputs: list[Any], layouts: list[Layout], out_layouts: list[Layout], *, num_results: int
     ) -> Sequence[Any]:
-        """Compute each replica on its own device."""
+        """Compute each replica on its own device. The first `num_results` are the function's results, and the rest its state."""
         varies = [layout is not None for layout in layouts]
         self._check_host_calls(closed)
+        riders = self._riders(closed, out_layouts[:num_results])
+        known = {*riders.indices} if riders else set[int]()
 
         def replica_program(consts: list[Any], inputs: list[Any]) -> list[Any]:
             local = [x[0] if layout == _ROW else x for x, layout in zip(inputs, layouts, strict=True)]
-            answers = self._unmarked(closed, consts, local, varies)[: len(out_layouts)]
-            return [jnp.asarray(x)[None] if layout == _ROW else x for x, layout in zip(answers, out_layouts, strict=True)]
+            answers = self._unmarked(closed, consts, local, varies, riders)[: len(out_layouts)]
+            answers = [riders.stack(closed.jaxpr, i) if riders and i in known else x for i, x in enumerate(answers)]
+            rows = [layout == _ROW and i not in known for i, layout in enumerate(out_layouts)]
+            return [jnp.asarray(x)[None] if is_row else x for x, is_row in zip(answers, rows, strict=True)]
 
         in_specs = ([PartitionSpec()] * len(closed.consts), [_spec(layout) for layout in layouts])
-        out_specs = [_spec(layout) for layout in out_layouts]
+        out_specs = [_spec(None if i in known else layout) for i, layout in enumerate(out_layouts)]
         return _on_replicas(replica_program, self.strategy.placement, in_specs, out_specs)(list(closed.consts), inputs)
+
+    def _riders(self, closed: ClosedJaxpr, out_layouts: list[Layout]) -> Riders | None:
+        """Return the results that every replica learns along with a sum; None where an exchange more costs little."""
+        placement = self.strategy.placement
+        if placement.world is None or not placement.deadlocks or placement.has_model_axis:
+            return None
+        wanted = [i for i, layout in enumerate(out_layouts) if layout == _ROW]
+        return Riders(closed.jaxpr, wanted, self.num_replicas, self.mesh_axis().replica_id)
 
     def _check_host_calls(self, closed: ClosedJaxpr) -> None:
         """Raise if replicas of several devices call the host, which JAX cannot lower while XLA shares out their work."""
@@ -227,11 +242,13 @@ class ReplicaStep:
             for x, layout in zip(results, out_layouts, strict=True)
         ]
 
-    def _unmarked(self, closed: ClosedJaxpr, consts: Sequence[Any], local: Sequence[Any], flags: list[bool]) -> list[Any]:
+    def _unmarked(
+        self, closed: ClosedJaxpr, consts: Sequence[Any], local: Sequence[Any], flags: list[bool], riders: Riders | None = None
+    ) -> list[Any]:
         """Compute one replica's results: evaluate its gradients, and agree with the others on writes to variables."""
         group = self.mesh_axis()
         unnamed = ClosedJaxpr(closed.jaxpr, list(consts))
-        return run_alone(unnamed, local, flags, lambda exchange: answer_uniformly(exchange, group))
+        return run_alone(unnamed, local, flags, lambda exchange: answer_uniformly(exchange, group), riders)
 
     def mesh_axis(self) -> MeshAxis:
         """Return the group of equal replicas."""

@@ -21,6 +21,7 @@ from ._gradient_paths import GradientPath, find_paths, in_order
 from ._light_values import LightValues
 from ._marks import asks_outer_tape, exchange_p, gradient_p, has_markers, inner_jaxprs, own_p, sync_p
 from ._primitive_names import BARRIER, JIT
+from ._riders import Riders
 from ._varying import Varying
 
 
@@ -37,9 +38,11 @@ Answer = Callable[[Question], list[Any]]
 Env = MutableMapping[Any, Any]
 
 
-def run_alone(closed: ClosedJaxpr, args: Sequence[Any], varying: Sequence[bool], answer: Answer) -> list[Any]:
-    """Evaluate `closed` on `args`, asking `answer` at each exchange."""
-    steps = evaluate(closed.jaxpr, closed.consts, args, varying, answer)
+def run_alone(
+    closed: ClosedJaxpr, args: Sequence[Any], varying: Sequence[bool], answer: Answer, riders: Riders | None = None
+) -> list[Any]:
+    """Evaluate `closed` on `args`, asking `answer` at each exchange. `riders` travel with one of its sums."""
+    steps = evaluate(closed.jaxpr, closed.consts, args, varying, answer, riders=riders)
     try:
         question = next(steps)
         while True:
@@ -49,13 +52,19 @@ def run_alone(closed: ClosedJaxpr, args: Sequence[Any], varying: Sequence[bool],
 
 
 def evaluate(
-    jaxpr: jex.Jaxpr, consts: Sequence[Any], args: Sequence[Any], varying: Sequence[bool], answer: Answer | None
+    jaxpr: jex.Jaxpr,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    varying: Sequence[bool],
+    answer: Answer | None,
+    *,
+    riders: Riders | None = None,
 ) -> Generator[Question, list[Any], list[Any]]:
     """Evaluate step by step. `answer` answers the exchanges inside the path of a gradient, which cannot be yielded."""
     env: Env = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
     machine = _Machine(jaxpr, env, Varying(jaxpr, varying), answer)
-    yield from machine.run()
+    yield from machine.run(riders)
     return [machine.read(env, v) for v in jaxpr.outvars]
 
 
@@ -75,7 +84,7 @@ class _Machine:
     def read(env: Env, var: Any) -> Any:
         return var.val if isinstance(var, jex.Literal) else env[var]
 
-    def run(self) -> Generator[Question, list[Any], None]:
+    def run(self, riders: Riders | None) -> Generator[Question, list[Any], None]:
         env = self._env
         last_use = _last_uses(self._jaxpr)
         for step in in_order(self._jaxpr, self._paths):
@@ -89,6 +98,8 @@ class _Machine:
                 results = [jax.lax.stop_gradient(values[0])]
             elif step.primitive in (sync_p, exchange_p):
                 results = yield self._exchange(step, values)
+            elif riders is not None and riders.travel_with(step):
+                results = [riders.sum(step, values[0], partial(self.read, env))]
             elif step.primitive.name == JIT and has_markers(step.params["jaxpr"].jaxpr):
                 body = step.params["jaxpr"]
                 _check_tapes(body.jaxpr, step)

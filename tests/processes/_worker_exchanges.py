@@ -1,0 +1,127 @@
+"""One of some workers: writes what sums over the workers are, and how many exchanges programs make."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import replicant
+
+strategy = replicant.MultiWorkerMirroredStrategy()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax.sharding import PartitionSpec  # noqa: E402
+
+DUMPS = Path(os.environ["DUMPS"]) / os.environ["JAX_PROCESS_ID"]
+N = strategy.num_replicas_in_sync
+context = replicant.get_replica_context
+
+
+def rows_of(rank, dtype):
+    rows = np.random.default_rng(rank).normal(scale=100, size=33)
+    return rows.astype(dtype)
+
+
+def per_replica(make):
+    return strategy.experimental_distribute_values_from_function(lambda c: make(c.replica_id_in_sync_group))
+
+
+def all_reduced(value):
+    result = strategy.run(lambda x: context().all_reduce("SUM", x), args=(value,))
+    return np.asarray(getattr(result, "value", result))
+
+
+def exchanges(program):
+    """The exchanges of the programs that are compiled while `program` runs, and what it returns."""
+    before = set(DUMPS.glob("*after_optimizations.txt"))
+    result = program()
+    texts = [path.read_text() for path in set(DUMPS.glob("*after_optimizations.txt")) - before]
+    names = "all-reduce|all-gather|collective-permute|reduce-scatter|all-to-all"
+    return sorted(name for text in texts for name in re.findall(rf" ({names})(?:-start)?\(", text)), result
+
+
+def sums():
+    found = {}
+    for name in ("float32", "float16", "int32", "uint8", "complex64"):
+        value = per_replica(lambda rank, name=name: rows_of(rank, name))
+        found[name] = all_reduced(value).tobytes().hex()
+    special = [[np.nan, np.inf, -np.inf, -0.0, 1e-45], [1.0, -np.inf, -np.inf, -0.0, 1e-45], [0.0, 0.0, 0.0, 0.0, 0.0]]
+    found["special"] = [str(x) for x in all_reduced(per_replica(lambda rank: np.float32(special[rank])))]
+    found["empty"] = all_reduced(per_replica(lambda rank: np.zeros((0, 3), np.float32))).shape
+    found["scalar"] = float(all_reduced(per_replica(lambda rank: np.float32(rank + 1))))
+    return found
+
+
+def in_flight():
+    """Sums of different arrays that are started one after the other, and read in another order."""
+    step = replicant.function(lambda x: strategy.run(lambda x: context().all_reduce("SUM", x), args=(x,)))
+    started = [step(per_replica(lambda rank, i=i: np.full(1000 + i % 3, i + rank, np.float32))) for i in range(60)]
+    return [float(np.asarray(getattr(x, "value", x))[-1]) for x in reversed(started)]
+
+
+def inside():
+    """Sums in a loop, in a branch and under a gradient."""
+
+    def replica(x):
+        looped = jax.lax.scan(lambda carry, _: (context().all_reduce("MEAN", carry + x), None), jnp.zeros(3), None, length=3)[0]
+        with replicant.GradientTape() as tape:
+            tape.watch(x)
+            target = jnp.sum(context().all_reduce("SUM", x) ** 2)
+        return looped, tape.gradient(target, x)
+
+    looped, gradient = strategy.run(replica, args=(per_replica(lambda rank: np.full(3, rank + 1, np.float32)),))
+    own = strategy.experimental_local_results(gradient)[0]
+    return [np.asarray(getattr(looped, "value", looped)).tolist(), np.asarray(own).tolist()]
+
+
+def steps():
+    """A training step: its exchanges, and its losses, of which one is reduced and one comes back as it is."""
+    with strategy.scope():
+        weights = [replicant.Variable(np.full((4, 3), 0.5, np.float32)), replicant.Variable(np.zeros(3, np.float32))]
+
+    def replica(x):
+        with replicant.GradientTape() as tape:
+            loss = jnp.sum((x @ weights[0].value() + weights[1].value()) ** 2) / 12
+        gradients = context().all_reduce("SUM", tape.gradient(loss, weights))
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.assign_sub(0.1 * gradient)
+        return loss, jnp.max(x), jnp.int32(2) * context().replica_id_in_sync_group, jnp.sum(gradients[1])
+
+    @replicant.function
+    def step(x):
+        loss, largest, number, norm = strategy.run(replica, args=(x,))
+        return strategy.reduce("SUM", loss), largest, number, norm
+
+    rows = np.arange(12 * 4, dtype=np.float32).reshape(12, 4) / 48
+    share = 12 // N
+    batch = per_replica(lambda rank: rows[rank * share : (rank + 1) * share])
+    made, (loss, largest, number, norm) = exchanges(lambda: step(batch))
+    local = [float(strategy.experimental_local_results(x)[0]) for x in (largest, number)]
+    losses = [float(loss), *[float(step(batch)[0]) for _ in range(3)]]
+    return {
+        "exchanges": made,
+        "losses": losses,
+        "local": local,
+        "norm": float(getattr(norm, "value", norm)),
+        "weights": [w.numpy().tolist() for w in weights],
+    }
+
+
+def plain():
+    """The exchanges of ``lax.psum`` in a user's own shard_map."""
+    mesh = strategy.placement.mesh
+    summed = jax.shard_map(
+        lambda x: jax.lax.psum(x, "replica"),
+        mesh=mesh,
+        in_specs=PartitionSpec("replica"),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )
+    text = jax.jit(summed).lower(jax.ShapeDtypeStruct((6,), jnp.float32)).as_text()
+    return [name for name in ("all_reduce", "collective_permute") if name in text]
+
+
+answer = {"sums": sums(), "in flight": in_flight(), "inside": inside(), "steps": steps(), "plain": plain()}
+Path(os.environ["ANSWER"]).write_text(json.dumps(answer))
