@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import tree_flatten
 
 from .errors import ArgumentError, ArgumentTypeError, ContextError
 from .programs._compiled import Compiled
@@ -46,10 +47,15 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if current_recorder() is not None:  # inside another function or a replica: part of that program
             return self._fn(*args, **kwargs)
-        if in_a_trace() and _eager.current() is not None:  # a tape outside of programs records what it does
+        traced = in_a_trace()
+        if traced and _eager.current() is not None:  # a tape outside of programs records what it does
             return self._fn(*args, **kwargs)
-        leaves, tree = jax.tree.flatten(hide((args, kwargs)))
-        if self._runs_as_written or any(map(_is_stream, leaves)):
+        leaves, tree = tree_flatten(hide((args, kwargs)))
+        if self._runs_as_written:
+            return self._fn(*args, **kwargs)
+        if not traced and (program := self._compiled.same_again(leaves, tree)) is not None:  # as nearly always in a loop
+            return show(program.run(leaves, []))
+        if any(map(_is_stream, leaves)):
             return self._fn(*args, **kwargs)
         try:
             return self._compiled.call(leaves, tree)

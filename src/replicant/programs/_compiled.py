@@ -76,6 +76,15 @@ class Compiled:
             result = show(self._run(leaves, tree))
         return handed_over(result)
 
+    def same_again(self, leaves: list[Any], tree: Any) -> Program | None:
+        """Return the program of the last call if this one is like it, and nothing else is to be done for it; else None.
+
+        The call must not be in a trace.
+        """
+        if _recorder.before_use or mesh_is_set():
+            return None
+        return self._programs.same_again(leaves, tree, active_strategy().placement)
+
     def _run(self, leaves: list[Any], tree: Any) -> Any:
         if _recorder.before_use:
             _recorder.settle(in_step=True)

@@ -164,12 +164,11 @@ def _placed(arrays: list[Any], placement: Placement) -> list[Any]:
     home = placement.mirrored
     if home is None:
         return arrays
-    devices = home.device_set
     return [
         placement.put(x, home)
         if isinstance(x, jax.Array)
         and x.sharding is not home  # usually it is, and comparing takes longer
-        and ((x.committed and x.sharding.device_set != devices) or has_explicit_axes(x))
+        and ((x.committed and x.sharding.device_set != home.device_set) or has_explicit_axes(x))
         else x
         for x in arrays
     ]

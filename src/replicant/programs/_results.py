@@ -11,6 +11,9 @@ from ..replicas._values import HostArray, is_array, is_distributed
 from ._signature import ARRAY
 
 
+_LEAF = jax.tree.structure(0)
+
+
 @dataclasses.dataclass
 class Shape:
     """The tree of a traced function's results, and those of its leaves that are not arrays."""
@@ -28,6 +31,8 @@ class Shape:
 
     def fill(self, arrays: Sequence[Any], on_host: Sequence[Any], inputs: Sequence[Any]) -> Any:
         """Return the result with these arrays, and with the numbers and host arrays that were passed through."""
+        if self.tree == _LEAF and self.static[0] is ARRAY:  # as nearly always in a loop: the loss
+            return arrays[0]
         rest = iter(arrays)
         leaves = [next(rest) if leaf is ARRAY else leaf for leaf in self.static]
         for i, leaf in enumerate(leaves):

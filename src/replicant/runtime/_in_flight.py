@@ -56,7 +56,10 @@ def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | 
     box: list[Any] = []
     with lock:
         try:
-            with _without_ctrl_c() if in_parts else nullcontext():
+            if in_parts:
+                with _without_ctrl_c():
+                    _start(program, args, box, bounded=bounded)
+            else:
                 _start(program, args, box, bounded=bounded)
         finally:
             if box and state is not None:

@@ -194,6 +194,7 @@ class Refs:
     def __init__(self, refs: Sequence[Ref], placement: Placement):
         self._slots = [(ref, ref.holder) for ref in refs]
         self._placement = placement
+        self._is_alone = placement.num_replicas == 1
 
     def load(self) -> list[jax.Array]:
         """Call ``Ref.load`` for each variable, to be donated."""
@@ -207,10 +208,12 @@ class Refs:
 
     def store(self, raws: Sequence[jax.Array]) -> None:
         """Call ``Ref.store`` for each variable. If this is interrupted, no changes for servers stay noted."""
-        placement = self._placement
+        placement, alone = self._placement, self._is_alone
         try:
             for (ref, holder), raw in zip(self._slots, raws, strict=True):
-                if ref.owned_on is placement and not ref.on_read:
+                if ref.owned_on is placement and (
+                    not ref.on_read or (alone and holder._value is ref.owned)  # noqa: SLF001 - else it may be a stack of copies
+                ):
                     holder._value = ref.owned = raw  # noqa: SLF001 - see Holder
                     ref.moved = None
                 else:
