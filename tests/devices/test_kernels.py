@@ -234,6 +234,7 @@ def test_what_is_on() -> None:
     assert list(states) == [
         "conv",
         "memory",
+        "argmax",
         "avg_pool",
         "direct_conv",
         "flat_update",
@@ -248,7 +249,7 @@ def test_what_is_on() -> None:
         assert "avg_pool off: switched off, direct_conv on, flat_update on, lstm on, max_pool on, numba_conv o" in str(
             kernels.status()
         )
-        assert repr(kernels.status()).splitlines()[3] == (
+        assert repr(kernels.status()).splitlines()[4] == (
             "  avg_pool      off: switched off  (sums over windows (average pooling and its gradient), as additions of slices)"
         )
 
@@ -259,24 +260,24 @@ def test_what_is_on() -> None:
         (
             ("pool",),
             (
-                "There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'flat_update', 'lstm', 'max_pool', "
-                "'numba_conv', 'strided_conv', or no name to switch all."
+                "There is no kernel 'pool' to switch. Use 'argmax', 'avg_pool', 'direct_conv', 'flat_update', 'lstm', "
+                "'max_pool', 'numba_conv', 'strided_conv', or no name to switch all."
             ),
         ),
         (
             ("conv",),
             (
                 "The kernel 'conv' is an option of XLA that is read when JAX starts, so it cannot be switched later. Start the "
-                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,direct_conv,flat_update,lstm,"
-                "max_pool,memory,numba_conv,strided_conv for all except this one."
+                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,avg_pool,direct_conv,flat_update,"
+                "lstm,max_pool,memory,numba_conv,strided_conv for all except this one."
             ),
         ),
         (
             ("max_pool", "memory"),
             (
                 "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
-                "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=avg_pool,conv,direct_conv,"
-                "flat_update,lstm,max_pool,numba_conv,strided_conv for all except this one."
+                "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,avg_pool,conv,"
+                "direct_conv,flat_update,lstm,max_pool,numba_conv,strided_conv for all except this one."
             ),
         ),
     ],

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError, ConfigurationError
-from . import _compiled, _convolutions, _lstm, _memory, _phases, _windows
+from . import _argmax, _compiled, _convolutions, _lstm, _memory, _phases, _windows
 from ._flags import set_conv_option
 from ._lowering import register
 from ._switch import (
@@ -74,7 +74,7 @@ def _usable() -> frozenset[str]:
 
 def _register() -> None:
     """Give the lowerings to JAX, once. _switch.py decides which of them compute."""
-    for kernel in (*_windows.KERNELS, _convolutions.KERNEL, _phases.KERNEL, _compiled.KERNEL):
+    for kernel in (*_windows.KERNELS, *_argmax.KERNELS, _convolutions.KERNEL, _phases.KERNEL, _compiled.KERNEL):
         name = (kernel.family, kernel.primitive.name)
         if name not in _installed.registered and register(kernel):
             _installed.registered.add(name)
@@ -88,9 +88,9 @@ def enable(*names: str) -> None:
     Programs are compiled again when they are next called. Programs that were compiled ahead of time do not change.
 
     Args:
-        *names: "max_pool", "avg_pool", "direct_conv", "strided_conv", "flat_update", "lstm" or "numba_conv". Without names, all
-            that can be used on this machine are switched on. You can choose "conv" and "memory" only before JAX starts, with the
-            environment variable REPLICANT_KERNELS.
+        *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "flat_update", "lstm" or "numba_conv". Without
+            names, all that can be used on this machine are switched on. You can choose "conv" and "memory" only before JAX starts,
+            with the environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
@@ -102,8 +102,8 @@ def enable(*names: str) -> None:
     >>> kernels.enable("pool")
     Traceback (most recent call last):
     ...
-    replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'avg_pool', 'direct_conv', 'flat_update', 'lstm',
-    'max_pool', 'numba_conv', 'strided_conv', or no name to switch all.
+    replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'argmax', 'avg_pool', 'direct_conv', 'flat_update',
+    'lstm', 'max_pool', 'numba_conv', 'strided_conv', or no name to switch all.
     """
     wanted = chosen_everywhere() | (_checked(names) if names else _usable())
     if _compiled.FAMILY in names and (reason := _compiled.objection()):

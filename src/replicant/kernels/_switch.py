@@ -14,6 +14,7 @@ VARIABLE = "REPLICANT_KERNELS"
 # The families of lowerings, two that take the place of what Keras traces ("flat_update" and "lstm"), and two options: "conv"
 # belongs to XLA (see _flags.py), and "memory" to the allocator (see _memory.py).
 FAMILIES = {
+    "argmax": "argmax and argmin over many elements, as a maximum and its first position",
     "conv": "convolutions and their gradients by Eigen instead of YNNPACK",
     "direct_conv": "depthwise convolutions, and those of few channels, as sums of shifted arrays",
     "flat_update": "Adam's updates of variables with short rows, as of flat arrays",

@@ -160,14 +160,14 @@ def _windows(
         return compute if fits and not left else None
 
     def plain(operand: Array, *, window_dimensions: Sizes, window_strides: Sizes, padding: Padding, **rest: Any) -> Array:
-        first = _identity(identity, operand)
+        first = identity_of(identity, operand)
         # A new function, not `combine` itself, which JAX would turn into the primitive that is being lowered.
         return lax.reduce_window(operand, first, lambda a, b: combine(a, b), window_dimensions, window_strides, padding, **rest)  # noqa: PLW0108
 
     return Kernel(family, primitive, choose, plain)
 
 
-def _identity(value: float, like: Array) -> Array:
+def identity_of(value: float, like: Array) -> Array:
     """A scalar with the type of `like`: `value`, or the smallest or largest value of the type.
 
     It varies over a mesh as `like` does.
@@ -186,7 +186,7 @@ def _plain_scatter(
 ) -> Array:
     """Use XLA's own operation. The padding is explicit because XLA:CPU needs that."""
     dtype = operand.dtype
-    least = _identity(-math.inf if select_prim is lax.ge_p else math.inf, operand)
+    least = identity_of(-math.inf if select_prim is lax.ge_p else math.inf, operand)
     around = [(low, high, 0) for low, high in padding]
     wide = lax.pad(operand, least, around)
     select, select_consts = traced(select_prim.bind, dtype)
