@@ -108,7 +108,7 @@ def test_the_third_and_fourth_run_of_a_program_decide(megabytes, found, monkeypa
     def wait(started: list[int]) -> None:
         allocator.fresh += MB * started.pop()
 
-    runs = _memory.FirstRuns(wait)
+    runs = _memory.FirstRuns(wait, lambda *_: 0)
     for each in megabytes:
         assert runs.run(start, each) is running
         running.clear()
@@ -117,13 +117,40 @@ def test_the_third_and_fourth_run_of_a_program_decide(megabytes, found, monkeypa
     assert allocator.done == ([3 * 40 * MB] if "keeping" in found else [])
 
 
+@pytest.mark.parametrize(
+    ("left", "megabytes", "found", "done"),
+    [
+        (8000, 32, ["watching", "keeping", "keeping"], [3 * 32 * MB]),
+        (8000, 31, ["watching"] * 3, []),  # glibc takes it from the heap anyway
+        (8000, 1000, ["watching", "keeping", "keeping"], [3000 * MB]),
+        (7999, 1000, ["watching"] * 3, []),  # 8 times as much is not there
+    ],
+)
+def test_the_size_of_its_temporaries_decides_when_a_program_begins_its_second_run(left, megabytes, found, done, monkeypatch):
+    allocator = Allocator(left=left * MB, of=16000 * MB)
+    keeper = _memory.Keeper(allocator)
+    monkeypatch.setattr(_memory, "keeper", keeper)
+    asked, states = [], []
+
+    def size(*args: object) -> int:
+        asked.append(args)
+        return megabytes * MB
+
+    runs = _memory.FirstRuns(lambda _: None, size)
+    for number in range(3):
+        runs.run(lambda *args, bounded: states.append(keeper.state), "program", number, bounded=False)
+    assert states == found
+    assert allocator.done == done
+    assert asked == [("program", 1)]
+
+
 @pytest.mark.parametrize("given_up", [False, True])
 def test_nobody_waits_for_a_program_if_nobody_watches(given_up, monkeypatch):
     keeper = _memory.Keeper(Allocator(left=8000 * MB, of=16000 * MB)) if given_up else None
     if keeper:
         keeper.state = "given up"
     monkeypatch.setattr(_memory, "keeper", keeper)
-    runs = _memory.FirstRuns(raising(AssertionError("waited")))
+    runs = _memory.FirstRuns(raising(AssertionError("waited")), raising(AssertionError("asked")))
     assert [runs.run(str, number) for number in range(9)] == [*"012345678"]
 
 

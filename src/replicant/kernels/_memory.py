@@ -8,8 +8,9 @@ Only the heap can hold large pieces, and glibc gives it to the main thread. The 
 all threads are given the heap, before JAX starts its own: programs run in JAX's threads.
 
 Kept memory has a price, because freed pieces lie between others and cannot always be used for the next one. So glibc is told to
-keep them only once programs are seen to need many fresh pages, and only while there is room. The third and the fourth run of each
-program are watched by themselves. Programs that are not large, but many, show later, in the pages of all.
+keep them only once programs are seen to need many fresh pages, and only while there is room. When a program begins its second run, XLA
+is asked for the size of its temporaries. If that is small or unknown, the third and the fourth run are watched. Programs that are
+not large, but many, show later, in the pages of all.
 """
 
 import ctypes
@@ -127,12 +128,15 @@ class Keeper:
 class FirstRuns:
     """Watches the first runs of one program, which begin after each other: with several at a time, pages belong to nobody.
 
+    A program that runs only once, as those that initialize, decides nothing.
+
     Args:
         wait: Waits for what `run` has returned.
+        temporaries: Returns the bytes of the temporaries of a program that has run, given the arguments of `run`; 0 if unknown.
     """
 
-    def __init__(self, wait: Callable[[Any], Any]):
-        self._wait = wait
+    def __init__(self, wait: Callable[[Any], Any], temporaries: Callable[..., int]):
+        self._wait, self._temporaries = wait, temporaries
         self._count = 0
         self._least = sys.maxsize  # bytes of fresh pages in a watched run
 
@@ -141,6 +145,8 @@ class FirstRuns:
         watching = keeper
         if watching is None or watching.state != "watching" or self._count == _UNWATCHED + _WATCHED:
             return start(*args, **options)
+        if self._count == 1 and (size := self._temporaries(*args)) >= _MAPPED:
+            watching.need(size)
         before = watching.fresh_bytes()
         result = start(*args, **options)
         self._wait(result)

@@ -36,7 +36,7 @@ class Executable:
         # A long program becomes one of segments, for each kind of inputs.
         self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
         self._segmented: list[_segmented.Segmented] = []
-        self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready())
+        self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready(), _temporaries)
 
     def _with_token(self, state: Any, *inputs: Any) -> tuple[jax.Array, Any, Any]:
         """Compute the results and the new state, and before them an array that is ready once every replica has ended."""
@@ -93,6 +93,17 @@ class Executable:
             return None
         self._segmented.append(_segmented.Segmented(traced, inputs, len(jax.tree.leaves(inputs[0])), home))
         return self._segmented[-1]
+
+
+def _temporaries(program: Any, *inputs: Any) -> int:
+    """Return the bytes of the temporary arrays of a program that has just run on such inputs; 0 if that is not known.
+
+    JAX still has what it compiled, so this compiles nothing.
+    """
+    if isinstance(program, _segmented.Segmented) or jax.config.jax_disable_jit or jax.config.jax_debug_nans:
+        return 0
+    found = program.lower(*inputs).compile().memory_analysis()
+    return 0 if found is None else found.temp_size_in_bytes
 
 
 def found_step(

@@ -1,0 +1,66 @@
+"""What the kernel `memory` asks XLA about a program that has run: the size of its temporaries, without compiling anything."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import replicant
+from replicant.programs import _executable
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The sizes that were found, and how many programs were compiled for them."""
+    found, compiled = [], []
+    temporaries = _executable._temporaries
+    jax.monitoring.register_event_duration_secs_listener(listener := lambda event, _, **__: compiled.append(event))
+
+    def run(self, start, *args, **options):
+        result = start(*args, **options)
+        jax.block_until_ready(result[1])
+        compiled.clear()
+        if self._count:  # as at its second run
+            found.append((temporaries(*args), [event for event in compiled if "backend_compile" in event]))
+        self._count += 1
+        return result
+
+    monkeypatch.setattr(_executable._memory.FirstRuns, "run", run)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listener)
+
+
+def large(x):
+    """Return a sum that needs 64 MB."""
+    products = jax.lax.optimization_barrier(x @ x.T)
+    return jnp.sum(jnp.sort(products[:64])) + jnp.sum(products)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_size_is_known_and_nothing_is_compiled_for_it(asked, devices):
+    strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(devices)])
+    with strategy.scope():
+        total = replicant.Variable(0.0)
+
+    @replicant.function
+    def step(x):
+        total.assign_add(large(x))
+        return total.value()
+
+    x = jnp.ones((4096, 8))
+    with strategy.scope():
+        results = [float(step(x)) for _ in range(3)]
+    assert results[2] == pytest.approx(3 * results[0])
+    assert [size >= 64 * MB for size, _ in asked] == [True, True]
+    assert [events for _, events in asked] == [[], []]
+
+
+@pytest.mark.parametrize("option", ["jax_disable_jit", "jax_debug_nans"])
+def test_nothing_is_asked_while_jax_debugs(option):
+    with jax.disable_jit() if option == "jax_disable_jit" else jax.debug_nans(True):
+        assert _executable._temporaries(None) == 0
+
+
+def test_a_program_in_segments_has_no_size():
+    assert _executable._temporaries(object.__new__(_executable._segmented.Segmented)) == 0
