@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from replicant import kernels
 from replicant.kernels import _phases
@@ -60,6 +63,7 @@ def convolutions(draw: st.DrawFn) -> tuple[dict[str, Any], list[int], list[int],
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute all convolutions by phases that can be, and not only the large ones, which are faster so."""
     monkeypatch.setattr(_phases, "_pays", lambda *_: True)
+    monkeypatch.setattr(_phases, "LARGE", 1)
 
 
 @pytest.mark.again
@@ -171,3 +175,71 @@ def test_a_keras_layer_has_the_same_value_and_gradients(size: int, strides: Any,
     for actual, expected in zip(jax.tree.leaves(results), jax.tree.leaves(plain), strict=True):
         scale = float(jnp.max(jnp.abs(expected)))
         np.testing.assert_allclose(np.asarray(actual) / scale, np.asarray(expected) / scale, atol=1e-6)
+
+
+def depthwise(x: Any, w: Any) -> Any:
+    return convolve(x, w, window_strides=(2, 2), feature_group_count=x.shape[-1])
+
+
+def gradient_by_images(x: Any, w: Any, cotangent: Any) -> Any:
+    return jax.vjp(lambda x: depthwise(x, w), x)[1](cotangent)[0]
+
+
+def depthwise_case(rows: int, seed: int = 0) -> list[Any]:
+    """Images, a filter, and a cotangent of 900 elements an image."""
+    rng = np.random.default_rng(seed)
+    return [jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((rows, 32, 32, 4), (3, 3, 1, 4), (rows, 15, 15, 4))]
+
+
+def test_what_a_large_depthwise_gradient_reads_is_made_first() -> None:
+    """On one device, its images pass through a condition. Small ones, exported programs and cut ones have none."""
+    large, small = depthwise_case(80), depthwise_case(20)
+    assert large[2].size >= _phases.LARGE > small[2].size
+    texts = [jax.jit(gradient_by_images).lower(*case).as_text() for case in (large, small)]
+    assert ["stablehlo.case" in text for text in texts] == [True, False]
+    exported = jax.export.export(jax.jit(gradient_by_images))(*large)
+    assert "stablehlo.case" not in exported.mlir_module()
+    mesh = Mesh(np.array(jax.devices()[:2]), ("a",))
+    x, w, cotangent = large
+    rows, same = NamedSharding(mesh, P("a")), NamedSharding(mesh, P())
+    cut = [jax.device_put(x, rows), jax.device_put(w, same), jax.device_put(cotangent, rows)]
+    assert "stablehlo.case" not in jax.jit(gradient_by_images).lower(*cut).as_text()
+    each = jax.shard_map(gradient_by_images, mesh=mesh, in_specs=(P("a"), P(), P("a")), out_specs=P("a"))
+    with kernels.disabled():
+        expected = jax.jit(gradient_by_images)(*large)
+    for found in (jax.jit(gradient_by_images)(*large), exported.call(*large), jax.jit(gradient_by_images)(*cut), jax.jit(each)(*large)):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", [np.nan, np.inf, -0.0])
+def test_the_condition_holds_whatever_it_reads(first: float) -> None:
+    x, w, cotangent = depthwise_case(80)
+    cotangent = cotangent.at[0, 0, 0, 0].set(first)
+    found, plain = both_ways(gradient_by_images, x, w, cotangent)
+    np.testing.assert_allclose(found, plain, atol=1e-5)
+    assert np.isfinite(np.asarray(found)).sum() >= found.size - 9
+
+
+@pytest.mark.slow
+def test_two_hundred_steps_are_the_same() -> None:
+    """A model with strided depthwise convolutions and BatchNormalization learns the same with the kernel and without."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(40, 16, 16, 3)).astype(np.float32), rng.integers(0, 3, 40)
+
+    def losses() -> tuple[list[float], list[Any]]:
+        keras.utils.set_random_seed(2)
+        layers = [keras.layers.Conv2D(12, 3, padding="same"), keras.layers.BatchNormalization(), keras.layers.ReLU()]
+        layers += [keras.layers.DepthwiseConv2D(3, 2, padding="same"), keras.layers.BatchNormalization(), keras.layers.ReLU()]
+        model = keras.Sequential([keras.Input((16, 16, 3)), *layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model.fit(x, y, batch_size=40, epochs=200, shuffle=False, verbose=0).history["loss"], model.get_weights()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_phases, "LARGE", 1)
+        found, weights = losses()
+    with kernels.disabled("strided_conv"):
+        plain, expected = losses()
+    np.testing.assert_allclose(found, plain, atol=1e-5)
+    assert found[-1] < 0.99 * found[0]
+    for one, other in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..errors import ArgumentError, ConfigurationError
 from . import _argmax, _compiled, _convolutions, _lstm, _memory, _phases, _windows
 from ._flags import set_conv_option
-from ._lowering import register
+from ._lowering import Kernel, register
 from ._switch import (
     FAMILIES,
     LOWERINGS,
@@ -45,7 +45,7 @@ class Status:
 class _Installed:
     conv: str = "off: not installed"
     memory: str = "off: not installed"
-    registered: set[tuple[str, str]] = field(default_factory=set)
+    registered: set[Kernel] = field(default_factory=set)
     families: set[str] = field(default_factory=set)
 
 
@@ -74,10 +74,9 @@ def _usable() -> frozenset[str]:
 
 def _register() -> None:
     """Give the lowerings to JAX, once. _switch.py decides which of them compute."""
-    for kernel in (*_windows.KERNELS, *_argmax.KERNELS, _convolutions.KERNEL, _phases.KERNEL, _compiled.KERNEL):
-        name = (kernel.family, kernel.primitive.name)
-        if name not in _installed.registered and register(kernel):
-            _installed.registered.add(name)
+    for kernel in (*_windows.KERNELS, *_argmax.KERNELS, _convolutions.KERNEL, *_phases.KERNELS, _compiled.KERNEL):
+        if kernel not in _installed.registered and register(kernel):
+            _installed.registered.add(kernel)
             _installed.families.add(kernel.family)
     _installed.families |= {_lstm.FAMILY, "flat_update"}  # Keras's layer and optimizer ask whether they are on
 

@@ -23,6 +23,7 @@ from ._result_shape import result_shape
 MAX_PHASES = 16
 MIN_FILTERS = 12  # with fewer, a phase has too little to do for each element of the images
 MIN_POSITIONS = 100  # in each image of the result
+LARGE = 1 << 16  # elements of the images of a depthwise convolution
 
 
 def interleaved_phases(lhs: Array, rhs: Array, **params: Any) -> Array:
@@ -151,4 +152,29 @@ def _pays(rhs: Any, shape: Sequence[int], params: Any) -> bool:
     return overlapping and shape[spec.out_spec[1]] >= MIN_FILTERS and math.prod(space) >= MIN_POSITIONS
 
 
-KERNEL = Kernel("strided_conv", lax.conv_general_dilated_p, _choose)
+def _made_first(array: Array) -> Array:
+    """Return an array that XLA writes to memory, instead of computing it again wherever it is used.
+
+    XLA:CPU removes barriers before it fuses, but it does not look into a condition that depends on data.
+    """
+    first = lax.reshape(lax.slice(array, [0] * array.ndim, [1] * array.ndim), ())
+    always = lax.bitwise_or(lax.eq(first, first), lax.ne(first, first))
+    return lax.cond(always, lambda x: x, jnp.zeros_like, array)
+
+
+def _phases_of_what_is_made_first(lhs: Array, rhs: Array, **params: Any) -> Array:
+    """Do what `interleaved_phases` does for a depthwise convolution, each of whose phases reads nearly all of the images."""
+    return interleaved_phases(_made_first(lhs), rhs, **params)
+
+
+def _choose_depthwise(lhs: Any, rhs: Any, **params: Any) -> Any:
+    chosen = _choose(lhs, rhs, **params)
+    depthwise = chosen is interleaved_phases and params["feature_group_count"] > 1
+    return _phases_of_what_is_made_first if depthwise and lhs.size >= LARGE else None
+
+
+KERNELS = (
+    Kernel("strided_conv", lax.conv_general_dilated_p, _choose),
+    # Only on one device: XLA might have to ask the others for the element on which the condition depends.
+    Kernel("strided_conv", lax.conv_general_dilated_p, _choose_depthwise, is_local=True),
+)
