@@ -25,9 +25,11 @@ import numpy as np
 import custom_training
 import keras_fit
 import keras_multi_device
+import large_model
 import plan_resnet50
 import plan_transformer
 import replicant
+import wide_embeddings
 from _gpu import Cut, Facts, lower, partition
 from replicant.data import Dataset
 
@@ -110,6 +112,12 @@ def lstm(*, bidirectional: bool = False) -> keras.Model:
     return keras.Model(tokens, keras.layers.Dense(10)(x))
 
 
+def embeddings() -> keras.Model:
+    """Build the network of ``examples/wide_embeddings.py``, with ten classes, whose step also runs in one process."""
+    one = wide_embeddings.make_model(VOCABULARY, 16)
+    return keras.Model(one.input, keras.layers.Dense(10)(one.output))
+
+
 MODELS: dict[str, tuple[Callable[[], Any], Data]] = {
     "CNN": (cnn, IMAGE),
     "MLP": (mlp, Data((784,))),
@@ -120,6 +128,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Data]] = {
     "masked transformer": (masked_transformer, TEXT),
     "LSTM": (lstm, TEXT),
     "bidirectional LSTM": (functools.partial(lstm, bidirectional=True), TEXT),
+    "embeddings": (embeddings, Data((2,), "int32")),
 }
 
 
@@ -181,8 +190,14 @@ LOOPS: dict[str, Callable[[Callable[[], Any], Data], None]] = {
     "fit, sliced optimizer": functools.partial(by_fit, shard_optimizer_state=True),
     "tape, sliced optimizer": functools.partial(by_loop, with_tape=True, shard_optimizer_state=True),
 }
-FURTHER_MODELS = ("MLP, dropout", "transformer, remat", "masked transformer", "bidirectional LSTM")
-EXAMPLES = ("examples/custom_training.py", "examples/keras_fit.py", "examples/plan_resnet50.py", "examples/plan_transformer.py")
+FURTHER_MODELS = ("MLP, dropout", "transformer, remat", "masked transformer", "bidirectional LSTM", "embeddings")
+EXAMPLES = (
+    "examples/custom_training.py",
+    "examples/keras_fit.py",
+    "examples/large_model.py",
+    "examples/plan_resnet50.py",
+    "examples/plan_transformer.py",
+)
 LARGE = ("examples/plan_resnet50.py",)  # XLA compiles it for minutes
 
 
@@ -192,7 +207,7 @@ def rows() -> Iterator[Row]:
     all_loops = [*itertools.product(models, ("fit", "tape", "value_and_grad")), *itertools.product(FURTHER_MODELS, ("fit", "tape"))]
     yield from (Row(model, dtype, loop, n) for model, loop in all_loops for dtype in DTYPES for n in DEVICES)
     yield from (Row("transformer", "mixed_bfloat16", loop, 8) for loop in ("fit, sliced optimizer", "tape, sliced optimizer"))
-    yield from (Row(name, dtype, "as it is", 2) for name in EXAMPLES for dtype in DTYPES)
+    yield from (Row(name, dtype, "as it is", n) for name in EXAMPLES for dtype in DTYPES for n in DEVICES)
 
 
 def program(row: Row) -> Callable[[], None]:
@@ -228,6 +243,9 @@ def example(row: Row) -> None:
                 model = keras_fit.create_model(IMAGE.shape)
                 keras_fit.compile_model(model)
             model.fit(Dataset.from_tensor_slices((images, labels)).batch(rows), verbose=0)
+        case "large_model":
+            sizes = f"--layers 2 --width 64 --heads 2 --length {LENGTH} --vocabulary {VOCABULARY} --batch-size-per-replica 2"
+            large_model.train(large_model.parse([*sizes.split(), "--steps", "1", "--policy", row.dtype, "--plan", "here"]))
         case "plan_resnet50":
             plan_resnet50.main(["--batch-size-per-replica", str(ROWS_PER_REPLICA), "--steps", "1", "--policy", row.dtype])
         case "plan_transformer":

@@ -25,8 +25,6 @@ WAYS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
-
-
 def lowered(function: Callable[..., Any], *args: Any) -> str:
     return jax.jit(function).lower(*args).as_text()
 
@@ -70,7 +68,7 @@ def test_positions_are_those_of_numpy_and_of_jax(case: Any) -> None:
     with kernels.disabled():
         plain = jitted(x)
     found = jitted(x)
-    assert found.dtype == plain.dtype and found.shape == plain.shape
+    assert (found.dtype, found.shape) == (plain.dtype, plain.shape)
     np.testing.assert_array_equal(found, plain)
     np.testing.assert_array_equal(found, expected(np.asarray(x, np.float32), axis))
 

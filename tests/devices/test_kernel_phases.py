@@ -207,7 +207,8 @@ def test_what_a_large_depthwise_gradient_reads_is_made_first() -> None:
     each = jax.shard_map(gradient_by_images, mesh=mesh, in_specs=(P("a"), P(), P("a")), out_specs=P("a"))
     with kernels.disabled():
         expected = jax.jit(gradient_by_images)(*large)
-    for found in (jax.jit(gradient_by_images)(*large), exported.call(*large), jax.jit(gradient_by_images)(*cut), jax.jit(each)(*large)):
+    jitted = jax.jit(gradient_by_images)
+    for found in (jitted(*large), exported.call(*large), jitted(*cut), jax.jit(each)(*large)):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

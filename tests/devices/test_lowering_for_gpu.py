@@ -57,8 +57,12 @@ STEPS: dict[tuple[str, str, str | None], Step] = {
     ("bidirectional LSTM", "tape", FLOAT32): Step({"all_reduce": 9}, 30, 31, "lstm"),
     ("bidirectional LSTM", "fit", BFLOAT16): Step({}, 35, 35),
     ("bidirectional LSTM", "tape", BFLOAT16): Step({"all_reduce": 9}, 30, 31),
+    ("embeddings", "fit", BOTH): Step({}, 30, 30),
+    ("embeddings", "tape", BOTH): Step({"all_reduce": 8}, 27, 28),
     ("examples/custom_training.py", "as it is", BOTH): Step({"all_reduce": 8}, 27, 28),
     ("examples/keras_fit.py", "as it is", BOTH): Step({}, 24, 24),
+    ("examples/large_model.py", "as it is", FLOAT32): Step({}, 88, 88),  # in slices, which XLA collects
+    ("examples/large_model.py", "as it is", BFLOAT16): Step({}, 88, 88, "flash"),
     ("examples/plan_resnet50.py", "as it is", BOTH): Step({}, 540, 540),
     ("examples/plan_transformer.py", "as it is", FLOAT32): Step({"all_reduce": 28}, 85, 86),
     ("examples/plan_transformer.py", "as it is", BFLOAT16): Step({"all_reduce": 28}, 85, 86, "flash"),
@@ -83,6 +87,8 @@ CUT: dict[tuple[str, str, str], tuple[int, int]] = {
     ("LSTM", "fit", BFLOAT16): (2, 6 + 3),
     ("LSTM", "tape", FLOAT32): (1, 6 + 1),
     ("bidirectional LSTM", "fit", FLOAT32): (1, 9 + 3),
+    ("embeddings", "fit", FLOAT32): (1, 8 + 3),  # gradients of tables are those of all rows
+    ("embeddings", "tape", FLOAT32): (1, 8 + 1),
 }
 
 
@@ -120,6 +126,14 @@ def test_a_step_exchanges_no_more_than_it_must(model: str, how: str, dtype: str)
 def test_a_sliced_optimizer_collects_each_weight_once(how: str) -> None:
     row = Row("transformer", BFLOAT16, f"{how}, sliced optimizer", 8)
     assert _gpu.partition(gpu_lowering.program(row), 8).arrays == {"all-reduce": 16 + (3 if how == "fit" else 1), "all-gather": 16}
+
+
+@pytest.mark.slow
+def test_a_fully_sharded_step_collects_each_weight_once_in_each_pass() -> None:
+    """14 weights are in slices. All are collected forward, and all but the embedding, whose gradient needs no weight, backward."""
+    cut = _gpu.partition(gpu_lowering.program(Row("examples/large_model.py", FLOAT32, "as it is", 2)), 2)
+    assert cut.exchanges == {"all-gather": 14 + 13, "all-reduce": 1}
+    assert cut.arrays == {"all-gather": 14 + 13, "all-reduce": 28 + 2}
 
 
 def test_the_reading_of_a_program_finds_what_must_not_be_there() -> None:

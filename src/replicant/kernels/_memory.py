@@ -8,9 +8,9 @@ Only the heap can hold large pieces, and glibc gives it to the main thread. The 
 all threads are given the heap, before JAX starts its own: programs run in JAX's threads.
 
 Kept memory has a price, because freed pieces lie between others and cannot always be used for the next one. So glibc is told to
-keep them only once programs are seen to need many fresh pages, and only while there is room. When a program begins its second run, XLA
-is asked for the size of its temporaries. If that is small or unknown, the third and the fourth run are watched. Programs that are
-not large, but many, show later, in the pages of all.
+keep them only once programs are seen to need many fresh pages, and only while there is room. When a program begins its second run,
+XLA is asked for the size of its temporaries. If that is small or unknown, the third and the fourth run are watched. Programs that
+are not large, but many, show later, in the pages of all.
 """
 
 import ctypes

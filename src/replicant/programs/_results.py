@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from ..replicas._values import HostArray, is_array, is_distributed
 from ._signature import ARRAY
 
-
 _LEAF = jax.tree.structure(0)
 
 
