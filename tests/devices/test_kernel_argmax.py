@@ -169,7 +169,8 @@ def test_accuracy_in_a_loop_is_the_same():
             accuracy = keras.metrics.SparseCategoricalAccuracy()
         batch = next(iter(strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensors((logits, labels)))))
         replicant.function(lambda batch: strategy.run(lambda x, y: accuracy.update_state(y, x), args=batch))(batch)
-        return float(accuracy.result())
+        result: Any = accuracy.result()
+        return float(result)
 
     with kernels.disabled():
         plain = count()

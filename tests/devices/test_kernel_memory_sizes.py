@@ -1,10 +1,13 @@
 """What the kernel `memory` asks XLA about a program that has run: the size of its temporaries, without compiling anything."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 import replicant
+from replicant.kernels import _memory
 from replicant.programs import _executable
 
 MB = 1 << 20
@@ -15,7 +18,12 @@ def asked(monkeypatch):
     """The sizes that were found, and how many programs were compiled for them."""
     found, compiled = [], []
     temporaries = _executable._temporaries
-    jax.monitoring.register_event_duration_secs_listener(listener := lambda event, _, **__: compiled.append(event))
+
+    def listener(event: str, duration_secs: float, **_: Any) -> None:
+        del duration_secs
+        compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
 
     def run(self, start, *args, **options):
         result = start(*args, **options)
@@ -26,7 +34,7 @@ def asked(monkeypatch):
         self._count += 1
         return result
 
-    monkeypatch.setattr(_executable._memory.FirstRuns, "run", run)
+    monkeypatch.setattr(_memory.FirstRuns, "run", run)
     yield found
     jax.monitoring.unregister_event_duration_listener(listener)
 

@@ -231,7 +231,8 @@ def test_two_hundred_steps_are_the_same() -> None:
         keras.utils.set_random_seed(2)
         layers = [keras.layers.Conv2D(12, 3, padding="same"), keras.layers.BatchNormalization(), keras.layers.ReLU()]
         layers += [keras.layers.DepthwiseConv2D(3, 2, padding="same"), keras.layers.BatchNormalization(), keras.layers.ReLU()]
-        model = keras.Sequential([keras.Input((16, 16, 3)), *layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)])
+        layers += [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)]
+        model: Any = keras.Sequential([keras.Input((16, 16, 3)), *layers])
         model.compile(keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         return model.fit(x, y, batch_size=40, epochs=200, shuffle=False, verbose=0).history["loss"], model.get_weights()
 
