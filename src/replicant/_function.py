@@ -53,12 +53,13 @@ class Function:
         leaves, tree = tree_flatten(hide((args, kwargs)))
         if self._runs_as_written:
             return self._fn(*args, **kwargs)
-        if not traced and (program := self._compiled.same_again(leaves, tree)) is not None:  # as nearly always in a loop
+        asks = not traced and self._compiled.may_be_same
+        if asks and (program := self._compiled.same_again(leaves, tree)) is not None:  # as nearly always in a loop
             return show(program.run(leaves, []))
         if any(map(_is_stream, leaves)):
             return self._fn(*args, **kwargs)
         try:
-            return self._compiled.call(leaves, tree)
+            return self._compiled.call(leaves, tree, is_other=asks)
         except NotTraceable:  # it reads a dataset that is not among its arguments
             self._runs_as_written = True
         return self._fn(*args, **kwargs)

@@ -65,31 +65,31 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*jax.tree.flatten(hide((args, kwargs))))
 
-    def call(self, leaves: list[Any], tree: Any) -> Any:
-        """Call the function with these leaves of ``(args, kwargs)``."""
+    def call(self, leaves: list[Any], tree: Any, *, is_other: bool = False) -> Any:
+        """Call the function with these leaves of ``(args, kwargs)``. `is_other` says that this call is not like the last one."""
         if in_a_trace():
             require_eager(self._name)
         if not mesh_is_set():
-            return show(self._run(leaves, tree))
+            return show(self._run(leaves, tree, is_other=is_other))
         # A function may use other strategies than the current one.
         with without_mesh(self._of_run is None or bool(active_strategy().placement.devices)):
             result = show(self._run(leaves, tree))
         return handed_over(result)
 
-    def same_again(self, leaves: list[Any], tree: Any) -> Program | None:
-        """Return the program of the last call if this one is like it, and nothing else is to be done for it; else None.
+    @property
+    def may_be_same(self) -> bool:
+        """Whether nothing is to be done for a call that is like the last one, but to run its program."""
+        return not _recorder.before_use and not mesh_is_set()
 
-        The call must not be in a trace.
-        """
-        if _recorder.before_use or mesh_is_set():
-            return None
+    def same_again(self, leaves: list[Any], tree: Any) -> Program | None:
+        """Return the program of the last call if this one, outside of a trace, is like it; else None."""
         return self._programs.same_again(leaves, tree, active_strategy().placement)
 
-    def _run(self, leaves: list[Any], tree: Any) -> Any:
+    def _run(self, leaves: list[Any], tree: Any, *, is_other: bool = False) -> Any:
         if _recorder.before_use:
             _recorder.settle(in_step=True)
         placement = active_strategy().placement
-        program = self._programs.same_again(leaves, tree, placement)
+        program = None if is_other else self._programs.same_again(leaves, tree, placement)
         if program is not None:
             return program.run(leaves, [])
         numbers = self._numbers.inputs(tree, leaves)

@@ -49,7 +49,7 @@ def hide(tree: _Tree) -> _Tree:
 
 def show(tree: _Tree) -> _Tree:
     """Return `tree` with the objects themselves again."""
-    if not any(isinstance(leaf, Held) for leaf in jax.tree.leaves(tree)):
+    if not objects.kinds or not any(isinstance(leaf, Held) for leaf in jax.tree.leaves(tree)):
         return tree
     return jax.tree.map(lambda leaf: leaf.target if isinstance(leaf, Held) else leaf, tree)
 
