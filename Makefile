@@ -80,7 +80,7 @@ test-slow: setup
 RUNS ?= 2
 test-chaos: export REPLICANT_TEST_RUNS := $(RUNS)
 test-chaos: setup
-	$(PYTHON_OF_TESTS) -m pytest -m 'slow and not again' $(CHAOS) $(ARGS)
+	$(PYTHON_OF_TESTS) -m pytest --timeout 7200 -m 'slow and not again' $(CHAOS) $(ARGS)
 
 # Jobs on several hosts, which are Linux namespaces of this machine: links are cut, and hosts die. Each row of the table is a test.
 test-hosts: export REPLICANT_TEST_SLOW := 1
