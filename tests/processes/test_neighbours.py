@@ -12,7 +12,7 @@ sys.path.insert(0, str(HERE))  # test folders are no packages
 
 import _group  # noqa: E402
 
-LIBRARIES = ["nnx", *(pytest.param(library, marks=pytest.mark.slow) for library in ("linen", "equinox"))]
+LIBRARIES = ["nnx", "linen", "equinox"]
 
 
 def start(folder, library, num_workers, **environ):
@@ -30,6 +30,7 @@ def start(folder, library, num_workers, **environ):
     return _group.Group(HERE / "_worker_neighbours.py", num_workers, folder, environ=given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_two_workers_and_a_killed_run_equal_one_that_was_never_interrupted(tmp_path, library):
     """The last batch of an epoch has 6 rows. NNX draws dropout masks, which go on where they were."""
