@@ -270,6 +270,8 @@ def test_the_options_are_a_golden_list() -> None:
         "--python",
         "--stall",
         "--start",
+        "--status",
+        "--status-port",
         "--submit",
         "--workers",
     ]

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -177,12 +179,9 @@ def test_a_launcher_that_is_gone(tmp_path, capsys):
     assert main(["launch", "--status", str(path)]) == 1
     assert "its launcher is gone" in capsys.readouterr().out
     assert process_start(2**22 + 1) is None
-    pid = os.fork()
-    if not pid:
-        os._exit(0)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert process_start(pid) is None  # a zombie
-    os.waitpid(pid, 0)
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert process_start(process.pid) is None  # a zombie
 
 
 @pytest.mark.parametrize(
