@@ -171,20 +171,4 @@ class EqxTransformer(eqx.Module):
         return self.dense((x + self.attention(normed, normed, normed)).mean(0))
 
 
-class EqxCNN(eqx.Module):
-    conv: eqx.nn.Conv2d
-    norm: eqx.nn.BatchNorm
-    dense: eqx.nn.Linear
-
-    def __init__(self, key, axis_name=("batch", "replica")):
-        a, b = jax.random.split(key)
-        self.conv = eqx.nn.Conv2d(1, 4, 3, padding=1, key=a)
-        self.norm = eqx.nn.BatchNorm(4, axis_name, momentum=0.8, mode="batch")
-        self.dense = eqx.nn.Linear(4, CLASSES, key=b)
-
-    def __call__(self, x, state):
-        x, state = self.norm(self.conv(jnp.moveaxis(x, -1, 0)), state)
-        return self.dense(jax.nn.relu(x).mean((1, 2))), state
-
-
 EQUINOX = {"mlp": EqxMLP, "lstm": EqxLSTM, "transformer": EqxTransformer}
