@@ -27,7 +27,6 @@ _HELD_BY_OTHERS = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _UNSUPPORTED = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
 _MAX_TRIES = 20  # only other programs that take and release the lock at the same time cost a try
 _SECONDS_FOR_OWNER = 2.0  # from creating the file to writing the owner into it
-_SECONDS_FOR_RIVAL = 0.5  # for another computer that takes over at the same time to write its owner too
 _logger = logging.getLogger("replicant.checkpoint")
 
 
@@ -125,9 +124,9 @@ def _take(path: Path) -> int:
         descriptor, is_new = _open(path)
         try:
             _require_lock_file(path, descriptor)
-            seconds = 0.0 if is_new and _try_lock(descriptor) is not False else _seconds_to_doubt(path, descriptor)
-            if seconds is not None and _is_same_file(path, descriptor):
-                _sign(path, descriptor, seconds)
+            is_free = (is_new and _try_lock(descriptor) is not False) or _is_left(path, descriptor)
+            if is_free and _is_same_file(path, descriptor):
+                _sign(descriptor)
                 return descriptor
         except BaseException:
             os.close(descriptor)
@@ -179,8 +178,10 @@ def _try_lock(descriptor: int) -> bool | None:
     return True
 
 
-def _seconds_to_doubt(path: Path, descriptor: int) -> float | None:
-    """For how long another owner of the file may still show up, or None to try again with a new file.
+def _is_left(path: Path, descriptor: int) -> bool:
+    """Whether the file may be signed as it is. If not, the caller tries again: the file of an owner that is gone has been deleted.
+
+    Programs on several computers may see at the same time that its owner is gone. Only one of them creates the new file.
 
     Raises:
         CheckpointError: If another program has the file.
@@ -188,20 +189,18 @@ def _seconds_to_doubt(path: Path, descriptor: int) -> float | None:
     locked = _try_lock(descriptor)
     owner, since = _read_owner(descriptor)
     if locked and owner is not None and owner.shares_locks:
-        return 0.0
+        return True
     if locked is not True and owner is not None and owner.is_gone:  # a forked child may still hold the file open
         _remove(path, descriptor)
-        return None
+        return False
     if locked is False or (owner is not None and owner.is_here):
         raise CheckpointError(_refusal(path, owner, since))
     if not _is_silent(path, owner, since):
         if not _is_same_file(path, descriptor):  # another program has taken it over
-            return None
+            return False
         raise CheckpointError(_refusal(path, *(_other_owner(path) or (owner, since))))
-    if locked:
-        return _SECONDS_FOR_RIVAL
     _remove(path, descriptor)
-    return None
+    return False
 
 
 def _is_silent(path: Path, owner: Owner | None, since: float) -> bool:
@@ -273,12 +272,8 @@ def _is_same_file(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _sign(path: Path, descriptor: int, seconds_to_doubt: float) -> None:
+def _sign(descriptor: int) -> None:
     owner = Owner.current()
     fields = {"host": owner.host, "boot": owner.boot, "pid": owner.pid, "started": owner.started, "since": time.time()}
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(fields).encode(), 0)
-    if seconds_to_doubt:
-        time.sleep(seconds_to_doubt)
-        if (rival := _other_owner(path)) is not None:
-            raise CheckpointError(_refusal(path, *rival))

@@ -10,6 +10,7 @@ This is another lowering of ``lax.psum`` on CPUs. So nothing that reads a traced
 import functools
 from typing import Any
 
+import jax
 from jax import lax
 from jax.interpreters import mlir
 
@@ -48,7 +49,6 @@ def _is_of_two_workers(ctx: Any, axis: Any) -> bool:
     """Whether an operation is one of two workers of one device each, along their axis."""
     where = ctx.module_context.axis_context
     mesh, manual = getattr(where, "mesh", None), getattr(where, "manual_axes", ())
-    devices = getattr(mesh, "devices", None)
-    if mesh is None or devices is None or devices.size != 2 or set(manual) != set(mesh.axis_names):
-        return False
-    return mesh.shape.get(axis) == 2 and len({device.process_index for device in devices.flat}) == 2
+    if not isinstance(mesh, jax.sharding.Mesh) or mesh.size != 2 or set(manual) != set(mesh.axis_names):
+        return False  # an AbstractMesh, of a `shard_map` within another, has no devices
+    return mesh.shape.get(axis) == 2 and len({device.process_index for device in mesh.devices.flat}) == 2
