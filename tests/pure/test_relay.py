@@ -210,3 +210,24 @@ def test_a_call_ends_when_the_service_has_gone():
             patience.call(over.wait)
     over.set()
     assert time.monotonic() - started < 1.0
+
+
+def test_a_caller_that_waits_for_its_turn_learns_why_there_is_no_answer():
+    gone, over, found = [""], threading.Event(), []
+    patience = Patience(SECONDS, "the service", lambda: gone[0])
+
+    def wait_in_turn():
+        try:
+            patience.call(over.wait)
+        except OSError as error:
+            found.append((type(error), str(error)))
+
+    waiting = [threading.Thread(target=wait_in_turn) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.3)  # one is called, and two wait for their turn
+    gone[0] = "it was killed"
+    for thread in waiting:
+        thread.join(SECONDS)
+    over.set()
+    assert found == [(ConnectionResetError, "it was killed")] * 3

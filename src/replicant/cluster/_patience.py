@@ -75,6 +75,7 @@ class Patience:
         if not self._turn.acquire(timeout=self._seconds):
             raise self._late()
         try:
+            self._check_there()  # the call before this one may have learned that nobody is there
             if self._last is not None and not self._last.is_over.is_set():
                 raise self._late()
             self._since = time.monotonic()
