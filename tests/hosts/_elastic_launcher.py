@@ -77,4 +77,4 @@ class HostsSupervisor(Supervisor):
 
 settings = told["settings"]
 settings |= {"log_dir": Path(settings["log_dir"]), "elastic": tuple(settings["elastic"]), "command": tuple(settings["command"])}
-sys.exit(HostsSupervisor(Settings(**settings), nodes=SimpleNamespace(address=told["address"])).run())
+sys.exit(HostsSupervisor(Settings(**settings), nodes=SimpleNamespace(address=told["address"], key=None)).run())

@@ -10,6 +10,7 @@ import pytest
 from _bench import SECONDS, Bench, Host, wait_until
 
 SSHD = "/usr/sbin/sshd"
+TUNNEL = "10.99.0"  # the network within a tunnel, where hosts have the same numbers
 CONFIG = """\
 HostKey {folder}/host_key
 PidFile none
@@ -79,5 +80,5 @@ def connect(bench: Bench, folder: Path, targets: Sequence[int], **more: Sequence
         host = bench.hosts[number]
         (give_home(host, folder) / ".ssh" / "authorized_keys").write_text(public)
         kind, key = start_sshd(host, folder, *more.get(host.name.replace("-", "_"), ())).split()[:2]
-        known.append(f"{host.name},{host.address} {kind} {key}\n")
+        known.append(f"{host.name},{host.address},{TUNNEL}.{number + 1} {kind} {key}\n")
     (home / ".ssh" / "known_hosts").write_text("".join(known))

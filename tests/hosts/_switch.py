@@ -32,6 +32,7 @@ class Link:
         loss: The share of frames that are lost, from 0 to 1.
         rate: The bits per second that the link carries, or None for as many as come.
         firewall: Whether what comes from one TCP port to another may pass. By default everything may.
+        watch: Is shown each frame that is sent, whether it arrives or not.
     """
 
     is_whole: bool = True
@@ -39,6 +40,7 @@ class Link:
     loss: float = 0.0
     rate: float | None = None
     firewall: Callable[[int, int], bool] | None = None
+    watch: Callable[[bytes], None] | None = None
     busy_until: float = 0.0
     waiting: int = 0
     passed: int = 0  # frames that arrived
@@ -112,6 +114,8 @@ class Switch:
                 self._send(target, self.links[source, target], frame)
 
     def _send(self, target: int, link: Link, frame: bytes) -> None:
+        if link.watch is not None:
+            link.watch(frame)
         if not link.is_whole or link.waiting >= _MOST_WAITING or (link.loss and self._rng.random() < link.loss):
             return
         if link.firewall is not None and (ports := tcp_ports(frame)) is not None and not link.firewall(*ports):

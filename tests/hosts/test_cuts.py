@@ -63,6 +63,8 @@ class Row:
 TABLE = [
     # Nothing happens, or not much.
     Row("fit", "never", "none", None, "exact"),
+    Row("fit", "never", "none", None, "exact", hosts=3),
+    Row("loop", "never", "none", None, "exact"),
     Row("loop", "never", "none", None, "exact", hosts=3),
     Row("loop", "never", "none", None, "exact", SHARDED, hosts=3),
     Row("saves", "never", "none", None, "exact", SHARDED),

@@ -15,6 +15,7 @@ import pytest
 from _bench import Bench, wait_until
 from _sshd import connect, need_sshd
 from _training_job import environment
+from test_tunnel import only_ssh
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +72,12 @@ def firewall(bench: Bench, folder: Path) -> None:
     bench.link(1, 0).firewall = lambda source, target: source == 22
 
 
+def tunnel(bench: Bench, folder: Path) -> None:
+    """Let sshd on node-b make tunnels, and nothing but ssh pass."""
+    only_ssh(bench)
+    connect(bench, folder / "ssh", [1], node_b=["PermitTunnel point-to-point"])
+
+
 SETUPS: dict[str, Callable[[Bench, Path], None]] = {
     "ssh, firewall": firewall,
     "nodes, firewall": firewall,
@@ -78,6 +85,7 @@ SETUPS: dict[str, Callable[[Bench, Path], None]] = {
     "nodes, other version": other_version,
     "ssh, no program": without_program,
     "ssh, missing": off,
+    "tunnel": tunnel,
 }
 NAMES = [name for name, _ in BLOCK.findall(PAGE.read_text())]
 
@@ -125,7 +133,7 @@ def test_block(name: str, make_bench: Callable[..., Bench], programs: str, tmp_p
             wait_until(lambda log=log, process=process: bool(log.read_text()) or process.poll() is not None, SECONDS)
     wait_until(lambda: all(process.poll() is not None for process, _ in started), SECONDS)
     printed = [(process.poll(), log.read_text()) for process, log in started]
-    code = 0 if name in ("alone", "ssh", "nodes") else 1
+    code = 0 if name in ("alone", "ssh", "nodes", "tunnel") else 1
     for (host, command, shown), (status, text) in zip(commands, printed, strict=True):
         check(text, shown)
         assert status == code, (host, command, status, text)

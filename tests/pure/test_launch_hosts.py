@@ -1,7 +1,9 @@
 """The messages between a launcher and its agents, what hosts must agree in, and files of hosts."""
 
 import contextlib
+import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,9 @@ import pytest
 from replicant.errors import ArgumentError, ClusterError, ConfigurationError
 from replicant.launch import Settings
 from replicant.launch._jobs import parse_hosts, read_hosts_file
-from replicant.launch.hosts import Joining, NodeRanks, SshHosts, key_of_nodes
+from replicant.launch.hosts import Joining, NodeRanks, SshHosts, _agent, _join, key_of_nodes
 from replicant.launch.hosts._agent import Agent
-from replicant.launch.hosts._facts import differences, facts_here
+from replicant.launch.hosts._facts import differences, facts_here, same_machines
 from replicant.launch.hosts._hosts import raise_all
 from replicant.launch.hosts._ssh import own_address
 from replicant.launch.hosts._wire import AGENT, LAUNCHER, Wire, wire_key, workers_key
@@ -171,12 +173,18 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
     found = read_hosts_file(path)
     assert found == ["node-a", "node-b:2", "me@node-c:4", "10.0.0.4"]
     assert parse_hosts(found) == {"node-a": 1, "node-b": 2, "me@node-c": 4, "10.0.0.4": 1}
+    path.write_bytes(b"\xef\xbb\xbfnode-a\r\n\r\nnode-b slots=2\t# two\r\n#node-c\r\nnode-d")  # as editors of Windows write it
+    assert read_hosts_file(path) == ["node-a", "node-b:2", "node-d"]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\nb c\n", r"line 2: 'b c' is no host\. Write HOST, HOST:N or HOST slots=N\."),
+        ("a\nb c\n", r"line 2: 'b c' is no host\. Write HOST, HOST:N or HOST slots=N, with N from 1 to 9999\."),
+        ("", r"names no host\."),
+        ("a,b\n", r"line 1: 'a,b' is no host"),
+        ("[fd00::1]\n", r"line 1: '\[fd00::1\]' is no host"),
+        ("a slots = 2\n", r"line 1: 'a slots = 2' is no host"),
         ("a slots=0\n", r"line 1: 'a slots=0' is no host"),
         ("a:2 slots=2\n", r"line 1: 'a:2 slots=2' is no host"),
         ("# nobody\n", r"names no host\. Write one host in each line\."),
@@ -188,6 +196,55 @@ def test_files_that_are_no_list_of_hosts(tmp_path: Path, text: str | bytes, mess
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ArgumentError, match=message):
         read_hosts_file(path)
+
+
+def test_a_folder_is_no_file_of_hosts(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"cannot be read: .*Is a directory"):
+        read_hosts_file(tmp_path)
+
+
+def test_two_names_of_one_host() -> None:
+    mine = facts_here()
+    assert mine["machine"]
+    assert same_machines([("a", mine), ("b", mine | {"machine": "other"})]) == []
+    assert same_machines([("a", mine | {"machine": ""}), ("b", mine | {"machine": ""}), ("c", {})]) == []
+    assert same_machines([("a", mine), ("b", {"machine": "x"}), ("c", mine), ("d", mine)]) == [
+        "a and c and d are the same host. Write it once, with the number of all its workers, as in a:3."
+    ]
+
+
+def test_an_agent_without_a_key_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_agent, "_KEY_SECONDS", 0.2)
+    reader, writer = os.pipe()
+    os.write(writer, b'{"key": "no end')
+    with pytest.raises(SystemExit, match=r"replicant launch: the agent got no key within 0\.2 s\."):
+        _agent._first_line(reader)
+    os.close(writer)
+    with pytest.raises(SystemExit, match=r"the agent was started without a key\. `replicant launch --hosts` starts it\."):
+        _agent._first_line(reader)
+    os.close(reader)
+
+
+def test_a_node_0_that_drips_is_given_up(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, and the line never ends."""
+    monkeypatch.setattr(_join, "_HANDSHAKE_SECONDS", 0.5)
+    mine, theirs = ends
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.wait(0.1):
+            theirs.send(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        with pytest.raises(ConnectionAbortedError, match="it does not finish a line"):
+            Joining(Settings(("x.py",)), 1, 2, ("a", 1), KEY)._shake_hands(mine)
+    finally:
+        over.set()
+        thread.join()
+    mine.close()
+    theirs.close()
 
 
 def test_own_addresses() -> None:

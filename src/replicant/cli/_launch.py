@@ -134,7 +134,7 @@ def _hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
         raise ArgumentError("--hosts and --hosts-file both say which hosts there are: give one of the two.")
     if arguments.hosts_file is not None:
         return tuple(read_hosts_file(Path(arguments.hosts_file)))
-    return tuple(filter(None, (arguments.hosts or "").split(",")))
+    return () if arguments.hosts is None else tuple(arguments.hosts.split(","))
 
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], what: str) -> None:

@@ -72,8 +72,7 @@ class Slot(enum.Enum):
 
     RESTORE = "a restore that waits for layers to be built"
     SERVERS = "parameter servers"
-    TENSORBOARD = "the TensorBoard callback"
-    TRACK = "the Track callback"
+    WATCH = "callbacks that watch fits"
 
 
 Wrapper = Callable[..., Any]  # wrapper(inner, self, ...), where `inner` is what it wraps
@@ -258,7 +257,7 @@ HOOKS = (
         JAXTrainer,
         "fit",
         (*_LOOP, "y", "batch_size", "epochs", "verbose", "callbacks"),
-        (_resume.fit, _workers.loop, Slot.SERVERS, Slot.TENSORBOARD, Slot.TRACK, _fit.on_own_mesh, _host_inputs.loop),
+        (_resume.fit, _workers.loop, Slot.SERVERS, Slot.WATCH, _fit.on_own_mesh, _host_inputs.loop),
     ),
     Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (_workers.loop, Slot.SERVERS, _fit.on_own_mesh, _host_inputs.loop)),
     Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_workers.loop, _fit.on_own_mesh, _host_inputs.loop)),

@@ -4,8 +4,7 @@ import json
 import os
 import time
 import warnings
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,7 @@ import numpy as np
 from ...errors import ArgumentError
 from ...storage._urls import folder_at
 from ...summary._event_file import EventFile, import_writer
-from .. import _hooks
 from .._fit import strategy_of
-from .._internals import JAXTrainer
 from ._pictures import pictures_of
 from ._profile import Profile
 from ._watch import attach, detach
@@ -126,7 +123,6 @@ class TensorBoard(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Start watching the fit."""
         self.close()
-        _fitting.add(self)
         model = self._fitted = self._current_model()
         self._steps_per_execution = model.steps_per_execution
         self._first_step = _iterations(model) * (getattr(model.optimizer, "gradient_accumulation_steps", None) or 1)
@@ -256,14 +252,12 @@ class TensorBoard(keras.callbacks.Callback):
     def close(self) -> None:
         """Stop profiling and watching, and close the files. This runs whenever ``fit`` or ``evaluate`` ends, even with an error."""
         files, self._files = self._files, {}
-        model, self._fitted = self._fitted, None
-        _fitting.discard(self)
+        self._fitted = None
         with ExitStack() as stack:
             for file in files.values():
                 stack.callback(file.close)
             stack.callback(self._profile.stop)
-            if model is not None:
-                detach(model, self)
+            detach(self)
 
 
 class _Epoch:
@@ -345,18 +339,3 @@ def _batches_between(update_freq: Any) -> int:
     if isinstance(update_freq, bool) or not isinstance(update_freq, int) or update_freq < 1:
         raise ArgumentError(f'update_freq must be "epoch", "batch" or a number of batches, 1 or more; got {update_freq!r}.')
     return update_freq
-
-
-_fitting: weakref.WeakSet[TensorBoard] = weakref.WeakSet()
-
-
-def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Close the files of a fit that raised: Keras tells callbacks only of fits that succeed."""
-    try:
-        return original(model, *args, **kwargs)
-    finally:
-        for callback in [callback for callback in _fitting if callback._fitted is model]:
-            callback.close()
-
-
-_hooks.fill(_hooks.Slot.TENSORBOARD, {(JAXTrainer, "fit"): _fit})

@@ -1,8 +1,7 @@
 """``Track``: sends what ``fit`` does to the trackers of ``replicant.track``."""
 
 import contextlib
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,8 +10,6 @@ import numpy as np
 
 from ...errors import ArgumentTypeError
 from ...trackers._run import TrackedRun
-from .. import _hooks
-from .._internals import JAXTrainer
 from ._tensorboard import _batches_between, _iterations, _learning_rate
 from ._watch import attach, detach
 
@@ -48,7 +45,6 @@ class Track(keras.callbacks.Callback):
         if not isinstance(run, TrackedRun):
             raise ArgumentTypeError(f"callbacks.Track takes a run; got {run!r}. Write Track(replicant.track(...)).")
         self._run, self._update_freq = run, _batches_between(update_freq)
-        self._fitted: Any = None
         self._first_step = self._num_batches = self._marked = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -58,8 +54,6 @@ class Track(keras.callbacks.Callback):
         self._first_step = _iterations(model) * (getattr(model.optimizer, "gradient_accumulation_steps", None) or 1)
         self._num_batches = self._marked = 0
         if self._update_freq:
-            self._fitted = model
-            _fitting.add(self)
             attach(model, self)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -75,10 +69,7 @@ class Track(keras.callbacks.Callback):
 
     def close(self) -> None:
         """Stop watching the fit. This runs whenever ``fit`` ends, even with an error."""
-        model, self._fitted = self._fitted, None
-        _fitting.discard(self)
-        if model is not None:
-            detach(model, self)
+        detach(self)
 
     # -- calls of the watched train function
 
@@ -107,18 +98,3 @@ def _values(logs: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
         else:
             yield from ((f"{name}/{i}", float(element)) for i, element in enumerate(np.asarray(value).ravel()))
-
-
-_fitting: weakref.WeakSet[Track] = weakref.WeakSet()
-
-
-def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Stop watching a fit that raised: Keras tells callbacks only of fits that succeed."""
-    try:
-        return original(model, *args, **kwargs)
-    finally:
-        for callback in [callback for callback in _fitting if callback._fitted is model]:
-            callback.close()
-
-
-_hooks.fill(_hooks.Slot.TRACK, {(JAXTrainer, "fit"): _fit})

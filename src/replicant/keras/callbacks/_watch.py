@@ -6,12 +6,15 @@ reads the input between the two hooks.
 
 import dataclasses
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import keras
 
+from .. import _hooks
+from .._internals import JAXTrainer
 from .._train_function import Rank, Step, TrainFunction, train_function_of
 
 
@@ -29,6 +32,13 @@ class Watcher(Protocol):
     def on_step_dispatched(self, logs: Any, state: Any) -> None:
         """Note that these batches have been given to the devices."""
         ...
+
+    def close(self) -> None:
+        """Stop watching. This runs whenever ``fit`` ends, even with an error."""
+        ...
+
+
+_fits: weakref.WeakKeyDictionary[Watcher, Any] = weakref.WeakKeyDictionary()  # the model whose fit each one watches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +72,26 @@ def _num_rows(batch: Any) -> int:
 
 
 def attach(model: Any, watcher: Watcher) -> None:
-    """Let `watcher` watch the model's train function, if the model has one already."""
+    """Let `watcher` watch a fit of the model until it is closed, and its train function, if the model has one already."""
+    _fits[watcher] = model
     if model.train_function is not None:
         train_function_of(model).add(Rank.WATCH, _Watch(watcher))
 
 
-def detach(model: Any, watcher: Watcher) -> None:
-    """Stop `watcher` from watching. Other watchers of the same function stay."""
-    if isinstance(model.train_function, TrainFunction):
+def detach(watcher: Watcher) -> None:
+    """Stop `watcher` from watching. Other watchers of the same function stay. Idempotent."""
+    model = _fits.pop(watcher, None)
+    if model is not None and isinstance(model.train_function, TrainFunction):
         model.train_function.remove(_Watch(watcher))
+
+
+def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Close the watchers of a fit that raised: Keras tells callbacks only of fits that succeed."""
+    try:
+        return original(model, *args, **kwargs)
+    finally:
+        for watcher in [watcher for watcher, watched in _fits.items() if watched is model]:
+            watcher.close()
+
+
+_hooks.fill(_hooks.Slot.WATCH, {(JAXTrainer, "fit"): _fit})

@@ -35,6 +35,7 @@ _LONGEST_BEAT = 1.0  # seconds
 _TICK = 0.05
 _CHUNK = 1 << 17  # bytes of a log in one message
 _REACH_SECONDS = 5.0  # for the launcher to be reached at its other ports
+_KEY_SECONDS = 60.0  # for the launcher to send the key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,8 +249,12 @@ def main() -> None:
 
 
 def _first_line(descriptor: int) -> bytes:
-    line = b""
+    line, deadline = b"", time.monotonic() + _KEY_SECONDS
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
     while not line.endswith(b"\n"):  # one by one, because what follows belongs to the wire
+        if not poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
+            sys.exit(f"replicant launch: the agent got no key within {_KEY_SECONDS:g} s.")
         byte = os.read(descriptor, 1)
         if not byte:
             sys.exit("replicant launch: the agent was started without a key. `replicant launch --hosts` starts it.")

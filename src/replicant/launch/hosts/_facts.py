@@ -6,7 +6,8 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 PACKAGES = ("replicant", "jax", "jaxlib", "keras")  # of these, all hosts need the same version
@@ -21,6 +22,7 @@ def facts_here() -> dict[str, Any]:
         "python": platform.python_version(),
         "executable": sys.executable,
         "packages": {name: _version(name) for name in PACKAGES},
+        "machine": _machine(),
         "clock": time.time(),
         "seen": os.environ.get("SSH_CONNECTION", "").partition(" ")[0],  # the launcher's address, as this host sees it
     }
@@ -69,6 +71,35 @@ def differences(here: Facts, there: Facts, max_clock_skew: float) -> list[str]:
             "Let both hosts take their time from the network: timedatectl set-ntp true"
         )
     return found
+
+
+def same_machines(named: Iterable[tuple[str, Facts]]) -> list[str]:
+    """What must be changed because hosts with different names are one and the same, one sentence or two each.
+
+    Each would start its workers as if it had all devices of the host.
+
+    >>> same_machines([("a", {"machine": "1"}), ("10.0.0.1", {"machine": "1"}), ("b", {"machine": "2"}), ("c", {"machine": ""})])
+    ['a and 10.0.0.1 are the same host. Write it once, with the number of all its workers, as in a:2.']
+    """
+    found: dict[str, list[str]] = {}
+    for name, facts in named:
+        if facts.get("machine"):
+            found.setdefault(facts["machine"], []).append(name)
+    return [
+        f"{' and '.join(names)} are the same host. Write it once, with the number of all its workers, as in "
+        f"{names[0]}:{len(names)}."
+        for names in found.values()
+        if len(names) > 1
+    ]
+
+
+def _machine() -> str:
+    """What only this host is: its boot, its network and its name. It is "" where the system does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/net').readlink()} {socket.gethostname()}"
+    except OSError:
+        return ""
 
 
 def _named(name: str, version: str | None) -> str:

@@ -30,6 +30,7 @@ REACH_SECONDS = 15.0  # for an agent to try to reach the launcher, which it give
 _TICK = 0.05
 _BEATS = 10  # while an agent is patient
 _LONGEST_BEAT = 1.0  # seconds
+_CLOSE_SECONDS = 5.0  # for what connects to the agents to end
 
 
 # This runs on the host before anything of Replicant is known to be there, so old versions of Python must understand it.
@@ -79,7 +80,7 @@ class Hosts(ABC):
         """
 
     @abstractmethod
-    def _meet_again(self, number: int) -> str:
+    def _meet_again(self, number: int, tools: Tools) -> str:
         """Connect to a lost agent again, if that is possible now. Returns why it is not, or "" if it is connected."""
 
     def __enter__(self) -> Self:
@@ -106,8 +107,15 @@ class Hosts(ABC):
         self._closing.set()
         if self._keeper.is_alive():
             self._keeper.join()
-        for link in self.links:
-            link.close()
+        try:
+            for link in self.links:
+                link.wire.close()
+            deadline = time.monotonic() + _CLOSE_SECONDS  # for all of them: hosts that are cut off do not answer
+            for link in self.links:
+                link.close(max(0.0, deadline - time.monotonic()))
+        finally:  # also after another Ctrl-C
+            for link in self.links:
+                link.close(0.0)
 
     def make_team(self, tools: Tools, generation: int, stack: ExitStack, restarts_left: int) -> Team:
         """The workers of one generation."""
@@ -192,7 +200,7 @@ class Hosts(ABC):
         wire.send_bare(json.dumps(told).encode() + b"\n")
         return Link(name, wire, math.inf, process, errors)  # whoever waits for its facts has a deadline
 
-    def tell_work(self, links: list[Link]) -> None:
+    def tell_work(self, links: list[Link], tools: Tools | None = None) -> None:
         """Tell agents what to run.
 
         Raises:
@@ -209,7 +217,7 @@ class Hosts(ABC):
                 devices_per_worker=settings.devices_per_worker,
                 start=settings.start,
             )
-        self.await_all("ready", settings.start, links=links)
+        self.await_all("ready", settings.start, tools, links)
         raise_all(
             link.lost
             or f"{link.host} {problem}. All hosts need the program and its data at the same paths: share the folder, or copy it "
@@ -234,7 +242,7 @@ class Hosts(ABC):
             time.sleep(_TICK)
             self.listen(tools)
             if time.monotonic() > safe:
-                problem = self._meet_again(number)
+                problem = self._meet_again(number, tools)
             if problem and time.monotonic() > deadline:
                 raise ConfigurationError(f"{link.name} did not come back within {self.settings.start:g} s (--start): {problem}")
 

@@ -24,6 +24,7 @@ from ._hosts import refuse_elastic
 from ._wire import AGENT, LAUNCHER, Wire, wire_key, workers_key
 
 _TRY_SECONDS = 5.0  # for one try to connect
+_HANDSHAKE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES}
 
@@ -154,11 +155,12 @@ class Joining:
             ClusterError: If the other end is no node 0 of this job, or turns this node away.
             OSError: If the connection ends.
         """
-        greeting = self._read(connection)
+        deadline = time.monotonic() + _HANDSHAKE_SECONDS
+        greeting = self._read(connection, deadline)
         nonce, mine = str(greeting.get("nonce")), secrets.token_hex(16)
         hello = {"nonce": mine, "proof": proof(self._key, AGENT, nonce, mine)}
         connection.sendall(json.dumps(hello).encode() + b"\n")
-        answer = self._read(connection)
+        answer = self._read(connection, deadline)
         if "refused" in answer:
             raise ClusterError(
                 f"node 0 at {self._address} has turned {self._who} away: {answer['refused']}. Set REPLICANT_JOB_KEY to the same "
@@ -170,14 +172,15 @@ class Joining:
         wire = Wire(descriptor := connection.detach(), descriptor, wire_key(self._key, nonce, mine), AGENT)
         return wire, answer
 
-    def _read(self, connection: socket.socket) -> dict[str, Any]:
+    def _read(self, connection: socket.socket, deadline: float) -> dict[str, Any]:
         """One line, byte by byte, because what follows belongs to the wire."""
         line = b""
         while not line.endswith(b"\n"):
             try:
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
                 byte = connection.recv(1)
             except TimeoutError as error:
-                raise ConnectionAbortedError("it says nothing, as node 0 would") from error
+                raise ConnectionAbortedError("it does not finish a line" if line else "it says nothing, as node 0 would") from error
             if not byte:
                 raise ConnectionAbortedError("it was closed")
             line += byte

@@ -71,12 +71,12 @@ class NodeRanks(Hosts):
         self._came.clear()
         self.settings = replace(self.settings, num_workers=sum(self.counts))
 
-    def _meet_again(self, number: int) -> str:
+    def _meet_again(self, number: int, tools: Tools) -> str:
         if number == 0:
             link = self.open_agent(self.links[0].name, agent_command(sys.executable))
-            self.await_all("facts", self.settings.start, links=[link])
+            self.await_all("facts", self.settings.start, tools, [link])
             link.patience = self.settings.heartbeat
-            self.tell_work([link])
+            self.tell_work([link], tools)
         else:
             with self._lock:
                 if number not in self._came:

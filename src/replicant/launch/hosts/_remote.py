@@ -87,17 +87,17 @@ class Link:
     def lose(self, reason: str) -> None:
         """Give the agent up. Its workers count as killed; they are by the time that the agent would have to be heard."""
         self.lost = reason
-        self.close(at_once=True)
+        self.close(0.0)
         for worker in self.workers.values():
             worker.lose(reason)
         self.workers.clear()
 
-    def close(self, *, at_once: bool = False) -> None:
-        """Close the connection, and end the process that made it."""
+    def close(self, seconds: float = _END_SECONDS) -> None:
+        """Close the connection, and end the process that made it, which first has some seconds to end by itself. Idempotent."""
         self.wire.close()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(0 if at_once else _END_SECONDS)
+                self._process.wait(seconds)
             self._process.kill()
             self._process.wait()
 

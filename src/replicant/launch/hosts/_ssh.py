@@ -15,7 +15,8 @@ from ...cluster._addresses import is_loopback
 from ...cluster._lines import parse_message
 from ...errors import ConfigurationError
 from .._settings import Settings
-from ._facts import facts_here
+from .._team import Tools
+from ._facts import facts_here, same_machines
 from ._hosts import Hosts, agent_command, raise_all, refuse_elastic
 from ._remote import Link
 
@@ -61,17 +62,21 @@ class SshHosts(Hosts):
     def _meet(self) -> None:
         self.links.extend(map(self._open, self._names))  # the keeper sees each of them at once
         self._admit(self.links)
+        raise_all(same_machines((link.name, link.said["facts"]) for link in self.links))
         self.address = self._find_address()
         self.tell_work(self.links)
 
-    def _meet_again(self, number: int) -> str:
+    def _meet_again(self, number: int, tools: Tools) -> str:
         link = self._open(self._names[number])
         try:
-            self._admit([link])
-            self.tell_work([link])
+            self._admit([link], tools)
+            self.tell_work([link], tools)
         except ConfigurationError as error:
             link.close()
             return str(error)
+        except BaseException:  # the user has ended the job meanwhile
+            link.close(0.0)
+            raise
         self.links[number] = link
         return ""
 
@@ -84,13 +89,13 @@ class SshHosts(Hosts):
             command = ["ssh", *options, "--", name, shlex.join(command)]
         return self.open_agent(name, command)
 
-    def _admit(self, links: list[Link]) -> None:
+    def _admit(self, links: list[Link], tools: Tools | None = None) -> None:
         """Wait for agents, and check that they can take part.
 
         Raises:
             ConfigurationError: If one of them cannot.
         """
-        self.await_all("facts", self.settings.start, links=links)
+        self.await_all("facts", self.settings.start, tools, links)
         raise_all(problem for link in links for problem in ([self._explain(link)] if link.lost else self.differences(link)))
         for link in links:
             link.patience = self.settings.heartbeat
