@@ -141,12 +141,12 @@ def test_a_host_that_is_healed_comes_back(launch: Callable[..., Launched], tmp_p
 
 
 def test_a_dead_host_ends_the_job_with_its_name(launch: Callable[..., Launched], tmp_path: Path) -> None:
-    job = launch("--max-restarts", "3", "--start", "15", str(PROGRAM), str(tmp_path / "job"), "waits")
+    job = launch("--max-restarts", "3", "--start", "25", str(PROGRAM), str(tmp_path / "job"), "waits")
     job.wait_for(2)
     job.bench.lose_power(1)
     code, text = job.end()
     assert code == 1, text
-    assert "node-b did not come back within 15 s (--start): ssh cannot log in to node-b" in text
+    assert "node-b did not come back within 25 s (--start): ssh cannot log in to node-b" in text
 
 
 def test_what_a_host_prints_at_the_login_does_no_harm(make_bench: Callable[..., Bench], tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ BAD_COMMANDS = [
     (["--hosts", "a, b", "x.py"], r"--hosts: ' b' is neither HOST nor HOST:WORKERS"),
     (
         ["--hosts", "fd00::1", "x.py"],
-        r"'fd00::1' is .*workers\. An IPv6 address is no HOST: workers reach each other over IPv4\.",
+        r"--hosts: 'fd00::1' is .* An IPv6 address is no HOST: workers reach each other over IPv4\.",
     ),
     (["--hosts", "[fd00::1]:2", "x.py"], r"--hosts: '\[fd00::1\]:2' is .* An IPv6 address is no HOST"),
     (["--hosts", "a,b,a:2", "x.py"], r"--hosts: 'a' is there twice\. Write a:N for N workers on it\."),
