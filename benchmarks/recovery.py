@@ -48,7 +48,8 @@ def contestant(kind: str, folder: Path) -> None:
     class Steps(keras.callbacks.Callback):
         def on_train_begin(self, logs: Any = None) -> None:
             del logs
-            self.step = int(np.asarray(self.model.optimizer.iterations))
+            model: Any = self.model
+            self.step = int(np.asarray(model.optimizer.iterations))
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             del batch, logs
@@ -62,7 +63,7 @@ def contestant(kind: str, folder: Path) -> None:
         draw = np.random.default_rng(0)
         x, y = draw.normal(size=(960, 32)).astype("float32"), draw.integers(0, 10, 960)
         with replicant.MultiWorkerMirroredStrategy().scope():
-            model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)])
+            model: Any = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)])
             model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         backup = replicant.keras.callbacks.BackupAndRestore(str(folder / "backup"), save_freq=STEPS_PER_BACKUP)
         model.fit(x, y, batch_size=48, epochs=1000, verbose=0, callbacks=[backup, Steps()])
