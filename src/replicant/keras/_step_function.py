@@ -20,9 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..programs._executable import Executable, found_step
+from ..replicas._collectives import MeshAxis
 from ..replicas._placement import Placement, host_copy, is_local
 from ..replicas._planning import Held, StepFound
 from ..runtime import _in_flight
+from ..tracing._by_rows import compute_by_rows
 from ..variables._chief import chiefs_values
 from ..variables._slices import compare_cut
 from ._array_batches import Several
@@ -242,11 +244,38 @@ class StepFunction:
             with in_global_view(self._placement):
                 outputs, state = self._step(tuple(map(list, state)), data)
             return outputs, tuple(map(list, state))
+        found = self._by_rows(state, data) if self._exchanges_once else None
+        if found is not None:
+            return found
         later = self._follows_keras and self._placement.slices_from is not None and not self._placement.on_one_device
         parts = tuple(map(list, state)) if later else tuple(map(self._gathered, self._state_names, state, self._holds_slots))
         with in_global_view(self._placement), gathering(self._placement if later else None):
             outputs, state = self._step(parts, data)
         return outputs, tuple(map(list, state))
+
+    @property
+    def _exchanges_once(self) -> bool:
+        """Whether each of XLA's sums would be an exchange between workers of its own."""
+        placement = self._placement
+        return placement.world is not None and placement.deadlocks and not (placement.has_model_axis or placement.slices_state)
+
+    def _by_rows(self, state: Any, data: Any) -> tuple[Any, Any] | None:
+        """Compute the step so that its sums over rows are made in as few exchanges as possible; None if XLA is to cut it."""
+        placement = dataclasses.replace(self._placement, factored=False)
+        num_replicas = placement.num_replicas
+
+        def step(state: Any, data: Any) -> tuple[Any, Any]:
+            with in_global_view(self._placement):
+                outputs, state = self._step(state, data)
+            return outputs, tuple(map(list, state))
+
+        def rows_of(x: Any) -> int:
+            return 0 if jnp.ndim(x) and x.shape[0] and x.shape[0] % num_replicas == 0 else -1
+
+        given = tuple(map(list, state)), data
+        rows = jax.tree.map(lambda _: -1, given[0]), jax.tree.map(rows_of, data)
+        group = MeshAxis(num_replicas, placement.deadlocks, placement.bytes_per_pack)
+        return compute_by_rows(step, given, rows, placement.mesh, group)
 
     def _traced_many(self, state: Any, data: Any, *, last_only: bool) -> tuple[Any, Any]:
         """Trace several steps as one program: a loop on the devices."""
