@@ -4,6 +4,9 @@ The hosts are Linux namespaces of this machine (``tests/hosts/_bench.py``), whic
 Every contestant trains an MLP (784-256-256-10, SGD, a global batch of 128). For each link, the medians of the rounds are printed,
 with the lower bound: one delay for the one exchange that a step needs, and the bytes of the gradients over the bandwidth.
 Run: ``python benchmarks/slow_links.py [--rounds 3] [--source FOLDER]``, where FOLDER holds another version of Replicant to compare.
+
+With ``--sums --torch PYTHON``, it measures all-reduces of 1, 10 and 100 MB instead, on a link of 1 ms, by turns with PyTorch's over
+gloo. PYTHON is an interpreter with torch.
 """
 
 import argparse
@@ -22,6 +25,8 @@ from typing import Any
 BATCH, WIDTHS = 128, (784, 256, 256, 10)
 CONTESTANTS = ("loop", "fit", "fit, micro-batches")
 SECONDS = 300.0  # for one contestant
+MEGABYTES = (1, 10, 100)
+SUMS = 7  # of each size in one process
 MTU = 9000  # bytes: with fewer, the switch in Python would be what is measured
 
 
@@ -92,7 +97,48 @@ def contestant(name: str, steps: int) -> float:
     return (time.perf_counter() - begin) / steps
 
 
-def measure(kind: Kind, name: str, source: str | None) -> float:
+def sums() -> dict[str, float]:
+    """Return the seconds of all-reduces of Replicant's, the median for each size."""
+    import replicant
+
+    strategy = replicant.MultiWorkerMirroredStrategy()
+    import jax
+    import numpy as np
+
+    def total(x: Any) -> Any:
+        context: Any = replicant.get_replica_context()
+        return context.all_reduce("SUM", x)
+
+    found = {}
+    for size in MEGABYTES:
+        vector = strategy.experimental_distribute_values_from_function(lambda _, size=size: np.ones(size * 250_000, np.float32))
+        found[f"{size} MB"] = timed(lambda v=vector: jax.block_until_ready(jax.tree.leaves(strategy.run(total, args=(v,)))))
+    return found
+
+
+def sums_of_torch() -> dict[str, float]:
+    """Return the seconds of all-reduces of PyTorch's over gloo, in place."""
+    torch: Any = importlib.import_module("torch")
+    torch.distributed.init_process_group("gloo")
+    found = {}
+    for size in MEGABYTES:
+        vector = torch.ones(size * 250_000)
+        found[f"{size} MB"] = timed(lambda v=vector: torch.distributed.all_reduce(v))
+    torch.distributed.barrier()  # the others exchange over a store of the first process
+    return found
+
+
+def timed(compute: Any) -> float:
+    """Return the median of the seconds that a call takes."""
+    seconds = []
+    for _ in range(SUMS + 2):
+        begin = time.perf_counter()
+        compute()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds[2:])
+
+
+def measure(kind: Kind, name: str, source: str | None, python: str = sys.executable) -> Any:
     """Return the seconds of a contestant's step on two hosts. `source` holds another version of the package."""
     tests = Path(__file__).resolve().parents[1] / "tests"
     sys.path[:0] = [str(tests / "hosts"), str(tests / "processes")]
@@ -106,9 +152,10 @@ def measure(kind: Kind, name: str, source: str | None) -> float:
         environ = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "REPLICANT_COMPILATION_CACHE": "0", "JAX_NUM_PROCESSES": "2"}
         environ |= {"JAX_COORDINATOR_ADDRESS": f"{bench.hosts[0].address}:2222", "ANSWER": str(job / "answer")}
         environ |= {"PYTHONPATH": source} if source else {}
-        command = [sys.executable, __file__, "--contestant", name, "--steps", str(kind.steps)]
+        environ |= {"MASTER_ADDR": bench.hosts[0].address, "MASTER_PORT": "2223", "WORLD_SIZE": "2"}  # for PyTorch
+        command = [python, __file__, "--contestant", name, "--steps", str(kind.steps)]
         workers = [
-            host.start(command, job / f"{rank}.log", environ | {"JAX_PROCESS_ID": str(rank)})
+            host.start(command, job / f"{rank}.log", environ | {"JAX_PROCESS_ID": str(rank), "RANK": str(rank)})
             for rank, host in enumerate(bench.hosts)
         ]
         _bench.wait_until(
@@ -125,18 +172,38 @@ def bound(kind: Kind) -> float:
     return kind.delay + (0.0 if kind.rate is None else 8 * num_bytes / kind.rate)
 
 
+def compare_sums(rounds: int, torch: str) -> None:
+    """Print the medians of all-reduces, by turns with PyTorch's."""
+    found: dict[str, list[dict[str, float]]] = {"Replicant": [], "PyTorch, gloo": []}
+    for _ in range(rounds):
+        found["Replicant"].append(measure(Kind("1 ms", 0.001), "sums", None))
+        found["PyTorch, gloo"].append(measure(Kind("1 ms", 0.001), "sums of torch", None, torch))
+    for name, each in found.items():
+        cells = [f"{size}: {1000 * statistics.median(row[size] for row in each):8.1f} ms" for size in each[0]]
+        least = [f"{1000 * min(row[size] for row in each):.1f}" for size in each[0]]
+        print(f"{name:<16} {'  '.join(cells)}   (least {', '.join(least)})", flush=True)
+
+
 def main() -> None:
     """Measure, and print a row for each kind of link."""
     parser = argparse.ArgumentParser(description="Measure steps on slow links.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--source", help="the folder of another version of the package, to compare")
+    parser.add_argument("--sums", action="store_true", help="measure all-reduces against PyTorch's")
+    parser.add_argument("--torch", metavar="PYTHON", help="an interpreter with torch, for --sums")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contestant:
-        seconds = contestant(options.contestant, options.steps)
+        whole = {"sums": sums, "sums of torch": sums_of_torch}.get(options.contestant)
+        seconds = contestant(options.contestant, options.steps) if whole is None else whole()
         if os.environ["JAX_PROCESS_ID"] == "0":
             Path(os.environ["ANSWER"]).write_text(json.dumps(seconds))
+        return
+    if options.sums:
+        if not options.torch:
+            parser.error("--sums needs --torch PYTHON")
+        compare_sums(options.rounds, options.torch)
         return
     ways = [(name, None) for name in CONTESTANTS]
     ways += [(name, options.source) for name in CONTESTANTS] if options.source else []

@@ -123,5 +123,34 @@ def plain():
     return [name for name in ("all_reduce", "collective_permute") if name in text]
 
 
-answer = {"sums": sums(), "in flight": in_flight(), "inside": inside(), "steps": steps(), "plain": plain()}
+def fit():
+    """Training in `fit`, evaluation, and a batch that does not divide: their exchanges and numbers."""
+    import keras
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(24, 6)).astype(np.float32), rng.integers(0, 3, 24)
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.2, seed=1), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((6,)), *layers])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+
+    def trained():
+        model.train_function = None  # so that nothing is compiled already
+        return model.fit(x, y, batch_size=12, epochs=2, verbose=0).history
+
+    made, history = exchanges(trained)
+    made_evaluating, evaluated = exchanges(lambda: model.evaluate(x, y, batch_size=24, verbose=0, return_dict=True))
+    history["loss"] += model.fit(x, y, batch_size=13, verbose=0).history["loss"]  # batches of 13 and 11 rows
+    return {
+        "exchanges": made,
+        "in evaluate": made_evaluating,
+        "history": history,
+        "evaluated": evaluated,
+        "weights": [np.asarray(w).tolist() for w in model.get_weights()],
+    }
+
+
+answer = {"sums": sums(), "in flight": in_flight(), "inside": inside(), "steps": steps(), "plain": plain(), "fit": fit()}
 Path(os.environ["ANSWER"]).write_text(json.dumps(answer))

@@ -102,3 +102,27 @@ def test_a_step_with_its_loss_is_one_exchange(answers, workers, exchange):
 @pytest.mark.parametrize(("workers", "name"), [(2, "collective_permute"), pytest.param(3, "all_reduce", marks=pytest.mark.slow)])
 def test_your_own_psum_is_one_of_them(answers, workers, name):
     assert answers(workers)[0]["plain"] == [name]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
+    flags = "--xla_dump_hlo_as_text"
+    group = _group.Group(HERE / "_worker_exchanges.py", 1, folder, environ={"DUMPS": str(folder), "XLA_FLAGS": flags})
+    return group.ended_well()[0]["fit"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "exchange"), [(2, "collective-permute"), pytest.param(3, "all-reduce", marks=pytest.mark.slow)]
+)
+def test_a_step_of_fit_is_one_exchange_with_its_loss_and_metrics(answers, alone, workers, exchange):
+    first, *others = [answer["fit"] for answer in answers(workers)]
+    assert first["exchanges"] == [exchange]
+    assert first["in evaluate"] == [exchange]
+    assert all(other == first for other in others)
+    for part in ("history", "evaluated"):
+        assert first[part].keys() == alone[part].keys()
+        for name, values in first[part].items():
+            np.testing.assert_allclose(values, alone[part][name], rtol=1e-5)
+    for a, b in zip(first["weights"], alone["weights"], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
