@@ -152,7 +152,7 @@ def measure(kind: Kind, name: str, source: str | None, python: str = sys.executa
         environ = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "REPLICANT_COMPILATION_CACHE": "0", "JAX_NUM_PROCESSES": "2"}
         environ |= {"JAX_COORDINATOR_ADDRESS": f"{bench.hosts[0].address}:2222", "ANSWER": str(job / "answer")}
         environ |= {"PYTHONPATH": source} if source else {}
-        environ |= {"MASTER_ADDR": bench.hosts[0].address, "MASTER_PORT": "2223", "WORLD_SIZE": "2"}  # for PyTorch
+        environ |= {"MASTER_ADDR": bench.hosts[0].address, "MASTER_PORT": "2223", "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "eth0"}
         command = [python, __file__, "--contestant", name, "--steps", str(kind.steps)]
         workers = [
             host.start(command, job / f"{rank}.log", environ | {"JAX_PROCESS_ID": str(rank), "RANK": str(rank)})

@@ -18,6 +18,7 @@ GOLDEN = {
         "DistributedValues",
         "FullyShardedStrategy",
         "GradientTape",
+        "LocalSGDStrategy",
         "Mirrored",
         "MirroredStrategy",
         "Module",

@@ -120,7 +120,7 @@ def meet(
         check_divides(name, model_parallel_size, len(local))
         return Placement(local, fused=slices_from is None and fused_by_default(local), **cuts)
     have_threads()
-    world = _the_world(membership, options)
+    world = the_world(membership, options)
     local = jax.local_devices(backend=platform)
     options.check_for(local[0].platform)
     fact = {"strategy": name, "devices": len(local), "platform": local[0].platform, "bytes_per_pack": options.bytes_per_pack}
@@ -139,7 +139,8 @@ def meet(
     return Placement(devices, world=world, bytes_per_pack=options.bytes_per_pack, **cuts)
 
 
-def _the_world(membership: Membership, options: CommunicationOptions) -> World:
+def the_world(membership: Membership, options: CommunicationOptions) -> World:
+    """Return the workers that this process has met. The first call meets them."""
     world = _bootstrap.world()
     if world is None:
         world = _bootstrap.start(membership)

@@ -59,7 +59,11 @@ class Plan:
         env.update(zip(self.closed.jaxpr.invars, args, strict=True))
         rest = list[_Planned]()
         for each in self.equations:
-            if each.is_whole and all(v in env for v in each.eqn.invars if not isinstance(v, jex.Literal)) and not inner_jaxprs(each.eqn):
+            if (
+                each.is_whole
+                and all(v in env for v in each.eqn.invars if not isinstance(v, jex.Literal))
+                and not inner_jaxprs(each.eqn)
+            ):
                 env.update(zip(each.eqn.outvars, bind(each.eqn, [_read(env, v) for v in each.eqn.invars]), strict=True))
             else:
                 rest.append(each)
@@ -117,7 +121,7 @@ def _planned(eqn: jex.JaxprEqn, rows: dict[Any, Rows], ranks: dict[Any, int], nu
     rank = max((ranks.get(v, 0) for v in variables), default=0)
     operands = [None if isinstance(v, jex.Literal) else rows.get(v) for v in eqn.invars]
     if any(axis is not None for axis in operands):
-        ruling = rule_of(eqn, operands, num_replicas)
+        ruling = rule_of(eqn, operands)
         _check_sizes(eqn, ruling, num_replicas)
     else:
         if _names(eqn) & _OF_ALL_DEVICES:
@@ -145,7 +149,8 @@ def _inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
     def flat(*args: Any) -> list[Any]:
         return _evaluated(closed.jaxpr, closed.consts, args)
 
-    return jax.make_jaxpr(flat)(*[jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in closed.in_avals])
+    avals: list[Any] = list(closed.in_avals)
+    return jax.make_jaxpr(flat)(*[jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in avals])
 
 
 def _evaluated(jaxpr: jex.Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -205,11 +210,15 @@ class _Replica:
         values = [self._value(v, axis) for v, axis in zip(eqn.invars, ruling.inputs, strict=True)]
         for i in ruling.counts_once:
             values[i] = jnp.where(self._group.replica_id() == 0, values[i], jnp.zeros_like(values[i]))
-        if not ruling.params:
+        if not ruling.sizes:
             return bind(eqn, values)
+        sizes = {name: self._divided(eqn.params[name], axis) for name, axis in ruling.sizes.items()}
         with eqn.ctx.manager:
-            results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params({**eqn.params, **ruling.params}))
+            results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params({**eqn.params, **sizes}))
         return list(results) if eqn.primitive.multiple_results else [results]
+
+    def _divided(self, sizes: Sequence[int], axis: int) -> tuple[int, ...]:
+        return tuple(size // self._group.num_replicas if i == axis else size for i, size in enumerate(sizes))
 
     def _value(self, var: Any, axis: Rows) -> Any:
         """Return a value, of which a whole one is cut if rows are wanted."""

@@ -8,12 +8,12 @@ mixes rows in another way than by a sum, is refused.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 Rows: TypeAlias = int | None  # the axis along which an array has rows; None if it is whole
 
 
-class Mixed(Exception):  # noqa: N818 - no error: the step is then left to XLA
+class Mixed(Exception):
     """An operation mixes rows in a way for which there is no rule. This never reaches the user."""
 
 
@@ -24,22 +24,22 @@ class Ruling:
     Args:
         inputs: Along which axis each operand has rows; a whole one is cut there.
         outputs: The same for the results.
-        params: The parameters of the operation that are others for a part of the rows.
+        sizes: The parameters of the operation that hold sizes, and the place of that of the rows in each, which a replica divides.
         summed: Whether the results are summands, which the replicas must add up.
         counts_once: Operands that count on one replica only, because the results are added up.
     """
 
     inputs: Sequence[Rows]
     outputs: Sequence[Rows]
-    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     summed: bool = False
     counts_once: Sequence[int] = ()
 
 
-Rule: TypeAlias = Callable[[Any, list[Rows], int], Ruling]
+Rule: TypeAlias = Callable[[Any, list[Rows]], Ruling]
 
 
-def rule_of(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def rule_of(eqn: Any, rows: list[Rows]) -> Ruling:
     """Return what each replica does for an equation whose operands have `rows`, at least one of them not None.
 
     Raises:
@@ -48,7 +48,7 @@ def rule_of(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
     rule = RULES.get(eqn.primitive.name)
     if rule is None:
         raise Mixed(eqn.primitive.name)
-    return rule(eqn, rows, num_replicas)
+    return rule(eqn, rows)
 
 
 def _need(condition: bool, eqn: Any) -> None:
@@ -67,11 +67,7 @@ def _one_axis(eqn: Any, rows: Sequence[Rows]) -> int:
     return axes.pop()
 
 
-def _replaced(sizes: Sequence[int], axis: int, num_replicas: int) -> tuple[int, ...]:
-    return tuple(size // num_replicas if i == axis else size for i, size in enumerate(sizes))
-
-
-def _elementwise(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _elementwise(eqn: Any, rows: list[Rows]) -> Ruling:
     axis = _one_axis(eqn, rows)
     shapes, shape = [_shape(v) for v in eqn.invars], _shape(eqn.outvars[0])
     _need(all(each == () or len(each) == len(shape) for each in shapes), eqn)
@@ -79,35 +75,35 @@ def _elementwise(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
     return Ruling([axis if each and each[axis] == shape[axis] else None for each in shapes], [axis])
 
 
-def _each(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _each(_: Any, rows: list[Rows]) -> Ruling:
     return Ruling(rows, rows)
 
 
-def _bitcast(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _bitcast(eqn: Any, rows: list[Rows]) -> Ruling:
     _need(_shape(eqn.invars[0]) == _shape(eqn.outvars[0]), eqn)
     return Ruling(rows, rows)
 
 
-def _broadcast(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _broadcast(eqn: Any, rows: list[Rows]) -> Ruling:
     axis = rows[0]
     assert axis is not None, "only the operand has rows"
     _need(all(x is None for x in rows[1:]), eqn)
     out = eqn.params["broadcast_dimensions"][axis]
     shape = eqn.params["shape"]
     _need(shape[out] == _shape(eqn.invars[0])[axis], eqn)
-    return Ruling(rows, [out], {"shape": _replaced(shape, out, num_replicas)})
+    return Ruling(rows, [out], {"shape": out})
 
 
-def _reshape(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _reshape(eqn: Any, rows: list[Rows]) -> Ruling:
     axis, new = rows[0], tuple(eqn.params["new_sizes"])
     _need(axis is not None and eqn.params.get("dimensions") is None, eqn)
     before = math.prod(_shape(eqn.invars[0])[:axis])
-    fits = [i for i, size in enumerate(new) if math.prod(new[:i]) == before and size % num_replicas == 0 and size]
+    fits = [i for i, size in enumerate(new) if math.prod(new[:i]) == before and size > 1]
     _need(bool(fits), eqn)
-    return Ruling(rows, [fits[0]], {"new_sizes": _replaced(new, fits[0], num_replicas)})
+    return Ruling(rows, [fits[0]], {"new_sizes": fits[0]})
 
 
-def _transpose(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _transpose(eqn: Any, rows: list[Rows]) -> Ruling:
     return Ruling(rows, [tuple(eqn.params["permutation"]).index(rows[0])])
 
 
@@ -115,13 +111,13 @@ def _without(axis: int, removed: Sequence[int]) -> int:
     return axis - sum(each < axis for each in removed)
 
 
-def _squeeze(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _squeeze(eqn: Any, rows: list[Rows]) -> Ruling:
     axis: Any = rows[0]
     _need(axis not in eqn.params["dimensions"], eqn)
     return Ruling(rows, [_without(axis, eqn.params["dimensions"])])
 
 
-def _reduce(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _reduce(eqn: Any, rows: list[Rows]) -> Ruling:
     axis = _one_axis(eqn, rows)
     axes = eqn.params["axes"]
     if axis not in axes:
@@ -133,7 +129,7 @@ def _reduce(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
 def _along(name: str) -> Rule:
     """Return the rule of operations that mix values along one axis, which the parameter `name` tells, or along several."""
 
-    def rule(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+    def rule(eqn: Any, rows: list[Rows]) -> Ruling:
         axis, mixed = _one_axis(eqn, rows), eqn.params[name]
         _need(axis != mixed if isinstance(mixed, int) else axis not in mixed, eqn)
         return Ruling([axis] * len(rows), [axis] * len(eqn.outvars))
@@ -141,60 +137,60 @@ def _along(name: str) -> Rule:
     return rule
 
 
-def _top_k(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _top_k(eqn: Any, rows: list[Rows]) -> Ruling:
     axis = _one_axis(eqn, rows)
     _need(axis != eqn.params.get("axis", len(_shape(eqn.invars[0])) - 1) and axis != len(_shape(eqn.invars[0])) - 1, eqn)
     return Ruling(rows, [axis] * len(eqn.outvars))
 
 
-def _stack(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _stack(eqn: Any, rows: list[Rows]) -> Ruling:
     axis = _one_axis(eqn, rows)
     return Ruling([axis] * len(rows), [axis + (eqn.params["axis"] <= axis)])
 
 
-def _unstack(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _unstack(eqn: Any, rows: list[Rows]) -> Ruling:
     axis, removed = _one_axis(eqn, rows), eqn.params["axis"]
     _need(axis != removed, eqn)
     return Ruling(rows, [_without(axis, [removed])] * len(eqn.outvars))
 
 
-def _tile(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _tile(eqn: Any, rows: list[Rows]) -> Ruling:
     axis: Any = rows[0]
     _need(eqn.params["reps"][axis] == 1, eqn)
     return Ruling(rows, [axis])
 
 
-def _pad(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _pad(eqn: Any, rows: list[Rows]) -> Ruling:
     axis: Any = rows[0]
     _need(axis is not None and tuple(eqn.params["padding_config"][axis]) == (0, 0, 0), eqn)
     return Ruling(rows, [axis])
 
 
-def _slice(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _slice(eqn: Any, rows: list[Rows]) -> Ruling:
     axis: Any = rows[0]
     params, size = eqn.params, _shape(eqn.invars[0])[axis]
     strides = params["strides"]
     _need(params["start_indices"][axis] == 0 and params["limit_indices"][axis] == size, eqn)
     _need(strides is None or strides[axis] == 1, eqn)
-    return Ruling(rows, [axis], {"limit_indices": _replaced(params["limit_indices"], axis, num_replicas)})
+    return Ruling(rows, [axis], {"limit_indices": axis})
 
 
-def _dynamic_slice(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
-    axis, *others = rows
-    _need(axis is not None and all(x is None for x in others), eqn)
+def _dynamic_slice(eqn: Any, rows: list[Rows]) -> Ruling:
+    axis: Any = rows[0]
+    _need(axis is not None and all(x is None for x in rows[1:]), eqn)
     sizes: Any = eqn.params["slice_sizes"]
     _need(sizes[axis] == _shape(eqn.invars[0])[axis], eqn)
-    return Ruling(rows, [axis], {"slice_sizes": _replaced(sizes, axis, num_replicas)})  # pyright: ignore[reportArgumentType]
+    return Ruling(rows, [axis], {"slice_sizes": axis})
 
 
-def _dynamic_update_slice(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _dynamic_update_slice(eqn: Any, rows: list[Rows]) -> Ruling:
     axis = _one_axis(eqn, rows[:2])
     _need(all(x is None for x in rows[2:]), eqn)
     _need(_shape(eqn.invars[0])[axis] == _shape(eqn.invars[1])[axis], eqn)
     return Ruling([axis, axis, *rows[2:]], [axis])
 
 
-def _window(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _window(eqn: Any, rows: list[Rows]) -> Ruling:
     axis, params = _one_axis(eqn, rows), eqn.params
     dilations = [params.get(key) for key in ("base_dilation", "window_dilation")]
     untouched = params["window_dimensions"][axis] == 1 and params["window_strides"][axis] == 1
@@ -203,9 +199,9 @@ def _window(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
     return Ruling([axis if _shape(v) else None for v in eqn.invars], [axis] * len(eqn.outvars))
 
 
-def _dot(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _dot(eqn: Any, rows: list[Rows]) -> Ruling:
     contracting, batch = eqn.params["dimension_numbers"]
-    left, right = rows
+    left, right = cast(list[Any], rows)
     for pairs, summed in ((contracting, True), (batch, False)):
         for place, pair in enumerate(zip(*pairs, strict=True)):
             if rows[0] == pair[0] or rows[1] == pair[1]:
@@ -220,7 +216,7 @@ def _dot(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
     return Ruling(rows, [out])
 
 
-def _conv(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
+def _conv(eqn: Any, rows: list[Rows]) -> Ruling:
     params = eqn.params
     numbers, (left, right) = params["dimension_numbers"], rows
     if left == numbers.lhs_spec[0] and right is None and params["batch_group_count"] == 1:
@@ -230,8 +226,8 @@ def _conv(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
     return Ruling(features, [None], summed=True)
 
 
-def _gather(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
-    operand, indices = rows
+def _gather(eqn: Any, rows: list[Rows]) -> Ruling:
+    operand, indices = cast(list[Any], rows)
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     batches, rank = numbers.operand_batching_dims, len(_shape(eqn.outvars[0]))
     if operand is None or operand in batches:
@@ -241,19 +237,19 @@ def _gather(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
             indices = wanted
         elif indices in numbers.start_indices_batching_dims:
             operand = batches[numbers.start_indices_batching_dims.index(indices)]
-        _need(indices < len(_shape(eqn.invars[1])) - 1, eqn)  # pyright: ignore[reportOptionalOperand]
+        _need(indices < len(_shape(eqn.invars[1])) - 1, eqn)
         places = [i for i in range(rank) if i not in numbers.offset_dims]
-        return Ruling([operand, indices], [places[indices]])  # pyright: ignore[reportArgumentType,reportCallIssue]
+        return Ruling([operand, indices], [places[indices]])
     fixed = (*numbers.collapsed_slice_dims, *batches)
     whole = operand not in (*fixed, *numbers.start_index_map) and sizes[operand] == _shape(eqn.invars[0])[operand]
     _need(indices is None and whole, eqn)
     offsets = [i for i in range(len(sizes)) if i not in fixed]
     out = numbers.offset_dims[offsets.index(operand)]
-    return Ruling(rows, [out], {"slice_sizes": _replaced(sizes, operand, num_replicas)})
+    return Ruling(rows, [out], {"slice_sizes": operand})
 
 
-def _scatter_add(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
-    operand, indices, updates = rows
+def _scatter_add(eqn: Any, rows: list[Rows]) -> Ruling:
+    operand, indices, updates = cast(list[Any], rows)
     numbers = eqn.params["dimension_numbers"]
     places = [i for i in range(len(_shape(eqn.invars[2]))) if i not in numbers.update_window_dims]
     batches, at = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
@@ -281,10 +277,11 @@ def _scatter_add(eqn: Any, rows: list[Rows], num_replicas: int) -> Ruling:
 
 
 _ELEMENTWISE = (
-    "abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp clz convert_element_type copy cos cosh digamma div eq "
-    "erf erf_inv erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le lgamma log log1p log2 logistic lt max min mul ne neg "
-    "nextafter not one_minus_square or polygamma polynomial population_count pow real reduce_precision rem round rsqrt select_n shift_left "
-    "shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor"
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp clz convert_element_type copy cos cosh "
+    "digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le lgamma log log1p log2 "
+    "logistic lt max min mul ne neg nextafter not one_minus_square or polygamma polynomial population_count pow real "
+    "reduce_precision rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt "
+    "square stop_gradient sub tan tanh xor "
 )
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),

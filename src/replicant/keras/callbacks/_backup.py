@@ -14,11 +14,12 @@ import keras
 import numpy as np
 
 from ...checkpoint import Checkpoint, CheckpointOptions
-from ...checkpoint._chief import chiefs, is_writer
+from ...checkpoint._chief import chiefs, is_writer, own_folder_name
 from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
 from ...checkpoint._packed import pack, unpack
 from ...checkpoint._places import Place, is_remote, lock_on, place_at, place_of, reaching, remove
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
+from .._local_rounds import rounds_of
 from .._position import Position, Randomness
 from .._resume import FirstCallback, FitCallback, FitRun, run_of
 from .._stateful_step import other_optimizers, unsaved
@@ -47,6 +48,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
 
     Args:
         backup_dir: A directory for these backups alone. It is created if needed. No other program may use it while ``fit`` runs.
+            Under a LocalSGDStrategy, each worker has a folder of its own in it.
         save_freq: ``"epoch"``, a number of batches, or a time such as ``"30s"``, ``"10m"`` or ``"1h"``; False for never. The next
             step waits only until the values are on the host. The backup is then written in the background.
         delete_checkpoint: Whether to delete the backup when ``fit`` has finished.
@@ -104,7 +106,10 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         model: Any = self._model
         self._fitted = model
         self._run = _running(model)
+        self._take_own_folder()
         self._checkpoint = Checkpoint(model=model, metrics=list(model.metrics))
+        if (rounds := rounds_of(model)) is not None:
+            self._checkpoint.rounds = rounds
         if model.optimizer is not None:
             self._checkpoint.optimizer = model.optimizer
         if others := other_optimizers(model):
@@ -115,6 +120,13 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         if is_writer():
             self._lock.acquire()
         self._resume = self._restore()
+
+    def _take_own_folder(self) -> None:
+        """Save in a folder of this worker's own if each worker trains by itself."""
+        name = own_folder_name()
+        if name is not None and self._prefix.parent.name != name:
+            self._prefix = self._prefix.parent / name / _NAME
+            self._lock = lock_on(self._prefix.parent)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Restore the states of the callbacks, or back up the epoch that has ended."""
