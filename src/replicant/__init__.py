@@ -87,7 +87,7 @@ from .variables._libraries import connect_keras_for_fit as _connect_keras_for_fi
 from .variables._variable import Variable
 
 if TYPE_CHECKING:
-    from . import cluster, coordinator, data, errors, keras, kernels, plan, random, summary, trackers
+    from . import cluster, coordinator, data, errors, export, keras, kernels, plan, random, summary, trackers
     from .coordinator._strategy import ParameterServerStrategy
     from .trackers._run import track
 
@@ -135,6 +135,7 @@ __all__ = [
     "custom_gradient",
     "data",
     "errors",
+    "export",
     "function",
     "get_replica_context",
     "get_strategy",
@@ -160,7 +161,7 @@ __all__ = [
     "value_and_grad",
 ]
 
-_SUBMODULES = {"cluster", "coordinator", "data", "errors", "keras", "kernels", "plan", "random", "summary", "trackers"}
+_SUBMODULES = {"cluster", "coordinator", "data", "errors", "export", "keras", "kernels", "plan", "random", "summary", "trackers"}
 
 
 def __getattr__(name: str) -> Any:

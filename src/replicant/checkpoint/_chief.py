@@ -50,12 +50,13 @@ def patience(world: World, num_bytes: int) -> float:
     return world.timeouts.exchange + num_bytes / LEAST_SPEED
 
 
-def write_once(write: Callable[[], None], num_bytes: int | None = None) -> None:
+def write_once(write: Callable[[], None], num_bytes: int | None = None, *, what: str = "the checkpoint") -> None:
     """Let the chief write, or begin to write, while the others wait.
 
     Args:
         write: Writes, or begins to write.
         num_bytes: How much the chief writes before `write` returns; None if it only begins. The others' number does not matter.
+        what: What is written, for messages.
 
     Raises:
         Exception: What `write` raises, on the chief.
@@ -70,14 +71,14 @@ def write_once(write: Callable[[], None], num_bytes: int | None = None) -> None:
     if world.is_chief:
         try:
             write()
-        except (CheckpointError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - it is raised below, once the others know
             problem = error
     text = "" if problem is None else f"{type(problem).__name__}: {problem}"
     said = world.exchange("checkpoint written", text, timeout_seconds=patience(world, size), before_next_step=True)[0]
     if problem is not None:
         raise problem
     if said:
-        raise CheckpointError(f"{world.name_of(0)} could not write the checkpoint: {said}")
+        raise CheckpointError(f"{world.name_of(0)} could not write {what}: {said}")
 
 
 def meet_before_reading(path: Any) -> None:

@@ -231,6 +231,7 @@ HOOKS = (
     # Saved models
     Hook(keras.Model, "save", ("self", "filepath"), (_saving.save,)),
     Hook(keras.Model, "save_weights", ("self", "filepath"), (_saving.save,)),
+    Hook(keras.Model, "export", ("self", "filepath", "format", "verbose"), (_saving.export,)),
     Hook(saving_lib, "save_model", ("model", "filepath"), (_saving.save_file, _saving.save)),
     Hook(saving_lib, "save_weights_only", ("model", "filepath"), (_saving.save_file, _saving.save)),
     # Models and their steps

@@ -1,4 +1,4 @@
-"""``model.save`` and ``model.save_weights`` under a strategy of several workers.
+"""``model.save``, ``model.save_weights`` and ``model.export`` under a strategy of several workers.
 
 If the model's variables lie in slices, all workers call them with the same path, as they save a checkpoint. They read the variables
 together, and the chief writes. Otherwise each worker that calls them writes. Several may name the same file: each writes one
@@ -6,11 +6,18 @@ of its own, which then takes the place of the file.
 """
 
 import contextvars
+import functools
+import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..checkpoint._chief import write_once
+from ..errors import ContextError
+from ..kernels import disabled
+from ..replicas._context import active_replica_context
+from ..replicas._own_mesh import in_a_trace, without_mesh
 from ..variables._slices import in_pieces, reading_once
 from ._fit import strategy_of
 from ._refs import ref_of_keras
@@ -40,7 +47,7 @@ def save(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
             _writes.reset(token)
 
     with reading_once(f"{original.__name__} of the model {model.name!r}", reads):
-        write_once(write)
+        write_once(write, what=f"the model {model.name!r}")
 
 
 def save_file(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -58,6 +65,46 @@ def save_file(original: Callable[..., Any], model: Any, filepath: Any, *args: An
         own.replace(path)
     finally:
         own.unlink(missing_ok=True)
+
+
+def export(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    """Write what a model computes after training, in a format of other libraries, without Replicant's CPU kernels.
+
+    Raises:
+        ContextError: If it is called while a step is traced.
+    """
+    if active_replica_context() is not None or in_a_trace():
+        raise ContextError(
+            f"export of the model {model.name!r} was called while a step is traced (in `run`, in a `function` or in jax.jit), when "
+            "weights have no values. Call it outside, after the step."
+        )
+    model.jax_state_sync()  # in a callback of fit, Keras keeps their values elsewhere
+    strategy = strategy_of(model)
+    with disabled(), without_mesh(strategy is not None):
+        write = original
+        if strategy is not None and strategy.placement.world is not None:
+            write = functools.update_wrapper(functools.partial(_export_apart, original), original)
+        save(write, model, filepath, *args, **kwargs)
+
+
+def _export_apart(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    """Export into a folder of this worker's own, and then put each file in its place, because others may do the same."""
+    if not isinstance(filepath, str | Path) or "://" in str(filepath):
+        original(model, filepath, *args, **kwargs)
+        return
+    if len(args) < 2:  # it would print the name of the other folder
+        kwargs.setdefault("verbose", False)
+    path = Path(filepath)
+    own = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        own.mkdir(parents=True)
+        original(model, type(filepath)(own / path.name), *args, **kwargs)  # Keras looks at the end of the name
+        for file in sorted(each for each in own.rglob("*") if not each.is_dir()):
+            place = path.parent / file.relative_to(own)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(place)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def _variables(model: Any) -> list[Any]:

@@ -1,0 +1,67 @@
+"""Runs what was exported in its own runtime, without Replicant: ``python _exported.py RUNTIME ARTEFACT ARRAYS ANSWER``.
+
+ARRAYS is a file of NumPy with the batch. ANSWER gets the outputs for its first 1 and 3 rows, and for all.
+"""
+
+import os
+import sys
+
+import numpy as np
+
+SIZES = (1, 3, 14)
+
+
+def with_jax(path):
+    from jax import export
+
+    with open(path, "rb") as file:
+        return export.deserialize(bytearray(file.read())).call
+
+
+def with_onnxruntime(path):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    (name,) = (each.name for each in session.get_inputs())
+    return lambda x: session.run(None, {name: x})[0]
+
+
+def with_tensorflow(path):
+    import tensorflow
+
+    return tensorflow.saved_model.load(path).serve
+
+
+def with_litert(path):
+    from ai_edge_litert.interpreter import Interpreter
+
+    def call(x):
+        interpreter = Interpreter(model_path=path)
+        place = interpreter.get_input_details()[0]["index"]
+        interpreter.resize_tensor_input(place, x.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(place, x)
+        interpreter.invoke()
+        return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+    return call
+
+
+def keras_on_tensorflow(path, format, artefact):  # noqa: A002 - as in Keras
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    import keras
+
+    keras.saving.load_model(path).export(artefact, format=format, verbose=False)
+
+
+if __name__ == "__main__":
+    runtime, artefact, arrays, answer = sys.argv[1:]
+    if runtime.startswith("keras:"):
+        keras_on_tensorflow(artefact, runtime.partition(":")[2], answer)
+    else:
+        call = globals()[f"with_{runtime}"](artefact)
+        x = np.load(arrays)
+        found = {str(n): np.asarray(call(x[:n])) for n in SIZES}
+        np.savez(answer, **found)
+    assert not {"replicant"} & sys.modules.keys()
+    assert runtime != "jax" or "keras" not in sys.modules
