@@ -37,7 +37,7 @@ def test_what_is_written_follows_the_style_of_this_repository(tmp_path, template
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("with_sklearn")
-@pytest.mark.parametrize(("template", "count"), [("loop", 6), ("fit", 4), ("jax", 4), ("lm", 6), ("ps", 3)])
+@pytest.mark.parametrize(("template", "count"), [("loop", 6), ("fit", 4), ("jax", 4), ("lm", 6), ("nnx", 4), ("ps", 3)])
 def test_the_tests_of_a_new_project_pass(tmp_path, template, count):
     folder = _new.write_project("fish", tmp_path, template)
     unset = ("NPROC", "XLA_FLAGS", "KERAS_BACKEND", "PYTHONWARNINGS", "REPLICANT_FUSE_REPLICAS")

@@ -94,7 +94,7 @@ def test_what_is_in_the_wheel(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = archive.read(f"replicant-{replicant.__version__}.dist-info/METADATA").decode()
-    templates = {f"replicant/cli/templates/{name}/project.py.txt" for name in ("loop", "fit", "jax", "lm", "ps")}
+    templates = {f"replicant/cli/templates/{name}/project.py.txt" for name in ("loop", "fit", "jax", "lm", "nnx", "ps")}
     assert {"replicant/py.typed", *templates} <= names
     assert {name.partition("/")[0] for name in names} == {"replicant", f"replicant-{replicant.__version__}.dist-info"}
     assert f"\nVersion: {replicant.__version__}\n" in metadata

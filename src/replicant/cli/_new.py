@@ -16,6 +16,7 @@ TEMPLATES = {
     "fit": ("Keras's fit", "pytest, replicant, sklearn, tensorboardX"),
     "jax": ("pure JAX and optax", "optax, pytest, replicant, sklearn"),
     "lm": ("a small language model, with Keras's fit", "pytest, replicant"),
+    "nnx": ("a training loop of its own, with Flax NNX", "flax, optax, pytest, replicant, sklearn"),
     "ps": ("parameter servers", "cloudpickle, pytest, replicant, sklearn"),
 }
 _PLACEHOLDER, _MODULES = "PROJECT", "IMPORTS"
