@@ -43,6 +43,7 @@ GOLDEN = {
         "custom_gradient",
         "data",
         "errors",
+        "export",
         "function",
         "get_replica_context",
         "get_strategy",
@@ -165,6 +166,7 @@ GOLDEN = {
         "text",
     ],
     "replicant.summary.experimental": ["get_step", "set_step"],
+    "replicant.export": ["load_safetensors", "save_safetensors", "to_jax"],
     "replicant.kernels": ["Status", "disable", "disabled", "enable", "status"],
     "replicant.errors": [
         "AlreadyStartedError",
