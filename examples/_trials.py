@@ -29,7 +29,9 @@ class ReportToTrial(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Report the metric of this epoch."""
         if not logs or self._monitor not in logs:
-            raise ValueError(f"ReportToTrial: fit reports no {self._monitor!r}. It reports {sorted(logs or {})}: choose one of these.")
+            raise ValueError(
+                f"ReportToTrial: fit reports no {self._monitor!r}. It reports {sorted(logs or {})}: choose one of these."
+            )
         self._trial.report(float(logs[self._monitor]), step=epoch)
         if self._trial.should_prune():
             raise optuna.TrialPruned(f"after epoch {epoch + 1}, with {self._monitor} {float(logs[self._monitor]):.4f}")

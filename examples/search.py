@@ -5,9 +5,9 @@
     replicant launch --workers 2 examples/search.py --strategy multi_worker
     python examples/search.py --trials 100 --storage sqlite:///search.db
 
-Trials that do badly are pruned after some epochs. A trial whose loss is not finite, or that needs more memory than there is, has failed,
-and the search goes on. With ``--storage``, a search that was ended goes on when you start it again. On several workers, all search
-with the same seed: they see the same metrics, and so they try the same values and prune the same trials.
+Trials that do badly are pruned after some epochs. A trial whose loss is not finite, or that needs more memory than there is, has
+failed, and the search goes on. With ``--storage``, a search that was ended goes on when you start it again. On several workers, all
+search with the same seed: they see the same metrics, and so they try the same values and prune the same trials.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def load() -> tuple[tuple, tuple]:
 def objective(trial, options: argparse.Namespace) -> float:
     """Train one model. Returns its accuracy after the last epoch."""
     import keras
+
     from _trials import ReportToTrial
 
     keras.utils.set_random_seed(options.seed)

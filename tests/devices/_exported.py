@@ -5,6 +5,7 @@ ARRAYS is a file of NumPy with the batch. ANSWER gets the outputs for its first 
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -14,8 +15,7 @@ SIZES = (1, 3, 14)
 def with_jax(path):
     from jax import export
 
-    with open(path, "rb") as file:
-        return export.deserialize(bytearray(file.read())).call
+    return export.deserialize(bytearray(Path(path).read_bytes())).call
 
 
 def with_onnxruntime(path):
@@ -27,9 +27,9 @@ def with_onnxruntime(path):
 
 
 def with_tensorflow(path):
-    import tensorflow
+    import tensorflow as tf
 
-    return tensorflow.saved_model.load(path).serve
+    return tf.saved_model.load(path).serve
 
 
 def with_litert(path):

@@ -1,5 +1,6 @@
 """A model that was trained under a strategy is exported like one of one device, and runs in the runtime of its format alone."""
 
+import functools
 import importlib.util
 import re
 import subprocess
@@ -179,7 +180,7 @@ def test_a_model_of_its_own_class_needs_a_batch():
     program = export.to_jax(model, batch, platforms=("cpu",))
     np.testing.assert_allclose(program.call(batch)[0], expected, atol=TOLERANCE)
     assert program.call({name: x[:1] for name, x in batch.items()})[1].shape == (1, 2)
-    with pytest.raises(errors.ArgumentError, match="whose first dimension is the size of the batch; got np.float32"):
+    with pytest.raises(errors.ArgumentError, match=r"whose first dimension is the size of the batch; got np\.float32"):
         export.to_jax(model, {"a": np.ones((4, 3)), "b": np.float32(1)})
     size, width = jax.export.symbolic_shape("n, 2*m")
     like = {"a": jax.ShapeDtypeStruct((size, 3), "float32"), "b": jax.ShapeDtypeStruct((size, width), "int32")}
@@ -209,7 +210,7 @@ def test_nothing_is_exported_while_a_step_is_traced(tmp_path):
         "export": lambda: model.export(tmp_path / "served"),
     }
     for method, call in calls.items():
-        for place in (lambda: strategy.run(call), lambda: replicant.function(call)(), lambda: jax.jit(call)()):  # noqa: B023
+        for place in (functools.partial(strategy.run, call), replicant.function(call), jax.jit(call)):
             with pytest.raises(errors.ContextError, match=f"^{method} .*was called while a step is traced .* Call it outside"):
                 place()
     assert list(tmp_path.iterdir()) == []
@@ -295,7 +296,10 @@ def test_files_that_do_not_fit_change_nothing(library, tmp_path):
     export.save_safetensors(model, path)
     arrays = library.load_file(path)
     wrong = [
-        (arrays | {"out/kernel": np.zeros((3, 4), "float32")}, r"shape \(3, 4\) and the dtype float32 in it, and the shape \(3, 2\)"),
+        (
+            arrays | {"out/kernel": np.zeros((3, 4), "float32")},
+            r"shape \(3, 4\) and the dtype float32 in it, and the shape \(3, 2\)",
+        ),
         (arrays | {"out/kernel": np.zeros((3, 2), "float64")}, "and the dtype float64 in it"),
         (arrays | {"more": np.zeros(1)}, r"it lacks \[\], and has \['more'\] which the model lacks"),
         ({"out/kernel": arrays["out/kernel"]}, r"it lacks \['out/bias'\]"),
@@ -425,10 +429,10 @@ def test_saved_model(tmp_path, make, name):
         model.export(tmp_path / "served", verbose=False)
         assert_same(run_apart(tmp_path, "tensorflow", tmp_path / "served", x), expected)
         return
-    import tensorflow
+    import tensorflow as tf
 
     model.export(tmp_path / "one", verbose=False, input_signature=[keras.InputSpec(shape=x.shape, dtype="float32")])
-    served = tensorflow.saved_model.load(str(tmp_path / "one"))
+    served = tf.saved_model.load(str(tmp_path / "one"))
     np.testing.assert_allclose(served.serve(x), expected, atol=TOLERANCE)
     model.fit(x, np.zeros((14, 3)), verbose=0)  # and goes on
 
@@ -439,7 +443,11 @@ def test_saved_model(tmp_path, make, name):
     ("make", "format", "runtime", "name"),
     [
         *[pytest.param(make, "tf_saved_model", "tensorflow", "served", id=f"saved-{make.__name__}") for make in SHAPES],
-        *[pytest.param(m, "litert", "litert", "m.tflite", marks=LITERT, id=f"litert-{m.__name__}") for m in SHAPES if m is not lstm],
+        *[
+            pytest.param(m, "litert", "litert", "m.tflite", marks=LITERT, id=f"litert-{m.__name__}")
+            for m in SHAPES
+            if m is not lstm
+        ],
         pytest.param(
             *(max_pooling, "onnx", "onnxruntime", "model.onnx"),
             marks=[ONNX, needs("tf2onnx", "tf2onnx", "Keras on TensorFlow converts with it")],

@@ -46,7 +46,7 @@ if importlib.util.find_spec("tensorflow") is None:
     except Exception as error:  # noqa: BLE001 - worker 1 hears of the chief's error at once
         answer["error"] = f"{type(error).__name__}: {error}"
 else:
-    import tensorflow
+    import tensorflow as tf
 
     signature = [keras.InputSpec(shape=(8, 6), dtype="float32")]
     for _ in range(2):  # a folder that exists is written over
@@ -54,6 +54,6 @@ else:
     if not sliced and not strategy.is_chief:
         model.export(folder / "alone", verbose=False, input_signature=signature)
     weights = {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
-    served = tensorflow.saved_model.load(str(folder / "served"))
+    served = tf.saved_model.load(str(folder / "served"))
     answer["served"] = float(np.abs(served.serve(x).numpy() - np.asarray(export.to_jax(model).call(x))).max())
 Path(os.environ["ANSWER"]).write_text(json.dumps(answer))

@@ -1,4 +1,4 @@
-"""Two workers export the model that they trained together: to the same files, and without waiting for each other if they need not."""
+"""Two workers export the model that they trained together: to the same files, and one alone where that is possible."""
 
 import importlib.util
 import sys

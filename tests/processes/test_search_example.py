@@ -32,7 +32,9 @@ def run_search(folder, *command):
 
 
 def counts_of(output):
-    return {state: int(number) for number, state in re.findall(r"(\d+) (\w+)", re.search(r"^.*Trials: (.*)$", output, re.MULTILINE)[1])}
+    return {
+        state: int(number) for number, state in re.findall(r"(\d+) (\w+)", re.search(r"^.*Trials: (.*)$", output, re.MULTILINE)[1])
+    }
 
 
 @pytest.mark.slow

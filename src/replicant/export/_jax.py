@@ -84,8 +84,8 @@ def _of_batch(batch: Any) -> Any:
     def like(x: Any) -> jax.ShapeDtypeStruct:
         if not getattr(x, "shape", ()):
             raise ArgumentError(
-                f"to_jax: `like` is a batch of arrays, whose first dimension is the size of the batch; got {x!r} in it. Pass arrays, "
-                "or jax.ShapeDtypeStruct(shape, dtype)."
+                f"to_jax: `like` is a batch of arrays, whose first dimension is the size of the batch; got {x!r} in it. Pass "
+                "arrays, or jax.ShapeDtypeStruct(shape, dtype)."
             )
         return _struct((size, *x.shape[1:]), x.dtype)
 
@@ -95,7 +95,7 @@ def _of_batch(batch: Any) -> Any:
 def _struct(shape: Any, dtype: Any) -> jax.ShapeDtypeStruct:
     if str(dtype) == "string":
         raise ArgumentError(
-            "to_jax: the model has an input of strings, which JAX cannot compute with. Export the part of the model after the layer "
-            "that turns them into numbers, and call that layer before the program."
+            "to_jax: the model has an input of strings, which JAX cannot compute with. Export the part of the model after the "
+            "layer that turns them into numbers, and call that layer before the program."
         )
     return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(dtype))

@@ -23,8 +23,8 @@ def library_of(model: Any, method: str) -> Any:
     """
     if active_replica_context() is not None or in_a_trace():
         raise ContextError(
-            f"{method} was called while a step is traced (in `run`, in a `function` or in jax.jit), when weights have no values. Call "
-            "it outside, after the step."
+            f"{method} was called while a step is traced (in `run`, in a `function` or in jax.jit), when weights have no values. "
+            "Call it outside, after the step."
         )
     keras, nnx = sys.modules.get("keras"), sys.modules.get("flax.nnx")
     if keras is not None and isinstance(model, keras.Model):

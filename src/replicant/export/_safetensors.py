@@ -17,9 +17,8 @@ from ..variables._slices import in_pieces, reading_once
 from ._libraries import library_of
 
 # What safetensors.numpy writes and reads. It writes some types of 8 bits, too, but cannot read them.
-_DTYPES = tuple(
-    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 complex64".split()
-)
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+_DTYPES = ("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64", "complex64")
 
 
 def save_safetensors(model: Any, path: str | os.PathLike[str]) -> None:
@@ -57,8 +56,8 @@ def save_safetensors(model: Any, path: str | os.PathLike[str]) -> None:
     for name, ref in refs.items():
         if np.dtype(ref.dtype).name not in _DTYPES:
             raise ArgumentError(
-                f"save_safetensors: the weight {name!r} has the dtype {np.dtype(ref.dtype).name}, which safetensors cannot give back "
-                f"as a NumPy array. It has {', '.join(_DTYPES)}."
+                f"save_safetensors: the weight {name!r} has the dtype {np.dtype(ref.dtype).name}, which safetensors cannot give "
+                f"back as a NumPy array. It has {', '.join(_DTYPES)}."
             )
     reads = [(name, ref.get_raw()[0], ref.read_eagerly) for name, ref in refs.items() if in_pieces(ref.get_raw()[0])]
     if not reads:
@@ -89,8 +88,8 @@ def load_safetensors(model: Any, path: str | os.PathLike[str]) -> None:
     if named.keys() != arrays.keys():
         missing, more = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
         raise CheckpointError(
-            f"{file} does not fit {its_name}: it lacks {missing[:5]}, and has {more[:5]} which the model lacks. The names are those of "
-            "the layers and attributes: give them the names that they had."
+            f"{file} does not fit {its_name}: it lacks {missing[:5]}, and has {more[:5]} which the model lacks. The names are "
+            "those of the layers and attributes: give them the names that they had."
         )
     refs = {name: ref_of(variable) for name, variable in named.items()}
     for name, ref in refs.items():
