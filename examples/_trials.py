@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import optuna
+import optuna  # pyright: ignore[reportMissingImports]
 
 
 class ReportToTrial(keras.callbacks.Callback):

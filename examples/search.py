@@ -16,6 +16,7 @@ import argparse
 import os
 import sys
 from collections import Counter
+from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads it once, when it is imported
 
@@ -46,7 +47,7 @@ def objective(trial, options: argparse.Namespace) -> float:
     with strategy.scope():
         units = trial.suggest_categorical("units", [4, 16, 64])
         layers = [keras.layers.Dense(units, activation="relu") for _ in range(trial.suggest_int("layers", 1, 3))]
-        model = keras.Sequential([keras.Input((2,)), *layers, keras.layers.Dense(2)])
+        model: Any = keras.Sequential([keras.Input((2,)), *layers, keras.layers.Dense(2)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(trial.suggest_float("learning_rate", 1e-4, 1e2, log=True)), loss, metrics=["accuracy"])
     train, validation = load()
@@ -62,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     """Search, and print the best trial. Returns the exit status."""
     options = parse_options(argv)
     try:
-        import optuna
+        import optuna  # pyright: ignore[reportMissingImports]
     except ImportError:
         print("search.py needs Optuna: pip install optuna", file=sys.stderr)
         return 1

@@ -29,7 +29,8 @@ def with_onnxruntime(path):
 def with_tensorflow(path):
     import tensorflow as tf
 
-    return tf.saved_model.load(path).serve
+    served = tf.saved_model.load(path)  # its variables live as long as it does
+    return lambda x: served.serve(x)
 
 
 def with_litert(path):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -26,7 +27,7 @@ def weights(module: Any) -> list[tuple[str, Any]]:
 
 def assign(variable: Any, array: np.ndarray) -> None:
     """Give a Variable another value."""
-    variable[...] = jax.numpy.asarray(array)
+    variable[...] = jnp.asarray(array)
 
 
 def program(module: Any) -> tuple[Any, Callable[[Any, Any], Any]]:
@@ -42,8 +43,9 @@ def program(module: Any) -> tuple[Any, Callable[[Any, Any], Any]]:
 
 
 def _on_host(value: Any) -> Any:
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(np.asarray(jax.random.key_data(value)), impl=jax.random.key_impl(value))
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        numbers = np.asarray(jax.random.key_data(value))
+        return jax.random.wrap_key_data(jnp.asarray(numbers), impl=jax.random.key_impl(value))
     return np.asarray(value)
 
 
