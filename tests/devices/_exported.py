@@ -30,7 +30,11 @@ def with_tensorflow(path):
     import tensorflow as tf
 
     served = tf.saved_model.load(path)  # its variables live as long as it does
-    return lambda x: served.serve(x)
+
+    def call(x):
+        return served.serve(x)
+
+    return call
 
 
 def with_litert(path):

@@ -120,19 +120,3 @@ def test_a_copy_belongs_to_the_scope_in_which_it_is_made() -> None:
     for copied, num in ((plain, 1), (twin, 3)):
         assert copied.evaluate(X, Y, batch_size=8, verbose=0) == before
         assert num_devices(copied) == num
-
-
-@pytest.fixture(scope="module")
-def tensorflow() -> Any:
-    """Imported before the test begins: it sets environment variables."""
-    return pytest.importorskip("tensorflow", reason="model.export writes TensorFlow's SavedModel and needs TensorFlow for it")
-
-
-@pytest.mark.filterwarnings("ignore:The `native_serialization`:DeprecationWarning")  # Keras to JAX
-@pytest.mark.parametrize("n", [0, 2])
-def test_export(tensorflow: Any, tmp_path: Path, n: int) -> None:
-    model = trained(n)
-    model.export(tmp_path / "served", verbose=False)
-    served = tensorflow.saved_model.load(str(tmp_path / "served"))
-    np.testing.assert_allclose(served.serve(X), model.predict(X, verbose=0), atol=1e-5)
-    fit(model)  # and goes on
