@@ -86,9 +86,8 @@ def one_device_linen(kind, rows):
 
 @pytest.mark.parametrize("kind", [*KINDS, pytest.param("cnn", marks=pytest.mark.slow)])
 def test_linen_training_equals_one_device(kind):
-    """The last batch has 6 rows for 4 replicas, except where the batch statistics are those of all replicas."""
-    strategy, state = mirrored(4), linen_state(kind)
-    rows = 16 if kind == "cnn" else ROWS
+    """The last batch has 6 rows for 4 replicas. The batch statistics of the CNN are those of all replicas."""
+    strategy, state, rows = mirrored(4), linen_state(kind), ROWS
     train = replicant.function(lambda state, batch: strategy.run(linen_step, args=(state, *batch)))
     for _ in range(2):
         for batch in batches(strategy, kind, rows=rows):
@@ -113,14 +112,29 @@ def test_a_linen_state_works_outside_of_run():
     assert_close(serialization.from_state_dict(state, serialization.to_state_dict(state)).params, state.params, tolerance=0)
 
 
-def test_a_step_counter_that_is_an_array_costs_no_program_for_each_step():
-    strategy, state = mirrored(2), linen_state("mlp").replace(step=jnp.int32(0))
-    train = replicant.function(lambda state, batch: strategy.run(linen_step, args=(state, *batch)))
-    for _ in range(3):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_counter_costs_no_program_for_each_step(compiled):
+    """Flax begins with a Python number. It is a constant of the first program, and an input of all later ones."""
+    strategy, state, traced = mirrored(2), linen_state("mlp"), []
+
+    def step(state, x, y):
+        traced.append(1)
+        return linen_step(state, x, y)
+
+    def train(state, batch):
+        return strategy.run(step, args=(state, *batch))
+
+    train = replicant.function(train) if compiled else train
+    assert type(state.step) is int
+    known = []
+    for _ in range(4):
         for batch in batches(strategy, "mlp", rows=16):
             state, _ = train(state, batch)
-    assert int(state.step) == 6
-    assert train.num_compiled <= 2  # for the state that was made outside, and for those that `run` has returned
+            known.append(len(traced))
+    assert int(state.step) == 8
+    assert known[2:] == [known[2]] * 6  # nothing is traced after the third step
+    if compiled:
+        assert train.num_compiled == 3
 
 
 def equinox_step(tx):

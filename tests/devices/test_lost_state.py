@@ -18,7 +18,7 @@ ROWS = np.arange(8, dtype=np.float32).reshape(4, 2)
 
 @jax.tree_util.register_pytree_with_keys_class
 class Module:
-    """A mutable model that JAX takes apart, as ``flax.nnx`` modules are."""
+    """A mutable model that JAX takes apart."""
 
     def __init__(self, weight: Any):
         self.weight = weight

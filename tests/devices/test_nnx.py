@@ -86,7 +86,9 @@ def test_training_equals_one_device_with_ragged_batches(kind, n):
 
 
 @pytest.mark.slow
-def test_batch_norm_over_the_axis_of_the_replicas_equals_one_device():
+@pytest.mark.parametrize("rows", [16, 21])
+def test_batch_norm_over_the_axis_of_the_replicas_equals_one_device(rows):
+    """Of 21 rows, the last batch has 5: for the replicas 2, 2, 1 and none."""
     strategy = mirrored(4)
     with strategy.scope():
         model = NnxCNN(nnx.Rngs(0), axis_name="replica")
@@ -94,9 +96,9 @@ def test_batch_norm_over_the_axis_of_the_replicas_equals_one_device():
     losses = [
         float(strategy.reduce("SUM", strategy.run(nnx_step, args=(model, optimizer, *batch))))
         for _ in range(2)
-        for batch in batches(strategy, "cnn", rows=16)
+        for batch in batches(strategy, "cnn", rows=rows)
     ]
-    expected_losses, expected, _ = one_device("cnn", rows=16)
+    expected_losses, expected, _ = one_device("cnn", rows=rows)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
     assert_close(values_of(model), expected)
 
@@ -249,6 +251,24 @@ def test_state_as_an_argument_is_a_value():
     assert not np.allclose(new["kernel"][...], model.kernel[...])
     nnx.update(model, new)
     np.testing.assert_array_equal(new["kernel"][...], model.kernel[...])
+
+
+def test_a_state_that_is_changed_in_place_would_be_lost():
+    strategy = mirrored(2)
+    model = nnx.Linear(WIDTH, CLASSES, rngs=nnx.Rngs(0))
+    message = (
+        r"argument 0 \(a State\), at \['kernel'\]\.value, in place\..* Pass the modules themselves, as in "
+        r"`strategy\.run\(step, args=\(model, optimizer\)\)`.* put it back with `nnx\.update\(model, state\)`"
+    )
+
+    def step(state, model):
+        state["kernel"][...] = state["kernel"][...] * 2
+
+    with pytest.raises(LostStateError, match=message):
+        strategy.run(step, args=(nnx.state(model), model))
+    before = np.asarray(model.kernel[...])
+    strategy.run(lambda model: step(model, None), args=({"kernel": model.kernel},))  # as the message says
+    np.testing.assert_array_equal(model.kernel[...], 2 * before)
 
 
 def test_transformations_of_flax_inside_a_step():

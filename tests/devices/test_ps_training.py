@@ -207,6 +207,28 @@ def test_checkpoints_restore_onto_other_shards_and_none(cut, tmp_path):
         others.close()
 
 
+@pytest.mark.parametrize("first", ["model", "optimizer"])
+def test_an_optimizer_that_is_not_built_yet_is_restored_onto_the_servers(cut, tmp_path, first):
+    keras.utils.set_random_seed(2)
+
+    def grow(model, optimizer):
+        optimizer.apply([jnp.ones(v.shape) for v in model.trainable_variables], model.trainable_variables)
+
+    with cut.scope():
+        model, optimizer = dense_model(), keras.optimizers.Adam(0.01)
+        other, restored = dense_model(), keras.optimizers.Adam(0.5)
+    grow(model, optimizer)
+    path = replicant.Checkpoint(model=model, optimizer=optimizer).write(tmp_path / "checkpoint")
+    named = {"model": other, "optimizer": restored}
+    replicant.Checkpoint(**{name: named[name] for name in sorted(named, reverse=first == "optimizer")}).read(path)  # no scope here
+    for _ in range(2):
+        for one, same in zip([*other.weights, *restored.variables], [*model.weights, *optimizer.variables], strict=True):
+            np.testing.assert_array_equal(np.asarray(one.value), np.asarray(same.value))
+        grow(model, optimizer)
+        grow(other, restored)  # the servers have its slots
+    assert int(restored.iterations.value) == 3
+
+
 @pytest.fixture(scope="module")
 def bad(cut):
     coordinator = ClusterCoordinator(cut)

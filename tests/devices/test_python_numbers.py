@@ -36,6 +36,7 @@ def compiled(fn: Any, values: Any) -> tuple[int, list[Any]]:
         lambda x, t: x * jnp.full((3,), t),
         lambda x, t: keras.ops.multiply(x, t) * 1,
         lambda x, t: jnp.clip(x, -t, t) * jnp.minimum(1.0, t / 100),
+        lambda x, t: jnp.take_along_axis(x, jnp.arange(3), axis=0) * t,  # which gives NaN where an index is out of range
     ],
 )
 @pytest.mark.parametrize("values", [(1.0, 2.5, 3.0), (1, 2, 3)])

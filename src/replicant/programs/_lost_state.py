@@ -1,6 +1,6 @@
 """Raises if a traced function changes state where nobody will see it, because training would silently lose that state.
 
-There are two cases. An argument that JAX takes apart (a dictionary, a Flax ``nnx`` module) reaches the function as a copy, so
+There are two cases. An argument that JAX takes apart (a dictionary, an ``nnx.State`` of Flax) reaches the function as a copy, so
 whatever the function assigns in it is gone when it returns. And an object that JAX does not know (one with an attribute, or a list
 that the function closes over) is left with a tracer, which stands for a value only while the function is traced.
 """
@@ -78,9 +78,8 @@ class Arguments:
         advice = f"Return the {type(top).__name__} from the function, and continue with what the call returns. "
         if any(base.__module__.partition(".")[0] == "flax" for base in type(top).__mro__):
             advice = (
-                "With flax.nnx, split the modules outside with `graphdef, state = nnx.split((model, optimizer))` and pass `state` "
-                "as an argument. In the function, write `model, optimizer = nnx.merge(graphdef, state)` and return "
-                "`nnx.state((model, optimizer))`. After the last step, put it back with `nnx.update((model, optimizer), state)`. "
+                "Pass the modules themselves, as in `strategy.run(step, args=(model, optimizer))`: a step changes them in place. Or "
+                f"return the {type(top).__name__} from the function, and put it back with `nnx.update(model, state)`. "
             )
         return (
             f"{what} changed its {name}, in place. JAX takes such an object apart and the function gets a copy, so what it "

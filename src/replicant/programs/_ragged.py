@@ -23,6 +23,7 @@ from ..replicas._context import as_mirrored
 from ..replicas._copies import VariableAggregation
 from ..replicas._values import PerReplica, is_array, is_same_object
 from ..tracing._closed_jaxpr import ClosedJaxpr
+from ..tracing import _exchange_gradients as _exchange_gradients  # the rules
 from ..tracing._interpreter import Question, evaluate
 from ..tracing._marks import exchange_p, sync_p
 from ..variables._recorder import Facts, ReplicaRecorder

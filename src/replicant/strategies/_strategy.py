@@ -178,7 +178,7 @@ class Strategy:
             ArgumentTypeError: If `fn` is not callable, or `args` is not a tuple or list.
             ContextError: Inside ``run``.
             DivergenceError: If `fn` would give a mirrored variable a different value on each replica.
-            LostStateError: If `fn` changes an object whose change nobody would see (a ``flax.nnx`` module among the arguments, an
+            LostStateError: If `fn` changes an object whose change nobody would see (an ``nnx.State`` among the arguments, an
                 attribute, a list).
             MixedStrategyError: Inside another strategy's scope, or if `fn` uses another strategy's variables.
             RaggedStepError: If replicas of different sizes do not make the same exchanges, or return different structures.

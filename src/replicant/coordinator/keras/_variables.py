@@ -2,6 +2,7 @@
 
 import functools
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import keras
 import numpy as np
 
 from ...keras import _internals
-from ...replicas._context import active_strategy
+from ...replicas._context import active_strategy, entered
 from ...variables._recorder import current_recorder
 from .._libraries import connect_libraries
 from .._lookup import embedding_lookup
@@ -161,12 +162,18 @@ def _adopt(variable: Any) -> None:
 
 
 def placed_beside(original: Any, optimizer: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-    """Wrap ``add_variable_from_reference``: put an optimizer's slot on the servers of the variable that it belongs to."""
+    """Wrap ``add_variable_from_reference``: put an optimizer's slot on the servers of the variable that it belongs to.
+
+    This holds outside of the scope, too, where a checkpoint builds an optimizer that it restores.
+    """
     if not is_server_variable(reference_variable):
         return original(optimizer, reference_variable, *args, **kwargs)
+    strategy = server_ref(reference_variable).site.strategy
+    away = isinstance(strategy, ServerStrategy) and active_strategy() is not strategy
     _beside.spec = spec_of(reference_variable)
     try:
-        return original(optimizer, reference_variable, *args, **kwargs)
+        with entered(strategy, None) if away else nullcontext():
+            return original(optimizer, reference_variable, *args, **kwargs)
     finally:
         _beside.spec = None
 
