@@ -38,6 +38,7 @@ CORE = {
         "meshes",
         "fully_sharded",
     ),
+    "libraries": ("libraries", "nnx", "linen_and_equinox", "exchange_gradients", "libraries_table"),
     "tracing": ("varying", "fused", "gradient_paths", "primitive_names"),
     "fit": ("fit_equal_to_one_device", "fit_rows", "variables_in_keras", "keras_hooks"),
     "input": ("distributed_input", "input_transforms", "input_shuffle", "input_parallel"),

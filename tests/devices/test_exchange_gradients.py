@@ -34,7 +34,9 @@ def test_gradients_through_a_reduction_equal_those_of_one_device(num_rows, op):
     def step(x):
         context = replicant.get_replica_context()
         scale = 3 if op == "MEAN" else 1
-        return context.all_reduce("SUM", jax.grad(spread)(w, x, lambda v: jax.tree.map(lambda x: x * scale, context.all_reduce(op, v))))
+        return context.all_reduce(
+            "SUM", jax.grad(spread)(w, x, lambda v: jax.tree.map(lambda x: x * scale, context.all_reduce(op, v)))
+        )
 
     found = strategy.run(step, args=(rows(strategy, num_rows),))
     np.testing.assert_allclose(found, jax.grad(spread)(w, jnp.asarray(X[:num_rows]), lambda v: v), rtol=1e-5, atol=1e-6)

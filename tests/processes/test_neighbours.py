@@ -1,6 +1,7 @@
-"""Each library in real processes: two workers give the numbers of one device, and kill -9 loses no step."""
+"""Each library in real processes: two workers give the numbers of one device, and kill -9 loses no step. Keras with NNX variables."""
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,6 @@ sys.path.insert(0, str(HERE))  # test folders are no packages
 
 import _group  # noqa: E402
 
-pytestmark = pytest.mark.slow
 library = pytest.mark.parametrize("library", ["keras", "nnx", "linen", "equinox", "jax"])
 
 
@@ -36,6 +36,7 @@ def assert_close(found, expected):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @library
 def test_resume(library, tmp_path):
     """A run that is killed with kill -9 and started again ends with the bits of one that was not.
@@ -53,8 +54,81 @@ def test_resume(library, tmp_path):
         assert_close(whole["weights"], whole["expected"])
 
 
+@pytest.mark.slow
 @library
 def test_two_workers(library, tmp_path):
     """The last batch of an epoch has 5 rows, 3 for the first worker and 2 for the second."""
     for worker in start(tmp_path, library, 2).ended_well():
         assert_close(worker["weights"], worker["expected"])
+
+
+KERAS_NNX = """
+import replicant
+replicant.set_virtual_devices(2)
+import sys
+import keras
+import numpy as np
+from flax import nnx
+
+assert keras.config.is_nnx_enabled() and isinstance(keras.Variable(1.0), nnx.Variable)
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(22, 4)).astype("float32"), rng.integers(0, 3, 22)
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+each_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+
+
+def make(strategy):
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        layers = [keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dense(3)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def fit(model):
+    history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+    return [*history["loss"], *history["accuracy"], *model.get_weights()]
+
+
+def loop(strategy):
+    model, batches = make(strategy), replicant.data.Dataset.from_tensor_slices((x, y)).batch(8)
+
+    def step(x, y):
+        with replicant.GradientTape() as tape:
+            value = replicant.compute_average_loss(each_loss(y, model(x)), global_batch_size=8)
+        gradients = tape.gradient(value, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return value
+
+    step_of_all = replicant.function(lambda batch: strategy.reduce("SUM", strategy.run(step, args=batch)))
+    return [*[step_of_all(batch) for batch in strategy.experimental_distribute_dataset(batches)], *model.get_weights()]
+
+
+def close(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+two, one = replicant.MirroredStrategy(), replicant.OneDeviceStrategy("cpu:0")
+model = make(two)
+close(fit(model), fit(make(replicant.get_strategy())))
+close(loop(two), loop(one))
+
+path = replicant.Checkpoint(model=model, optimizer=model.optimizer).save(sys.argv[1] + "/saved")
+again = make(one)
+replicant.Checkpoint(model=again, optimizer=again.optimizer).restore(path).assert_consumed()
+close(fit(again), fit(model))
+print("equal")
+"""
+
+
+@pytest.mark.slow
+def test_keras_whose_variables_are_those_of_nnx(tmp_path):
+    """KERAS_NNX_ENABLED=1: fit and a loop on two devices equal one device, and a checkpoint goes from two devices to one."""
+    environ = _group.clean_environment() | {"KERAS_BACKEND": "jax", "KERAS_NNX_ENABLED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", KERAS_NNX, str(tmp_path)], env=environ, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "equal\n"), done.stderr[-3000:]

@@ -82,7 +82,12 @@ def register_parts(kind: type, find: Callable[[Any], Mapping[str, Any]]) -> None
 
 def parts_of(item: Any) -> Mapping[str, Any] | None:
     """Return what is in an object that consists of others, by name; None for other objects."""
-    return next((find(item) for kind, find in _with_parts.items() if isinstance(item, kind)), None)
+    return next(find(item) for kind, find in _with_parts.items() if isinstance(item, kind)) if has_parts(item) else None
+
+
+def has_parts(item: Any) -> bool:
+    """Return whether `item` is saved as what is in it. With KERAS_NNX_ENABLED=1, a Keras model is a module, but of its own kind."""
+    return isinstance(item, tuple(_with_parts)) and kind_of(item) is None
 
 
 def kind_of(item: Any) -> ObjectKind | None:
@@ -131,7 +136,7 @@ class Inventory:
         return jax.tree_util.tree_unflatten(self._tree, new)
 
     def _add(self, key: str, leaf: Any) -> None:
-        if isinstance(leaf, tuple(_with_parts)):
+        if has_parts(leaf):
             self._add_inside(key, leaf, {})
             return
         kind = kind_of(leaf)

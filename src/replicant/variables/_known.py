@@ -48,8 +48,6 @@ objects = Objects()
 def register_variable_type(kind: type, find: Callable[[Any], Ref]) -> None:
     """Register a type of variables of another library, and the function that finds the Ref of one."""
     _foreign[kind] = find
-    for known in sorted(_foreign, key=lambda k: -len(k.__mro__)):  # a subclass of another library's type comes before it
-        _foreign[known] = _foreign.pop(known)
 
 
 def is_variable(value: Any) -> bool:
@@ -61,7 +59,8 @@ def ref_of(variable: Any) -> Ref:
     """Return the Ref of a variable."""
     if isinstance(variable, Variable):
         return variable._ref  # noqa: SLF001 - users need no name for it
-    return next(find(variable) for kind, find in _foreign.items() if isinstance(variable, kind))
+    # The first of its types that is known: with KERAS_NNX_ENABLED=1, a variable of Keras is one of Flax as well.
+    return next(_foreign[kind](variable) for kind in type(variable).__mro__ if kind in _foreign)
 
 
 def variable_of(ref: Ref) -> Any:
