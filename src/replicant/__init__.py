@@ -89,6 +89,7 @@ from .variables._variable import Variable
 if TYPE_CHECKING:
     from . import cluster, coordinator, data, errors, export, keras, kernels, plan, random, summary, trackers
     from .coordinator._strategy import ParameterServerStrategy
+    from .launch._run_report import RunReport, run_report
     from .trackers._run import track
 
 _install_default_strategy()
@@ -121,6 +122,7 @@ __all__ = [
     "PreemptionCheckpointHandler",
     "ReduceOp",
     "ReplicaContext",
+    "RunReport",
     "Strategy",
     "TPUStrategy",
     "TerminationConfig",
@@ -153,6 +155,7 @@ __all__ = [
     "random",
     "remat",
     "run_elastic",
+    "run_report",
     "scale_regularization_loss",
     "set_virtual_devices",
     "summary",
@@ -171,6 +174,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.coordinator._strategy").ParameterServerStrategy
     if name == "track":  # likewise
         return importlib.import_module(f"{__name__}.trackers._run").track
+    if name in ("RunReport", "run_report"):  # likewise
+        return getattr(importlib.import_module(f"{__name__}.launch._run_report"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,10 +1,17 @@
-"""Small HTML tables that show values in notebooks. All text in them is escaped."""
+"""Small HTML tables and pictures that show values in notebooks.
 
-from collections.abc import Iterable, Sequence
+All text in them is escaped, and shortened. Showing a value changes nothing, ends within seconds, and never raises.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any
 
 _LONGEST = 200  # characters shown of a value: arrays shorten their own text, but other objects may not
+_MOST_ROWS = 32  # of a table, beside the last one
+_MOST_BYTES = 1 << 20  # of an array whose numbers are shown: they have to come from a device
+_MOST_SECONDS = 5.0  # of waiting for an array that is still being computed
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
@@ -13,6 +20,10 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
     >>> table([("a<b", "1")], head=("name", "value"))
     '<table><tr><th>name</th><th>value</th></tr><tr><td>a&lt;b</td><td>1</td></tr></table>'
     """
+    rows = [list(row) for row in rows]
+    if len(rows) > _MOST_ROWS + 2:
+        more = [f"... {len(rows) - _MOST_ROWS - 1} more ...", *[""] * (len(rows[0]) - 1)]
+        rows = [*rows[:_MOST_ROWS], more, rows[-1]]
     lines = [_row("th", head)] if head else []
     return f"<table>{''.join([*lines, *(_row('td', row) for row in rows)])}</table>"
 
@@ -36,7 +47,7 @@ def replicas(kind: str, values: Sequence[Any], first_id: int = 0) -> str:
     rows = []
     for i, value in enumerate(values, start=first_id):
         facts = [f"{value.dtype}{list(value.shape)}", _where(value)] if arrays else []
-        rows.append([str(i), *facts, _short(str(value))])
+        rows.append([str(i), *facts, shown(value)])
     head = ["replica", *(["array", "device"] if arrays else []), "value"]
     return titled(f"{kind} of {len(values)} replica{'' if len(values) == 1 else 's'}", table(rows, head))
 
@@ -50,14 +61,80 @@ def strategy(kind: str, devices: Sequence[str], facts: Sequence[tuple[str, str]]
     return titled(kind, table([*facts, *((f"replica {i}", device) for i, device in enumerate(devices))]))
 
 
+def shown(value: Any) -> str:
+    """Return the text of a value, shortened, or why there is none.
+
+    >>> shown("x" * 1000) == "x" * 196 + " ..."
+    True
+    """
+    if _safely(getattr(value, "is_deleted", bool)) is True:
+        return "deleted: a later step has taken its memory"
+    if getattr(value, "nbytes", 0) > _MOST_BYTES:
+        return f"{value.nbytes / (1 << 20):,.1f} MiB, not shown"
+    if not _is_ready(value):
+        return "still being computed"
+    return short(_safely(lambda: str(value)))
+
+
+def _is_ready(value: Any) -> bool:
+    """Wait a little for an array that is still being computed."""
+    is_ready, deadline = getattr(value, "is_ready", None), time.monotonic() + _MOST_SECONDS
+    while is_ready is not None and not _safely(is_ready):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _safely(read: Callable[[], Any]) -> Any:
+    """Return what `read` returns, or which error it has raised."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - an object of any library; showing it must not stop a notebook
+        return f"cannot be shown ({type(error).__name__})"
+
+
 def _where(value: Any) -> str:
     devices: Any = getattr(value, "devices", tuple)
-    return ", ".join(sorted(map(str, devices()))) or "host"
+    found = _safely(devices)
+    return found if isinstance(found, str) else ", ".join(sorted(map(str, found))) or "host"
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Shorten a text."""
     return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
 
 
 def _row(cell: str, texts: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<{cell}>{escape(text)}</{cell}>' for text in texts)}</tr>"
+
+
+_WIDTH, _HEIGHT, _LEFT, _BELOW, _TOP = 420, 150, 44, 34, 12  # of a curve's picture, in units of its own
+
+
+def curve(title: str, points: Sequence[tuple[int, float]]) -> str:
+    """Draw shares between 0 and 1 over counts that double, as an SVG picture in the colours of its surroundings.
+
+    >>> curve("efficiency", [(1, 1.0), (2, 0.5)]).count("<circle")
+    2
+    """
+    if not points:
+        return ""
+    step = (_WIDTH - _LEFT - 16) / max(1, len(points) - 1)
+    tall = _HEIGHT - _BELOW - _TOP
+    places = [(round(_LEFT + i * step, 1), round(_TOP + (1 - min(1.0, max(0.0, y))) * tall, 1)) for i, (_, y) in enumerate(points)]
+    grid = [(share, _TOP + (1 - share) * tall) for share in (0.0, 0.5, 1.0)]
+    parts = [
+        *[f"<line x1='{_LEFT}' x2='{_WIDTH - 16}' y1='{y}' y2='{y}' stroke='currentColor' stroke-opacity='.2'/>" for _, y in grid],
+        *[f"<text x='{_LEFT - 6}' y='{y + 4}' text-anchor='end'>{share:.0%}</text>" for share, y in grid],
+        f"<polyline points='{' '.join(f'{x},{y}' for x, y in places)}' fill='none' stroke='#4e79a7' stroke-width='2'/>",
+    ]
+    for (x, y), (count, share) in zip(places, points, strict=True):
+        parts.append(f"<circle cx='{x}' cy='{y}' r='3' fill='#4e79a7'><title>{count}: {share:.1%}</title></circle>")
+        parts.append(f"<text x='{x}' y='{_HEIGHT - _BELOW + 16}' text-anchor='middle'>{count}</text>")
+    parts.append(f"<text x='{_LEFT}' y='{_HEIGHT - 3}'>{escape(title)}</text>")
+    style = f"width:{_WIDTH}px;max-width:100%;font:11px system-ui,sans-serif;color:inherit"
+    return (
+        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' style='{style}' fill='currentColor' role='img' aria-label='{escape(title)}'>"
+        f"{''.join(parts)}</svg>"
+    )

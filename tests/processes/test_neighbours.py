@@ -1,4 +1,4 @@
-"""Each library in real processes: two workers give the numbers of one device, and kill -9 loses no step. Keras with NNX variables."""
+"""Each library in real processes: two workers give the numbers of one device, kill -9 loses no step; Keras with NNX."""
 
 import signal
 import subprocess

@@ -7,7 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+import replicant
 from replicant.cli import main
+from replicant.errors import ArgumentError, ArgumentTypeError
 from replicant.launch._account import COUNTED, DOWN, REPEATED, STARTING, Span, coarse, read_job
 from replicant.launch._events import MAX_LINE, Events
 from replicant.launch._progress import Progress
@@ -419,3 +421,34 @@ def test_steps_are_written_once_a_second_and_when_a_phase_begins(tmp_path):
     assert written()[2:] == [{"0": [2, 0.25, "step"]}]
     log.all_steps(progress)
     assert len(written()) == 3
+
+
+def test_a_run_log_in_a_program_and_in_a_notebook(tmp_path):
+    hostile = [{**JOB, "command": ["python", "</iframe><script>alert('x')</script>'.py"]}, *KILLED[1:]]
+    (tmp_path / "run.jsonl").write_text("".join(json.dumps(each) + "\n" for each in hostile))
+    report = replicant.run_report(tmp_path)
+    assert (round(report.goodput, 3), report.seconds) == (round(account(KILLED).goodput, 3), account(KILLED).seconds)
+    assert str(report) == text_of(account(hostile))
+    assert repr(report) == f"<RunReport of {str(tmp_path / 'run.jsonl')!r}: 45.5% of 44.0 s in steps that counted>"
+    html = report._repr_html_()
+    assert html.startswith("<iframe sandbox='' style='width:100%;height:500px;border:0' title='replicant report' srcdoc='")
+    assert html.count("<") == 2  # of the frame; the page in it is escaped
+    assert html.count("'") == 8
+    assert replicant.run_report(tmp_path / "run.jsonl", job=1)._repr_html_() == html
+
+
+def test_what_is_no_run_log(tmp_path):
+    with pytest.raises(
+        ArgumentError, match=r"run_report: '.*run\.jsonl' cannot be read: No such file or directory\. Name the --log"
+    ):
+        replicant.run_report(tmp_path)
+    (tmp_path / "run.jsonl").write_text("{}\n")
+    with pytest.raises(ArgumentError, match=r"is not a run log of `replicant launch`: no job begins in it"):
+        replicant.run_report(str(tmp_path))
+    (tmp_path / "run.jsonl").write_text(json.dumps(JOB) + "\n")
+    with pytest.raises(ArgumentError, match=r"run_report: job=2: '.*' has 1 job\(s\), counted from 1"):
+        replicant.run_report(tmp_path, job=2)
+    with pytest.raises(ArgumentTypeError, match=r"run_report takes a path; got 5 of type int"):
+        replicant.run_report(5)
+    with pytest.raises(ArgumentError, match="s3://"):
+        replicant.run_report("s3://bucket/run")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _display
 from ..cluster import ClusterResolver
 from ..errors import ArgumentError, ContextError
 from ..replicas._context import entered
@@ -94,6 +95,11 @@ class ParameterServerStrategy(ServerStrategy):
 
     def __repr__(self) -> str:
         return f"ParameterServerStrategy({self.shape.num_servers} servers, {self.shape.num_workers} workers)"
+
+    def _repr_html_(self) -> str:
+        state = [("closed", "its servers and workers have ended")] if self.cluster.closed else []
+        facts = [("servers", str(self.shape.num_servers)), ("workers", str(self.shape.num_workers)), *state]
+        return _display.strategy(type(self).__name__, [], facts)
 
     def scope(self) -> Any:
         """Make this the current strategy: variables made in ``with strategy.scope():`` live on the servers."""

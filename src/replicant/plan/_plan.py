@@ -6,7 +6,7 @@ import math
 import re
 from typing import Protocol
 
-from .._display import table
+from .._display import curve, table
 from ..input.sharding._plan import InputPlan
 from ._chips import Chip, Target
 from ._compile import Analysis
@@ -186,9 +186,11 @@ def _in_short(plan: Plan) -> str:
 
 
 def _as_html(plan: Plan) -> str:
-    """Show the plan and its scaling as two tables."""
-    curve = [(str(n), time(t.step), f"{e:.1%}") for n, t, e in plan.scaling()]
-    return table(_rows_of(plan)) + (table(curve, head=("devices", "step", "efficiency")) if curve else "")
+    """Show the plan and its scaling as two tables, with a picture of the scaling."""
+    found = plan.scaling()
+    rows = [(str(n), time(t.step), f"{e:.1%}") for n, t, e in found]
+    picture = curve("efficiency by the number of devices", [(n, e) for n, _, e in found])
+    return table(_rows_of(plan)) + (table(rows, head=("devices", "step", "efficiency")) + picture if rows else "")
 
 
 def _rows_of(plan: Plan) -> list[tuple[str, str]]:

@@ -78,8 +78,8 @@ class Arguments:
         advice = f"Return the {type(top).__name__} from the function, and continue with what the call returns. "
         if any(base.__module__.partition(".")[0] == "flax" for base in type(top).__mro__):
             advice = (
-                "Pass the modules themselves, as in `strategy.run(step, args=(model, optimizer))`: a step changes them in place. Or "
-                f"return the {type(top).__name__} from the function, and put it back with `nnx.update(model, state)`. "
+                "Pass the modules themselves, as in `strategy.run(step, args=(model, optimizer))`: a step changes them in place. "
+                f"Or return the {type(top).__name__} from the function, and put it back with `nnx.update(model, state)`. "
             )
         return (
             f"{what} changed its {name}, in place. JAX takes such an object apart and the function gets a copy, so what it "

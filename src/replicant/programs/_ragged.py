@@ -23,7 +23,7 @@ from ..replicas._context import as_mirrored
 from ..replicas._copies import VariableAggregation
 from ..replicas._values import PerReplica, is_array, is_same_object
 from ..tracing._closed_jaxpr import ClosedJaxpr
-from ..tracing import _exchange_gradients as _exchange_gradients  # the rules
+from ..tracing._exchange_gradients import exchange
 from ..tracing._interpreter import Question, evaluate
 from ..tracing._marks import exchange_p, sync_p
 from ..variables._recorder import Facts, ReplicaRecorder
@@ -123,7 +123,7 @@ class RaggedGroup:
             jax.eval_shape(checked, asked)
         out_shapes = tuple(answers[self.index])
         agrees = label != "merge_call"
-        answer = exchange_p.bind(*leaves, joint=checked, label=label, rule=rule, index=index, agrees=agrees, out_shapes=out_shapes)
+        answer = exchange(*leaves, joint=checked, label=label, rule=rule, index=index, agrees=agrees, out_shapes=out_shapes)
         return list(answer)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .._display import replicas
+from .._display import replicas, short, titled
 
 
 class DistributedValues:
@@ -24,11 +24,18 @@ class DistributedValues:
         return 0
 
     def __repr__(self) -> str:
-        rows = ",\n".join(f"  {i}: {value}" for i, value in enumerate(self.values, start=self._first_id))
+        try:
+            rows = ",\n".join(f"  {i}: {value}" for i, value in enumerate(self.values, start=self._first_id))
+        except RuntimeError as error:  # JAX's, for an array that a step has taken
+            return f"{type(self).__name__}:{{ {error} }}"
         return f"{type(self).__name__}:{{\n{rows}\n}}"
 
     def _repr_html_(self) -> str:
-        return replicas(type(self).__name__, self.values, self._first_id)
+        try:
+            values = self.values
+        except RuntimeError as error:
+            return titled(f"{type(self).__name__}: {short(str(error))}", "")
+        return replicas(type(self).__name__, values, self._first_id)
 
 
 def is_distributed(value: Any) -> bool:

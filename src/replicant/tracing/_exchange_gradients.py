@@ -21,8 +21,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, label: str, out_sha
         return answers, list(map(_zero, answers))
     if label != "all_reduce":
         raise RaggedStepError(
-            f"The replicas have different numbers of rows in this step, and a gradient of JAX goes through {label}, where exchanges "
-            "need equal numbers. Move it out of the function that you differentiate, or use a global batch size that is a multiple "
+            f"The replicas have different numbers of rows in this step, and a gradient of JAX goes through {label}, where "
+            "exchanges need equal numbers. Move it out of the function that you differentiate, or use a global batch size that is a multiple "
             "of the number of replicas (with drop_remainder=True for the last batch)."
         )
     chosen = [i for i, x in enumerate(primals) if jnp.issubdtype(x.dtype, jnp.inexact)]  # the others have no tangents
@@ -42,5 +42,6 @@ def _transpose(cotangents: Sequence[Any], *_: Any, **params: Any) -> Sequence[An
     return exchange_p.bind(*map(ad.instantiate_zeros, cotangents), **params)
 
 
+exchange = exchange_p.bind  # with the rules below
 ad.primitive_jvps[exchange_p] = _jvp
 ad.primitive_transposes[exchange_p] = _transpose

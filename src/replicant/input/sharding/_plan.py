@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from ..._display import table, titled
+from ..._display import short, table, titled
 from ...errors import DatasetError
 from ...replicas._topology import Topology
 from .._options import AutoShardPolicy
@@ -88,7 +88,7 @@ class InputPlan:
     def _repr_html_(self) -> str:
         heads = ("worker", "replicas", "reads", "rows per batch")
         rows = [
-            (str(i), ", ".join(map(str, each.replica_ids)), _reads(each), _show_steps(each.steps) or "not known")
+            (str(i), *map(short, (", ".join(map(str, each.replica_ids)), _reads(each), _show_steps(each.steps) or "not known")))
             for i, each in enumerate(self.workers)
         ]
         return titled(f"Input plan: {self.policy.name}, because {self.reason}", table(rows, heads))
