@@ -1,47 +1,32 @@
-"""Write the tutorial as an executed notebook: python docs/notebook.py [--check].
+"""Write the notebooks, executed: python docs/notebook.py [--check] [NAME ...].
 
-The cells are those of tutorial.md. They are run as a kernel would: in one new process, and the value of a cell's last expression is
-shown, as HTML where it has that. What differs from run to run (times) is written as ``...``.
+The cells of a notebook are those of the page beside it. They are run by a real kernel, and what the page says that a cell prints is
+what it prints. What differs from run to run (times) is written as ``...``.
 """
 
 import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
-PAGE, NOTEBOOK = DOCS / "tutorial.md", DOCS / "tutorial.ipynb"
+PAGES = {path.stem: path for path in (DOCS / "tutorial.md", *sorted((DOCS / "notebooks").glob("*.md")))}
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)  # with what it printed
 _SETUP = """\
 import os
 
 os.environ["KERAS_BACKEND"] = "jax"  # before Keras is imported
 """
-_NOISE = ((r"\d+m?s( - )\d+[mu]?s/step", r"...\1.../step"), (r" at 0x[0-9a-f]+", " at 0x..."))
-
-# Runs in the new process: cells come in as JSON, outputs go out as JSON.
-_KERNEL = """
-import ast, contextlib, io, json, sys
-
-names, found = {"__name__": "__main__"}, []
-for number, source in enumerate(json.load(sys.stdin)):
-    body, printed, value = ast.parse(source), io.StringIO(), None
-    last = ast.Expression(body.body.pop().value) if body.body and isinstance(body.body[-1], ast.Expr) else None
-    with contextlib.redirect_stdout(printed):
-        exec(compile(body, f"cell {number}", "exec"), names)
-        if last is not None:
-            value = eval(compile(last, f"cell {number}", "eval"), names)
-    shown = None
-    if value is not None:
-        html = getattr(value, "_repr_html_", None)
-        shown = {"text/plain": repr(value), **({"text/html": html()} if html else {})}
-    found.append([printed.getvalue(), shown])
-sys.stdout.write("\\n" + json.dumps(found))
-"""
+_NOISE = (
+    (r"\x1b\[\d*[mK]", ""),  # colours
+    (r"\d+m?s( - )\d+[mu]?s/step", r"...\1.../step"),
+    (r"\d+m?s( )\d+[mu]?s/step", r"...\1.../step"),
+    (r" at 0x[0-9a-f]+", " at 0x..."),
+)
+_UNSET = ("XLA_FLAGS", "NPROC", "REPLICANT_FUSE_REPLICAS", "KERAS_BACKEND", "PYTHONWARNINGS")
 
 
 def cells(page: str) -> list[tuple[str, str]]:
@@ -61,58 +46,63 @@ def printed(page: str) -> list[str]:
     return [block[2] for block in _BLOCK.finditer(page) if block[2]]
 
 
-def run(sources: list[str], deadline: float = 600) -> list[list[Any]]:
-    """What each code cell prints, and what it shows: [text, {mime type: text} or None]. Raises CalledProcessError if one fails."""
-    unset = ("XLA_FLAGS", "NPROC", "REPLICANT_FUSE_REPLICAS", "KERAS_BACKEND", "PYTHONWARNINGS")
-    done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", _KERNEL],
-        input=json.dumps(sources),
-        env={name: value for name, value in os.environ.items() if name not in unset},
-        capture_output=True,
-        text=True,
-        timeout=deadline,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"A cell failed:\n{done.stderr[-4000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    return [[_quiet(text), shown and {kind: _quiet(each) for kind, each in shown.items()}] for text, shown in found]
-
-
 def _quiet(text: str) -> str:
     for pattern, new in _NOISE:
         text = re.sub(pattern, new, text)
     return text
 
 
-def notebook(page: str) -> dict[str, Any]:
-    """The page as an executed notebook, format 4.5."""
-    parts = cells(page)
-    outputs = iter(run([text for kind, text in parts if kind == "code"]))
+def notebook(page: str, deadline: int = 600) -> dict[str, Any]:
+    """The page as an executed notebook, format 4.5.
+
+    Args:
+        page: The text of the page.
+        deadline: The seconds that a cell may take.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: If a cell fails.
+    """
+    import nbformat  # of the extra docs; the tests of pages do without it
+    from nbclient import NotebookClient
+    from traitlets.config import Config
+
     number, made = 0, []
-    for i, (kind, text) in enumerate(parts):
-        cell: dict[str, Any] = {"cell_type": kind, "id": f"cell-{i}", "metadata": {}, "source": text.splitlines(keepends=True)}
+    for i, (kind, text) in enumerate(cells(page)):
+        cell: dict[str, Any] = {"cell_type": kind, "id": f"cell-{i}", "metadata": {}, "source": text}
         if kind == "code":
             number += 1
-            cell |= {"execution_count": number, "outputs": _outputs(number, *next(outputs))}
+            cell |= {"execution_count": number, "outputs": []}
         made.append(cell)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return {
-        "cells": made,
-        "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
+    book = nbformat.from_dict(
+        {
+            "cells": made,
+            "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+    )
+    by_files = Config({"KernelManager": {"transport": "ipc"}})  # sockets that only this user can open
+    client = NotebookClient(
+        book,
+        config=by_files,
+        timeout=deadline,
+        kernel_name="python3",
+        coalesce_streams=True,
+        record_timing=False,
+        startup_timeout=300,
+    )
+    client.execute(env={name: value for name, value in os.environ.items() if name not in _UNSET})
+    book.metadata["language_info"] = {"name": "python"}  # not the version of this Python
+    return _without_noise(json.loads(nbformat.writes(book)))
 
 
-def _outputs(number: int, printed: str, shown: dict[str, str] | None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    if printed:
-        found.append({"name": "stdout", "output_type": "stream", "text": printed.splitlines(keepends=True)})
-    if shown is not None:
-        data = {kind: text.splitlines(keepends=True) for kind, text in shown.items()}
-        found.append({"data": data, "execution_count": number, "metadata": {}, "output_type": "execute_result"})
-    return found
+def _without_noise(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_noise(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_noise(each) for each in value]
+    return _quiet(value) if isinstance(value, str) else value
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], tolerance: float = 0.05) -> list[str]:
@@ -131,16 +121,19 @@ def _alike(a: Any, b: Any, tolerance: float) -> bool:
 
 def main() -> int:
     """Write, or only compare."""
-    parser = argparse.ArgumentParser(description="Write the tutorial as an executed notebook.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it has changed")
-    new = notebook(PAGE.read_text())
-    if parser.parse_args().check:
-        changed = differences(json.loads(NOTEBOOK.read_text()), new)
-        if changed:
-            print(f"These cells have changed: {', '.join(changed)}. Run: python docs/notebook.py")
-        return int(bool(changed))
-    NOTEBOOK.write_text(json.dumps(new, indent=1, ensure_ascii=False) + "\n")
-    return 0
+    parser = argparse.ArgumentParser(description="Write the notebooks, executed.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(PAGES)} (default: all)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if one has changed")
+    options, status = parser.parse_args(), 0
+    for name in options.names or PAGES:
+        page = PAGES[name]
+        file, new = page.with_suffix(".ipynb"), notebook(page.read_text())
+        if not options.check:
+            file.write_text(json.dumps(new, indent=1, ensure_ascii=False) + "\n")
+        elif changed := differences(json.loads(file.read_text()), new):
+            print(f"{file.name}: these cells have changed: {', '.join(changed)}. Run: python docs/notebook.py {name}")
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

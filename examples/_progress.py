@@ -20,7 +20,7 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._redraws = self._stream.isatty() or type(self._stream).__module__.startswith("ipykernel.")  # a notebook
         self._seconds_between = 0.2 if self._redraws else 10.0
-        self._step = 0
+        self._step = self._width = 0
         self._started = self._drawn = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -28,7 +28,7 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self._redraws:
-            self._stream.write("\r\033[K")  # the line of the epoch replaces this one
+            self._stream.write(f"\r{' ' * self._width}\r")  # the line of the epoch replaces this one
             self._stream.flush()
 
     def update(self, loss: Any) -> None:
@@ -38,7 +38,9 @@ class Progress:
         if now - self._drawn >= self._seconds_between:
             self._drawn = now
             line = self.line(float(loss), now - self._started)
-            self._stream.write(f"\r\033[K{line}" if self._redraws else f"{line}\n")
+            # Notebooks know no code that clears a line, so blanks hide what was longer.
+            self._stream.write(f"\r{line:{self._width}}" if self._redraws else f"{line}\n")
+            self._width = len(line)
             self._stream.flush()
 
     def line(self, loss: float, seconds: float) -> str:

@@ -1,8 +1,8 @@
 """The documentation: every Python block runs, the transcripts are those of today's commands, and the site builds without a warning.
 
 A page's blocks are one program. What a block takes for granted (a model, a step) is in `PRELUDES`. It finds no packages but those
-that the page's first line installs. The tutorial's blocks are the cells of a notebook, which is run and compared with the stored
-one. Those of the page on common mistakes say what the page shows.
+that the page's first line installs. The blocks of the tutorial and of the pages in notebooks are the cells of notebooks, which a
+kernel runs, and which are compared with the stored ones. Those of the page on common mistakes say what the page shows.
 """
 
 import json
@@ -174,15 +174,29 @@ def test_every_mistake_on_the_page_is_told():
     assert all(shown.strip() for shown in told)
 
 
+NOTEBOOKS = ["tutorial", "custom_training", "distributed_input", "keras_fit", "keras_multi_device", "template"]
+
+
 @pytest.mark.slow
-def test_the_tutorial_is_the_notebook_and_both_run():
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_page_is_the_notebook_and_both_run(name):
+    """A real kernel runs it, and nothing is written to stderr: no warning, no progress of a library."""
+    pytest.importorskip("nbclient", reason="pip install 'replicant[docs]'")
+    pytest.importorskip("ipykernel", reason="pip install 'replicant[docs]'")
     tool = runpy.run_path(str(DOCS / "notebook.py"))
-    page = (DOCS / "tutorial.md").read_text()
-    stored, new = json.loads((DOCS / "tutorial.ipynb").read_text()), tool["notebook"](page)
-    assert tool["differences"](stored, new) == [], "python docs/notebook.py"
-    outputs = ["".join(output.get("text", [])) for cell in new["cells"] for output in cell.get("outputs", [])]
-    assert len(tool["printed"](page)) == 4
-    assert set(tool["printed"](page)) <= set(outputs)
+    page = tool["PAGES"][name]
+    text = page.read_text()
+    stored, new = json.loads(page.with_suffix(".ipynb").read_text()), tool["notebook"](text)
+    assert tool["differences"](stored, new) == [], f"python docs/notebook.py {name}"
+    streams = [output for cell in new["cells"] for output in cell.get("outputs", []) if output["output_type"] == "stream"]
+    assert [output["text"] for output in streams if output["name"] != "stdout"] == []
+    printed = tool["printed"](text)
+    assert len(printed) == (4 if name == "tutorial" else 0)
+    assert set(printed) <= {"".join(output["text"]) for output in streams}
+
+
+def test_every_page_of_a_notebook_is_tested():
+    assert sorted(NOTEBOOKS) == sorted(runpy.run_path(str(DOCS / "notebook.py"))["PAGES"])
 
 
 @pytest.mark.slow
