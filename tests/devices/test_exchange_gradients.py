@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import replicant
 from replicant.data import Dataset
@@ -62,4 +63,20 @@ def test_other_exchanges_have_no_gradient_there():
         return jax.grad(lambda w: gather(x * w, axis=0).sum())(2.0)
 
     with pytest.raises(RaggedStepError, match=r"a gradient of JAX goes through all_gather, where exchanges need equal numbers"):
+        strategy.run(step, args=(rows(strategy, 5),))
+
+
+def test_a_tape_says_what_it_cannot_do():
+    """Where Flax's BatchNorm normalizes with all rows, a tape needs equal numbers of them."""
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope():
+        dense = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
+        norm = nnx.BatchNorm(3, axis_name="replica", rngs=nnx.Rngs(0))
+
+    def step(x):
+        with replicant.GradientTape() as tape:
+            loss = (norm(dense(x)) ** 3).sum()
+        return tape.gradient(loss, nnx.state(dense, nnx.Param))
+
+    with pytest.raises(RaggedStepError, match=r"all_reduce lies between the sources and the target of a gradient"):
         strategy.run(step, args=(rows(strategy, 5),))

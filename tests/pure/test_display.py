@@ -110,6 +110,15 @@ def test_arrays_that_a_step_has_taken():
     assert repr(both).startswith("PerReplica:{ ")
 
 
+def test_what_ipython_takes_does_not_wait_or_fetch():
+    value = replicant.PerReplica([np.arange(2), np.zeros((1 << 20,), "float32")])
+    bundle = value._repr_mimebundle_(include=None, exclude=None)
+    assert bundle["text/plain"] == "PerReplica:{\n  0: [0 1],\n  1: 4.0 MiB, not shown\n}"
+    assert bundle["text/html"] == value._repr_html_()
+    small = replicant.PerReplica([np.arange(2), "b"])
+    assert small._repr_mimebundle_()["text/plain"] == repr(small)
+
+
 def test_values_that_cannot_be_shown():
     class Broken:
         def __str__(self):

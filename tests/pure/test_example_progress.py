@@ -48,14 +48,14 @@ def test_a_terminal_line_is_redrawn_in_place_and_removed(clock):
     assert run(Terminal(), clock, num_steps=2, seconds_per_step=0.5) == (
         "\rEpoch 1 [############............] 1/2, 256 examples/s, 0 s left, loss 2.0000"
         "\rEpoch 1 [########################] 2/2, 256 examples/s, 0 s left, loss 1.0000"
-        f"\r{' ' * 76}\r"
+        f"\r{' ' * 77}\r"
     )
 
 
 def test_a_notebook_line_is_redrawn_too(clock):
     stream_of_a_kernel = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
     assert run(stream_of_a_kernel(), clock, num_steps=1, seconds_per_step=0.5) == (
-        "\rEpoch 1 [########################] 1/1, 256 examples/s, 0 s left, loss 2.0000\r" + " " * 76 + "\r"
+        "\rEpoch 1 [########################] 1/1, 256 examples/s, 0 s left, loss 2.0000\r" + " " * 77 + "\r"
     )
 
 

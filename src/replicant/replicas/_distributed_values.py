@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .._display import replicas, short, titled
+from .._display import replicas, short, shown, titled
 
 
 class DistributedValues:
@@ -36,6 +36,14 @@ class DistributedValues:
         except RuntimeError as error:
             return titled(f"{type(self).__name__}: {short(str(error))}", "")
         return replicas(type(self).__name__, values, self._first_id)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Return what IPython shows. It would take the text from ``repr``, which waits for arrays and fetches big ones."""
+        try:
+            rows = ",\n".join(f"  {i}: {shown(value)}" for i, value in enumerate(self.values, start=self._first_id))
+        except RuntimeError as error:
+            rows = f"  {short(str(error))}"
+        return {"text/plain": f"{type(self).__name__}:{{\n{rows}\n}}", "text/html": self._repr_html_()}
 
 
 def is_distributed(value: Any) -> bool:

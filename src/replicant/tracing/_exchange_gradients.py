@@ -22,8 +22,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, label: str, out_sha
     if label != "all_reduce":
         raise RaggedStepError(
             f"The replicas have different numbers of rows in this step, and a gradient of JAX goes through {label}, where "
-            "exchanges need equal numbers. Move it out of the function that you differentiate, or use a global batch size that is a "
-            "multiple of the number of replicas (with drop_remainder=True for the last batch)."
+            "exchanges need equal numbers. Move it out of the function that you differentiate, or use a global batch size that is "
+            "a multiple of the number of replicas (with drop_remainder=True for the last batch)."
         )
     chosen = [i for i, x in enumerate(primals) if jnp.issubdtype(x.dtype, jnp.inexact)]  # the others have no tangents
     moved = [ad.instantiate_zeros(tangents[i]) for i in chosen]
