@@ -96,3 +96,13 @@ def test_in_a_log_what_is_waited_for_is_a_line(monkeypatch: pytest.MonkeyPatch) 
     with waiting("plan", in_logs=True), waiting("another"):
         stage("compiling")
     assert log.getvalue() == "plan: compiling ...\n"
+
+
+def test_a_line_in_a_notebook_leaves_only_blanks():
+    """Notebooks know no code that clears a line."""
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    with Waiting("plan", stream, seconds=100.0) as line:
+        line.begin("compiling for 8 devices")
+        line.begin("done")
+    long, short = "plan: compiling for 8 devices ...", "plan: done ..."
+    assert stream.getvalue() == f"\r{long}\r{short}{' ' * (len(long) - len(short))}\r{' ' * len(long)}\r"

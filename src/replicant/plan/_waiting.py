@@ -17,16 +17,16 @@ class Waiting:
 
     Args:
         name: The name of the command.
-        stream: The stream to write to. The default is stderr.
+        stream: The stream to write to. The default is stderr, and stdout in a notebook, which shows stderr as an error.
         seconds: The seconds between two updates. The default is 1, or 30 in a log.
     """
 
     def __init__(self, name: str, stream: TextIO | None = None, seconds: float | None = None):
         self._name = name
-        self._stream = sys.stderr if stream is None else stream
+        self._stream = (sys.stdout if _in_notebook(sys.stderr) else sys.stderr) if stream is None else stream
         self._redraws = redraws(self._stream)
         self._seconds = seconds or (_REDRAWN if self._redraws else _LOGGED)
-        self._text, self._began = "", time.monotonic()
+        self._text, self._began, self._width = "", time.monotonic(), 0
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True, name="replicant waiting")
@@ -56,18 +56,26 @@ class Waiting:
         seconds = int(time.monotonic() - self._began)
         took = "" if seconds == 0 else f", {seconds} s" if seconds < 60 else f", {seconds // 60}:{seconds % 60:02d} min"
         line = f"{self._name}: {self._text}{took} ..."
-        self._stream.write(f"\r\033[K{line}" if self._redraws else f"{line}\n")
+        if _in_notebook(self._stream):  # which knows no code that clears a line: blanks hide what was longer
+            self._stream.write(f"\r{line:{self._width}}")
+            self._width = max(self._width, len(line))
+        else:
+            self._stream.write(f"\r\033[K{line}" if self._redraws else f"{line}\n")
         self._stream.flush()
 
     def _clear(self) -> None:
         if self._redraws:
-            self._stream.write("\r\033[K")
+            self._stream.write(f"\r{' ' * self._width}\r" if _in_notebook(self._stream) else "\r\033[K")
             self._stream.flush()
 
 
 def redraws(stream: TextIO) -> bool:
     """Whether a line on `stream` can be redrawn, as on a terminal and in a notebook."""
-    return stream.isatty() or type(stream).__module__.startswith("ipykernel.")
+    return stream.isatty() or _in_notebook(stream)
+
+
+def _in_notebook(stream: TextIO) -> bool:
+    return type(stream).__module__.startswith("ipykernel.")
 
 
 @contextmanager
