@@ -431,7 +431,7 @@ def test_a_run_log_in_a_program_and_in_a_notebook(tmp_path):
     assert str(report) == text_of(account(hostile))
     assert repr(report) == f"<RunReport of {str(tmp_path / 'run.jsonl')!r}: 45.5% of 44.0 s in steps that counted>"
     html = report._repr_html_()
-    assert html.startswith("<iframe sandbox='' style='width:100%;height:500px;border:0' title='replicant report' srcdoc='")
+    assert html.startswith("<iframe sandbox='' style='width:100%;height:640px;border:0' title='replicant report' srcdoc='")
     assert html.count("<") == 2  # of the frame; the page in it is escaped
     assert html.count("'") == 8
     assert replicant.run_report(tmp_path / "run.jsonl", job=1)._repr_html_() == html

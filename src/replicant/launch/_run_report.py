@@ -11,7 +11,7 @@ from ._report_page import page_of
 from ._report_text import text_of
 from ._run_log import NAME
 
-_HEIGHT, _PER_WORKER, _MOST = 420, 40, 900  # pixels of the page in a notebook
+_HEIGHT, _PER_WORKER, _MOST = 560, 40, 1000  # pixels of the page in a notebook
 
 
 class RunReport:
