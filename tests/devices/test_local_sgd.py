@@ -33,7 +33,7 @@ def test_wrong_arguments(options, error, message):
 
 
 def test_a_wrong_resolver():
-    with pytest.raises(ArgumentTypeError, match="must be a replicant.*; got 'here'"):
+    with pytest.raises(ArgumentTypeError, match=r"must be a .*ClusterResolver"):
         replicant.LocalSGDStrategy(2, cluster_resolver="here")  # pyright: ignore[reportArgumentType]
 
 

@@ -112,7 +112,7 @@ def _without(axis: int, removed: Sequence[int]) -> int:
 
 
 def _squeeze(eqn: Any, rows: list[Rows]) -> Ruling:
-    axis: Any = rows[0]
+    axis = cast(Any, rows[0])
     _need(axis not in eqn.params["dimensions"], eqn)
     return Ruling(rows, [_without(axis, eqn.params["dimensions"])])
 
@@ -155,19 +155,19 @@ def _unstack(eqn: Any, rows: list[Rows]) -> Ruling:
 
 
 def _tile(eqn: Any, rows: list[Rows]) -> Ruling:
-    axis: Any = rows[0]
+    axis = cast(Any, rows[0])
     _need(eqn.params["reps"][axis] == 1, eqn)
     return Ruling(rows, [axis])
 
 
 def _pad(eqn: Any, rows: list[Rows]) -> Ruling:
-    axis: Any = rows[0]
+    axis = cast(Any, rows[0])
     _need(axis is not None and tuple(eqn.params["padding_config"][axis]) == (0, 0, 0), eqn)
     return Ruling(rows, [axis])
 
 
 def _slice(eqn: Any, rows: list[Rows]) -> Ruling:
-    axis: Any = rows[0]
+    axis = cast(Any, rows[0])
     params, size = eqn.params, _shape(eqn.invars[0])[axis]
     strides = params["strides"]
     _need(params["start_indices"][axis] == 0 and params["limit_indices"][axis] == size, eqn)
@@ -176,8 +176,8 @@ def _slice(eqn: Any, rows: list[Rows]) -> Ruling:
 
 
 def _dynamic_slice(eqn: Any, rows: list[Rows]) -> Ruling:
-    axis: Any = rows[0]
-    _need(axis is not None and all(x is None for x in rows[1:]), eqn)
+    _need(rows[0] is not None and all(x is None for x in rows[1:]), eqn)
+    axis = cast(int, rows[0])
     sizes: Any = eqn.params["slice_sizes"]
     _need(sizes[axis] == _shape(eqn.invars[0])[axis], eqn)
     return Ruling(rows, [axis], {"slice_sizes": axis})
@@ -212,7 +212,7 @@ def _dot(eqn: Any, rows: list[Rows]) -> Ruling:
         [i for i in range(len(_shape(v))) if i not in contracting[side] and i not in batch[side]]
         for side, v in enumerate(eqn.invars)
     ]
-    out = len(batch[0]) + (free[0].index(left) if left is not None else len(free[0]) + free[1].index(right))
+    out = len(batch[0]) + (free[0].index(cast(int, left)) if right is None else len(free[0]) + free[1].index(cast(int, right)))
     return Ruling(rows, [out])
 
 
