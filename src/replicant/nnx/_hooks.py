@@ -18,12 +18,12 @@ from flax.nnx import graphlib
 from flax.nnx.nn import normalization
 from jax.core import Tracer
 
-from ..errors import BackendError, LostStateError
+from ..errors import BackendError, LostStateError, VariableError
 from ..replicas._context import ReplicaContext, active_replica_context
 from ..variables._recorder import current_recorder
 from ._rules import MIRRORED
 from ._statistics import compute_stats
-from ._stored import RawValue, is_outside, may_be_used, may_change
+from ._stored import RawValue, is_of_keras, is_outside, may_be_used, may_change
 
 _EXPECTED: list[tuple[Any, str, tuple[str, ...] | None]] = [
     (nnx.Variable, "_raw_value", None),
@@ -128,7 +128,13 @@ _cleared = _Cleared()
 
 
 def clear(original: Any, module: Any) -> None:
-    """Empty a module that `fill` will fill with what a transformed function has made of it. In a step, note what it had."""
+    """Empty a module that `fill` will fill with what a transformed function has made of it. In a step, note what it had.
+
+    Raises:
+        VariableError: If it is a model of Keras (``KERAS_NNX_ENABLED``). Its variables would be left with values of the trace.
+    """
+    if current_recorder() is not None and is_of_keras(type(module)):
+        raise VariableError(_is_of_keras(module))
     if current_recorder() is not None and may_be_used(module):
         _cleared.attributes[id(module)] = dict(vars(module))
     original(module)
@@ -153,6 +159,15 @@ def fill(original: Any, module: Any, attributes: Iterable[tuple[Any, Any]]) -> N
         of_data = nodes or any(isinstance(x, Tracer) for x in found) or name.startswith("_pytree__")
         after[name] = before[name] if of_data and name in before else value
     original(module, after.items())
+
+
+def _is_of_keras(module: Any) -> str:
+    return (
+        f"A compiled step passes a Keras {type(module).__name__} to a transformation of Flax NNX, such as nnx.value_and_grad. That "
+        "works with modules of Flax only, even with KERAS_NNX_ENABLED. For a Keras model, record the loss with "
+        "replicant.GradientTape, write `grads = tape.gradient(loss, model.trainable_variables)`, and update with an optimizer of "
+        "Keras."
+    )
 
 
 def _is_node(value: Any) -> bool:
