@@ -73,6 +73,16 @@ def test_a_worker_that_is_cut_off_says_so_once() -> None:
         assert reasons == reasons[:1] * 2
 
 
+def test_a_thread_that_finds_the_connection_closed_first_hides_no_cut(channel: Channel) -> None:
+    """The kernel says ETIMEDOUT to one thread, and EPIPE to all others, which may be faster."""
+    worker, reasons = connected(channel), list[str]()
+    worker.when_cut_off(reasons.append)
+    worker._lose(BrokenPipeError(errno.EPIPE, "as the kernel says it"))
+    assert (worker.is_connected, reasons) == (False, [])
+    worker._lose(TimeoutError(errno.ETIMEDOUT, "as the kernel says it"))
+    assert [reason.partition(" at ")[0] for reason in reasons] == ["nothing that it sends has reached the supervisor"]
+
+
 def test_a_supervisor_that_ends_cuts_nobody_off(channel: Channel) -> None:
     worker, reasons = connected(channel), list[str]()
     worker.when_cut_off(reasons.append)

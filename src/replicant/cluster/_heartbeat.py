@@ -106,8 +106,11 @@ class Heartbeat:
     def _lose(self, error: OSError) -> None:
         """Note that the connection is lost."""
         with self._came:
-            is_news, self.is_connected = self.is_connected, False
-            if is_news and error.errno in _CUT:
+            self.is_connected = False
+            is_news = (
+                error.errno in _CUT and not self.cut_off
+            )  # the system says it once, to one thread; another may get EPIPE first
+            if is_news:
                 self.cut_off = f"nothing that it sends has reached the supervisor at {self._address} for {self._patience:g} s"
             cut_off, end = is_news and self.cut_off, self._when_cut_off
         if cut_off:
