@@ -103,7 +103,7 @@ def assert_same(found: dict[str, np.ndarray], expected: np.ndarray) -> None:
 # jax.export
 
 
-@pytest.mark.cases("mlp-sliced", "cnn-mirrored")
+@pytest.mark.cases("cnn-sliced")
 @pytest.mark.parametrize(
     ("make", "name"), [pytest.param(make, name, id=f"{make.__name__}-{name}") for make in SHAPES for name in STRATEGIES]
 )
@@ -246,6 +246,7 @@ def library():
     return pytest.importorskip("safetensors.numpy", reason="pip install 'replicant[export]'")
 
 
+@pytest.mark.cases("sliced")
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_weights_as_safetensors(library, tmp_path, name):
     model, x = trained(mlp, STRATEGIES[name]())
@@ -366,6 +367,7 @@ def nnx_model(nnx):
     return Model(nnx.Rngs(0))
 
 
+@pytest.mark.cases("sliced")
 @pytest.mark.parametrize("name", ["mirrored", "sliced"])
 def test_modules_of_nnx(library, tmp_path, name):
     nnx, optax = (pytest.importorskip(name, reason="pip install 'replicant[nnx]'") for name in ("flax.nnx", "optax"))
