@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +83,18 @@ def notebook(page: str, deadline: int = 600) -> dict[str, Any]:
             "nbformat_minor": 5,
         }
     )
-    by_files = Config({"KernelManager": {"transport": "ipc"}})  # sockets that only this user can open
-    client = NotebookClient(
-        book,
-        config=by_files,
-        timeout=deadline,
-        kernel_name="python3",
-        coalesce_streams=True,
-        record_timing=False,
-        startup_timeout=300,
-    )
-    client.execute(env={name: value for name, value in os.environ.items() if name not in _UNSET})
+    with tempfile.TemporaryDirectory() as folder:  # for sockets that only this user can open
+        sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
+        client = NotebookClient(
+            book,
+            config=sockets,
+            timeout=deadline,
+            kernel_name="python3",
+            coalesce_streams=True,
+            record_timing=False,
+            startup_timeout=300,
+        )
+        client.execute(env={name: value for name, value in os.environ.items() if name not in _UNSET})
     book.metadata["language_info"] = {"name": "python"}  # not the version of this Python
     return _without_noise(json.loads(nbformat.writes(book)))
 
