@@ -54,7 +54,8 @@ def test_no_name_of_a_primitive_is_used_that_is_not_in_the_table():
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text())
         words = {getattr(node, "id", getattr(node, "attr", None)) for node in ast.walk(tree)}
-        if path.name != "_primitive_names.py" and "eqn" in words:
+        tables = ("_primitive_names.py", "_row_rules.py")  # where the second knows no name, a step is left to XLA
+        if path.name not in tables and "eqn" in words:
             used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     others = {"call", "name"}  # also primitives, but here parameters
     assert (used & PUBLIC.keys()) - _primitive_names.NAMES - others == set()

@@ -24,10 +24,10 @@ from ._bind import bind
 from ._closed_jaxpr import ClosedJaxpr
 from ._host_calls import host_call_in
 from ._marks import inner_jaxprs
-from ._primitive_names import INLINED
+from ._primitive_names import CONSTRAINT, INLINED
 from ._row_rules import Mixed, Rows, Ruling, rule_of
 
-_OF_ALL_DEVICES = frozenset({"shard_map", "sharding_constraint", "custom_partitioning"})  # they do not fit into one replica's part
+_OF_ALL_DEVICES = frozenset({"shard_map", CONSTRAINT, "custom_partitioning"})  # they do not fit into one replica's part
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,7 +52,8 @@ ADDITIVE = frozenset({"add", "sub", "add_any"})
 PRODUCTS = frozenset({"mul", "div", "dot_general", "conv_general_dilated", "scatter-add"})
 CONCATENATE = "concatenate"  # also stacks
 REST = frozenset({"rev", "select_n", "dynamic_update_slice", CONCATENATE})
-NAMES = AGREEING | CALLS | LOOPS | PRINTING | LINEAR | ADDITIVE | PRODUCTS | REST | {INDEX, SUM_OF_SLICES}
+CONSTRAINT = "sharding_constraint"
+NAMES = AGREEING | CALLS | LOOPS | PRINTING | LINEAR | ADDITIVE | PRODUCTS | REST | {INDEX, SUM_OF_SLICES, CONSTRAINT}
 
 
 @functools.cache
