@@ -56,7 +56,10 @@ def keras_on_tensorflow(path, format, artefact):  # noqa: A002 - as in Keras
     os.environ["KERAS_BACKEND"] = "tensorflow"
     import keras
 
-    keras.saving.load_model(path).export(artefact, format=format, verbose=False)
+    model = keras.saving.load_model(path)
+    if format == "onnx":
+        model(keras.ops.zeros((1, *model.input_shape[1:])))  # Keras asks for a model that has been called
+    model.export(artefact, format=format, verbose=False)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def test_the_extra_all_has_every_extra_of_ours():
     extras = PROJECT["project"]["optional-dependencies"]
     (everything,) = extras["all"]
     named = set(everything.removeprefix("replicant[").removesuffix("]").split(","))
-    assert named == extras.keys() - {"all", "dev", "docs", "tf", "torch", "tpu-plan"}
+    assert named == extras.keys() - {"all", "dev", "docs", "onnx", "tf", "torch", "tpu-plan"}
 
 
 def test_another_system_is_told_what_to_do():

@@ -30,7 +30,7 @@ SHOWN = {
         r"constant float32\[4\] \[0\.0, 1\.0, 2\.0, \.\.\.\] \w+",
     ),
     "in a loop": (r"mul\(%0, 2\.0 \(float32\)\), from \S+_worker_same_programs\.py:\d+ in", r"mul\(%0, 3\.0 \(float32\)\), from"),
-    "fit": (r"jit\(%\d+, 0\.5 \(float32\)\)", r"jit\(%\d+, 0\.75 \(float32\)\)"),
+    "fit": (r"lt\(%\d+, 0\.5 \(float32\)\)", r"lt\(%\d+, 0\.75 \(float32\)\)"),
     "loss": (r"constant float32\[2\] \[0\.0, 1\.0, \.\.\.\] \w+", r"constant float32\[2\] \[0\.0, 2\.0, \.\.\.\] \w+"),
 }
 

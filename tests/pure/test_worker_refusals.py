@@ -193,8 +193,8 @@ def test_one_world_per_process(monkeypatch):
     monkeypatch.setattr(_bootstrap, "world", Answers)
     message = r"is already Membership\(process 0 of 2.*\) and cannot be Membership\(process 1 of 3"
     with pytest.raises(AlreadyStartedError, match=message):
-        _multi_worker._the_world(Membership(1, 3, "h:1"), CommunicationOptions())
-    world = _multi_worker._the_world(Membership(0, 2, "h:1"), CommunicationOptions(timeout_seconds=3.0))
+        _multi_worker.the_world(Membership(1, 3, "h:1"), CommunicationOptions())
+    world = _multi_worker.the_world(Membership(0, 2, "h:1"), CommunicationOptions(timeout_seconds=3.0))
     assert world.timeouts.exchange == 3.0
     monkeypatch.setitem(_bootstrap._state, "world", world)
     with pytest.raises(AlreadyStartedError, match="has already met the other workers, as Membership"):
