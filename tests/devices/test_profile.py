@@ -7,6 +7,7 @@ import jax
 import keras
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import replicant
 from replicant import errors
@@ -23,6 +24,31 @@ def nothing_is_left_behind(tmp_path):
     assert _steps.recorder is None
     jax.profiler.start_trace(tmp_path / "again")  # raises if JAX's profiler still runs
     jax.profiler.stop_trace()
+
+
+@pytest.fixture(autouse=True)
+def no_cache():
+    """Programs from the cache of all tests have no names of layers."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def test_programs_from_the_cache_have_no_names_of_layers(tmp_path):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "programs"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    compilation_cache.reset_cache()
+    for is_cached in (False, True):
+        jax.clear_caches()
+        with replicant.profile() as profile:
+            loop()
+        assert any(operation.path for operation in profile.operations) != is_cached
+        assert ("Start with REPLICANT_COMPILATION_CACHE=0 to see it." in str(profile)) == is_cached
 
 
 def loop(num_replicas=2, num_steps=5, *, slow_input=0.0, **options):

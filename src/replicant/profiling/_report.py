@@ -11,6 +11,10 @@ from ._recorder import StartedStep, StepRecorder
 from ._trace import Ran, Trace, is_exchange, kind_of, read
 
 _TOP = 10
+_NO_LAYERS = (
+    "No operation says which layer it belongs to, because programs from the cache do not keep that. Start with "
+    "REPLICANT_COMPILATION_CACHE=0 to see it."
+)
 _PROGRAM = re.compile(r"^jit\([^()]*\)/")  # with which every path begins
 _COLUMNS = ("step", "host", "device", "exchange", "input", "compile")
 
@@ -198,6 +202,8 @@ def told(found: Report, asked: int | None, who: str, folder: Path | None) -> str
     lines = [f"Profile{who}: {count} on {devices}; times in ms", *_table(("", "program", *_COLUMNS), rows), _bound(mean)]
     if found.operations:
         lines += ["", f"Operations, {min(_TOP, len(found.operations))} of {len(found.operations)}:", *_top(found)]
+        if not any(operation.path for operation in found.operations):
+            lines.append(_NO_LAYERS)
     lines.append(
         'For every single operation: replicant.profile(folder="profiles") keeps the files that TensorBoard and xprof show.'
         if folder is None
