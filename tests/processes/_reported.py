@@ -32,6 +32,8 @@ class Strike(keras.callbacks.Callback):
 
 def train():
     strategy = replicant.MultiWorkerMirroredStrategy()
+    if strategy.num_replicas_in_sync == 1:
+        time.sleep(6.0)  # alone, rank 0 would have trained all steps before the other one is there again
     with strategy.scope():
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ._intervals import Times, union
 from ._recorder import StartedStep, StepRecorder
-from ._trace import Ran, Trace, is_exchange, kind_of, read
+from ._trace import Instruction, Ran, Trace, is_exchange, kind_of, read
 
 _TOP = 10
 _NO_LAYERS = (
@@ -169,11 +169,10 @@ def _operations(trace: Trace) -> tuple[OperationProfile, ...]:
     whole = sum(map(sum, found.values()))
 
     def operation(program: str, name: str, seconds: list[float]) -> OperationProfile:
-        instruction = trace.programs.get(program, {}).get(name)
-        path = "" if instruction is None else instruction.path
-        kind = name.partition(".")[0] if instruction is None else instruction.opcode
-        taken = sum(seconds)
-        return OperationProfile(name, kind, path, program.partition("(")[0], len(seconds), taken, taken / whole if whole else 0.0)
+        instruction = trace.programs.get(program, {}).get(name, Instruction())
+        kind, taken = kind_of(instruction, name), sum(seconds)
+        share = taken / whole if whole else 0.0
+        return OperationProfile(name, kind, instruction.path, program.partition("(")[0], len(seconds), taken, share)
 
     every = [operation(program, name, seconds) for (program, name), seconds in found.items()]
     return tuple(sorted(every, key=lambda each: -each.seconds))

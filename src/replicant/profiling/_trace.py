@@ -14,6 +14,18 @@ from ._wire import fields, messages, text
 STEP = "step"  # the name of the events that mark steps
 
 _EXCHANGES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-", "ragged-all-to-all")
+# Operations of JAX by which XLA may call its own, where a program from the cache does not say what they are.
+_OF_JAX = {
+    "all_gather": "all-gather",
+    "all_to_all": "all-to-all",
+    "pmax": "all-reduce",
+    "pmin": "all-reduce",
+    "ppermute": "collective-permute",
+    "psum": "all-reduce",
+    "psum_invariant": "all-reduce",
+    "psum_scatter": "reduce-scatter",
+    "reduce_scatter": "reduce-scatter",
+}
 _CONTAINERS = {
     "while",
     "call",
@@ -123,10 +135,11 @@ def read(path: Path) -> Trace:
 def kind_of(instruction: Instruction, name: str) -> str:
     """Return what an operation does: its opcode or, if that is not known, its name without a number.
 
-    >>> kind_of(Instruction(), "all-reduce.12")
-    'all-reduce'
+    >>> kind_of(Instruction(), "all-reduce.12"), kind_of(Instruction(), "ppermute.3")
+    ('all-reduce', 'collective-permute')
     """
-    return instruction.opcode or name.partition(".")[0]
+    called = name.partition(".")[0]
+    return instruction.opcode or _OF_JAX.get(called, called)
 
 
 def is_exchange(kind: str) -> bool:
