@@ -318,6 +318,14 @@ def test_files_that_do_not_fit_change_nothing(library, tmp_path):
         np.testing.assert_array_equal(np.asarray(mine.value), theirs)
 
 
+def test_platforms_that_are_none():
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+    for platforms in ("cpu", [], ["cpu", "gpu"]):
+        message = f"platforms must be a list of some of 'cpu', 'cuda', 'tpu', 'rocm'; got {platforms!r}. Write platforms="
+        with pytest.raises(errors.ArgumentError, match=re.escape(message)):
+            export.to_jax(model, platforms=platforms)
+
+
 class Twins(keras.Model):
     def __init__(self):
         super().__init__()

@@ -21,7 +21,7 @@ context = replicant.get_replica_context
 
 def rows_of(rank, dtype):
     rows = np.random.default_rng(rank).normal(scale=100, size=33)
-    return rows.astype(dtype)
+    return rows.astype(jnp.dtype(dtype))
 
 
 def per_replica(make):
@@ -44,7 +44,7 @@ def exchanges(program):
 
 def sums():
     found = {}
-    for name in ("float32", "float16", "int32", "uint8", "complex64"):
+    for name in ("float32", "bfloat16", "float16", "int32", "uint8", "complex64"):
         value = per_replica(lambda rank, name=name: rows_of(rank, name))
         found[name] = all_reduced(value).tobytes().hex()
     special = [[np.nan, np.inf, -np.inf, -0.0, 1e-45], [1.0, -np.inf, -np.inf, -0.0, 1e-45], [0.0, 0.0, 0.0, 0.0, 0.0]]
@@ -123,6 +123,17 @@ def plain():
     return [name for name in ("all_reduce", "collective_permute") if name in text]
 
 
+def nested():
+    """The sum over one axis of the workers within a mapping over the other one."""
+    devices = strategy.placement.mesh.devices
+    both = jax.sharding.Mesh(devices.reshape(-1, 1), ("outer", "inner"))
+    whole = {"in_specs": PartitionSpec(), "out_specs": PartitionSpec(), "check_vma": False}
+    total = jax.shard_map(lambda x: jax.lax.psum(x, "inner"), axis_names={"inner"}, **whole)
+    summed = jax.shard_map(lambda x: jax.lax.psum(total(x), "outer"), mesh=both, axis_names={"outer"}, **whole)
+    ones = jax.device_put(np.ones(4, np.float32), jax.sharding.NamedSharding(both, PartitionSpec()))
+    return np.asarray(jax.jit(summed)(ones).addressable_data(0)).tolist()
+
+
 def fit():
     """Training in `fit`, evaluation, and a batch that does not divide: their exchanges and numbers."""
     import keras
@@ -152,5 +163,13 @@ def fit():
     }
 
 
-answer = {"sums": sums(), "in flight": in_flight(), "inside": inside(), "steps": steps(), "plain": plain(), "fit": fit()}
+answer = {
+    "sums": sums(),
+    "in flight": in_flight(),
+    "inside": inside(),
+    "steps": steps(),
+    "plain": plain(),
+    "nested": nested(),
+    "fit": fit(),
+}
 Path(os.environ["ANSWER"]).write_text(json.dumps(answer))

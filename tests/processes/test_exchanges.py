@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ sys.path.insert(0, str(HERE))  # test folders are no packages
 
 import _group  # noqa: E402
 
-DTYPES = ("float32", "float16", "int32", "uint8", "complex64")
+DTYPES = ("float32", "bfloat16", "float16", "int32", "uint8", "complex64")
 SPECIAL = {2: ["nan", "nan", "-inf", "-0.0", "3e-45"], 3: ["nan", "nan", "-inf", "0.0", "3e-45"]}
 WORKERS = [2, pytest.param(3, marks=pytest.mark.slow)]
 
@@ -39,7 +40,7 @@ def answers(tmp_path_factory):
 
 
 def rows_of(rank, dtype):
-    return np.random.default_rng(rank).normal(scale=100, size=33).astype(dtype)
+    return np.random.default_rng(rank).normal(scale=100, size=33).astype(jnp.dtype(dtype))
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -102,6 +103,11 @@ def test_a_step_with_its_loss_is_one_exchange(answers, workers, exchange):
 @pytest.mark.parametrize(("workers", "name"), [(2, "collective_permute"), pytest.param(3, "all_reduce", marks=pytest.mark.slow)])
 def test_your_own_psum_is_one_of_them(answers, workers, name):
     assert answers(workers)[0]["plain"] == [name]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_sums_within_another_mapping(answers, workers):
+    assert [answer["nested"] for answer in answers(workers)] == [[float(workers)] * 4] * workers
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ from ..launch._account import Account, read_job
 from ..launch._events import Events
 from ..launch._report_page import page_of
 from ..launch._report_text import text_of
-from ..launch._run_log import NAME
-from ..storage._urls import local_path
+from ..launch._run_log import NAME, run_log_of
 
 SUMMARY = "Show what a job of `replicant launch` did: a time line of its workers, its goodput, and the time lost to each cause."
 
@@ -30,7 +29,7 @@ def main(arguments: argparse.Namespace) -> int:
         ArgumentError: If RUN is a URL.
         CommandError: If there is no run log, or no such job in it, or if the page cannot be written.
     """
-    path = run_log_of(arguments.run)
+    path = run_log_of("RUN", arguments.run)
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             events = Events(file)
@@ -52,16 +51,6 @@ def main(arguments: argparse.Namespace) -> int:
             raise CommandError(f"--html {str(arguments.html)!r} cannot be written: {error.strerror}.") from error
         print(f"\npage: {arguments.html}")
     return 0
-
-
-def run_log_of(run: Path) -> Path:
-    """The run log of a job, whose --log-dir may have been given instead.
-
-    Raises:
-        ArgumentError: If it is a URL.
-    """
-    local_path("RUN", run)
-    return run / NAME if run.is_dir() else run
 
 
 def _tell_damage(path: Path, events: Events, job: Account) -> None:

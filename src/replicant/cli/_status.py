@@ -7,10 +7,9 @@ from pathlib import Path
 
 from ..errors import CommandError
 from ..launch._events import Event, Events
-from ..launch._run_log import process_start
+from ..launch._run_log import process_start, run_log_of
 from ..launch._status import Status
 from ..launch._status_text import text_of
-from ._report import run_log_of
 
 
 def show(run: Path) -> int:
@@ -22,7 +21,7 @@ def show(run: Path) -> int:
     Raises:
         CommandError: If there is no run log.
     """
-    path = run_log_of(run)
+    path = run_log_of("RUN", run)
     status = None
     try:
         with path.open(encoding="utf-8", errors="replace") as file:

@@ -107,9 +107,8 @@ class Heartbeat:
         """Note that the connection is lost."""
         with self._came:
             self.is_connected = False
-            is_news = (
-                error.errno in _CUT and not self.cut_off
-            )  # the system says it once, to one thread; another may get EPIPE first
+            # The system tells one thread of the cut, and another one may get EPIPE before it.
+            is_news = error.errno in _CUT and not self.cut_off
             if is_news:
                 self.cut_off = f"nothing that it sends has reached the supervisor at {self._address} for {self._patience:g} s"
             cut_off, end = is_news and self.cut_off, self._when_cut_off

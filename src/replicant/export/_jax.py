@@ -14,6 +14,7 @@ from ..variables._slices import reading
 from ._libraries import library_of
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
+_KNOWN = (*_PLATFORMS, "rocm")  # JAX would export for any word, and refuse to run the program
 
 
 def to_jax(model: Any, like: Any = None, *, platforms: Sequence[str] = _PLATFORMS) -> export.Exported:
@@ -38,8 +39,8 @@ def to_jax(model: Any, like: Any = None, *, platforms: Sequence[str] = _PLATFORM
 
     Raises:
         ArgumentTypeError: If `model` is no model of Keras or NNX.
-        ArgumentError: If the model has not been built, if its inputs are not known and `like` is not given, or if an array in
-            `like` has no first dimension.
+        ArgumentError: If the model has not been built, if its inputs are not known and `like` is not given, if an array in `like`
+            has no first dimension, or if a platform is none.
         ContextError: If it is called while a step is traced.
 
     >>> import jax, keras, numpy as np
@@ -51,6 +52,11 @@ def to_jax(model: Any, like: Any = None, *, platforms: Sequence[str] = _PLATFORM
     """
     library = library_of(model, "to_jax")
     library.check_built(model)
+    if isinstance(platforms, str) or not platforms or not set(platforms) <= set(_KNOWN):
+        raise ArgumentError(
+            f"to_jax: platforms must be a list of some of {', '.join(map(repr, _KNOWN))}; got {platforms!r}. Write "
+            'platforms=["cpu"], or leave it out for a program that runs on CPUs, NVIDIA GPUs and TPUs.'
+        )
     inputs = _of_model(library, model) if like is None else _of_batch(like)
     with disabled(), without_mesh():
         with reading(f"to_jax of {library.name_of(model)}"):

@@ -128,7 +128,10 @@ def _write(file: Path, refs: dict[str, Any]) -> None:
         part.chmod(mode)  # the library lets only its owner read the file
         part.replace(file)
     except (problem, OSError) as error:
-        raise CheckpointError(f"{file} cannot be written: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(
+            f"{file} cannot be written: {reason}. Name a file in a folder that exists and can be written."
+        ) from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -9,11 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..storage._urls import local_path
 from ._progress import Progress
 
 NAME = "run.jsonl"
 _SECONDS = 1.0  # between two lines about steps
 _WORKERS_PER_LINE_AND_SECOND = 32  # with more workers, their steps are written less often
+
+
+def run_log_of(argument: str, run: str | Path) -> Path:
+    """Return the run log of a job, whose --log-dir may have been given instead. `argument` is what messages call it.
+
+    Raises:
+        ArgumentError: If it is a URL.
+    """
+    local_path(argument, run)
+    path = Path(run)
+    return path / NAME if path.is_dir() else path
 
 
 class RunLog:

@@ -4,12 +4,11 @@ from html import escape
 from pathlib import Path
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..storage._urls import local_path
 from ._account import Account, read_job
 from ._events import Events
 from ._report_page import page_of
 from ._report_text import text_of
-from ._run_log import NAME
+from ._run_log import run_log_of
 
 _HEIGHT, _PER_WORKER, _MOST = 560, 40, 1000  # pixels of the page in a notebook
 
@@ -62,9 +61,7 @@ def run_report(run: str | Path, job: int | None = None) -> RunReport:
     """
     if not isinstance(run, str | Path):
         raise ArgumentTypeError(f"run_report takes a path; got {run!r} of type {type(run).__name__}.")
-    local_path("run_report", run)
-    path = Path(run)
-    path = path / NAME if path.is_dir() else path
+    path = run_log_of("run_report", run)
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             found, count = read_job(Events(file), job)
