@@ -74,6 +74,7 @@ def firewall(bench: Bench, folder: Path) -> None:
 
 def tunnel(bench: Bench, folder: Path) -> None:
     """Let sshd on node-b make tunnels, and nothing but ssh pass."""
+    need_sshd()
     only_ssh(bench)
     connect(bench, folder / "ssh", [1], node_b=["PermitTunnel point-to-point"])
 
