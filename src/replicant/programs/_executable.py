@@ -36,7 +36,9 @@ class Executable:
         # A long program becomes one of segments, for each kind of inputs.
         self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
         self._segmented: list[_segmented.Segmented] = []
-        self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready(), _temporaries)
+        # Nobody waits for a program of several workers, because it ends only when others run it, too.
+        wait = (lambda outputs: outputs[0].block_until_ready()) if placement.world is None else None
+        self._first_runs = _memory.FirstRuns(wait, _fresh)
 
     def _with_token(self, state: Any, *inputs: Any) -> tuple[jax.Array, Any, Any]:
         """Compute the results and the new state, and before them an array that is ready once every replica has ended."""
@@ -75,7 +77,7 @@ class Executable:
         call = _in_flight.call
         if self.placement.world is not None:
             self.placement.world.steps += 1
-            return call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
+            return self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
         program = self._segmented_for(inputs) if self._may_be_long else None
         options = {"bounded": self._bounded, "state": keeper, "in_parts": program is not None}
         return self._first_runs.run(call, program or self._jitted, *inputs, **options)
@@ -95,15 +97,16 @@ class Executable:
         return self._segmented[-1]
 
 
-def _temporaries(program: Any, *inputs: Any) -> int:
-    """Return the bytes of the temporary arrays of a program that has just run on such inputs; 0 if that is not known.
+def _fresh(program: Any, *inputs: Any) -> int:
+    """Return the bytes that each run of a program takes, which has just run on such inputs; 0 if that is not known.
 
-    JAX still has what it compiled, so this compiles nothing.
+    These are its temporary arrays, and its results but for those that overwrite an input. JAX still has what it compiled, so this
+    compiles nothing.
     """
     if isinstance(program, _segmented.Segmented) or jax.config.jax_disable_jit or jax.config.jax_debug_nans:
         return 0
     found = program.lower(*inputs).compile().memory_analysis()
-    return 0 if found is None else found.temp_size_in_bytes
+    return 0 if found is None else found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
 
 
 def found_step(
