@@ -198,6 +198,8 @@ def main() -> None:
         seconds = contestant(options.contestant, options.steps) if whole is None else whole()
         if os.environ["JAX_PROCESS_ID"] == "0":
             Path(os.environ["ANSWER"]).write_text(json.dumps(seconds))
+        if options.contestant == "sums of torch":
+            os._exit(0)  # its threads sometimes abort an interpreter that ends normally
         return
     if options.sums:
         if not options.torch:

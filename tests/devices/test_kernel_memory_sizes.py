@@ -1,4 +1,4 @@
-"""What the kernel `memory` asks XLA about a program that has run: the size of its temporaries, without compiling anything."""
+"""What the kernel `memory` asks XLA about a program that has run: the memory that each run takes, without compiling anything."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ MB = 1 << 20
 def asked(monkeypatch):
     """The sizes that were found, and how many programs were compiled for them."""
     found, compiled = [], []
-    temporaries = _executable._temporaries
+    fresh = _executable._fresh
 
     def listener(event: str, duration_secs: float, **_: Any) -> None:
         del duration_secs
@@ -30,7 +30,7 @@ def asked(monkeypatch):
         jax.block_until_ready(result[1])
         compiled.clear()
         if self._count:  # as at its second run
-            found.append((temporaries(*args), [event for event in compiled if "backend_compile" in event]))
+            found.append((fresh(*args), [event for event in compiled if "backend_compile" in event]))
         self._count += 1
         return result
 
@@ -64,11 +64,30 @@ def test_the_size_is_known_and_nothing_is_compiled_for_it(asked, devices):
     assert [events for _, events in asked] == [[], []]
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_results_count_but_for_those_that_overwrite_the_state(asked, devices):
+    strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(devices)])
+    with strategy.scope():
+        total = replicant.Variable(jnp.zeros((4 * MB,), jnp.float32))  # 16 MB
+
+    @replicant.function
+    def step(x):
+        total.assign_add(x)
+        return x + 1.0
+
+    x = jnp.ones((4 * MB,))
+    with strategy.scope():
+        for _ in range(3):
+            step(x)
+    assert [16 * MB <= size < 17 * MB for size, _ in asked] == [True, True]
+    assert [events for _, events in asked] == [[], []]
+
+
 @pytest.mark.parametrize("option", ["jax_disable_jit", "jax_debug_nans"])
 def test_nothing_is_asked_while_jax_debugs(option):
     with jax.disable_jit() if option == "jax_disable_jit" else jax.debug_nans(True):
-        assert _executable._temporaries(None) == 0
+        assert _executable._fresh(None) == 0
 
 
 def test_a_program_in_segments_has_no_size():
-    assert _executable._temporaries(object.__new__(_executable._segmented.Segmented)) == 0
+    assert _executable._fresh(object.__new__(_executable._segmented.Segmented)) == 0

@@ -109,6 +109,18 @@ def steps():
     }
 
 
+def kept():
+    """Whether the memory of large sums is kept: what is decided after each of three runs."""
+    from replicant.kernels import _memory
+
+    value, states = per_replica(lambda rank: np.full(10_000_000, rank + 1, np.float32)), []
+    for _ in range(3):
+        result = strategy.run(lambda x: context().all_reduce("SUM", x), args=(value,))
+        jax.block_until_ready(jax.tree.leaves(result))
+        states.append(_memory.keeper.state if _memory.keeper else replicant.kernels.status().kernels["memory"])
+    return states
+
+
 def plain():
     """The exchanges of ``lax.psum`` in a user's own shard_map."""
     mesh = strategy.placement.mesh
@@ -170,6 +182,7 @@ answer = {
     "steps": steps(),
     "plain": plain(),
     "nested": nested(),
+    "kept": kept(),
     "fit": fit(),
 }
 Path(os.environ["ANSWER"]).write_text(json.dumps(answer))

@@ -110,6 +110,12 @@ def test_sums_within_another_mapping(answers, workers):
     assert [answer["nested"] for answer in answers(workers)] == [[float(workers)] * 4] * workers
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+def test_the_memory_of_large_sums_is_kept_from_the_second_run_on(answers, workers):
+    for answer in answers(workers):
+        assert answer["kept"] == ["watching", "keeping", "keeping"]
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")

@@ -126,7 +126,7 @@ def test_the_third_and_fourth_run_of_a_program_decide(megabytes, found, monkeypa
         (7999, 1000, ["watching"] * 3, []),  # 8 times as much is not there
     ],
 )
-def test_the_size_of_its_temporaries_decides_when_a_program_begins_its_second_run(left, megabytes, found, done, monkeypatch):
+def test_the_size_of_what_a_run_takes_decides_when_a_program_begins_its_second_run(left, megabytes, found, done, monkeypatch):
     allocator = Allocator(left=left * MB, of=16000 * MB)
     keeper = _memory.Keeper(allocator)
     monkeypatch.setattr(_memory, "keeper", keeper)
@@ -142,6 +142,25 @@ def test_the_size_of_its_temporaries_decides_when_a_program_begins_its_second_ru
     assert states == found
     assert allocator.done == done
     assert asked == [("program", 1)]
+
+
+def test_where_nobody_may_wait_only_the_size_decides(monkeypatch):
+    allocator = Allocator(left=8000 * MB, of=16000 * MB)
+    monkeypatch.setattr(_memory, "keeper", _memory.Keeper(allocator))
+    asked = []
+
+    def start(each: int) -> int:
+        allocator.fresh += 100 * MB
+        return each
+
+    def size(*args: object) -> int:
+        asked.append(args)
+        return 31 * MB
+
+    runs = _memory.FirstRuns(None, size)
+    assert [runs.run(start, each) for each in range(9)] == [*range(9)]
+    assert asked == [(1,)]
+    assert _memory.keeper.state == "watching"
 
 
 @pytest.mark.parametrize("given_up", [False, True])

@@ -123,6 +123,8 @@ def leave() -> None:
     gloo, _state["gloo"] = _state["gloo"], None
     if gloo is not None:  # something may still refer to the old client, but its sockets must not stay open
         _gloo_sockets.shut_down(*gloo)
+    if _state["world"] is not None:
+        _state["world"].end_beside("this worker has left the group")
     _disconnect()
     jax.clear_caches()
     jax.extend.backend.clear_backends()

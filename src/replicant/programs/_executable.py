@@ -1,7 +1,7 @@
 """Compiles a function that overwrites state into one program of a placement, compares it between the workers, and starts it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,11 @@ import jax.numpy as jnp
 from ..kernels import _memory
 from ..replicas._placement import Placement
 from ..replicas._planning import Held, StepFound
+from ..replicas._swapped_sums import program_with
 from ..runtime import _in_flight, _steps
 from ..variables._chief import check_same_program
 from . import _segmented
+from ._large_sums import channel_of
 
 
 class Executable:
@@ -36,6 +38,7 @@ class Executable:
         # A long program becomes one of segments, for each kind of inputs.
         self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
         self._segmented: list[_segmented.Segmented] = []
+        self._channels: dict[Any, int | None] = {}  # by the types of the inputs
         # Nobody waits for a program of several workers, because it ends only when others run it, too.
         wait = (lambda outputs: outputs[0].block_until_ready()) if placement.world is None else None
         self._first_runs = _memory.FirstRuns(wait, _fresh)
@@ -54,12 +57,14 @@ class Executable:
         """Raise WorkerMismatchError if another worker has traced a different program. All workers must call this."""
         if self.placement.world is not None:
             check_same_program(self._name, jaxpr, self.placement.world)
+            self._channels[_key(jaxpr.in_avals)] = channel_of(jaxpr)
 
     def lower(self, *inputs: Any) -> Any:
         """Lower the program for its devices. Neither these nor the arrays need to exist: shapes are enough."""
         platform = self.placement.platform
         traced = self._jitted.trace(*inputs)
-        return traced.lower() if platform is None else traced.lower(lowering_platforms=(platform,))
+        with program_with(lambda: channel_of(traced.jaxpr)):
+            return traced.lower() if platform is None else traced.lower(lowering_platforms=(platform,))
 
     def start(self, *inputs: Any, keeper: _in_flight.State | None = None) -> tuple[Any, Any]:
         """Start the program. Return the results and the new state, which may not be ready yet.
@@ -77,7 +82,8 @@ class Executable:
         call = _in_flight.call
         if self.placement.world is not None:
             self.placement.world.steps += 1
-            return self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
+            with program_with(lambda: self._channels.get(_key(map(jax.typeof, jax.tree.leaves(inputs))))):  # JAX may lower it now
+                return self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
         program = self._segmented_for(inputs) if self._may_be_long else None
         options = {"bounded": self._bounded, "state": keeper, "in_parts": program is not None}
         return self._first_runs.run(call, program or self._jitted, *inputs, **options)
@@ -95,6 +101,11 @@ class Executable:
             return None
         self._segmented.append(_segmented.Segmented(traced, inputs, len(jax.tree.leaves(inputs[0])), home))
         return self._segmented[-1]
+
+
+def _key(avals: Iterable[Any]) -> Any:
+    """What tells the programs of an Executable from each other."""
+    return tuple((aval.shape, str(aval.dtype)) for aval in avals)
 
 
 def _fresh(program: Any, *inputs: Any) -> int:

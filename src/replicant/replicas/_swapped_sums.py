@@ -4,17 +4,51 @@ Gloo's all-reduce sends each half of the array twice: first to the worker that a
 other worker before each, so on a link with a delay it takes twice as long as one exchange. For two workers, the whole array is no
 more than its halves twice. Both add the same two numbers, so their sums are the same bits, and those of the all-reduce.
 
+On one host, each worker reads a large array from the other's memory (`_peer_swap.py`), if it is the only large one of a program.
+With two of them, the workers might come to them in different orders, because XLA knows none between them.
+
 This is another lowering of ``lax.psum`` on CPUs. So nothing that reads a traced program has to know of it.
 """
 
 import functools
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 from jax import lax
 from jax.interpreters import mlir
 
+from . import _peer_swap
+
+LARGE = 1 << 19  # bytes from which an array is read from memory
+
 _SWAP = ((0, 1), (1, 0))
+
+
+class _Program(threading.local):
+    """What is lowered in this thread."""
+
+    channel: Callable[[], int | None] | None = None
+
+
+_program = _Program()
+
+
+@contextmanager
+def program_with(channel: Callable[[], int | None]) -> Iterator[None]:
+    """Say what is lowered within the block.
+
+    Args:
+        channel: Returns the number of the one large sum of the program, which is the same on both workers; None if there are more.
+    """
+    before, _program.channel = _program.channel, channel
+    try:
+        yield
+    finally:
+        _program.channel = before
 
 
 @functools.cache
@@ -31,12 +65,26 @@ def install() -> None:
             return before(ctx, *operands, **params)
 
         def swapped(*arrays: Any) -> Any:
-            sums = [x + lax.ppermute(x, axes[0], _SWAP) for x in arrays]
+            sums = [x + _theirs(x, axes[0]) for x in arrays]
             return sums if lax.psum_p.multiple_results else sums[0]
 
         return mlir.lower_fun(swapped, multiple_results=lax.psum_p.multiple_results)(ctx, *operands)
 
     mlir.register_lowering(lax.psum_p, lower, platform="cpu")
+
+
+def is_large(aval: Any) -> bool:
+    """Whether an array is read from memory, if there is only one such sum in a program."""
+    return math.prod(aval.shape) * aval.dtype.itemsize >= LARGE
+
+
+def _theirs(x: Any, axis: Any) -> Any:
+    """Return the other worker's array."""
+    if _program.channel is not None and _peer_swap.is_open() and is_large(x):
+        channel = _program.channel()
+        if channel is not None:
+            return _peer_swap.swap(x, channel)
+    return lax.ppermute(x, axis, _SWAP)
 
 
 def _present_rule() -> Any:

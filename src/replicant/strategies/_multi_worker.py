@@ -16,6 +16,8 @@ from ..errors import AlreadyStartedError, ArgumentTypeError, DeviceError
 from ..replicas._context import planning
 from ..replicas._model_axis import Layouts, check_divides
 from ..replicas._placement import Device, Placement
+from ..cluster._peer_memory import PeerMemory
+from ..replicas import _peer_swap
 from ..replicas._swapped_sums import install as swap_sums_of_two
 from ._communication import CommunicationOptions
 from ._devices import have_threads
@@ -136,6 +138,8 @@ def meet(
     devices = _in_order(jax.devices(platform), len(local), world)
     if local[0].platform == "cpu":
         swap_sums_of_two()
+        if len(devices) == 2 and isinstance(beside := world.beside(), PeerMemory):
+            _peer_swap.use(beside)
     return Placement(devices, world=world, bytes_per_pack=options.bytes_per_pack, **cuts)
 
 
