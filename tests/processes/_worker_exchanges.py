@@ -1,5 +1,6 @@
 """One of some workers: writes what sums over the workers are, and how many exchanges programs make."""
 
+import hashlib
 import json
 import os
 import re
@@ -39,7 +40,8 @@ def exchanges(program):
     result = program()
     texts = [path.read_text() for path in set(DUMPS.glob("*after_optimizations.txt")) - before]
     names = "all-reduce|all-gather|collective-permute|reduce-scatter|all-to-all"
-    return sorted(name for text in texts for name in re.findall(rf" ({names})(?:-start)?\(", text)), result
+    names = rf' ({names})(?:-start)?\(|custom_call_target="replicant_(peer_swap)"'
+    return sorted(a or b for text in texts for a, b in re.findall(names, text)), result
 
 
 def sums():
@@ -52,6 +54,38 @@ def sums():
     found["empty"] = all_reduced(per_replica(lambda rank: np.zeros((0, 3), np.float32))).shape
     found["scalar"] = float(all_reduced(per_replica(lambda rank: np.float32(rank + 1))))
     return found
+
+
+def large_rows_of(rank, dtype):
+    return np.random.default_rng(rank).integers(0, 100, 1 << 21).astype(jnp.dtype(dtype))
+
+
+def large():
+    """Sums of 2 MB and more: what they are made of, and a digest of their bits."""
+
+    def summed(function, dtype="float32"):
+        value = per_replica(lambda rank: large_rows_of(rank, dtype))
+        made, result = exchanges(lambda: strategy.run(function, args=(value,)))
+        arrays, again = (own(x) for x in (result, strategy.run(function, args=(value,))))
+        assert all(np.array_equal(a, b) for a, b in zip(arrays, again, strict=True))
+        return made, [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays]
+
+    def own(result):
+        local = strategy.experimental_local_results
+        return [np.asarray(local(x)[0]) for x in (result if isinstance(result, tuple) else (result,))]
+
+    def once(x):
+        return context().all_reduce("SUM", x)
+
+    def twice(x):
+        first = context().all_reduce("SUM", x)
+        return first, context().all_reduce("SUM", first * 0 + x * 2)  # needs the first one, so they are not one exchange
+
+    def looped(x):
+        return jax.lax.scan(lambda carry, _: (context().all_reduce("SUM", carry), None), x, None, length=2)[0]
+
+    found = {dtype: summed(once, dtype) for dtype in ("float32", "bfloat16", "uint8", "int32")}
+    return found | {"twice": summed(twice), "loop": summed(looped)}
 
 
 def in_flight():
@@ -183,6 +217,7 @@ answer = {
     "plain": plain(),
     "nested": nested(),
     "kept": kept(),
+    "large": large(),
     "fit": fit(),
 }
 Path(os.environ["ANSWER"]).write_text(json.dumps(answer))

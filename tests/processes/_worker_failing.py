@@ -1,4 +1,4 @@
-"""One worker of a job in which the last worker, or worker WRONG, does what MODE says."""
+"""One worker of a job in which the last worker, or worker WRONG, does what MODE says. If LARGE is set, it sums so many elements."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 
 import replicant
 
-MODE = os.environ["MODE"]
+MODE, LARGE = os.environ["MODE"], int(os.environ.get("LARGE", "0"))
 rank, count = int(os.environ["JAX_PROCESS_ID"]), int(os.environ["JAX_NUM_PROCESSES"])
 strategy = replicant.MultiWorkerMirroredStrategy()
 
@@ -23,7 +23,8 @@ extra = MODE == "program" and wrong
 def step(x):
     context = replicant.get_replica_context()
     y = x * step_size + x if extra else x * step_size
-    total.assign_add(jnp.broadcast_to(context.all_reduce("SUM", y), total.shape))
+    y = context.all_reduce("SUM", jnp.broadcast_to(y, (LARGE,)))[-1] if LARGE else context.all_reduce("SUM", y)
+    total.assign_add(jnp.broadcast_to(y, total.shape))
 
 
 ones = strategy.experimental_distribute_values_from_function(lambda context: np.float32(1))

@@ -1,5 +1,6 @@
 """Sums over workers: the same bits on all, those that NumPy computes, and no more exchanges in a step than needed."""
 
+import hashlib
 import sys
 from pathlib import Path
 
@@ -108,6 +109,38 @@ def test_your_own_psum_is_one_of_them(answers, workers, name):
 @pytest.mark.parametrize("workers", WORKERS)
 def test_sums_within_another_mapping(answers, workers):
     assert [answer["nested"] for answer in answers(workers)] == [[float(workers)] * 4] * workers
+
+
+EXCHANGE = {2: "peer_swap" if sys.platform == "linux" else "collective-permute", 3: "all-reduce"}
+SMALL_EXCHANGE = {2: "collective-permute", 3: "all-reduce"}
+
+
+def large_rows_of(rank, dtype):
+    return np.random.default_rng(rank).integers(0, 100, 1 << 21).astype(jnp.dtype(dtype))
+
+
+def digest_of(array):
+    return hashlib.sha256(array.tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8", "int32"])
+def test_two_workers_of_one_host_read_a_large_array_from_memory(answers, workers, dtype):
+    expected = large_rows_of(0, dtype)
+    for rank in range(1, workers):
+        expected += large_rows_of(rank, dtype)
+    for answer in answers(workers):
+        assert answer["large"][dtype] == [[EXCHANGE[workers]], [digest_of(expected)]]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_two_large_sums_and_those_in_loops_go_through_sockets(answers, workers):
+    total = sum(large_rows_of(rank, "float32") for rank in range(workers))
+    for answer in answers(workers):
+        made, digests = answer["large"]["twice"]
+        assert set(made) == {SMALL_EXCHANGE[workers]}
+        assert digests == [digest_of(total), digest_of(2 * total)]
+        assert answer["large"]["loop"] == [[SMALL_EXCHANGE[workers]], [digest_of(workers * total)]]
 
 
 @pytest.mark.parametrize("workers", WORKERS)

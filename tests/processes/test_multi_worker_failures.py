@@ -38,8 +38,10 @@ def test_process_0_that_raises_is_heard_too(tmp_path):
     assert re.search(r"worker 0 \(.*\)  failed: ValueError: the file of this worker is broken", workers[1].err), workers[1].err
 
 
-def test_a_worker_that_is_killed(tmp_path):
-    workers = run(tmp_path, "kill", REPLICANT_HEARTBEAT_TIMEOUT="10").wait()
+# Two workers of one host read arrays of 2 MB from each other's memory.
+@pytest.mark.parametrize("large", ["0", "524288"])
+def test_a_worker_that_is_killed(tmp_path, large):
+    workers = run(tmp_path, "kill", REPLICANT_HEARTBEAT_TIMEOUT="10", LARGE=large).wait()
     assert [worker.status for worker in workers] == [1, -9]
     assert "WorkerLostError: Worker 0 of 2 computed together with the others, and cannot go on" in workers[0].err
 
@@ -114,8 +116,9 @@ def test_a_worker_is_killed_while_another_one_connects(tmp_path, killed):
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_is_named(tmp_path):
-    group = run(tmp_path, "stop", REPLICANT_HEARTBEAT_TIMEOUT="15")
+@pytest.mark.parametrize("large", ["0", "524288"])
+def test_a_worker_that_hangs_is_named(tmp_path, large):
+    group = run(tmp_path, "stop", REPLICANT_HEARTBEAT_TIMEOUT="15", LARGE=large)
     group.wait_for_line(0, "three steps")
     group.workers[0].wait(_group.SECONDS)
     group.kill()
@@ -124,8 +127,9 @@ def test_a_worker_that_hangs_is_named(tmp_path):
     assert re.search(r"worker 1 \(.*\)  has sent no heartbeat for \d+ s", first.err), first.err
 
 
-def test_a_worker_that_leaves_early_is_named(tmp_path):
-    workers = run(tmp_path, "leave").wait()
+@pytest.mark.parametrize("large", ["0", pytest.param("524288", marks=pytest.mark.slow)])
+def test_a_worker_that_leaves_early_is_named(tmp_path, large):
+    workers = run(tmp_path, "leave", LARGE=large).wait()
     assert [worker.status for worker in workers] == [1, 0]
     assert re.search(r"worker 1 \(.*\)  has ended its program", workers[0].err), workers[0].err
 

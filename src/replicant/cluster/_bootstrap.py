@@ -145,6 +145,11 @@ def stop() -> None:
     _disconnect()
 
 
+def has_failed() -> bool:
+    """Whether the program ends with an error. Then the process ends at once, in `_at_exit`."""
+    return _state["failure"] is not None
+
+
 def backends_started() -> bool:
     """Whether JAX has started, so that it is too late to connect it."""
     return bool(_private().xla_bridge.backends_are_initialized())

@@ -3,7 +3,8 @@
 Linux copies from one process to another (``process_vm_readv``) if both belong to the same user. The workers tell each other over a
 Unix socket where their arrays are and when they have read them. Nothing waits here: who asks for an exchange is called when it is
 over. An exchange is over once both have read. If a worker closes its end, or dies, everything that is under way fails: an array may
-be freed only after that, so whoever has read looks at the socket again before it believes what it has read.
+be freed only after that, so whoever has read looks at the socket again before it believes what it has read. Like all sums over
+workers, an exchange has no deadline of its own: the other worker may be busy, and if it is lost, its heartbeats are missing.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ from typing import Any
 
 SWITCH = "REPLICANT_PEER_MEMORY"  # 0 turns it off
 _MEET_SECONDS = 10.0  # for the two to find each other, once both have said where
-_LOOK_SECONDS = 1.0  # between two looks at what is late
+_FULL_SECONDS = 1.0  # between two looks whether there is room for what could not be sent
 _MESSAGE = struct.Struct("<cQQQQ")  # kind, channel, number, address, bytes
 _OFFER, _READ = b"o", b"r"
 _CREDENTIALS = struct.Struct("iII")  # process, user and group of the other end
@@ -49,7 +50,6 @@ class _Swap:
     target: int
     num_bytes: int
     finish: Finish
-    begun: float
     reading: bool = False  # until then, `target` must not be freed
     has_read: bool = False
     is_read: bool = False
@@ -62,11 +62,10 @@ class PeerMemory:
         connection: A socket of messages to the other worker.
         process: The number of its process.
         name: Its name, for errors.
-        seconds: How long an exchange may wait for it.
     """
 
-    def __init__(self, connection: socket.socket, process: int, name: str, seconds: float):
-        self._connection, self._process, self._name, self._seconds = connection, process, name, seconds
+    def __init__(self, connection: socket.socket, process: int, name: str):
+        self._connection, self._process, self._name = connection, process, name
         self._lock = threading.Lock()
         self._count = 0
         self._mine: dict[int, deque[_Swap]] = {}  # by channel: not yet offered by the other one
@@ -74,8 +73,8 @@ class PeerMemory:
         self._unread: dict[int, _Swap] = {}  # by number: not yet read by the other one
         self._swaps: dict[int, _Swap] = {}  # by number: all that are under way
         self._reason: str | None = None
-        self._next_look = 0.0
-        connection.settimeout(_LOOK_SECONDS)
+        self._unsent: deque[bytes] = deque()
+        connection.setblocking(False)
         threading.Thread(target=self._listen, name="replicant-peer-memory", daemon=True).start()
 
     @property
@@ -86,12 +85,12 @@ class PeerMemory:
     def swap(self, channel: int, source: int, target: int, num_bytes: int, finish: Finish) -> None:
         """Begin an exchange: the other worker reads from `source`, and what it offers is copied to `target`.
 
-        Exchanges of one channel meet those of the other worker in the order in which they begin. Both arrays must stay until `finish`
-        is called, from any thread: with None if both have read, or with what went wrong.
+        Exchanges of one channel meet those of the other worker in the order in which they begin. Both arrays must stay until
+        `finish` is called, from any thread: with None if both have read, or with what went wrong.
         """
         with self._lock:
             reason, offer = self._reason, None
-            swap = _Swap(self._count, source, target, num_bytes, finish, time.monotonic())
+            swap = _Swap(self._count, source, target, num_bytes, finish)
             if reason is None:
                 self._count += 1
                 reason = self._send(_OFFER, channel, swap.number, source, num_bytes)
@@ -115,6 +114,7 @@ class PeerMemory:
             self._reason = reason
             with contextlib.suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)  # before anything is freed: see the top of the file
+            _let_read(0)
             ended = [swap for swap in self._swaps.values() if not swap.reading]
             for swap in ended:
                 del self._swaps[swap.number]
@@ -122,44 +122,55 @@ class PeerMemory:
             swap.finish(reason)
 
     def _send(self, kind: bytes, channel: int, number: int, address: int = 0, num_bytes: int = 0) -> str | None:
-        """Send a message. Return what went wrong, or None."""
+        """Send a message, now or when there is room for it. Return what went wrong, or None."""
+        self._unsent.append(_MESSAGE.pack(kind, channel, number, address, num_bytes))
+        return self._send_all()
+
+    def _send_all(self) -> str | None:
+        """Send what there is room for. Whoever waited here would hold the lock, and so might the other worker."""
         try:
-            self._connection.send(_MESSAGE.pack(kind, channel, number, address, num_bytes))
+            while self._unsent:
+                self._connection.send(self._unsent[0])
+                self._unsent.popleft()
+        except BlockingIOError:
+            pass
         except OSError as error:
             return f"{self._name} cannot be told about an exchange: {error}"
         return None
 
     def _listen(self) -> None:
         """Take the other worker's messages until it is gone."""
-        while self._reason is None:
-            if time.monotonic() > self._next_look:
-                self._look()
-            try:
-                data = self._connection.recv(2 * _MESSAGE.size)
-            except TimeoutError:
-                continue
-            except OSError as error:
-                self.close(f"{self._name} cannot be heard any more: {error}")
-                break
-            if len(data) != _MESSAGE.size:
-                self.close(f"{self._name} {_GONE}")
-                break
-            kind, channel, *rest = _MESSAGE.unpack(data)
-            if kind == _OFFER:
-                self._take(channel, (rest[0], rest[1], rest[2]))
-            else:
-                self._note_read(rest[0])
-        with self._lock:
-            self._connection.close()
+        looked = select.poll()
+        try:
+            while self._reason is None:
+                looked.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+                found = looked.poll(1000 * _FULL_SECONDS)
+                if self._unsent:
+                    with self._lock:
+                        problem = self._send_all()
+                    if problem is not None:
+                        self.close(problem)
+                if any(kind & ~select.POLLOUT for _, kind in found):
+                    self._hear()
+        finally:
+            self.close("this worker does not listen any more")  # after an error that nobody expected
+            with self._lock:
+                self._connection.close()
 
-    def _look(self) -> None:
-        """Close, if the other worker has not come to an exchange in time."""
-        now = time.monotonic()
-        self._next_look = now + _LOOK_SECONDS
-        with self._lock:
-            late = any(now - swap.begun > self._seconds for swap in self._swaps.values())
-        if late:
-            self.close(f"{self._name} has not come to an exchange within {self._seconds:g} s")
+    def _hear(self) -> None:
+        """Take a message."""
+        try:
+            data = self._connection.recv(2 * _MESSAGE.size)
+        except OSError:
+            data = b""
+        if len(data) != _MESSAGE.size:
+            self.close(f"{self._name} {_GONE}")
+            return
+        kind, channel, *rest = _MESSAGE.unpack(data)
+        if kind == _OFFER:
+            self._take(channel, (rest[0], rest[1], rest[2]))
+        else:
+            self._note_read(rest[0])
 
     def _take(self, channel: int, offer: tuple[int, int, int]) -> None:
         """Read what the other worker offers, if this one has asked for it."""
@@ -231,14 +242,13 @@ def _libc() -> Any:
 # How the two find each other.
 
 
-def meet(exchange: Callable[[str, str], list[str]], rank: int, names: tuple[str, str], seconds: float) -> PeerMemory | str:
+def meet(exchange: Callable[[str, str], list[str]], rank: int, names: tuple[str, str]) -> PeerMemory | str:
     """Connect this worker with the other one, if both are on one host and may read each other's memory. Both call this.
 
     Args:
         exchange: Exchanges a text of each of the two under a label.
         rank: Which one of the two this is.
         names: Their names, for errors.
-        seconds: How long an exchange may wait for the other one.
 
     Returns:
         The connection, or why there is none. Either both have one or neither has.
@@ -268,7 +278,7 @@ def meet(exchange: Callable[[str, str], list[str]], rank: int, names: tuple[str,
             if connection is not None:
                 connection.close()
             return "; ".join(f"{name}: {each}" for name, each in zip(names, problems, strict=True) if each)
-        return PeerMemory(connection, process, names[1 - rank], seconds)
+        return PeerMemory(connection, process, names[1 - rank])
 
 
 def _place() -> str:
@@ -279,7 +289,7 @@ def _place() -> str:
         return "the system cannot copy from process to process"
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid", "user")]
+        spaces = [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("net", "pid", "user")]
     except OSError as error:
         return f"the system does not tell where this process is: {error}"
     return f"host {boot} {' '.join(spaces)} user {os.getuid()}"
@@ -294,21 +304,27 @@ def _connected(listener: socket.socket, rank: int, at: str, process: int) -> soc
             connection, _ = listener.accept()
         else:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(connection)
             connection.settimeout(_MEET_SECONDS)
-            connection.connect(f"\0{at}")
-        found, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        if (found, user) == (process, os.getuid()):
-            connection.settimeout(_MEET_SECONDS)
-            return connection
-        connection.close()
+            if rank:
+                connection.connect(f"\0{at}")
+            found, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+            if (found, user) == (process, os.getuid()):
+                stack.pop_all()
+                return connection
         if rank:
             raise ValueError(f"process {found} of user {user} has answered, and not process {process}")
 
 
+def _let_read(process: int) -> None:
+    """Let a process of this user read the memory of this one, on systems where only its parents may; 0 for none."""
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(process), 0, 0, 0)
+
+
 def _check(connection: socket.socket, process: int) -> None:
     """Read a token from the memory of the other process, which also tells it over the connection."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(process), 0, 0, 0)  # where Linux lets only a parent read, unless told otherwise
+    _let_read(process)
     token = ctypes.create_string_buffer(secrets.token_bytes(_TOKEN_BYTES), _TOKEN_BYTES)
     connection.send(struct.pack("<Q", ctypes.addressof(token)) + token.raw)
     said = connection.recv(8 + _TOKEN_BYTES)

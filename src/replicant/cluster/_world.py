@@ -144,7 +144,7 @@ class World:
                 self._beside = "the workers are on different hosts"
             else:
                 names = (self.name_of(0), self.name_of(1))
-                self._beside = meet_in_memory(self.exchange, self.process_id, names, self.timeouts.exchange)
+                self._beside = meet_in_memory(self.exchange, self.process_id, names)
         return self._beside
 
     def end_beside(self, reason: str) -> None:

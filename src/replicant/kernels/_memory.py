@@ -1,17 +1,17 @@
 """Keeps the memory of programs' temporary arrays and results in the process, instead of getting it from the system in each step.
 
-Each time that a program runs, XLA allocates the memory for its temporaries in one piece, and for each result that overwrites nothing.
-glibc maps a piece of more than 32 MB, and unmaps it when it is freed. So every step touches pages that the system must first find and
-fill with zeros. In a step of a transformer with 320 MB of temporaries, these are 80,000 pages and a third of the processor time; in a
-sum of 100 MB over two workers, a third of the time, too. Pages that are kept cost nothing.
+Each time that a program runs, XLA allocates the memory for its temporaries in one piece, and that for each result which overwrites
+nothing. glibc maps a piece of more than 32 MB, and unmaps it when it is freed. So every step touches pages that the system must
+first find and fill with zeros. In a step of a transformer with 320 MB of temporaries, these are 80,000 pages and a third of the
+processor time; in a sum of 100 MB over two workers, a third of it, too. Pages that are kept cost nothing.
 
 Only the heap can hold large pieces, and glibc gives it to the main thread. The arenas of other threads are too small for them. So
 all threads are given the heap, before JAX starts its own: programs run in JAX's threads.
 
 Kept memory has a price, because freed pieces lie between others and cannot always be used for the next one. So glibc is told to
 keep them only once programs are seen to need many fresh pages, and only while there is room. When a program begins its second run,
-XLA is asked for the size of what each run takes. If that is small or unknown, the third and the fourth run are watched. Programs that
-are not large, but many, show later, in the pages of all.
+XLA is asked for the size of what each run takes. If that is small or unknown, the third and the fourth run are watched. Programs
+that are not large, but many, show later, in the pages of all.
 """
 
 import ctypes

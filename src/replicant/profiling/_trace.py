@@ -137,8 +137,12 @@ def kind_of(instruction: Instruction, name: str) -> str:
 
     >>> kind_of(Instruction(), "all-reduce.12"), kind_of(Instruction(), "ppermute.3")
     ('all-reduce', 'collective-permute')
+    >>> kind_of(Instruction("custom-call", "jit(step)/psum"), "ffi_call.4")  # an exchange through memory
+    'all-reduce'
     """
     called = name.partition(".")[0]
+    if instruction.opcode == "custom-call":
+        return _OF_JAX.get(instruction.path.rpartition("/")[2], instruction.opcode)
     return instruction.opcode or _OF_JAX.get(called, called)
 
 

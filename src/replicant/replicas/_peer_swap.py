@@ -1,12 +1,16 @@
 """An operation of XLA in which two workers of one host exchange an array through `PeerMemory`.
 
-XLA calls a function of ours by name (its foreign function interface), which begins the exchange and returns at once. XLA goes on once
-the exchange is over, and no thread of it waits meanwhile. So it does not matter in which order the two workers come to it.
+XLA calls a function of ours by name (its foreign function interface), which begins the exchange and returns at once. XLA goes on
+once the exchange is over, and no thread of it waits meanwhile. So the two workers may come to it in any order with their other
+exchanges.
 """
 
+import _thread
+import atexit
 import ctypes
 import functools
 import math
+import sys
 import threading
 from typing import Any
 
@@ -14,7 +18,9 @@ import jax
 import numpy as np
 from jax import Array
 
+from ..cluster import _bootstrap
 from ..cluster._peer_memory import PeerMemory
+from ..runtime import _in_flight
 
 TARGET = "replicant_peer_swap"
 
@@ -28,8 +34,35 @@ _FIRST_FUNCTION = 48
 _NEW_ERROR, _NEW_FUTURE, _SET_AVAILABLE, _SET_ERROR = 0, 13, 14, 15
 _UNAVAILABLE, _INTERNAL = 14, 13  # codes of errors
 
+_HURRY_SECONDS = 1e-4  # for which a thread may keep Python's lock while another one has an exchange to go on with
+
 _Function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _peer: PeerMemory | None = None
+
+
+class _Hurry:
+    """Lets threads wait less for Python's lock while exchanges are under way: each needs it four times, and waits 5 ms by default."""
+
+    def __init__(self) -> None:
+        self._lock, self._count, self._before = threading.Lock(), 0, 0.0
+
+    def begin(self) -> None:
+        """An exchange begins."""
+        with self._lock:
+            self._count += 1
+            if self._count == 1:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(min(_HURRY_SECONDS, self._before))
+
+    def end(self) -> None:
+        """An exchange is over."""
+        with self._lock:
+            self._count -= 1
+            if self._count == 0:
+                sys.setswitchinterval(self._before)
+
+
+_hurry = _Hurry()
 
 
 class _Call(ctypes.Structure):
@@ -71,8 +104,15 @@ def _register() -> Any:
     function = _Function(_handle)
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None, "functions have addresses"
+    atexit.register(_wait_at_exit)
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
     return function
+
+
+def _wait_at_exit() -> None:
+    """Wait for programs that still have to call the function, which cannot run any more once the interpreter ends."""
+    if not _bootstrap.has_failed():
+        _in_flight.wait_for_all()
 
 
 def _handle(frame: int) -> int | None:
@@ -94,9 +134,10 @@ def _begin(frame: int, api: int) -> None:
 
     def finish(error: str | None) -> None:
         # XLA runs the rest of the program in the thread that says so. Nobody must wait for that one.
-        threading.Thread(target=_end, args=(api, future, error), name="replicant-peer-swap", daemon=True).start()
+        _thread.start_new_thread(_end, (api, future, error))
 
     ctypes.c_uint64.from_address(frame + _FUTURE).value = future
+    _hurry.begin()
     if _peer is None:
         finish("this process has no worker beside it")
     else:
@@ -105,6 +146,7 @@ def _begin(frame: int, api: int) -> None:
 
 def _end(api: int, future: int, error: str | None) -> None:
     """Tell XLA that an exchange is over."""
+    _hurry.end()
     if error is None:
         _call(api, _SET_AVAILABLE, future, 0)
     else:

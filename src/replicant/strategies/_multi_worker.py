@@ -10,14 +10,14 @@ import jax
 from ..cluster import _bootstrap
 from ..cluster._detect import detect
 from ..cluster._membership import Membership
+from ..cluster._peer_memory import PeerMemory
 from ..cluster._resolver import ClusterResolver
 from ..cluster._world import World
 from ..errors import AlreadyStartedError, ArgumentTypeError, DeviceError
+from ..replicas import _peer_swap
 from ..replicas._context import planning
 from ..replicas._model_axis import Layouts, check_divides
 from ..replicas._placement import Device, Placement
-from ..cluster._peer_memory import PeerMemory
-from ..replicas import _peer_swap
 from ..replicas._swapped_sums import install as swap_sums_of_two
 from ._communication import CommunicationOptions
 from ._devices import have_threads
