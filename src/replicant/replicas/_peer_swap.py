@@ -41,7 +41,7 @@ _peer: PeerMemory | None = None
 
 
 class _Hurry:
-    """Lets threads wait less for Python's lock while exchanges are under way: each needs it four times, and waits 5 ms by default."""
+    """Lets threads wait less for Python's lock while exchanges are under way: 0.1 ms instead of 5 ms, a few times in each."""
 
     def __init__(self) -> None:
         self._lock, self._count, self._before = threading.Lock(), 0, 0.0
