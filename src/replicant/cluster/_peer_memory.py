@@ -134,8 +134,8 @@ class PeerMemory:
                 self._unsent.popleft()
         except BlockingIOError:
             pass
-        except OSError as error:
-            return f"{self._name} cannot be told about an exchange: {error}"
+        except OSError:
+            return f"{self._name} {_GONE}"
         return None
 
     def _listen(self) -> None:
