@@ -138,10 +138,14 @@ def _begin(frame: int, api: int) -> None:
 
     ctypes.c_uint64.from_address(frame + _FUTURE).value = future
     _hurry.begin()
-    if _peer is None:
-        finish("this process has no worker beside it")
-    else:
-        _peer.swap(numbers["channel"], source, target, numbers["num_bytes"], finish)
+    try:
+        if _peer is None:
+            finish("this process has no worker beside it")
+        else:
+            _peer.swap(numbers["channel"], source, target, numbers["num_bytes"], finish)
+    except BaseException:
+        _hurry.end()  # nothing will be finished
+        raise
 
 
 def _end(api: int, future: int, error: str | None) -> None:
