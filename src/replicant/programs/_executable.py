@@ -39,9 +39,11 @@ class Executable:
         self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
         self._segmented: list[_segmented.Segmented] = []
         self._channels: dict[Any, int | None] = {}  # by the types of the inputs
-        # Nobody waits for a program of several workers, because it ends only when others run it, too.
-        wait = (lambda outputs: outputs[0].block_until_ready()) if placement.world is None else None
-        self._first_runs = _memory.FirstRuns(wait, _fresh)
+        self._size_of_results: int | None = None  # once a program of several workers has run
+        if placement.world is None:
+            self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready(), _fresh)
+        else:  # nobody waits, because others must run it, too, and JAX would compile it once more to tell its temporaries
+            self._first_runs = _memory.FirstRuns(None, lambda *_: self._size_of_results or 0)
 
     def _with_token(self, state: Any, *inputs: Any) -> tuple[jax.Array, Any, Any]:
         """Compute the results and the new state, and before them an array that is ready once every replica has ended."""
@@ -83,7 +85,10 @@ class Executable:
         if self.placement.world is not None:
             self.placement.world.steps += 1
             with program_with(lambda: self._channels.get(_key(map(jax.typeof, jax.tree.leaves(inputs))))):  # JAX may lower it now
-                return self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
+                outputs = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
+            if self._size_of_results is None:
+                self._size_of_results = _bytes_on_device(outputs[1])
+            return outputs
         program = self._segmented_for(inputs) if self._may_be_long else None
         options = {"bounded": self._bounded, "state": keeper, "in_parts": program is not None}
         return self._first_runs.run(call, program or self._jitted, *inputs, **options)
@@ -118,6 +123,12 @@ def _fresh(program: Any, *inputs: Any) -> int:
         return 0
     found = program.lower(*inputs).compile().memory_analysis()
     return 0 if found is None else found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+
+
+def _bytes_on_device(results: Any) -> int:
+    """Return the bytes that results take on one device."""
+    arrays = [x for x in jax.tree.leaves(results) if isinstance(x, jax.Array)]
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in arrays)
 
 
 def found_step(
