@@ -134,6 +134,16 @@ def test_a_worker_that_leaves_early_is_named(tmp_path, large):
     assert re.search(r"worker 1 \(.*\)  has ended its program", workers[0].err), workers[0].err
 
 
+@pytest.mark.parametrize("large", ["0", "524288"])
+def test_a_worker_that_leaves_in_a_step_of_its_own_is_named(tmp_path, large):
+    begun = time.monotonic()
+    workers = run(tmp_path, "uneven", LARGE=large, FOLDER=str(tmp_path / "checkpoint")).wait()
+    assert time.monotonic() - begun < 60  # it takes 7; the deadline of an exchange is 200
+    assert workers[0].status == 1
+    named = r"worker 1 \(.*\) (went on with the next step without it| has ended its program)"  # whichever is noticed first
+    assert re.search(named, workers[0].err), workers[0].err
+
+
 @pytest.mark.parametrize(
     ("mode", "message"),
     [

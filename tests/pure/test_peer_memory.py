@@ -18,6 +18,7 @@ import pytest
 
 from replicant.cluster import _peer_memory
 from replicant.cluster._peer_memory import PeerMemory
+from replicant.errors import ClusterError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux copies from process to process")
 
@@ -286,6 +287,12 @@ def test_the_two_meet_and_exchange():
 def test_one_that_is_switched_off(monkeypatch):
     monkeypatch.setenv("REPLICANT_PEER_MEMORY", "0")
     assert met() == ["worker 0: REPLICANT_PEER_MEMORY=0; worker 1: REPLICANT_PEER_MEMORY=0"] * 2
+
+
+def test_a_switch_that_is_no_number(monkeypatch):
+    monkeypatch.setenv("REPLICANT_PEER_MEMORY", "off")
+    with pytest.raises(ClusterError, match=r"^REPLICANT_PEER_MEMORY='off' is not a whole number from 0\.$"):
+        _peer_memory.meet(lambda *_: [], 0, ("worker 0", "worker 1"))
 
 
 def test_two_on_different_hosts():

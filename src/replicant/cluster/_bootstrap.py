@@ -17,8 +17,9 @@ import os
 import platform
 import re
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors import AlreadyStartedError, ClusterError, UnreachableError
@@ -45,6 +46,7 @@ _TRY_SECONDS = 1  # for one try to connect while the workers may form a new grou
 _UNTOLD = "std::bad_cast"  # what JAX makes of a reason that it cannot give to Python
 _JAX_TIMEOUT_SECONDS = 10  # for JAX's own shutdown barrier, where workers that may come back do not wait
 
+_before_end: list[Callable[[], None]] = []
 _state: dict[str, Any] = {"world": None, "service": None, "failure": None, "hooked": False, "gloo": None}
 
 
@@ -131,6 +133,12 @@ def leave() -> None:
     gc.collect()  # the client is part of reference cycles; collecting it closes its sockets
 
 
+def before_end(wait: Callable[[], None]) -> None:
+    """Call a function at the end of a program without an error: once the others know of it, and before they are left."""
+    if wait not in _before_end:
+        _before_end.append(wait)
+
+
 def stop() -> None:
     """Leave without an error. Process 0 waits until the others have left, because they talk through it.
 
@@ -140,14 +148,18 @@ def stop() -> None:
     if found is None:
         return
     found.report_end()
+    limit = found.timeouts.stop
+    late = threading.Timer(
+        limit, found.end_beside, [f"the program has ended, and the other worker did not come within {limit:g} s"]
+    )
+    late.daemon = True
+    late.start()
+    for wait in _before_end:
+        wait()
+    late.cancel()
     if found.is_chief and not found.supervised:
         found.wait_for_others(found.timeouts.stop)
     _disconnect()
-
-
-def has_failed() -> bool:
-    """Whether the program ends with an error. Then the process ends at once, in `_at_exit`."""
-    return _state["failure"] is not None
 
 
 def backends_started() -> bool:

@@ -10,6 +10,7 @@ workers, an exchange has no deadline of its own: the other worker may be busy, a
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import json
 import os
 import secrets
@@ -23,6 +24,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from ._environ import number
 
 SWITCH = "REPLICANT_PEER_MEMORY"  # 0 turns it off
 _MEET_SECONDS = 10.0  # for the two to find each other, once both have said where
@@ -101,8 +104,8 @@ class PeerMemory:
                 else:
                     self._mine.setdefault(channel, deque()).append(swap)
         if reason is not None:
-            finish(reason)
             self.close(reason)
+            finish(reason)
         elif offer is not None:
             self._read(swap, *offer)
 
@@ -121,9 +124,9 @@ class PeerMemory:
         for swap in ended:
             swap.finish(reason)
 
-    def _send(self, kind: bytes, channel: int, number: int, address: int = 0, num_bytes: int = 0) -> str | None:
+    def _send(self, kind: bytes, channel: int, which: int, address: int = 0, num_bytes: int = 0) -> str | None:
         """Send a message, now or when there is room for it. Return what went wrong, or None."""
-        self._unsent.append(_MESSAGE.pack(kind, channel, number, address, num_bytes))
+        self._unsent.append(_MESSAGE.pack(kind, channel, which, address, num_bytes))
         return self._send_all()
 
     def _send_all(self) -> str | None:
@@ -183,30 +186,30 @@ class PeerMemory:
             swap.reading = True
         self._read(swap, *offer)
 
-    def _read(self, swap: _Swap, number: int, address: int, num_bytes: int) -> None:
+    def _read(self, swap: _Swap, offered: int, address: int, num_bytes: int) -> None:
         """Copy the other worker's array, and tell it so."""
         if num_bytes != swap.num_bytes:
             error = f"{self._name} offers {num_bytes} bytes where this worker has {swap.num_bytes}"
         else:
             error = _copied(self._process, address, swap.target, num_bytes)
         with self._lock:
-            error = self._reason or error or self._gone() or self._send(_READ, 0, number)
+            error = self._reason or error or self._gone() or self._send(_READ, 0, offered)
             swap.reading, swap.has_read = False, True
             over = (swap.is_read or error is not None) and self._swaps.pop(swap.number, None) is not None
-        if over:
-            swap.finish(error)
         if error is not None:
             self.close(error)
+        if over:
+            swap.finish(error)
 
-    def _note_read(self, number: int) -> None:
+    def _note_read(self, which: int) -> None:
         """Note that the other worker has read an array of this one."""
         with self._lock:
-            swap = self._unread.pop(number, None)
+            swap = self._unread.pop(which, None)
             if swap is not None:
                 swap.is_read = True
-            over = swap is not None and swap.has_read and self._swaps.pop(number, None) is not None
+            over = swap is not None and swap.has_read and self._swaps.pop(which, None) is not None
         if swap is None:
-            self.close(f"{self._name} says that it has read array {number}, which it was not offered")
+            self.close(f"{self._name} says that it has read array {which}, which it was not offered")
         elif over:
             swap.finish(None)
 
@@ -231,6 +234,7 @@ def _copied(process: int, source: int, target: int, num_bytes: int) -> str | Non
     return None
 
 
+@functools.cache
 def _libc() -> Any:
     library = ctypes.CDLL(None, use_errno=True)
     readv = library.process_vm_readv
@@ -252,6 +256,9 @@ def meet(exchange: Callable[[str, str], list[str]], rank: int, names: tuple[str,
 
     Returns:
         The connection, or why there is none. Either both have one or neither has.
+
+    Raises:
+        ClusterError: If REPLICANT_PEER_MEMORY is not a number.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) if sys.platform == "linux" else None
     with contextlib.ExitStack() as stack:
@@ -283,7 +290,7 @@ def meet(exchange: Callable[[str, str], list[str]], rank: int, names: tuple[str,
 
 def _place() -> str:
     """What two processes must have in common to find each other and to know each other's numbers."""
-    if os.environ.get(SWITCH, "").strip() == "0":
+    if number(os.environ, SWITCH) == 0:
         return f"{SWITCH}=0"
     if not hasattr(ctypes.CDLL(None), "process_vm_readv"):
         return "the system cannot copy from process to process"
@@ -319,7 +326,7 @@ def _connected(listener: socket.socket, rank: int, at: str, process: int) -> soc
 
 def _let_read(process: int) -> None:
     """Let a process of this user read the memory of this one, on systems where only its parents may; 0 for none."""
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(process), 0, 0, 0)
+    _libc().prctl(_PR_SET_PTRACER, ctypes.c_ulong(process), 0, 0, 0)
 
 
 def _check(connection: socket.socket, process: int) -> None:

@@ -6,7 +6,6 @@ exchanges.
 """
 
 import _thread
-import atexit
 import ctypes
 import functools
 import math
@@ -104,15 +103,9 @@ def _register() -> Any:
     function = _Function(_handle)
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None, "functions have addresses"
-    atexit.register(_wait_at_exit)
+    _bootstrap.before_end(_in_flight.wait_for_all)  # programs call the function, which cannot run once the interpreter ends
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
     return function
-
-
-def _wait_at_exit() -> None:
-    """Wait for programs that still have to call the function, which cannot run any more once the interpreter ends."""
-    if not _bootstrap.has_failed():
-        _in_flight.wait_for_all()
 
 
 def _handle(frame: int) -> int | None:
