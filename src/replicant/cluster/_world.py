@@ -145,6 +145,7 @@ class World:
             else:
                 names = (self.name_of(0), self.name_of(1))
                 self._beside = meet_in_memory(self.exchange, self.process_id, names)
+            _logger.debug("Exchanges through memory: %s", self._beside if isinstance(self._beside, str) else "yes")
         return self._beside
 
     def end_beside(self, reason: str) -> None:
