@@ -57,7 +57,10 @@ test: setup
 	@mkdir -p build
 	$(PYTEST) $(ARGS)
 
-# What `make test` leaves out, in three parts; `make --keep-going test-all` does not stop at the first that fails.
+# What `make test` leaves out, in three parts; `make --keep-going test-all` does not stop at the first that fails. SHARE=2/3 runs the
+# second of three shares of the files of the last two.
+SHARE ?= 1/1
+test-slow test-chaos: export REPLICANT_TEST_SHARE := $(SHARE)
 test-all: test-again test-slow test-chaos
 
 # The tests of numbers once more, with programs that are compiled as users compile them, not quickly.
@@ -67,9 +70,7 @@ test-again: setup
 	@mkdir -p build
 	$(PYTEST) -m again $(ARGS)
 
-# Long tests, and further cases of others. SHARE=2/3 runs the second of three shares of the files.
-SHARE ?= 1/1
-test-slow: export REPLICANT_TEST_SHARE := $(SHARE)
+# Long tests, and further cases of others.
 CHAOS := tests/faults tests/processes/test_two_hosts.py
 test-slow: setup
 	@mkdir -p build

@@ -3,7 +3,7 @@
 All ways are compiled in this process. "as JAX comes" has all kernels off, and XLA's option as jaxlib sets it. Steps alternate
 between the ways, each after one that does not count, and donate nothing. Medians and minima are printed in ms, and as "cpu" the
 least processor time, which other programs disturb least. Run: ``python benchmarks/kernels.py [--steps 15] [--models cnn mlp]
-[--ways kernels "as JAX comes"] [--only-models]``.
+[--ways kernels "as JAX comes"] [--only-models] [--only-products]``.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ["REPLICANT_KERNELS"] = (
-    "avg_pool,direct_conv,max_pool,strided_conv"  # each program says itself which library computes its convolutions
+    "attention,avg_pool,direct_conv,dot,max_pool,strided_conv"  # each program says itself which library computes its convolutions
 )
 
 import jax
@@ -198,18 +198,85 @@ def pools(rounds: int) -> None:
                 report(f"{label} {name}", alternate(calls, rounds))
 
 
+REPEATED = 10
+PRODUCTS = {  # of matrices whose first axes meet, after those of a batch
+    "4096x128, 4096x128": ((4096, 128), (4096, 128)),
+    "4096x128, 4096x512": ((4096, 128), (4096, 512)),
+    "4096x512, 4096x128": ((4096, 512), (4096, 128)),
+    "1024x192, 1024x768": ((1024, 192), (1024, 768)),
+    "1024x768, 1024x192": ((1024, 768), (1024, 192)),
+    "128x512, 128x512": ((128, 512), (128, 512)),
+    "2048x3072, 2048x768": ((2048, 3072), (2048, 768)),
+    "128 of 128x128, 128x32": ((128, 128, 128), (128, 128, 32)),
+    "128 of 128x32, 128x128": ((128, 128, 32), (128, 128, 128)),
+    "48 of 64x64, 64x64": ((48, 64, 64), (48, 64, 64)),
+    "32 of 512x512, 512x64": ((32, 512, 512), (32, 512, 64)),
+}
+
+
+def products(rounds: int) -> None:
+    """Measure products, ten in a program, so that it is not the memory of results that is measured."""
+    rng = np.random.default_rng(0)
+    for name, shapes in PRODUCTS.items():
+        batch = (0,) if len(shapes[0]) == 3 else ()
+        dimensions = (((len(batch),), (len(batch),)), (batch, batch))
+
+        def repeated(lhs: Any, rhs: Any, dimensions: Any = dimensions) -> Any:
+            total = jnp.float32(0)
+            for _ in range(REPEATED):
+                lhs, rhs, total = lax.optimization_barrier((lhs, rhs, total))
+                total += lax.optimization_barrier(lax.dot_general(lhs, rhs, dimensions)).ravel()[0]
+            return total
+
+        args = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
+        times = with_and_without(repeated, args, rounds)
+        report(name, times)
+        work = 2 * REPEATED * args[0].size * shapes[1][-1]
+        print(" " * 33 + ", ".join(f"{way} {work / min(found)[0] / 1e6:.0f} GFLOP/s" for way, found in times.items()), flush=True)
+
+
+ATTENTION = {
+    "32x128x4x32, causal": ((32, 128, 4, 32), True),
+    "32x128x4x32": ((32, 128, 4, 32), False),
+    "4x512x8x64, causal": ((4, 512, 8, 64), True),
+}
+
+
+def attention(rounds: int) -> None:
+    """Measure attention with its gradient."""
+    rng = np.random.default_rng(0)
+    for name, (shape, is_causal) in ATTENTION.items():
+
+        def loss(arrays: Any, is_causal: bool = is_causal) -> Any:
+            return jnp.sum(jnp.asarray(keras.ops.dot_product_attention(*arrays, is_causal=is_causal)) ** 2)
+
+        arrays = [jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3)]
+        report(f"attention {name}", with_and_without(jax.value_and_grad(loss), [arrays], rounds))
+
+
+def with_and_without(function: Callable[..., Any], args: Any, rounds: int) -> Times:
+    """Measure a function with the lowerings and without them. XLA's option is set for both."""
+    programs = {way: compiled(function, WAYS[way], *args) for way in ("kernels", "only conv")}
+    return alternate({way: functools.partial(program, *args) for way, program in programs.items()}, rounds)
+
+
 def main() -> None:
     """Measure everything."""
     parser = argparse.ArgumentParser(description="Compare the CPU kernels with JAX's own.")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS])
     parser.add_argument("--ways", nargs="*", choices=[*WAYS], default=[*WAYS])
+    parser.add_argument("--only-products", action="store_true", help="only products and attention")
     parser.add_argument("--only-models", action="store_true", help="no single operations")
     arguments = parser.parse_args()
     print(f"jax {jax.__version__}, jaxlib {version('jaxlib')}, keras {keras.__version__}, Python {platform.python_version()}")
-    models(arguments.models, arguments.ways, arguments.steps)
+    if not arguments.only_products:
+        models(arguments.models, arguments.ways, arguments.steps)
     if not arguments.only_models:
-        pools(arguments.steps)
+        if not arguments.only_products:
+            pools(arguments.steps)
+        products(arguments.steps)
+        attention(arguments.steps)
 
 
 if __name__ == "__main__":

@@ -235,8 +235,10 @@ def test_what_is_on() -> None:
         "conv",
         "memory",
         "argmax",
+        "attention",
         "avg_pool",
         "direct_conv",
+        "dot",
         "flat_update",
         "lstm",
         "max_pool",
@@ -246,10 +248,10 @@ def test_what_is_on() -> None:
     assert (states["avg_pool"], states["max_pool"]) == ("on", "on")
     with kernels.disabled("avg_pool"):
         assert kernels.status().kernels["avg_pool"] == "off: switched off"
-        assert "avg_pool off: switched off, direct_conv on, flat_update on, lstm on, max_pool on, numba_conv o" in str(
+        assert "avg_pool off: switched off, direct_conv on, dot on, flat_update on, lstm on, max_pool on, numba_conv o" in str(
             kernels.status()
         )
-        assert repr(kernels.status()).splitlines()[4] == (
+        assert repr(kernels.status()).splitlines()[5] == (
             "  avg_pool      off: switched off  (sums over windows (average pooling and its gradient), as additions of slices)"
         )
 
@@ -260,24 +262,24 @@ def test_what_is_on() -> None:
         (
             ("pool",),
             (
-                "There is no kernel 'pool' to switch. Use 'argmax', 'avg_pool', 'direct_conv', 'flat_update', 'lstm', "
-                "'max_pool', 'numba_conv', 'strided_conv', or no name to switch all."
+                "There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv', 'dot', 'flat_update', "
+                "'lstm', 'max_pool', 'numba_conv', 'strided_conv', or no name to switch all."
             ),
         ),
         (
             ("conv",),
             (
                 "The kernel 'conv' is an option of XLA that is read when JAX starts, so it cannot be switched later. Start the "
-                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,avg_pool,direct_conv,flat_update,"
-                "lstm,max_pool,memory,numba_conv,strided_conv for all except this one."
+                "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,direct_conv,"
+                "dot,flat_update,lstm,max_pool,memory,numba_conv,strided_conv for all except this one."
             ),
         ),
         (
             ("max_pool", "memory"),
             (
                 "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
-                "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,avg_pool,conv,"
-                "direct_conv,flat_update,lstm,max_pool,numba_conv,strided_conv for all except this one."
+                "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,"
+                "conv,direct_conv,dot,flat_update,lstm,max_pool,numba_conv,strided_conv for all except this one."
             ),
         ),
     ],

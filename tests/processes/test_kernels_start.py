@@ -115,8 +115,8 @@ def test_none_at_all_and_then_one() -> None:
         REPLICANT_KERNELS="0",
     )
     no = "off: REPLICANT_KERNELS does not ask for it"
-    before = f"conv {no}, memory {no}, argmax {no}, avg_pool {no}, direct_conv {no}, flat_update {no}, lstm {no}"
-    status = f"CPU kernels: {before}, max_pool on, numba_conv {no}, strided_conv {no}"
+    before = f"conv {no}, memory {no}, argmax {no}, attention {no}, avg_pool {no}, direct_conv {no}, dot {no}, flat_update {no}"
+    status = f"CPU kernels: {before}, lstm {no}, max_pool on, numba_conv {no}, strided_conv {no}"
     assert done.stdout.splitlines() == ["True", "False", status], done.stderr
 
 
@@ -199,6 +199,6 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all) or some of argmax,avg_pool,conv,direct_conv,flat_update,lstm,max_pool,memory,numba_conv,strided_conv, separated by "
-        "commas."
+        "(all) or some of argmax,attention,avg_pool,conv,direct_conv,dot,flat_update,lstm,max_pool,memory,numba_conv,strided_conv, "
+        "separated by commas."
     )

@@ -20,6 +20,7 @@ import keras
 
 from . import (
     _adapted,
+    _attention,
     _batch_ends,
     _batch_statistics,
     _data,
@@ -224,6 +225,7 @@ HOOKS = (
     # Older versions of Keras do not know cuDNN's LSTM of both directions, and have one that only raises for one direction.
     Hook(backend, "lstm", (), (_recurrent.lstm,)),
     *([Hook(backend, "bidirectional_lstm", ("inputs",), (_recurrent.lstm,))] if hasattr(backend, "bidirectional_lstm") else []),
+    Hook(backend.nn, "dot_product_attention", ("query", "key", "value", "bias", "mask", "scale"), (_attention.attend,)),
     Hook(keras.layers.LSTM, "inner_loop", ("self", "sequences", "initial_state", "mask", "training"), (_recurrent.inner_loop,)),
     # Saved layers
     Hook(api_export, "get_symbol_from_name", ("name",), (_saved_layers.class_of,)),

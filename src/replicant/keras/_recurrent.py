@@ -88,7 +88,7 @@ def inner_loop(original: Callable[..., Any], layer: Any, sequences: Any, *args: 
     given = {"training": False, **dict(zip(("initial_state", "mask", "training"), args, strict=False)), **kwargs}
     states, mask, training = given["initial_state"], given["mask"], given["training"]
     mask = mask[0] if isinstance(mask, list | tuple) else mask
-    if not (is_on(_lstm.FAMILY) and _on_cpus() and _is_plain(layer, sequences, states, mask, training)):
+    if not (is_on(_lstm.FAMILY) and on_cpus() and _is_plain(layer, sequences, states, mask, training)):
         return original(layer, sequences, *args, **kwargs)
     cell, x = layer.cell, jnp.asarray(sequences)
     if training and cell.dropout:
@@ -112,7 +112,7 @@ def _in_order(array: Any, go_backwards: bool) -> Any:
     return jnp.flip(steps, 0) if go_backwards else steps
 
 
-def _on_cpus() -> bool:
+def on_cpus() -> bool:
     """Whether what is being traced will run on CPUs."""
     placement = _step.placement
     if placement is None and active_replica_context() is not None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError, ConfigurationError
-from . import _argmax, _compiled, _convolutions, _lstm, _memory, _phases, _windows
+from . import _argmax, _attention, _compiled, _convolutions, _lstm, _memory, _phases, _products, _windows
 from ._flags import set_conv_option
 from ._lowering import Kernel, register
 from ._switch import (
@@ -74,11 +74,11 @@ def _usable() -> frozenset[str]:
 
 def _register() -> None:
     """Give the lowerings to JAX, once. _switch.py decides which of them compute."""
-    for kernel in (*_windows.KERNELS, *_argmax.KERNELS, _convolutions.KERNEL, *_phases.KERNELS, _compiled.KERNEL):
+    for kernel in (*_windows.KERNELS, *_argmax.KERNELS, _convolutions.KERNEL, *_phases.KERNELS, _products.KERNEL, _compiled.KERNEL):
         if kernel not in _installed.registered and register(kernel):
             _installed.registered.add(kernel)
             _installed.families.add(kernel.family)
-    _installed.families |= {_lstm.FAMILY, "flat_update"}  # Keras's layer and optimizer ask whether they are on
+    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update"}  # what Keras traces asks whether they are on
 
 
 def enable(*names: str) -> None:
@@ -87,9 +87,9 @@ def enable(*names: str) -> None:
     Programs are compiled again when they are next called. Programs that were compiled ahead of time do not change.
 
     Args:
-        *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "flat_update", "lstm" or "numba_conv". Without
-            names, all that can be used on this machine are switched on. You can choose "conv" and "memory" only before JAX starts,
-            with the environment variable REPLICANT_KERNELS.
+        *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "lstm" or
+            "numba_conv". Without names, all that can be used on this machine are switched on. You can choose "conv" and "memory"
+            only before JAX starts, with the environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
@@ -101,8 +101,8 @@ def enable(*names: str) -> None:
     >>> kernels.enable("pool")
     Traceback (most recent call last):
     ...
-    replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'argmax', 'avg_pool', 'direct_conv', 'flat_update',
-    'lstm', 'max_pool', 'numba_conv', 'strided_conv', or no name to switch all.
+    replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv',
+    'dot', 'flat_update', 'lstm', 'max_pool', 'numba_conv', 'strided_conv', or no name to switch all.
     """
     wanted = chosen_everywhere() | (_checked(names) if names else _usable())
     if _compiled.FAMILY in names and (reason := _compiled.objection()):

@@ -12,7 +12,7 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from ._switch import is_on
+from ._switch import choose_here, chosen, is_on
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Kernel:
             lowering that was there before is used: JAX's own, or that of another kernel.
         is_local: Whether XLA calls machine code of this process. Such a program cannot be exported, and XLA cannot divide the call
             among devices. So the kernel is only used where each device computes what is its own.
+        is_last: Whether what the chosen function computes is lowered without this family.
     """
 
     family: str
@@ -35,6 +36,7 @@ class Kernel:
     choose: Callable[..., Callable[..., Any] | None]
     plain: Callable[..., Any] | None = None
     is_local: bool = False
+    is_last: bool = False
 
 
 def _is_of_this_device(ctx: Any) -> bool:
@@ -72,7 +74,8 @@ def register(kernel: Kernel) -> bool:
         if compute is None:
             assert before is not None  # this was asked above
             return before(ctx, *operands, **params)
-        return mlir.lower_fun(compute, multiple_results=False)(ctx, *operands, **params)
+        with choose_here(chosen() - {kernel.family} if kernel.is_last else chosen()):
+            return mlir.lower_fun(compute, multiple_results=False)(ctx, *operands, **params)
 
     mlir.register_lowering(kernel.primitive, lower, platform="cpu")
     return True

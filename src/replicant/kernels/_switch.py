@@ -11,12 +11,14 @@ from ..errors import ConfigurationError
 
 VARIABLE = "REPLICANT_KERNELS"
 
-# The families of lowerings, two that take the place of what Keras traces ("flat_update" and "lstm"), and two options: "conv"
-# belongs to XLA (see _flags.py), and "memory" to the allocator (see _memory.py).
+# The families of lowerings, three that take the place of what Keras traces ("attention", "flat_update" and "lstm"), and two
+# options: "conv" belongs to XLA (see _flags.py), and "memory" to the allocator (see _memory.py).
 FAMILIES = {
     "argmax": "argmax and argmin over many elements, as a maximum and its first position",
+    "attention": "Keras's attention with many scores, whose derivative passes over them less often",
     "conv": "convolutions and their gradients by Eigen instead of YNNPACK",
     "direct_conv": "depthwise convolutions, and those of few channels, as sums of shifted arrays",
+    "dot": "products of matrices whose first axes meet, as gradients of weights are, in the form that XLA is fast at",
     "flat_update": "Adam's updates of variables with short rows, as of flat arrays",
     "lstm": "Keras's LSTM, whose gradients of weights are made outside of the loop over time",
     "memory": "memory of large temporary arrays is kept from step to step",

@@ -23,11 +23,12 @@ class LogTail:
     def __init__(self, path: Path):
         self._file = path.open("rb")
         self._rest = b""
-        self.skip()
-
-    def skip(self) -> None:
-        """Skip everything that is in the log now."""
+        self._left_out: list[tuple[int, int]] = []
         self._at = self._file.seek(0, os.SEEK_END)
+
+    def leave_out(self, begin: int, end: int) -> None:
+        """Leave out a part of the log that was just added to it, and nothing of what others add before and after it."""
+        self._left_out.append((begin, end))
 
     def lines(self) -> Iterator[bytes]:
         """Yield the new complete lines of one chunk, without their line ends."""
@@ -35,13 +36,25 @@ class LogTail:
         if size == self._at:  # the usual case costs one system call
             return
         if size < self._at:  # somebody has truncated the log
-            self._file.seek(0)
-        *whole, self._rest = (self._rest + self._file.read(_CHUNK)).split(b"\n")
-        self._at = self._file.tell()
+            self._at = self._file.seek(0)
+            self._left_out.clear()
+        *whole, self._rest = (self._rest + self._read()).split(b"\n")
         yield from whole
         while len(self._rest) > _MAX_LINE:
             yield self._rest[:_MAX_LINE]
             self._rest = self._rest[_MAX_LINE:]
+
+    def _read(self) -> bytes:
+        """Read a chunk without what is to be left out."""
+        start = at = self._at
+        chunk, kept = self._file.read(_CHUNK), b""
+        self._at += len(chunk)
+        for begin, end in self._left_out:
+            kept += chunk[at - start : max(at, begin) - start]
+            at = max(at, end)
+        kept += chunk[at - start :]
+        self._left_out = [part for part in self._left_out if part[1] > self._at]
+        return kept
 
     def all_lines(self) -> Iterator[bytes]:
         """Yield everything that is new, including an unfinished line."""

@@ -73,10 +73,13 @@ class Logs:
 
     def _write(self, rank: int, text: str) -> None:
         """Write a line that the console does not show, because it is shown there once, and not for every worker."""
-        _append(self.paths[rank], f"replicant launch: {text}\n")
-        self._tails[rank].skip()
+        self._tails[rank].leave_out(*_append(self.paths[rank], f"replicant launch: {text}\n"))
 
 
-def _append(path: Path, text: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
+def _append(path: Path, text: str) -> tuple[int, int]:
+    """Add to a file that others write to. Returns where the text begins and ends."""
+    line = text.encode()
+    with path.open("ab", buffering=0) as file:
+        file.write(line)
+        end = file.tell()
+    return end - len(line), end
