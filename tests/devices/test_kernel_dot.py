@@ -36,13 +36,12 @@ BATCH = (((1,), (1,)), ((0,), (0,)))
 # The shapes of the operands, how they meet, and which operations are in the program besides one product: a transposition of an
 # operand or of the result, each behind a barrier, and a sum of halves.
 CASES = {
-    "weights of a layer": ((512, 64), (512, 96), FIRST, ""),
-    "a high result": ((512, 96), (512, 64), FIRST, "turned"),
+    "a high result": ((1024, 128), (1024, 64), FIRST, "turned"),
     "many rows": ((4096, 64), (4096, 128), FIRST, "halves"),
     "many rows, a high result": ((4096, 128), (4096, 64), FIRST, "turned halves"),
-    "an odd number of rows": ((4097, 64), (4097, 128), FIRST, ""),
-    "many rows of a large result": ((2048, 512), (2048, 512), FIRST, ""),
-    "a batch of sequences": ((8, 64, 64), (8, 64, 4, 32), FIRST_TWO, ""),
+    "an odd number of rows": ((4097, 128), (4097, 64), FIRST, "turned"),
+    "a batch of sequences": ((16, 64, 4, 32), (16, 64, 64), FIRST_TWO, "turned"),
+    "a batch of sequences, not so high": ((16, 64, 64), (16, 64, 64), FIRST_TWO, ""),
     "heads": ((8, 64, 64), (8, 64, 32), BATCH, "turned twice"),
     "heads, wide": ((8, 64, 32), (8, 64, 64), BATCH, "turned"),
     "heads, square": ((16, 64, 32), (16, 64, 32), BATCH, "turned"),
@@ -56,8 +55,9 @@ def test_results_are_those_of_numpy(name: str) -> None:
     text = lowered(dimensions, lhs, rhs)
     assert text.count("optimization_barrier") == {"": 0, "halves": 0, "turned twice": 2}.get(how, 1)
     assert ("stablehlo.reduce" in text) == ("halves" in how)
+    assert "contracting_dims = [0, 1]" not in text
     found = jax.jit(functools.partial(lax.dot_general, dimension_numbers=dimensions))(lhs, rhs)
-    axes = {FIRST: "km,kn->mn", FIRST_TWO: "kKa,kKcd->acd", BATCH: "bkm,bkn->bmn"}[dimensions]
+    axes = {FIRST: "km,kn->mn", FIRST_TWO: "kKab,kKc->abc" if len(shape) == 4 else "kKa,kKc->ac", BATCH: "bkm,bkn->bmn"}[dimensions]
     exact = np.einsum(axes, np.asarray(lhs, np.float64), np.asarray(rhs, np.float64))
     assert found.shape == exact.shape
     np.testing.assert_allclose(found, exact, atol=2e-6 * math.sqrt(lhs.size) * 3)
@@ -89,8 +89,9 @@ def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], r
     shape, other, dimensions = case
     lhs, rhs = (np.random.default_rng(1).integers(-9, 9, s).astype(np.float32) for s in (shape, other))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_products, "SPLIT_ROWS", rows)
-        patch.setattr(_products, "SPLIT_PRODUCTS", 1)
+        for name, value in {"HIGH_ROWS": rows, "HIGH_WIDTH": 1, "SPLIT_ROWS": rows, "SPLIT_PRODUCTS": 1}.items():
+            patch.setattr(_products, name, value)
+        patch.setattr(_products, "SPLIT_RESULT", range(1 << 30))
         found = _products.product(jnp.asarray(lhs), jnp.asarray(rhs), dimension_numbers=dimensions)
     np.testing.assert_array_equal(found, lax.dot_general(lhs, rhs, dimensions))  # whole numbers, so each order of sums is exact
 
@@ -102,6 +103,12 @@ def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], r
         (drawn(512, 96), drawn(64, 96), (((1,), (1,)), ((), ()))),
         (drawn(96, 512), drawn(64, 96), (((0,), (1,)), ((), ()))),
         (drawn(32, 96), drawn(32, 64), FIRST),
+        (drawn(1023, 128), drawn(1023, 64), FIRST),
+        (drawn(1024, 127), drawn(1024, 64), FIRST),
+        (drawn(8192, 128), drawn(8192, 63), FIRST),
+        (drawn(4097, 64), drawn(4097, 128), FIRST),
+        (drawn(2048, 512), drawn(2048, 512), FIRST),
+        (drawn(8, 16, 16, 128), drawn(8, 16, 16, 64), (((0, 1, 2), (0, 1, 2)), ((), ()))),
         (drawn(4096, 600), drawn(4096, 4), FIRST),
         (drawn(4, 600), drawn(4, 600), FIRST),
         (drawn(512, 96, dtype="bfloat16"), drawn(512, 64, dtype="bfloat16"), FIRST),
@@ -109,7 +116,24 @@ def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], r
         (drawn(0, 96), drawn(0, 64), FIRST),
         (drawn(4096), drawn(4096), FIRST),
     ],
-    ids=["plain", "last axes", "crossed", "small", "narrow", "few rows", "16 bits", "outer", "empty", "vectors"],
+    ids=[
+        "plain",
+        "last axes",
+        "crossed",
+        "small",
+        "fewer rows",
+        "not so high",
+        "small result",
+        "odd",
+        "large result",
+        "images",
+        "narrow",
+        "few rows",
+        "16 bits",
+        "outer",
+        "empty",
+        "vectors",
+    ],
 )
 def test_others_are_left_to_xla(lhs: Any, rhs: Any, dimensions: Any) -> None:
     text = lowered(dimensions, lhs, rhs)
@@ -118,7 +142,7 @@ def test_others_are_left_to_xla(lhs: Any, rhs: Any, dimensions: Any) -> None:
 
 
 def test_what_a_product_is_asked_for_is_kept() -> None:
-    lhs, rhs = drawn(512, 96), drawn(512, 64)
+    lhs, rhs = drawn(1024, 128), drawn(1024, 64)
     assert "HIGHEST" in lowered(FIRST, lhs, rhs, precision="highest")
     assert "optimization_barrier" in lowered(FIRST, lhs, rhs, preferred_element_type=jnp.float32)
     assert "optimization_barrier" not in lowered(FIRST, lhs, rhs, preferred_element_type=jnp.bfloat16)
@@ -126,18 +150,18 @@ def test_what_a_product_is_asked_for_is_kept() -> None:
 
 def test_programs_for_several_devices_and_for_files_are_those_of_jax() -> None:
     mesh = Mesh(jax.devices()[:2], "d")
-    cut = [jax.device_put(drawn(512, n), NamedSharding(mesh, P("d"))) for n in (96, 64)]
+    cut = [jax.device_put(drawn(2048, n), NamedSharding(mesh, P("d"))) for n in (128, 64)]
     product = functools.partial(lax.dot_general, dimension_numbers=FIRST)
     assert "optimization_barrier" not in jax.jit(product).lower(*cut).as_text()
     exported = jax.export.export(jax.jit(product))(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in cut))
     assert "optimization_barrier" not in exported.mlir_module()
     of_each = jax.shard_map(lambda a, b: lax.psum(product(a, b), "d"), mesh=mesh, in_specs=P("d"), out_specs=P())
     assert "optimization_barrier" in jax.jit(of_each).lower(*cut).as_text()
-    np.testing.assert_allclose(jax.jit(of_each)(*cut), np.asarray(cut[0]).T @ np.asarray(cut[1]), atol=1e-4)
+    np.testing.assert_allclose(jax.jit(of_each)(*cut), np.asarray(cut[0]).T @ np.asarray(cut[1]), atol=1e-3)
 
 
 def test_derivatives_of_all_orders() -> None:
-    x, w, v = drawn(512, 96), drawn(96, 64), drawn(96, 64)
+    x, w, v = drawn(1024, 128), drawn(128, 64), drawn(128, 64)
 
     def loss(w: Any) -> Any:
         return jnp.sum(jnp.tanh(x @ w) ** 2)
