@@ -14,6 +14,8 @@ from jax.interpreters import mlir
 
 from ._switch import choose_here, chosen, is_on
 
+PRODUCTS = "dot"  # the family of products of matrices, which other kernels compute with
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -28,7 +30,6 @@ class Kernel:
             lowering that was there before is used: JAX's own, or that of another kernel.
         is_local: Whether XLA calls machine code of this process. Such a program cannot be exported, and XLA cannot divide the call
             among devices. So the kernel is only used where each device computes what is its own.
-        is_last: Whether what the chosen function computes is lowered without this family.
     """
 
     family: str
@@ -36,7 +37,6 @@ class Kernel:
     choose: Callable[..., Callable[..., Any] | None]
     plain: Callable[..., Any] | None = None
     is_local: bool = False
-    is_last: bool = False
 
 
 def _is_of_this_device(ctx: Any) -> bool:
@@ -74,7 +74,7 @@ def register(kernel: Kernel) -> bool:
         if compute is None:
             assert before is not None  # this was asked above
             return before(ctx, *operands, **params)
-        with choose_here(chosen() - {kernel.family} if kernel.is_last else chosen()):
+        with choose_here(chosen() - {PRODUCTS}):  # what kernels compute was measured with products as they are written
             return mlir.lower_fun(compute, multiple_results=False)(ctx, *operands, **params)
 
     mlir.register_lowering(kernel.primitive, lower, platform="cpu")

@@ -3,7 +3,7 @@
 Gradients of weights are such products, and two of the gradients of attention: ``out[m, n] = sum over k of lhs[k, m] * rhs[k, n]``.
 XLA:CPU computes them as they are written, and that has two costs. A result that is higher than it is wide takes up to twice as long
 as its transpose. And through a batch of matrices, XLA walks column by column: it is two to three times as fast once the smaller
-operand has been turned. A sum over two axes, those of sequences and positions, is written as one over a single axis:
+operand has been turned. A sum over several axes, such as those of sequences and positions, is written as one over a single axis:
 XLA copies the operands otherwise, together with whatever it has fused with them.
 
 The barriers keep XLA from undoing this: it takes a transposition into the product that it belongs to.
@@ -14,9 +14,7 @@ from typing import Any
 
 from jax import Array, lax
 
-from ._lowering import Kernel
-
-FAMILY = "dot"
+from ._lowering import PRODUCTS, Kernel
 
 # Measured, see docs/kernels.md.
 MIN_WIDTH = 8
@@ -103,15 +101,12 @@ def _choose(lhs: Any, rhs: Any, *, dimension_numbers: Any, **params: Any) -> Any
 
 
 def _pays(sums: int, rows: int, high: int, wide: int) -> bool:
-    """Whether a product of two matrices is better written otherwise.
-
-    With three axes, those of images, MobileNet's step took 1.26 times as long.
-    """
-    return sums == 2 or (sums == 1 and (_is_high(rows, high, wide) or _is_long(rows, high * wide)))
+    """Whether a product of two matrices is better written otherwise."""
+    return sums > 1 or _is_high(rows, high, wide) or _is_long(rows, high * wide)
 
 
 def _last_is_free(operand: Any, sums: Axes, batch: Axes) -> bool:
     return operand.ndim - 1 not in (*sums, *batch)
 
 
-KERNEL = Kernel(FAMILY, lax.dot_general_p, _choose, is_local=True, is_last=True)
+KERNEL = Kernel(PRODUCTS, lax.dot_general_p, _choose, is_local=True)
