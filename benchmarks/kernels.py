@@ -266,15 +266,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS])
     parser.add_argument("--ways", nargs="*", choices=[*WAYS], default=[*WAYS])
-    parser.add_argument("--only-products", action="store_true", help="only products and attention")
-    parser.add_argument("--only-models", action="store_true", help="no single operations")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--only-products", action="store_true", help="only products and attention")
+    only.add_argument("--only-models", action="store_true", help="no single operations")
     arguments = parser.parse_args()
     print(f"jax {jax.__version__}, jaxlib {version('jaxlib')}, keras {keras.__version__}, Python {platform.python_version()}")
     if not arguments.only_products:
         models(arguments.models, arguments.ways, arguments.steps)
+    if not (arguments.only_products or arguments.only_models):
+        pools(arguments.steps)
     if not arguments.only_models:
-        if not arguments.only_products:
-            pools(arguments.steps)
         products(arguments.steps)
         attention(arguments.steps)
 

@@ -1,8 +1,10 @@
 """The kernel "attention" gives the numbers and derivatives of `jax.nn.dot_product_attention`, and leaves all else to Keras."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -48,6 +50,11 @@ def with_gradients(arrays: list[jax.Array], **options: Any) -> tuple[Any, ...]:
     return (out, *gradients)
 
 
+def assert_close(found: Any, wanted: Any, **tolerance: float) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, **tolerance)
+
+
 # Positions, other positions, options, and the numbers of queries and keys of each part.
 CASES = {
     "all": (96, 200, {}, [(96, 200)]),
@@ -70,8 +77,7 @@ def test_values_and_gradients_are_those_of_jax(name: str, computed: list[Any]) -
     assert [(query[1], key[1]) for query, key in computed] == parts
     with kernels.disabled("attention"):
         wanted = with_gradients(arrays, **options)
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-6, rtol=2e-5)
+    assert_close(found, wanted, atol=2e-6, rtol=2e-5)
     assert len(computed) == len(parts)  # switched off, Keras computes it
 
 
@@ -86,8 +92,7 @@ def test_masks(shape: tuple[int, ...], is_causal: bool, computed: list[Any]) -> 
     found = with_gradients(arrays, mask=jnp.asarray(mask), is_causal=is_causal)
     with kernels.disabled("attention"):
         wanted = with_gradients(arrays, mask=jnp.asarray(mask), is_causal=is_causal)
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-6, rtol=2e-5)
+    assert_close(found, wanted, atol=2e-6, rtol=2e-5)
     assert computed == [((3, 40, 2, 8), (3, 40, 2, 8))]
 
 
@@ -115,8 +120,7 @@ def test_derivatives_of_both_modes_and_of_second_order() -> None:
         ]
 
     ours = derivatives(lambda q, k, v: _attention.attention(q, k, v, None, 0.25))
-    for one, other in zip(ours, derivatives(lambda q, k, v: jax.nn.dot_product_attention(q, k, v, scale=0.25)), strict=True):
-        np.testing.assert_allclose(one, other, atol=5e-6, rtol=5e-5)
+    assert_close(ours, derivatives(lambda q, k, v: jax.nn.dot_product_attention(q, k, v, scale=0.25)), atol=5e-6, rtol=5e-5)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +148,19 @@ def test_other_types_few_scores_and_shared_keys_are_left_to_keras(computed: list
     assert computed == [((2, 128, 8, 8), (2, 256, 8, 8))]
 
 
+@pytest.mark.parametrize("sizes", ["b, 256, 8, 8", "2, t, 8, 8"])
+def test_exports_with_symbolic_sizes_are_keras_own(sizes: str, computed: list[Any]) -> None:
+    def attend(x: Any) -> Any:
+        return keras.ops.dot_product_attention(x, x, x, is_causal=True)
+
+    exported = jax.export.export(jax.jit(attend))(jax.ShapeDtypeStruct(jax.export.symbolic_shape(sizes), "float32"))
+    assert computed == []
+    query = drawn(2, 256, 256, heads=8)[0]
+    found = exported.call(query)
+    np.testing.assert_allclose(found, np.asarray(attend(query)), atol=1e-6)
+    assert [key[1] for _, key in computed] == [128, 256]
+
+
 def transformer() -> keras.Model:
     keras.utils.set_random_seed(0)
     x = y = keras.Input((128, 16))
@@ -152,6 +169,14 @@ def transformer() -> keras.Model:
         y = y + keras.layers.MultiHeadAttention(4, 8)(y, y, use_causal_mask=True)
         y = y + keras.layers.Dense(16)(keras.layers.Dense(128, "relu")(y))
     return keras.Model(x, keras.layers.Dense(2)(y))
+
+
+def with_and_without(trained: Callable[[], list[np.ndarray]], computed: list[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The weights with both kernels, which did compute something, and without them."""
+    found = trained()
+    assert computed
+    with kernels.disabled("attention", "dot"):
+        return found, trained()
 
 
 @pytest.mark.cases("fit-1", "loop-2")
@@ -182,12 +207,7 @@ def test_training_is_the_same_with_and_without(way: str, num_replicas: int, comp
             step(batch)
         return [np.asarray(weight) for weight in model.get_weights()]
 
-    found = trained()
-    assert computed
-    with kernels.disabled("attention", "dot"):
-        wanted = trained()
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
+    assert_close(*with_and_without(trained, computed), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -202,9 +222,4 @@ def test_200_steps_are_the_same_with_and_without(computed: list[Any]) -> None:
         model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
         return [np.asarray(weight) for weight in model.get_weights()]
 
-    found = trained()
-    assert computed
-    with kernels.disabled("attention", "dot"):
-        wanted = trained()
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert_close(*with_and_without(trained, computed), atol=1e-5)

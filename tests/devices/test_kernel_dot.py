@@ -1,7 +1,6 @@
 """The kernel "dot" computes products whose first axes meet to the numbers of XLA, in another form, and leaves all others to it."""
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -60,7 +59,7 @@ def test_results_are_those_of_numpy(name: str) -> None:
     axes = {FIRST: "km,kn->mn", FIRST_TWO: "kKab,kKc->abc" if len(shape) == 4 else "kKa,kKc->ac", BATCH: "bkm,bkn->bmn"}[dimensions]
     exact = np.einsum(axes, np.asarray(lhs, np.float64), np.asarray(rhs, np.float64))
     assert found.shape == exact.shape
-    np.testing.assert_allclose(found, exact, atol=2e-6 * math.sqrt(lhs.size) * 3)
+    np.testing.assert_allclose(found, exact, atol=2e-4)
 
 
 @st.composite
@@ -102,15 +101,15 @@ def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], r
         (drawn(512, 96), drawn(96, 64), (((1,), (0,)), ((), ()))),
         (drawn(512, 96), drawn(64, 96), (((1,), (1,)), ((), ()))),
         (drawn(96, 512), drawn(64, 96), (((0,), (1,)), ((), ()))),
-        (drawn(32, 96), drawn(32, 64), FIRST),
+        (drawn(8, 64, 64), drawn(8, 64, 31), BATCH),
         (drawn(1023, 128), drawn(1023, 64), FIRST),
         (drawn(1024, 127), drawn(1024, 64), FIRST),
         (drawn(8192, 128), drawn(8192, 63), FIRST),
         (drawn(4097, 64), drawn(4097, 128), FIRST),
         (drawn(2048, 512), drawn(2048, 512), FIRST),
-        (drawn(4096, 600), drawn(4096, 4), FIRST),
-        (drawn(4, 600), drawn(4, 600), FIRST),
-        (drawn(512, 96, dtype="bfloat16"), drawn(512, 64, dtype="bfloat16"), FIRST),
+        (drawn(64, 64, 64), drawn(64, 64, 7), BATCH),
+        (drawn(64, 7, 64), drawn(64, 7, 64), BATCH),
+        (drawn(8, 64, 64, dtype="bfloat16"), drawn(8, 64, 64, dtype="bfloat16"), BATCH),
         (drawn(96, 64), drawn(96, 64), ((((), ()), ((), ())))),
         (drawn(0, 96), drawn(0, 64), FIRST),
         (drawn(4096), drawn(4096), FIRST),
@@ -155,11 +154,11 @@ def test_programs_for_several_devices_and_for_files_are_those_of_jax() -> None:
     assert "optimization_barrier" not in exported.mlir_module()
     of_each = jax.shard_map(lambda a, b: lax.psum(product(a, b), "d"), mesh=mesh, in_specs=P("d"), out_specs=P())
     assert "optimization_barrier" in jax.jit(of_each).lower(*cut).as_text()
-    np.testing.assert_allclose(jax.jit(of_each)(*cut), np.asarray(cut[0]).T @ np.asarray(cut[1]), atol=1e-3)
+    np.testing.assert_allclose(jax.jit(of_each)(*cut), np.asarray(cut[0]).T @ np.asarray(cut[1]), atol=2e-4)
 
 
 def test_derivatives_of_all_orders() -> None:
-    x, w, v = drawn(1024, 128), drawn(128, 64), drawn(128, 64)
+    x, w, v = drawn(1024, 64) / 8, drawn(64, 128), drawn(64, 128)
 
     def loss(w: Any) -> Any:
         return jnp.sum(jnp.tanh(x @ w) ** 2)
@@ -172,11 +171,12 @@ def test_derivatives_of_all_orders() -> None:
             jax.jit(jax.vmap(gradient))(jnp.stack([w, v])),
         ]
 
+    assert "optimization_barrier" in jax.jit(jax.grad(loss)).lower(w).as_text()
     found = derivatives()
     with kernels.disabled("dot"):
         wanted = derivatives()
     for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-3, rtol=2e-5)
+        np.testing.assert_allclose(one, other, atol=2e-4)
 
 
 def test_what_other_kernels_compute_is_left_to_xla() -> None:

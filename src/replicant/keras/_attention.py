@@ -40,6 +40,8 @@ def _fits(query: Any, key: Any, value: Any, mask: Any) -> bool:
     """Whether the kernel computes the same, and pays: for 32 bits, values like keys, and a mask for each pair of positions."""
     if not all(getattr(x, "ndim", 0) == 4 and jnp.result_type(x) == jnp.float32 for x in (query, key, value)):
         return False
+    if not all(isinstance(size, int) for x in (query, key, value) for size in x.shape):  # jax.export also has symbolic sizes
+        return False
     if mask is not None and getattr(mask, "ndim", 0) != 4:
         return False
     batch, positions, heads, features = query.shape
