@@ -56,16 +56,18 @@ def text_of(function: Any, *args: Any) -> str:
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> Any:
-    """The shapes of images and filters, strides, padding and a seed."""
+    """The shapes of images and filters, strides, padding, the number of groups and a seed."""
     window = [draw(st.integers(1, 5)) for _ in range(2)]
     padding = [(draw(st.integers(0, 4)), draw(st.integers(0, 4))) for _ in range(2)]
     if jax.__version_info__ < (0, 12):  # there, XLA's own gradients are wrong if more than the window lies on one side only
         padding = [(min(low, w - 1), min(high, w - 1)) for w, (low, high) in zip(window, padding, strict=True)]
     space = [draw(st.integers(max(1, w - low - high), 19)) for w, (low, high) in zip(window, padding, strict=True)]
-    channels = draw(st.sampled_from([3, 4, 5, 16, 33, 64]))
     filters = draw(st.sampled_from([16, 32, 48, 64]))
-    images = (draw(st.sampled_from([1, 2, 3, 17])), *space, channels)
-    return images, (*window, channels, filters), (draw(st.integers(1, 3)),) * 2, padding, draw(st.integers(0, 2**16))
+    depthwise = draw(st.booleans())
+    channels = filters if depthwise else draw(st.sampled_from([3, 4, 5, 16, 33, 64]))
+    images, groups = (draw(st.sampled_from([1, 2, 3, 17])), *space, channels), channels if depthwise else 1
+    strides = (draw(st.integers(1, 3)),) * 2
+    return images, (*window, channels // groups, filters), strides, padding, groups, draw(st.integers(0, 2**16))
 
 
 @usable
@@ -77,10 +79,10 @@ def test_values_and_gradients_are_those_of_xla() -> None:
     @given(convolutions())
     def check(case: Any) -> None:
         nonlocal num_called
-        images, filters, strides, padding, seed = case
+        images, filters, strides, padding, groups, seed = case
 
         def function(x: Any, w: Any) -> Any:
-            return convolve(x, w, strides, padding)
+            return convolve(x, w, strides, padding, feature_group_count=groups)
 
         def everything(x: Any, w: Any, g: Any) -> Any:
             value, pull = jax.vjp(function, x, w)
@@ -153,7 +155,16 @@ def test_what_it_cannot_do_is_left_to_xla() -> None:
         ((2, 8, 8, 2), (3, 3, 2, 16), {}, 0),  # too few channels
         ((2, 8, 8, 256), (3, 3, 256, 16), {}, 0),  # too many
         ((2, 8, 8, 16), (1, 1, 16, 16), {}, 0),  # a product of matrices
-        ((2, 8, 8, 16), (3, 3, 1, 16), {"feature_group_count": 16}, 0),
+        ((2, 8, 8, 256), (3, 3, 1, 256), {"feature_group_count": 256}, 3),  # depthwise, with any number of channels
+        ((2, 8, 8, 16), (3, 3, 1, 16), {"feature_group_count": 16, "strides": (2, 2)}, 3),
+        ((2, 8, 8, 16), (3, 3, 1, 16), {"feature_group_count": 16, "strides": (1, 2)}, 2),  # two phases of the input gradient
+        ((2, 8, 8, 16), (3, 3, 1, 16), {"feature_group_count": 16, "rhs_dilation": (2, 2)}, 0),
+        # Not the filter gradient, for which the images would be spread, too.
+        ((2, 8, 8, 16), (3, 3, 1, 16), {"feature_group_count": 16, "lhs_dilation": (2, 2), "padding": ((1, 2), (1, 2))}, 2),
+        ((2, 8, 8, 24), (3, 3, 1, 24), {"feature_group_count": 24}, 0),  # not a multiple of 16 channels
+        ((2, 8, 8, 16), (3, 3, 1, 32), {"feature_group_count": 16}, 0),  # two filters for each channel
+        ((2, 8, 8, 32), (3, 3, 2, 32), {"feature_group_count": 16}, 0),  # groups of two channels
+        ((2, 16, 8, 8), (3, 3, 1, 16), {"feature_group_count": 16, "layouts": ("NCHW", "HWIO", "NCHW")}, 0),
         ((2, 8, 8, 16), (3, 3, 16, 16), {"rhs_dilation": (2, 2)}, 0),
         ((2, 8, 8, 16), (3, 3, 16, 16), {"strides": (1, 2)}, 0),
         ((2, 16, 8, 8), (3, 3, 16, 16), {"layouts": ("NCHW", "HWIO", "NCHW")}, 0),
@@ -174,6 +185,7 @@ def test_small_convolutions_and_other_types_are_left_to_xla() -> None:
     small, large = jnp.zeros((1, 4, 4, 3)), jnp.zeros((8, 8, 8, 16))
     assert TARGET not in text_of(convolve, small, jnp.zeros((2, 2, 3, 16)))
     assert TARGET in text_of(convolve, large, jnp.zeros((3, 3, 16, 16)))
+    assert TARGET not in text_of(lambda x, w: convolve(x, w, feature_group_count=16), large, jnp.zeros((3, 3, 1, 16)))
     for dtype in (jnp.bfloat16, jnp.float16, jnp.int32):
         assert TARGET not in text_of(convolve, large.astype(dtype), jnp.zeros((3, 3, 16, 16), dtype))
 

@@ -1,8 +1,9 @@
 """Computes convolutions and their gradients with a function that numba compiles, where this is faster than XLA's own.
 
 A forward convolution and its input gradient are the same operation with other filters. JAX writes the filter gradient as a
-convolution in which channels and batch change places. XLA calls the function by its name, so a program can only run in a process
-that has registered it: lowering does. Exported programs never contain it (see `Kernel.is_local`).
+convolution in which channels and batch change places, in as many groups as channels if the convolution is depthwise. XLA calls the
+function by its name, so a program can only run in a process that has registered it: lowering does. Exported programs never contain
+it (see `Kernel.is_local`).
 """
 
 import contextlib
@@ -34,6 +35,8 @@ FILTERS_AT_ONCE = 16  # the width of the registers that it needs
 MAX_CHANNELS = 128  # measured up to here, see docs/kernels.md
 MAX_WINDOW = 49
 MIN_PRODUCTS = 100_000  # a call costs as much as some ten thousand
+
+_CONVOLUTION, _FILTER_GRADIENT, _DEPTHWISE, _DEPTHWISE_GRADIENT = range(4)  # as in _direct_convolution.py
 
 _CHANNELS_LAST = (0, 3, 1, 2)
 _BATCH_LAST = (3, 0, 1, 2)
@@ -99,7 +102,8 @@ def _address() -> int:
 
 def _file() -> Path:
     """Where the machine code is kept: beside that of Python, or where this user keeps such things if that cannot be written."""
-    sources = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("_machine_code.py", "_direct_convolution.py"))
+    names = ("_machine_code.py", "_direct_products.py", "_direct_convolution.py")
+    sources = b"".join(Path(__file__).with_name(name).read_bytes() for name in names)
     versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
     key = zlib.crc32(repr((sources, versions, _object_code.machine())).encode())
     folder = Path(importlib.util.cache_from_source(__file__)).parent
@@ -117,32 +121,41 @@ def _function() -> Any:
     return numba.cfunc(numba.types.int64(numba.types.int64), error_model="numpy")(handle)
 
 
-def _call(shape: tuple[int, ...], images: Array, other: Array, *, kind: int, stride: int, padding: Any) -> Array:
-    numbers = {"kind": kind, "left": padding[1][0], "stride": stride, "top": padding[0][0]}
+def _call(shape: tuple[int, ...], images: Array, other: Array, *, kind: int, stride: int, padding: Any, dilation: int) -> Array:
+    numbers = {"dilation": dilation, "kind": kind, "left": padding[1][0], "stride": stride, "top": padding[0][0]}
     function = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(shape, images.dtype))
     return function(images, other, **{name: np.int64(number) for name, number in numbers.items()})
 
 
 def convolution(images: Array, filters: Array, **params: Any) -> Array:
-    """A convolution of images with channels last, with strides and padding."""
+    """A convolution of images with channels last, with strides and padding. It combines all channels, or is depthwise."""
     spec = params["dimension_numbers"].rhs_spec
-    shape = result_shape(images, filters, params)
-    filters = lax.transpose(filters, (*spec[2:], spec[1], spec[0]))
-    return _call(shape, images, filters, kind=0, stride=params["window_strides"][0], padding=params["padding"])
+    shape, depthwise = result_shape(images, filters, params), params["feature_group_count"] > 1
+    filters = lax.transpose(filters, (*spec[2:], *(spec[:2] if depthwise else (spec[1], spec[0]))))
+    return _call(
+        shape,
+        images,
+        filters,
+        kind=_DEPTHWISE if depthwise else _CONVOLUTION,
+        stride=params["window_strides"][0],
+        padding=params["padding"],
+        dilation=params["lhs_dilation"][0],
+    )
 
 
 def filter_gradient(images: Array, gradient: Array, **params: Any) -> Array:
-    """The gradient of a convolution with respect to its filters, as JAX writes it."""
-    spec = params["dimension_numbers"].out_spec
-    order = (*spec[2:], spec[0], spec[1])
+    """The gradient of such a convolution with respect to its filters, as JAX writes it."""
+    spec, depthwise = params["dimension_numbers"].out_spec, params["batch_group_count"] > 1
+    order = (*spec[2:], *((spec[1], spec[0]) if depthwise else spec[:2]))
     shape = result_shape(images, gradient, params)
     result = _call(
         tuple(shape[axis] for axis in order),
         images,
         gradient,
-        kind=1,
+        kind=_DEPTHWISE_GRADIENT if depthwise else _FILTER_GRADIENT,
         stride=params["rhs_dilation"][0],
         padding=params["padding"],
+        dilation=1,
     )
     return lax.transpose(result, _inverse(order))
 
@@ -155,8 +168,6 @@ def _choose(lhs: Any, rhs: Any, **params: Any) -> Any:
     if lhs.ndim != 4 or str(lhs.dtype) != "float32" or str(rhs.dtype) != "float32":
         return None
     if params["preferred_element_type"] not in (None, np.dtype("float32")):
-        return None
-    if params["feature_group_count"] > 1 or params["batch_group_count"] > 1 or max(params["lhs_dilation"]) > 1:
         return None
     if any(edge < 0 for edges in params["padding"] for edge in edges):
         return None
@@ -175,10 +186,22 @@ def _form(lhs: Any, rhs: Any, shape: tuple[int, ...], params: Any) -> Any:
     else:
         return None
     filters = shape[spec.out_spec[1]]
-    if 0 in shape or filters % FILTERS_AT_ONCE or not 3 <= channels <= MAX_CHANNELS or filters > MAX_CHANNELS:
+    if 0 in shape or filters % FILTERS_AT_ONCE:
         return None
+    of_images, of_gradients, dilation = params["feature_group_count"], params["batch_group_count"], set(params["lhs_dilation"])
+    if of_images > 1 or of_gradients > 1:
+        groups = (of_images, of_gradients) if compute is convolution else (of_gradients, of_images)
+        is_spread_evenly = dilation == {1} or (compute is convolution and len(dilation) == 1)
+        fits = groups == (channels, 1) and filters == channels and is_spread_evenly
+        return compute if fits and _is_worth_it(window, shape, rhs, spec) else None
+    if dilation != {1} or not 3 <= channels <= MAX_CHANNELS or filters > MAX_CHANNELS:
+        return None
+    return compute if _is_worth_it(window, shape, rhs, spec) else None
+
+
+def _is_worth_it(window: list[int], shape: tuple[int, ...], rhs: Any, spec: Any) -> bool:
     products = math.prod(shape) * rhs.size // rhs.shape[spec.rhs_spec[0]]
-    return compute if 1 < math.prod(window) <= MAX_WINDOW and products >= MIN_PRODUCTS else None
+    return 1 < math.prod(window) <= MAX_WINDOW and products >= MIN_PRODUCTS
 
 
 KERNEL = Kernel(FAMILY, lax.conv_general_dilated_p, _choose, is_local=True)

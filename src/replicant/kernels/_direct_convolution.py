@@ -1,7 +1,6 @@
 """Convolutions of images with channels last, and their filter gradients, as a function that XLA calls. Numba compiles it.
 
-Both are sums of products of two small matrices at a time: rows of the (padded) image, which hold the window's columns and channels
-side by side, and the filter or the gradient. `make_tile` keeps the sums in registers.
+`_direct_products.py` computes them for one image. Here is how the images of a batch are divided among threads.
 
 The function serves two callers. XLA passes a call frame (``xla/ffi/api/c_api.h``), which begins with its size. Then it makes a job,
 asks XLA's pool of threads for help, and works on the job itself. It never waits for work that has not begun, so a pool without free
@@ -12,6 +11,7 @@ Results do not depend on the number of threads: each of at most MAX_PARTS parts 
 
 from typing import Any
 
+from ._direct_products import FACTS, add_gradient, add_gradient_of_channels, convolve_channels, convolve_image
 from ._machine_code import (
     WIDTH,
     add_vector,
@@ -23,7 +23,6 @@ from ._machine_code import (
     free,
     load,
     load_half,
-    make_tile,
     numba,
     out_of_memory,
     place_for_arguments,
@@ -33,14 +32,15 @@ from ._machine_code import (
     yield_processor,
 )
 
+CONVOLUTION, FILTER_GRADIENT, DEPTHWISE, DEPTHWISE_GRADIENT = range(4)
 JOB = -1
 MAX_PARTS = 16
 MAX_THREADS = 16
-_CACHED_BYTES = 8192  # of images and gradients, for which sums of a filter gradient stay in registers
 
 # The numbers of a job, in order, from byte 8 on. They are followed by the padded images and the sums.
 _NEXT, _DONE, _HOLDERS, _SLOTS = 8, 16, 24, 32
-_FACTS = 40  # kind, images, other, result, N, H, W, C, window, output, F, stride, top, left, parts, padded image, sums
+# From FACTS on: kind, images, other, result, N, H, W, C, window, output, F, stride, top, left, parts, size and width of a padded
+# image, size of the sums, threads, dilation.
 _HEADER = 256
 
 _FRAME_API, _FRAME_CONTEXT, _ARGUMENTS, _RESULTS, _ATTRIBUTES = 16, 24, 72, 112, 160
@@ -50,127 +50,31 @@ _jit = numba.njit(error_model="numpy")
 
 
 @_jit
-def _no_rows(
-    a: Any, aj: Any, ak: Any, al: Any, b: Any, bk: Any, bl: Any, k: Any, m: Any, c: Any, cj: Any, adds: Any, rows: Any
-) -> None:
-    """What is left to do after tiles of one row."""
-
-
-def _make_rows(num_vectors: int, heights: tuple[int, ...]) -> Any:
-    """Make the function that computes all rows, of so many vectors each: with the first height while it can, then with the next."""
-    if not heights:
-        return _no_rows
-    height, tile, compute_rest = heights[0], make_tile(heights[0], num_vectors), _make_rows(num_vectors, heights[1:])
-
-    @_jit
-    def compute(
-        a: Any, aj: Any, ak: Any, al: Any, b: Any, bk: Any, bl: Any, k: Any, m: Any, c: Any, cj: Any, adds: Any, rows: Any
-    ) -> None:
-        j = 0
-        while rows - j >= height:
-            tile(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds)
-            j += height
-        compute_rest(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds, rows - j)
-
-    return compute
-
-
-_narrow, _wide = _make_rows(1, (16, 8, 4, 1)), _make_rows(2, (12, 4, 1))
-
-
-@_jit
-def _product(
-    a: Any,
-    aj: Any,
-    ak: Any,
-    al: Any,
-    b: Any,
-    bk: Any,
-    bl: Any,
-    k: Any,
-    m: Any,
-    c: Any,
-    adds: Any,
-    rows: Any,
-    columns: Any,
-) -> None:
-    """All rows and columns: ``c[j, f] (+)= sum over k, m of a[j, k, m] * b[k, m, f]``."""
-    column = 0
-    while columns - column >= 2 * WIDTH:
-        _wide(a, aj, ak, al, b + 4 * column, bk, bl, k, m, c + 4 * column, 4 * columns, adds, rows)
-        column += 2 * WIDTH
-    if column < columns:
-        _narrow(a, aj, ak, al, b + 4 * column, bk, bl, k, m, c + 4 * column, 4 * columns, adds, rows)
-
-
-@_jit
-def _convolve_image(job: Any, image: Any, width: Any, n: Any) -> None:
-    filters, result, channels = load(job + _FACTS + 16), load(job + _FACTS + 24), load(job + _FACTS + 56)
-    rows, columns = load(job + _FACTS + 64), load(job + _FACTS + 72)
-    height_out, width_out = load(job + _FACTS + 80), load(job + _FACTS + 88)
-    num_filters, stride = load(job + _FACTS + 96), load(job + _FACTS + 104)
-    line = 4 * width * channels
-    for y in range(height_out):
-        to = result + 4 * (n * height_out + y) * width_out * num_filters
-        _product(
-            image + y * stride * line,
-            4 * stride * channels,
-            line,
-            4,
-            filters,
-            4 * columns * channels * num_filters,
-            4 * num_filters,
-            rows,
-            columns * channels,
-            to,
-            0,
-            width_out,
-            num_filters,
-        )
-
-
-@_jit
-def _add_gradient(job: Any, image: Any, width: Any, n: Any, sums: Any, first: Any) -> None:
-    channels, rows, columns = load(job + _FACTS + 56), load(job + _FACTS + 64), load(job + _FACTS + 72)
-    height_out, width_out = load(job + _FACTS + 80), load(job + _FACTS + 88)
-    num_filters, stride = load(job + _FACTS + 96), load(job + _FACTS + 104)
-    line, line_out = 4 * width * channels, 4 * width_out * num_filters
-    gradient = load(job + _FACTS + 16) + n * height_out * line_out
-    together = max(1, _CACHED_BYTES // (max(channels * stride * stride, num_filters) * width_out * 4))
-    for y in range(0, height_out, together):
-        for row in range(rows):
-            _product(
-                image + (y * stride + row) * line,
-                4,
-                stride * line,
-                4 * stride * channels,
-                gradient + y * line_out,
-                line_out,
-                4 * num_filters,
-                min(together, height_out - y),
-                width_out,
-                sums + 4 * row * columns * channels * num_filters,
-                0 if first and y == 0 else 1,
-                columns * channels,
-                num_filters,
-            )
+def _spread(to: Any, line: Any, width: Any, size: Any, dilation: Any) -> None:
+    """Copy the pixels of a line, with others between them that are left as they are."""
+    if dilation == 1:
+        copy(to, line, width * size)
+    else:
+        for x in range(width):
+            copy(to + x * dilation * size, line + x * size, size)
 
 
 @_jit
 def _work(job: Any) -> None:
     """Take part after part of the images, until none is left."""
     slot = fetch_add(job + _SLOTS, 1)
-    kind, images = load(job + _FACTS), load(job + _FACTS + 8)
+    kind, images = load(job + FACTS), load(job + FACTS + 8)
     num_images, height, width, channels = (
-        load(job + _FACTS + 32),
-        load(job + _FACTS + 40),
-        load(job + _FACTS + 48),
-        load(job + _FACTS + 56),
+        load(job + FACTS + 32),
+        load(job + FACTS + 40),
+        load(job + FACTS + 48),
+        load(job + FACTS + 56),
     )
-    top, left, parts = load(job + _FACTS + 112), load(job + _FACTS + 120), load(job + _FACTS + 128)
-    size, padded_width, sum_size = load(job + _FACTS + 136), load(job + _FACTS + 144), load(job + _FACTS + 152)
+    top, left, parts = load(job + FACTS + 112), load(job + FACTS + 120), load(job + FACTS + 128)
+    dilation = load(job + FACTS + 168)
+    size, padded_width, sum_size = load(job + FACTS + 136), load(job + FACTS + 144), load(job + FACTS + 152)
     padded = job + _HEADER + slot * size
-    all_sums = job + _HEADER + load(job + _FACTS + 160) * size
+    all_sums = job + _HEADER + load(job + FACTS + 160) * size
     cleared = False
     while True:
         part = fetch_add(job + _NEXT, 1)
@@ -182,13 +86,22 @@ def _work(job: Any) -> None:
         begin = part * num_images // parts
         for n in range(begin, (part + 1) * num_images // parts):
             for y in range(height):
-                to = padded + 4 * ((y + top) * padded_width + left) * channels
-                copy(to, images + 4 * (n * height + y) * width * channels, 4 * width * channels)
-            if kind == 0:
-                _convolve_image(job, padded, padded_width, n)
+                to = padded + 4 * ((y * dilation + top) * padded_width + left) * channels
+                _spread(to, images + 4 * (n * height + y) * width * channels, width, 4 * channels, dilation)
+            if kind == CONVOLUTION:
+                convolve_image(job, padded, padded_width, n)
+            elif kind == DEPTHWISE:
+                convolve_channels(job, padded, padded_width, n)
+            elif kind == FILTER_GRADIENT:
+                add_gradient(job, padded, padded_width, n, all_sums + part * sum_size, n == begin)
             else:
-                _add_gradient(job, padded, padded_width, n, all_sums + part * sum_size, n == begin)
+                add_gradient_of_channels(job, padded, padded_width, n, all_sums + part * sum_size, n == begin)
         fetch_add(job + _DONE, 1)
+
+
+@_jit
+def _sums_up(kind: Any) -> Any:
+    return kind in (FILTER_GRADIENT, DEPTHWISE_GRADIENT)
 
 
 @_jit
@@ -270,22 +183,23 @@ def _memory_error(frame: Any) -> Any:
 def _job(frame: Any, threads: Any) -> Any:
     """Allocate a job and write down what is to be done. Returns 0 if there is no memory."""
     images, other, result = _buffer(frame, _ARGUMENTS, 0), _buffer(frame, _ARGUMENTS, 1), _buffer(frame, _RESULTS, 0)
-    kind, left, stride, top = _attribute(frame, 0), _attribute(frame, 1), _attribute(frame, 2), _attribute(frame, 3)  # by name
-    filters, output = (other, result) if kind == 0 else (result, other)
+    dilation, kind, left = _attribute(frame, 0), _attribute(frame, 1), _attribute(frame, 2)  # by name
+    stride, top = _attribute(frame, 3), _attribute(frame, 4)
+    filters, output = (result, other) if _sums_up(kind) else (other, result)
     num_images, height, width, channels = _size(images, 0), _size(images, 1), _size(images, 2), _size(images, 3)
-    padded_height = max((_size(output, 1) - 1) * stride + _size(filters, 0), height + top)
-    padded_width = max((_size(output, 2) - 1) * stride + _size(filters, 1), width + left)
+    padded_height = max((_size(output, 1) - 1) * stride + _size(filters, 0), (height - 1) * dilation + 1 + top)
+    padded_width = max((_size(output, 2) - 1) * stride + _size(filters, 1), (width - 1) * dilation + 1 + left)
     size = 4 * padded_height * padded_width * channels
     size += -size % 64
     parts = min(num_images, MAX_PARTS)
     sum_size = 4 * _size(filters, 0) * _size(filters, 1) * channels * _size(filters, 3)
-    job = allocate(_HEADER + threads * size + (parts * sum_size if kind == 1 else 0))
+    job = allocate(_HEADER + threads * size + (parts * sum_size if _sums_up(kind) else 0))
     if job == 0:
         return 0
     facts = (
         (kind, load(images + 24), load(other + 24), load(result + 24), num_images, height, width, channels)
         + (_size(filters, 0), _size(filters, 1), _size(output, 1), _size(output, 2), _size(output, 3), stride)
-        + (top, left, parts, size, padded_width, sum_size, threads)
+        + (top, left, parts, size, padded_width, sum_size, threads, dilation)
     )
     store(job, JOB)
     store(job + _NEXT, 0)
@@ -293,7 +207,7 @@ def _job(frame: Any, threads: Any) -> Any:
     store(job + _HOLDERS, 1)
     store(job + _SLOTS, 0)
     for i in range(len(facts)):
-        store(job + _FACTS + 8 * i, facts[i])
+        store(job + FACTS + 8 * i, facts[i])
     return job
 
 
@@ -305,12 +219,12 @@ def _run(frame: Any, function: Any) -> Any:
         return _memory_error(frame)
     _ask_for_help(frame, job, threads - 1, function)
     _work(job)
-    parts = load(job + _FACTS + 128)
+    parts = load(job + FACTS + 128)
     while fetch_add(job + _DONE, 0) < parts:
         yield_processor()
-    if load(job + _FACTS) == 1:
-        result, size = load(job + _FACTS + 24), load(job + _FACTS + 152)
-        sums = job + _HEADER + threads * load(job + _FACTS + 136)
+    if _sums_up(load(job + FACTS)):
+        result, size = load(job + FACTS + 24), load(job + FACTS + 152)
+        sums = job + _HEADER + threads * load(job + FACTS + 136)
         copy(result, sums, size)
         for part in range(1, parts):
             for i in range(0, size, 4 * WIDTH):

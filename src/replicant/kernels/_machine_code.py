@@ -204,6 +204,19 @@ def _sums(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], seco
     return result
 
 
+def _sums_of_each(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], second: Any) -> list[Any]:
+    """Add the products of some vectors with one vector each, number by number."""
+    multiply_add = _external(builder, f"llvm.fma.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR)
+    places = [_I64(v * 4 * WIDTH) for v in range(len(sums) // len(first_rows))]
+    vectors = [_loaded(builder, builder.add(second, place), _VECTOR) for place in places]
+    result = []
+    for j, row in enumerate(first_rows):
+        for v, (place, x) in enumerate(zip(places, vectors, strict=True)):
+            y = _loaded(builder, builder.add(builder.add(first, row), place), _VECTOR)
+            result.append(builder.call(multiply_add, [y, x, sums[j * len(places) + v]]))
+    return result
+
+
 def _loop(builder: Any, start: list[Any], count: Any, body: Any) -> list[Any]:
     """Call ``body(*values) -> next values`` `count` times, at least once. Returns the last values."""
     before, inside, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
@@ -219,12 +232,13 @@ def _loop(builder: Any, start: list[Any], count: Any, body: Any) -> list[Any]:
     return following[1:]
 
 
-def make_tile(num_rows: int, num_vectors: int) -> Any:
+def make_tile(num_rows: int, num_vectors: int, *, of_each: bool = False) -> Any:
     """Make the function that computes ``out[j, v] (+)= sum over k, l of first[j, k, l] * second[k, l, v]``.
 
-    The sums of `num_rows` rows j with `num_vectors` vectors v stay in registers. The arguments are: the address of `first`, and the
-    strides of j, k and l in it; the address of `second`, and the strides of k and l in it; the numbers of k and l; the address of
-    `out`, and the stride of j in it; and whether to add (1) or to write (0).
+    The sums of `num_rows` rows j with `num_vectors` vectors v stay in registers. If they are `of_each`, ``first[j, k, l]`` is no
+    number but vectors, and each number in them is multiplied by that in ``second[k, l, v]`` at the same place. The arguments are:
+    the address of `first`, and the strides of j, k and l in it; the address of `second`, and the strides of k and l in it; the
+    numbers of k and l; the address of `out`, and the stride of j in it; and whether to add (1) or to write (0).
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -232,10 +246,11 @@ def make_tile(num_rows: int, num_vectors: int) -> Any:
         cells = [(j, v) for j in range(num_rows) for v in range(num_vectors)]
         places = [builder.add(out, builder.add(builder.mul(out_j, _I64(j)), _I64(v * 4 * WIDTH))) for j, v in cells]
         rows = [builder.mul(first_j, _I64(j)) for j in range(num_rows)]
+        add = _sums_of_each if of_each else _sums
         present, zero = builder.icmp_signed("!=", adds, _I64(0)), ir.Constant(_VECTOR, [0.0] * WIDTH)
 
         def of_l(first: Any, second: Any, *sums: Any) -> list[Any]:
-            added = _sums(builder, list(sums), first, rows, second)
+            added = add(builder, list(sums), first, rows, second)
             return [builder.add(first, first_l), builder.add(second, second_l), *added]
 
         def of_k(first: Any, second: Any, *sums: Any) -> list[Any]:

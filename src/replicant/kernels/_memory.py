@@ -9,9 +9,12 @@ Only the heap can hold large pieces, and glibc gives it to the main thread. The 
 all threads are given the heap, before JAX starts its own: programs run in JAX's threads.
 
 Kept memory has a price, because freed pieces lie between others and cannot always be used for the next one. So glibc is told to
-keep them only once programs are seen to need many fresh pages, and only while there is room. When a program begins its second run,
-XLA is asked for the size of what each run takes. If that is small or unknown, the third and the fourth run are watched. Programs
-that are not large, but many, show later, in the pages of all.
+keep all of them only once programs are seen to need many fresh pages, and only while there is room. Until then, it maps pieces of
+more than 32 MB, and keeps up to 128 MB of free memory at the end of the heap. By itself it would keep a fraction of a megabyte, and
+a heap that all threads share ends with what programs free: every step would return it, and touch it again.
+
+When a program begins its second run, XLA is asked for the size of what each run takes. If that is small or unknown, the third and
+the fourth run are watched. Programs that are not large, but many, show later, in the pages of all.
 """
 
 import ctypes
@@ -28,14 +31,15 @@ from ._flags import accelerator, jax_has_started
 _WINDOW = 8  # programs that start between two looks
 _LARGE = 16 << 20  # bytes of fresh pages per program that make it worthwhile
 _ENOUGH, _WINDOWS = 3, 12  # in so many of the last windows
-_MAPPED = 32 << 20  # bytes of the largest piece that glibc takes from the heap by itself
+_MAPPED = 32 << 20  # bytes of the largest piece that glibc takes from the heap, if it is not told to take all
+_KEPT = 128 << 20  # bytes of free memory at the end of the heap that stay there
 _UNWATCHED, _WATCHED = 2, 2  # the first runs of a program, in which it is compiled, and those after them
 _ROOM = 8  # times as much memory must be available
 _HUGE = 3  # times as much memory gets huge pages
 _SCARCE = 0.1  # of the memory; if less is left, nothing is kept any more
 
 # The names of these options in mallopt(3).
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
 _DEFAULT_MMAP_MAX = 65536
 _MADV_HUGEPAGE = 14
 _OTHERS = ("mallctl", "MallocExtension_ReleaseFreeMemory", "mi_malloc")  # symbols of jemalloc, tcmalloc and mimalloc
@@ -53,7 +57,12 @@ class Glibc:
 
     def share_heap(self) -> bool:
         """Let threads that start from now on allocate from the heap, as the main thread does. False if glibc refuses."""
-        return bool(self._library.mallopt(_M_ARENA_MAX, 1))
+        library = self._library
+        if not library.mallopt(_M_ARENA_MAX, 1):
+            return False
+        library.mallopt(_M_MMAP_THRESHOLD, _MAPPED)
+        library.mallopt(_M_TRIM_THRESHOLD, _KEPT)
+        return True
 
     def keep(self, num_bytes: int) -> None:
         """Take large pieces from the heap from now on, and never shrink it. The next `num_bytes` of it get huge pages."""
@@ -68,6 +77,7 @@ class Glibc:
 
     def give_back(self) -> None:
         """Map large pieces again, and return free memory to the system."""
+        self._library.mallopt(_M_TRIM_THRESHOLD, _KEPT)
         self._library.mallopt(_M_MMAP_MAX, _DEFAULT_MMAP_MAX)
         self._library.malloc_trim(0)
 
