@@ -24,7 +24,8 @@ def test_the_curves_are_the_same(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     first, killed, after, *plot, last = done.stdout.splitlines()
     assert first == "undisturbed: 69 steps"
-    assert killed == "killed in step 8; the checkpoint has 5 steps"
+    # Step 5 is saved in the background: the kill comes after that save or in the middle of it, and both must lose nothing.
+    assert killed in [f"killed in step 8; the checkpoint has {steps} steps" for steps in (0, 5)]
     assert after == "after 1 kills: 69 steps"
     assert "#" in "".join(plot)  # where the curves lie over each other
     assert not set("".join(plot)) & set(".o")
