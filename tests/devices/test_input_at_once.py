@@ -101,6 +101,158 @@ def test_the_same_batches_and_positions_as_with_a_thread(strategy, name):
     assert direct.state() == read_ahead.state()
 
 
+@pytest.fixture
+def runs(monkeypatch):
+    """Read tiny batches in runs from the tenth on. Gives the numbers of batches that a program has cut apart."""
+    cut = []
+    place = _place_batches.PlacesAtOnce.run
+
+    def counted(self, columns, count, sizes):
+        placed = place(self, columns, count, sizes)
+        cut.append(count if placed else 0)
+        return placed
+
+    monkeypatch.setattr(_place_batches.PlacesAtOnce, "run", counted)
+    monkeypatch.setattr(_place_batches, "_OFTEN", 1)
+    monkeypatch.setattr(_direct, "_RUNS_AFTER", 2)
+    return cut
+
+
+# The batches that a program cuts apart: eights after the first eight; where passes begin with a batch, within one and after its first.
+IN_RUNS = {
+    "shuffled": 136,
+    "no seed, but one order": 136,
+    "short last batch": 40,
+    "passes": 64,
+    "chosen": 40,
+    "other dtypes": 136,
+    "special numbers": 40,
+    "repeated after batching": 5 * 32,
+    "endless": 408,
+}
+
+
+def pipeline(name):
+    more = {
+        "repeated after batching": lambda: Dataset.range(162).shuffle(9, seed=2).batch(4).repeat(5),
+        "endless": lambda: Dataset.range(10).shuffle(4, seed=1).repeat().batch(4),
+        "shapes that change": lambda: Dataset.from_tensor_slices(FLOATS[:202])
+        .concatenate(Dataset.from_tensor_slices(FLOATS[:30, :2]))
+        .batch(4),
+        "a batch of all": lambda: Dataset.range(600).batch(600).repeat(40),
+    }
+    return (PIPELINES | more)[name]()
+
+
+@pytest.mark.cases("one-shuffled", "fused-passes", "fused-repeated after batching", "apart-shuffled", "one-strings", "one-endless")
+@pytest.mark.parametrize("name", [*PIPELINES, "repeated after batching", "endless", "a batch of all"])
+def test_runs_give_the_same_batches(strategy, name, runs):
+    direct, read_ahead = iter(distributed(strategy, pipeline(name))), iter(distributed(strategy, pipeline(name), threaded=True))
+    for _ in range(410):
+        ours, theirs = next(direct, "end"), next(read_ahead, "end")
+        if ours == "end" or theirs == "end":
+            assert ours == theirs
+            break
+        assert seen(strategy, ours) == seen(strategy, theirs)
+    assert sum(runs) == (IN_RUNS.get(name, 0) if strategy.placement.on_one_device else 0)
+    direct.close(), read_ahead.close()
+
+
+@pytest.mark.cases("one-seeded", "fused-no seed")
+@pytest.mark.parametrize("seed", [3, None], ids=["seeded", "no seed"])
+def test_every_position_within_a_run_continues_with_and_without_a_thread(strategy, runs, seed):
+    def dataset():
+        return Dataset.range(97).shuffle(20, seed=seed).repeat(3).batch(4)
+
+    iterator, positions, whole = iter(distributed(strategy, dataset())), [], []
+    for batch in iterator:
+        positions.append(iterator.state())
+        whole.append(rows(strategy, batch))
+    assert len(whole) == 73
+    assert any(position["position"]["share"]["step"] for position in positions) is strategy.placement.on_one_device
+    for number, position in list(enumerate(positions))[::5] + [(31, positions[31])]:
+        for threaded in (False, True):
+            again = iter(distributed(strategy, dataset(), threaded=threaded))
+            again.restore(position)
+            assert again.state()["position"]["step"] == number + 1
+            assert [rows(strategy, batch) for batch in again] == whole[number + 1 :], (number, threaded)
+
+
+def test_a_position_within_a_run_moves_to_other_numbers_of_replicas(one, runs):
+    fused = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
+
+    def dataset():
+        return Dataset.range(400).shuffle(400, seed=3).batch(4)
+
+    iterator = iter(distributed(one, dataset()))
+    for _ in range(29):
+        next(iterator)
+    again = iter(distributed(fused, dataset()))
+    again.restore(iterator.state())
+    rest = [np.asarray(batch).tolist() for batch in iterator]
+    assert [np.concatenate(rows(fused, batch)).tolist() for batch in again] == rest
+    assert len(rest) == 71
+
+
+@pytest.mark.cases("one", "fused")
+def test_an_error_in_a_run_comes_with_its_batch(strategy, runs):
+    """Batches 0 to 49 have rows of three numbers, and batch 50 rows of both kinds."""
+    iterator = iter(distributed(strategy, pipeline("shapes that change")))
+    for number in range(50):
+        batch = [np.asarray(x) for x in strategy.experimental_local_results(next(iterator))]
+        assert np.concatenate(batch).tolist() == FLOATS[4 * number : 4 * number + 4].tolist()
+    before = iterator.state()
+    for _ in range(2):
+        with pytest.raises(ElementError, match="elements of one batch need the same shape"):
+            next(iterator)
+        assert iterator.state() == before
+    assert sum(runs) >= 32 or not strategy.placement.on_one_device
+
+
+@pytest.mark.cases("KeyboardInterrupt-place", "ZeroDivisionError-pull")
+@pytest.mark.parametrize("where", ["pull", "place"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_what_a_signal_raises_within_a_run_loses_and_repeats_nothing(one, monkeypatch, runs, error, where):
+    def dataset():
+        return Dataset.range(400).shuffle(37, seed=2).repeat(2).batch(4)
+
+    expected = [np.asarray(batch).tolist() for batch in distributed(one, dataset(), threaded=True)]
+    iterator = iter(distributed(one, dataset()))
+    got = [np.asarray(next(iterator)).tolist() for _ in range(8 + 8)]  # the next one begins a run
+    for _ in range(3):
+        direct, position = iterator._background, iterator.state()
+        assert direct.num_ready == 0
+        with monkeypatch.context() as patch:
+            if where == "place":
+                patch.setattr(direct._pace.place, "_cut", lambda columns: (_ for _ in ()).throw(error()))
+            else:
+                source = direct._cursor.source.source  # half of the run has been read
+                patch.setattr(
+                    source, "pull", lambda limit, pull=source.pull: (pull(min(limit, 9)), (_ for _ in ()).throw(error()))[1]
+                )
+            with pytest.raises(error):
+                next(iterator)
+        assert iterator.state() == position
+        got += [np.asarray(next(iterator)).tolist() for _ in range(8)]
+    assert got + [np.asarray(batch).tolist() for batch in iterator] == expected
+
+
+def test_runs_end_with_the_loop(one, runs):
+    iterator = iter(distributed(one, Dataset.range(400).batch(4)))
+    for _ in range(20):
+        next(iterator)
+    assert iterator.stats().num_ready > 0
+    assert iterator.stats().num_steps == 20
+    iterator.close()
+    assert next(iterator, "end") == "end"
+
+
+def test_large_batches_are_not_read_in_runs(one, runs):
+    rows_ = np.zeros((4000, 300), np.float32)
+    assert len(list(distributed(one, Dataset.from_tensor_slices(rows_).batch(40)))) == 100
+    assert runs == []
+
+
 def test_no_thread_is_started_and_stats_count(strategy):
     with iter(distributed(strategy, Dataset.range(400).batch(4))) as iterator:
         for _ in range(50):
@@ -173,7 +325,7 @@ def test_a_dataset_that_becomes_slow_gets_a_thread_and_loses_nothing(strategy, m
 
 
 def test_a_few_slow_batches_do_not_matter(one):
-    pace = _direct.Pace(_direct.no_program)
+    pace = _direct.Pace(_direct.NoProgram())
     for _ in range(100):
         for seconds in (1.0, 0.0, 0.0, 0.0):
             pace.note(seconds)
@@ -185,7 +337,7 @@ def test_a_few_slow_batches_do_not_matter(one):
 
 @pytest.mark.parametrize(("every", "is_slow"), [(1, True), (2, True), (40, False)])
 def test_slow_batches_are_found_among_quick_ones(every, is_slow):
-    pace = _direct.Pace(_direct.no_program)
+    pace = _direct.Pace(_direct.NoProgram())
     for number in range(120):
         pace.measured(pace.clock(), 0.0 if number % every else 1.0)
     assert pace.is_slow is is_slow
@@ -193,7 +345,7 @@ def test_slow_batches_are_found_among_quick_ones(every, is_slow):
 
 def test_a_batch_that_only_waited_is_not_slow():
     """On a machine with other programs, the clock goes on while the processor does something else."""
-    pace = _direct.Pace(_direct.no_program)
+    pace = _direct.Pace(_direct.NoProgram())
     for _ in range(120):
         clock = pace.clock()
         pace.measured(clock, 0.0 if clock is time.thread_time else 1.0)
@@ -229,11 +381,17 @@ def test_checkpoints_hold_the_position(one, tmp_path):
 
 def test_an_array_that_is_changed_between_batches_changes_no_batch_that_was_handed_out(strategy):
     array = np.zeros((4000, 5), np.float32)
-    batches = []
+    batches, then = [], []
     for number, batch in enumerate(distributed(strategy, Dataset.from_tensor_slices(array).batch(8))):
         batches.append(batch)
+        then.append([np.array(x) for x in jax.tree.leaves(batch)])
+        assert all(number - _direct.RUN < x.min() == x.max() <= number for x in then[-1])
         array[:] = number + 1
-    assert all((np.asarray(x) == number).all() for number, batch in enumerate(batches) for x in jax.tree.leaves(batch))
+    assert all(
+        (np.asarray(x) == before).all()
+        for batch, values in zip(batches, then, strict=True)
+        for x, before in zip(jax.tree.leaves(batch), values, strict=True)
+    )
 
 
 def test_two_iterators_in_turns(strategy):

@@ -43,7 +43,14 @@ CASES = {
     "a batch of sequences, not so high": ((16, 64, 64), (16, 64, 64), FIRST_TWO, ""),
     "heads": ((8, 64, 64), (8, 64, 32), BATCH, "turned twice"),
     "heads, wide": ((8, 64, 32), (8, 64, 64), BATCH, "turned"),
-    "heads, square": ((16, 64, 32), (16, 64, 32), BATCH, "turned"),
+    "heads, square": ((16, 64, 64), (16, 64, 64), BATCH, "turned"),
+    "ten classes": ((128, 512), (128, 10), FIRST, "outer turned back"),
+    "ten rows": ((128, 10), (128, 512), FIRST, "outer"),
+    "two classes": ((512, 256), (512, 2), FIRST, "outer turned back"),
+    "positions of ten classes": ((16, 64, 128), (16, 64, 10), FIRST_TWO, "outer turned back"),
+    "a batch of three columns": ((4, 64, 128), (4, 64, 3), BATCH, "outer turned back"),
+    "a batch of three rows": ((4, 64, 3), (4, 64, 128), BATCH, "outer"),
+    "32 columns of a long sum": ((4096, 128), (4096, 32), FIRST, "outer turned back"),
 }
 
 
@@ -52,8 +59,11 @@ def test_results_are_those_of_numpy(name: str) -> None:
     shape, other, dimensions, how = CASES[name]
     lhs, rhs = drawn(*shape), drawn(*other)
     text = lowered(dimensions, lhs, rhs)
-    assert text.count("optimization_barrier") == {"": 0, "halves": 0, "turned twice": 2}.get(how, 1)
-    assert ("stablehlo.reduce" in text) == ("halves" in how)
+    barriers = {"": 0, "halves": 0, "turned twice": 2}.get(how, 1)
+    assert text.count("optimization_barrier") == barriers
+    assert ("stablehlo.reduce" in text) == ("halves" in how or "outer" in how)
+    assert ("stablehlo.dot_general" in text) == ("outer" not in how)
+    assert ("stablehlo.transpose" in text) == ("turned" in how)
     assert "contracting_dims = [0, 1]" not in text
     found = jax.jit(functools.partial(lax.dot_general, dimension_numbers=dimensions))(lhs, rhs)
     axes = {FIRST: "km,kn->mn", FIRST_TWO: "kKab,kKc->abc" if len(shape) == 4 else "kKa,kKc->ac", BATCH: "bkm,bkn->bmn"}[dimensions]
@@ -83,14 +93,15 @@ def products(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
 
 
 @settings(max_examples=30)
-@given(products(), st.sampled_from([1, 1 << 30]))
-def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], rows: int) -> None:
+@given(products(), st.sampled_from([1, 1 << 30]), st.booleans())
+def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], rows: int, narrow: bool) -> None:
     shape, other, dimensions = case
     lhs, rhs = (np.random.default_rng(1).integers(-9, 9, s).astype(np.float32) for s in (shape, other))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"HIGH_ROWS": rows, "HIGH_WIDTH": 1, "SPLIT_ROWS": rows, "SPLIT_PRODUCTS": 1}.items():
             patch.setattr(_products, name, value)
         patch.setattr(_products, "SPLIT_RESULT", range(1 << 30))
+        patch.setattr(_products, "NARROW_PRODUCTS", 1 if narrow else 1 << 30)
         found = _products.product(jnp.asarray(lhs), jnp.asarray(rhs), dimension_numbers=dimensions)
     np.testing.assert_array_equal(found, lax.dot_general(lhs, rhs, dimensions))  # whole numbers, so each order of sums is exact
 
@@ -109,6 +120,10 @@ def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], r
         (drawn(2048, 512), drawn(2048, 512), FIRST),
         (drawn(64, 64, 64), drawn(64, 64, 7), BATCH),
         (drawn(64, 7, 64), drawn(64, 7, 64), BATCH),
+        (drawn(512, 64), drawn(512, 1), FIRST),
+        (drawn(1, 1 << 15), drawn(1, 16), FIRST),
+        (drawn(127, 64), drawn(127, 8), FIRST),
+        (drawn(128, 512), drawn(128, 33), FIRST),
         (drawn(8, 64, 64, dtype="bfloat16"), drawn(8, 64, 64, dtype="bfloat16"), BATCH),
         (drawn(96, 64), drawn(96, 64), ((((), ()), ((), ())))),
         (drawn(0, 96), drawn(0, 64), FIRST),
@@ -126,6 +141,10 @@ def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], r
         "large result",
         "narrow",
         "few rows",
+        "one column",
+        "one row",
+        "narrow and small",
+        "not so narrow",
         "16 bits",
         "outer",
         "empty",

@@ -233,6 +233,7 @@ def test_what_is_on() -> None:
     states = dict(kernels.status().kernels)
     assert list(states) == [
         "conv",
+        "inline",
         "memory",
         "argmax",
         "attention",
@@ -251,7 +252,7 @@ def test_what_is_on() -> None:
         assert "avg_pool off: switched off, direct_conv on, dot on, flat_update on, lstm on, max_pool on, numba_conv o" in str(
             kernels.status()
         )
-        assert repr(kernels.status()).splitlines()[5] == (
+        assert repr(kernels.status()).splitlines()[6] == (
             "  avg_pool      off: switched off  (sums over windows (average pooling and its gradient), as additions of slices)"
         )
 
@@ -271,7 +272,7 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'conv' is an option of XLA that is read when JAX starts, so it cannot be switched later. Start the "
                 "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,direct_conv,"
-                "dot,flat_update,lstm,max_pool,memory,numba_conv,strided_conv for all except this one."
+                "dot,flat_update,inline,lstm,max_pool,memory,numba_conv,strided_conv for all except this one."
             ),
         ),
         (
@@ -279,7 +280,15 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
                 "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,"
-                "conv,direct_conv,dot,flat_update,lstm,max_pool,numba_conv,strided_conv for all except this one."
+                "conv,direct_conv,dot,flat_update,inline,lstm,max_pool,numba_conv,strided_conv for all except this one."
+            ),
+        ),
+        (
+            ("inline",),
+            (
+                "The kernel 'inline' is an option of JAX that is read when JAX starts, so it cannot be switched later. "
+                "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,"
+                "conv,direct_conv,dot,flat_update,lstm,max_pool,memory,numba_conv,strided_conv for all except this one."
             ),
         ),
     ],

@@ -1,7 +1,9 @@
 """What importing Replicant does to XLA_FLAGS and to JAX's lowerings, in fresh processes."""
 
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +96,76 @@ def test_the_installed_jaxlib_takes_the_option() -> None:
     assert done.stdout == "3.0 ['cpu:0']\n", done.stderr
 
 
+THREAD = (
+    "import replicant, threading, jax, numpy as np\n"
+    "STEP"
+    "print(replicant.kernels.status().kernels['inline'])\n"
+    "wait = jax.jit(lambda x: jax.lax.fori_loop(0, 20_000, lambda _, x: x @ x / 20, x))\n"
+    "x = jax.block_until_ready(jax.numpy.ones((20, 20)))\n"
+    "jax.block_until_ready(wait(x))\n"
+    "print(wait(x).is_ready())\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "environment", "state", "is_ready"),
+    [
+        ("", {}, "on", True),
+        ("", {"REPLICANT_KERNELS": "max_pool"}, "off: REPLICANT_KERNELS does not ask for it", False),
+        ("", {"REPLICANT_KERNELS": "inline"}, "on", True),
+        (
+            "jax.config.update('jax_cpu_enable_async_dispatch', True)\n",
+            {},
+            "off: jax_cpu_enable_async_dispatch has been set to True",
+            False,
+        ),
+        (
+            "s = replicant.MirroredStrategy(replicant.list_devices('CPU')); print(s.num_replicas_in_sync)\n",
+            {"JAX_NUM_CPU_DEVICES": "2"},
+            "2\non",
+            True,
+        ),
+    ],
+)
+def test_where_programs_run(step: str, environment: dict[str, str], state: str, *, is_ready: bool) -> None:
+    """The result of some 100 ms is there when the call returns, or it is not."""
+    done = run(THREAD.replace("STEP", step), **environment)
+    assert done.stdout == f"{state}\n{is_ready}\n", done.stderr
+
+
+def test_programs_of_jax_that_runs_already_are_left_alone() -> None:
+    state = "print(replicant.kernels.status().kernels['inline'])"
+    done = run(f"import jax; jax.devices()\nimport replicant; {state}")
+    assert done.stdout == "off: JAX started before replicant was imported; import replicant first\n", done.stderr
+    done = run(f"{PLUGIN}import replicant; {state}")
+    assert done.stdout == "off: JAX has plugins (xla_cuda13), and may compute on more than the CPU\n", done.stderr
+
+
+def test_several_processes_leave_it_to_jax() -> None:
+    program = (
+        "import json, sys\nfrom replicant.kernels import _inline\nimport jax, replicant\n"
+        "before = jax.config.values[_inline.OPTION]\n"
+        "strategy = replicant.MultiWorkerMirroredStrategy()\n"
+        "print(strategy.num_replicas_in_sync, before, replicant.kernels.status().kernels['inline'])\n"
+    )
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in (first, second)]
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=os.environ | {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    state = "off: jax_cpu_enable_async_dispatch has been set to True"
+    assert [worker.communicate(timeout=120)[0] for worker in workers] == [f"2 False {state}\n"] * 2
+
+
 def test_asking_whether_jax_has_started_changes_nothing() -> None:
     done = run(
         "import replicant, jax; print(len(jax.devices()), jax.config.values['jax_num_cpu_devices'])", JAX_NUM_CPU_DEVICES="3"
@@ -115,7 +187,7 @@ def test_none_at_all_and_then_one() -> None:
         REPLICANT_KERNELS="0",
     )
     no = "off: REPLICANT_KERNELS does not ask for it"
-    before = f"conv {no}, memory {no}, argmax {no}, attention {no}, avg_pool {no}, direct_conv {no}, dot {no}, flat_update {no}"
+    before = f"conv {no}, inline {no}, memory {no}, argmax {no}, attention {no}, avg_pool {no}, direct_conv {no}, dot {no}, flat_update {no}"
     status = f"CPU kernels: {before}, lstm {no}, max_pool on, numba_conv {no}, strided_conv {no}"
     assert done.stdout.splitlines() == ["True", "False", status], done.stderr
 
@@ -199,6 +271,6 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all) or some of argmax,attention,avg_pool,conv,direct_conv,dot,flat_update,lstm,max_pool,memory,numba_conv,strided_conv, "
-        "separated by commas."
+        "(all) or some of argmax,attention,avg_pool,conv,direct_conv,dot,flat_update,inline,lstm,max_pool,memory,numba_conv,"
+        "strided_conv, separated by commas."
     )

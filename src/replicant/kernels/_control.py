@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError, ConfigurationError
-from . import _argmax, _attention, _compiled, _convolutions, _lstm, _memory, _phases, _products, _windows
+from . import _argmax, _attention, _compiled, _convolutions, _inline, _lstm, _memory, _phases, _products, _windows
 from ._flags import set_conv_option
 from ._lowering import Kernel, register
 from ._switch import (
@@ -44,13 +44,14 @@ class Status:
 @dataclass
 class _Installed:
     conv: str = "off: not installed"
+    inline: str = "off: not installed"
     memory: str = "off: not installed"
     registered: set[Kernel] = field(default_factory=set)
     families: set[str] = field(default_factory=set)
 
 
 _installed = _Installed()
-_OPTION_OF = {"conv": "XLA", "memory": "the allocator"}
+_OPTION_OF = {"conv": "XLA", "inline": "JAX", "memory": "the allocator"}
 
 
 def install() -> None:
@@ -61,6 +62,7 @@ def install() -> None:
     """
     wanted = from_environment()
     _installed.conv = set_conv_option("conv" in wanted)
+    _installed.inline = _inline.install("inline" in wanted)
     _installed.memory = _memory.install("memory" in wanted)
     choose(wanted & (LOWERINGS if is_named(_compiled.FAMILY) else _usable()))
     if wanted & LOWERINGS:
@@ -88,8 +90,8 @@ def enable(*names: str) -> None:
 
     Args:
         *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "lstm" or
-            "numba_conv". Without names, all that can be used on this machine are switched on. You can choose "conv" and "memory"
-            only before JAX starts, with the environment variable REPLICANT_KERNELS.
+            "numba_conv". Without names, all that can be used on this machine are switched on. You can choose "conv", "inline" and
+            "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
@@ -134,7 +136,7 @@ def disabled(*names: str) -> Iterator[None]:
 
 
 def _checked(names: tuple[str, ...]) -> frozenset[str]:
-    if fixed := sorted({"conv", "memory"} & set(names)):
+    if fixed := sorted(_OPTION_OF.keys() & set(names)):
         name, others = fixed[0], ",".join(sorted(FAMILIES.keys() - set(fixed[:1])))
         raise ArgumentError(
             f"The kernel {name!r} is an option of {_OPTION_OF[name]} that is read when JAX starts, so it cannot be switched later. "
@@ -157,7 +159,7 @@ def status() -> Status:
     on | off: switched off
     """
     asked = from_environment()
-    states = {"conv": _installed.conv, "memory": _installed.memory}
+    states = {"conv": _installed.conv, "inline": _inline.state(_installed.inline), "memory": _installed.memory}
     for name in sorted(LOWERINGS):
         if name in asked | chosen() and name == _compiled.FAMILY and (reason := _compiled.objection()):
             states[name] = f"off: {reason}"

@@ -57,6 +57,7 @@ class PlacesAtOnce:
 
     def __init__(self, placement: Placement):
         self._copy = jax.jit(_same, out_shardings=placement.mirrored)
+        self._cut = jax.jit(_each, out_shardings=placement.mirrored)
         self._num_replicas = placement.num_replicas
         self._seen: dict[Any, int] = {}
 
@@ -74,6 +75,21 @@ class PlacesAtOnce:
         stacked = [leaf.reshape(n, sizes[0], *leaf.shape[1:]) for leaf, sizes in parts]
         return [PerReplica.from_stacked(array) for array in self._copy(stacked)]
 
+    def run(self, columns: Sequence[np.ndarray], count: int, sizes: tuple[int, ...]) -> list[list[Any]] | None:
+        """Return the components of each of `count` batches that were read at once; None if there is no program for them.
+
+        Args:
+            columns: For each component, the rows of all batches.
+            count: The number of batches.
+            sizes: The numbers of rows that each batch has for the replicas.
+        """
+        if not all(self._fits((column.shape, column.dtype, sizes)) for column in columns):
+            return None
+        n = self._num_replicas
+        shape = (count, sizes[0]) if n == 1 else (count, n, sizes[0])
+        batches = self._cut([column.reshape(*shape, *column.shape[1:]) for column in columns])
+        return batches if n == 1 else [[PerReplica.from_stacked(array) for array in batch] for batch in batches]
+
     def _fits(self, form: tuple[tuple[int, ...], np.dtype, tuple[int, ...]]) -> bool:
         """Whether a component is cut evenly, and of a dtype that the program copies exactly as ``jax.device_put`` does."""
         _, dtype, sizes = form
@@ -83,6 +99,10 @@ class PlacesAtOnce:
 
 def _same(arrays: list[Any]) -> list[Any]:
     return arrays
+
+
+def _each(columns: list[Any]) -> list[list[Any]]:
+    return [list(batch) for batch in zip(*columns, strict=True)]
 
 
 def place_each(values: Sequence[Any], placement: Placement) -> Any:

@@ -2,17 +2,21 @@
 
 The thread that reads ahead and the loop both need Python's lock. If a batch is a few rows of arrays in memory, and its devices are
 this machine's processors, the exchange between the two takes several times as long as the batch.
+
+Of tiny batches, some are read and placed at once, by one program that cuts them apart. That takes a third of the time.
 """
 
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
+from ...errors import DatasetError
 from ...replicas._own_mesh import mesh_is_set
 from ..graph._background import END, Background, check_process
 from ..graph._graph import Node, State, nodes
@@ -22,12 +26,15 @@ from ..transforms._combine import Concatenate, Zip
 from ..transforms._global_shuffle import GlobalShuffle
 from ..transforms._index import Enumerate, Repeat, Shard, Skip, Take
 from ..transforms._shuffle import Shuffle
-from ._shares import ShareCursor
+from ._shares import Run, ShareCursor
 
 MOST_BYTES = 1 << 19  # larger batches take so long that it is worth while to read them ahead
 SECONDS = 1e-3  # of processor time: the longest that a batch may usually take
 _MOST_DEBT = 8.0
 _MOST_AT_ONCE = 2.0
+RUN = 8  # batches that are read and placed at once, if all of them
+_RUN_BYTES = 1 << 18  # are no larger than this,
+_RUNS_AFTER = 256  # after so many batches of a dataset, for which it is worth while to compile a program
 _TIMED = 32  # batches whose processor time is read, which takes a while, after one that was slow by the clock
 
 # They only move memory: no files, no code of the user, nothing that waits. Types that are derived from these may do so.
@@ -35,16 +42,32 @@ _IN_MEMORY = frozenset(
     {Batch, Concatenate, Enumerate, GlobalShuffle, Range, Repeat, Rows, Shard, Shuffle, Skip, Take, Unbatch, Zip}
 )
 
-# Places the components of a batch, given the arguments for each. Returns None if that must be done one by one.
-PlaceAtOnce: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], list[Any] | None]
+
+class PlaceAtOnce(Protocol):
+    """Places all components of a batch at once."""
+
+    def __call__(self, parts: Sequence[tuple[Any, ...]]) -> list[Any] | None:
+        """Place the components, given the arguments for each. Returns None if that must be done one by one."""
+        ...
+
+    def run(self, columns: Sequence[np.ndarray], count: int, sizes: tuple[int, ...]) -> list[list[Any]] | None:
+        """Place `count` batches that were read at once. Returns None if that must be done batch by batch."""
+        ...
 
 _config: Any = jax.config  # its options are attributes that type checkers do not know
 _WIDE = _config.jax_enable_x64  # outside of all contexts
 
 
-def no_program(parts: Sequence[tuple[Any, ...]]) -> None:
-    """Place no batch at once, but component by component."""
-    del parts
+class NoProgram:
+    """Places no batch at once, but component by component."""
+
+    def __call__(self, parts: Sequence[tuple[Any, ...]]) -> None:
+        """Leave it to the caller."""
+        del parts
+
+    def run(self, columns: Sequence[np.ndarray], count: int, sizes: tuple[int, ...]) -> None:
+        """Leave it to the caller."""
+        del columns, count, sizes
 
 
 def only_moves_memory(sources: Sequence[Node]) -> bool:
@@ -76,6 +99,8 @@ class Pace:
         self.place = place
         self.is_slow = False
         self.is_sized = False
+        self._are_small = False
+        self._num_placed = 0  # batches, by a program
         self._debt = 0.0
         self._to_time = 0
 
@@ -83,6 +108,16 @@ class Pace:
         """Note the size of the first batch."""
         self.is_sized = True
         self.is_slow = num_bytes > MOST_BYTES
+        self._are_small = RUN * num_bytes <= _RUN_BYTES
+
+    @property
+    def in_runs(self) -> bool:
+        """Whether several batches are read and placed at once."""
+        return self._are_small and self._num_placed >= _RUNS_AFTER
+
+    def placed(self) -> None:
+        """Note that a program has placed a batch."""
+        self._num_placed += 1
 
     def clock(self) -> Callable[[], float]:
         """Return the clock that measures the next batch."""
@@ -129,6 +164,8 @@ class Direct:
         self._cursor, self._reopen, self._thread, self._pace = cursor, reopen, thread, pace
         self._state = cursor.state()
         self._background: Background | None = None
+        self._ready: deque[Any] = deque()  # results of a run
+        self._singly = 0  # results that were made one by one, in this pass
         self._is_making = self._is_closed = False
         self._lock = threading.RLock()  # re-entrant, because a signal handler may run at any point
         self._process = os.getpid()
@@ -139,31 +176,62 @@ class Direct:
             check_process(self._process)
             with self._lock:  # released before a thread is asked, for which others may wait
                 while self._background is None and not self._is_closed:
+                    if self._ready:
+                        item = self._ready.popleft()
+                        self._state = item[-1]
+                        return item
                     if self._pace.is_slow or _in_context():
                         self._background = self._thread(self._settled())
                         if self._is_closed:  # by another thread, which may not have seen this one's
                             self._background.close()
                         break
                     cursor, clock = self._settled(), self._pace.clock()
-                    began = clock()
+                    began, in_run = clock(), self._singly >= RUN and self._pace.in_runs
                     self._is_making = True
-                    item = self._make(cursor)
-                    if cursor is self._cursor:  # otherwise a signal handler has asked meanwhile, and got this result
-                        self._note(item)
-                        self._pace.measured(clock, clock() - began)
-                        return END if self._is_closed else item
+                    try:
+                        items = self._make(cursor, in_run)
+                    except DatasetError:
+                        if not in_run:
+                            raise
+                        self._singly = -RUN  # one by one, the error comes with its batch
+                        continue
+                    if cursor is not self._cursor:  # a signal handler has asked meanwhile, and got these results
+                        continue
+                    self._ready.extend(items)
+                    self._is_making = False
+                    if not items:
+                        return END
+                    self._pace.measured(clock, (clock() - began) / len(items))
         return END if self._background is None else self._background.next()
 
-    def _make(self, cursor: ShareCursor) -> Any:
+    def _make(self, cursor: ShareCursor, in_run: bool) -> list[Any]:
+        """Return the next results: one, or a run of them, or none at the end."""
+        run = cursor.next_run(RUN) if in_run else None
+        return self._one(cursor) if run is None else self._of_run(run)
+
+    def _of_run(self, run: Run) -> list[Any]:
+        placed = self._pace.place.run(run.columns, run.count, run.sizes) or [run.placed(i) for i in range(run.count)]
+        rows = sum(run.sizes)
+        return [
+            (jax.tree_util.tree_unflatten(run.structure, leaves), rows, run.after(i)) for i, leaves in enumerate(placed, start=1)
+        ]
+
+    def _one(self, cursor: ShareCursor) -> list[Any]:
+        """Return the next result, or nothing at the end."""
         share = cursor.next()
         if share is None:
-            return END
+            return []
         pace = self._pace
         if not pace.is_sized:
             pace.size(share.num_bytes)
         placed = pace.place(share.parts)
-        element = share.placed() if placed is None else jax.tree_util.tree_unflatten(share.structure, placed)
-        return element, share.num_examples, cursor.state()
+        if placed is None:
+            element = share.placed()
+        else:
+            pace.placed()
+            element = jax.tree_util.tree_unflatten(share.structure, placed)
+        self._singly += 1
+        return [(element, share.num_examples, cursor.state())]
 
     def _settled(self) -> ShareCursor:
         """Return a cursor after the last result."""
@@ -172,15 +240,10 @@ class Direct:
             self._is_making = False
         return self._cursor
 
-    def _note(self, item: Any) -> None:
-        if item is not END:
-            self._state = item[-1]
-        self._is_making = False
-
     @property
     def num_ready(self) -> int:
         """The number of results that wait for the consumer."""
-        return 0 if self._background is None else self._background.num_ready
+        return len(self._ready) if self._background is None else self._background.num_ready
 
     def close(self) -> None:
         """Be at the end from now on, and end the thread if there is one."""

@@ -80,12 +80,50 @@ class Share:
         return [column for (column,) in self.parts]
 
 
+@dataclasses.dataclass
+class Run:
+    """Some steps of the only worker, read at once.
+
+    Its positions are those that a cursor reaches which reads so many steps, one after the other, from where the run begins.
+
+    Args:
+        structure: That of each step.
+        columns: For each component, the rows of all steps.
+        count: The number of steps.
+        sizes: The numbers of rows that each step has for the replicas, or for the only one.
+        begin: The position of the source before the run.
+        passes: The passes that had begun after it.
+        place: Places one component of a step.
+    """
+
+    structure: Any
+    columns: list[np.ndarray]
+    count: int
+    sizes: tuple[int, ...]
+    begin: State
+    passes: int
+    place: Place
+
+    def after(self, count: int) -> State:
+        """Return the position after the first `count` steps."""
+        return {"step": count, "source": self.begin, "passes": self.passes}
+
+    def placed(self, step: int) -> list[Any]:
+        """Return the components of one step, placed one by one."""
+        rows = sum(self.sizes)
+        return [self.place(column[step * rows : (step + 1) * rows], self.sizes) for column in self.columns]
+
+
 class ShareCursor(abc.ABC):
     """A position in the steps of this worker."""
 
     @abc.abstractmethod
     def next(self) -> Share | None:
         """Return the next step, or None at the end and from then on."""
+
+    def next_run(self, count: int) -> Run | None:
+        """Return the next `count` steps, all of one size; None, and nothing has moved, if they have to be asked for one by one."""
+        del count
 
     @abc.abstractmethod
     def state(self) -> State:
@@ -295,6 +333,17 @@ class BatchShareCursor(ShareCursor):
             return None
         self.step += 1
         return self.left.popleft()
+
+    def next_run(self, count: int) -> Run | None:
+        if self.left or self.shares.topology.num_workers > 1:
+            return None
+        begin = self.source.state()
+        pulled = self.source.pull_run(count)
+        if pulled is None:
+            return None
+        (columns, structure), size = flatten(pulled[0]), pulled[1]
+        sizes = (size,) if self.shares.topology.num_replicas == 1 else self.shares.cut(size)[0][1]
+        return Run(structure, columns, count, sizes, begin, self.source.num_passes, self.shares.place)
 
     def state(self) -> State:
         step, source = (self.step, self.before) if self.left else (0, self.source.state())

@@ -39,6 +39,13 @@ class Cursor(abc.ABC):
         block = self.pull(1)
         return None if block is None else (next(block.elements()),)
 
+    def pull_run(self, count: int) -> tuple[Any, int] | None:
+        """Return the next ``count`` batches, all of one size, as one element with the rows of all; and that size.
+
+        Returns None, and nothing has moved, if there may not be so many or they have to be pulled one by one.
+        """
+        del count
+
     @abc.abstractmethod
     def reset(self) -> None:
         """Go to the beginning of another pass."""

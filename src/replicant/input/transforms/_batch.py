@@ -7,7 +7,7 @@ import numpy as np
 
 from ...errors import DatasetError, ElementError
 from ..graph._blocks import Block, Dense
-from ..graph._graph import UNKNOWN, Cursor, OneInput, State, Through, known, pull_exactly
+from ..graph._graph import INFINITE, UNKNOWN, Cursor, OneInput, State, Through, known, pull_exactly
 from ..graph._structure import TensorSpec, component_names, flatten, map_leaves
 
 
@@ -70,6 +70,18 @@ class BatchCursor(Through):
             return None
         self.made += 1
         return (node.stacked(block),)
+
+    def pull_run(self, count: int) -> tuple[Any, int] | None:
+        node, left = self.node, self.node.input.cardinality
+        if type(node) is not Batch or len(node.sizes) > 1 or left == UNKNOWN:
+            return None
+        size = node.sizes[0]
+        if left != INFINITE and left // size < self.made + count:
+            return None
+        block = pull_exactly(self.source, count * size)
+        assert block is not None, "the input has as many elements as it says"
+        self.made += count
+        return block.stack(), size
 
     def skip(self, count: int) -> int:
         for skipped in range(count):

@@ -57,6 +57,11 @@ class RepeatCursor(Through):
                 self.source.reset()
         return None
 
+    def pull_run(self, count: int) -> tuple[Any, int] | None:
+        run = self.source.pull_run(count) if self.count == INFINITE or self.pass_ < self.count else None
+        self.began = self.began or run is not None
+        return run
+
     def reset(self) -> None:
         self.pass_, self.began = 0, False
         self.source.reset()
