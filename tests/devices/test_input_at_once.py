@@ -118,7 +118,7 @@ def runs(monkeypatch):
     return cut
 
 
-# The batches that a program cuts apart: eights after the first eight; where passes begin with a batch, within one and after its first.
+# The batches that a program cuts apart: eights after the first eight; if passes begin with a batch, within one, after its first.
 IN_RUNS = {
     "shuffled": 136,
     "no seed, but one order": 136,
@@ -136,9 +136,9 @@ def pipeline(name):
     more = {
         "repeated after batching": lambda: Dataset.range(162).shuffle(9, seed=2).batch(4).repeat(5),
         "endless": lambda: Dataset.range(10).shuffle(4, seed=1).repeat().batch(4),
-        "shapes that change": lambda: Dataset.from_tensor_slices(FLOATS[:202])
-        .concatenate(Dataset.from_tensor_slices(FLOATS[:30, :2]))
-        .batch(4),
+        "shapes that change": lambda: (
+            Dataset.from_tensor_slices(FLOATS[:202]).concatenate(Dataset.from_tensor_slices(FLOATS[:30, :2])).batch(4)
+        ),
         "a batch of all": lambda: Dataset.range(600).batch(600).repeat(40),
     }
     return (PIPELINES | more)[name]()
@@ -170,7 +170,7 @@ def test_every_position_within_a_run_continues_with_and_without_a_thread(strateg
         whole.append(rows(strategy, batch))
     assert len(whole) == 73
     assert any(position["position"]["share"]["step"] for position in positions) is strategy.placement.on_one_device
-    for number, position in list(enumerate(positions))[::5] + [(31, positions[31])]:
+    for number, position in [*list(enumerate(positions))[::5], (31, positions[31])]:
         for threaded in (False, True):
             again = iter(distributed(strategy, dataset(), threaded=threaded))
             again.restore(position)

@@ -187,8 +187,8 @@ def test_none_at_all_and_then_one() -> None:
         REPLICANT_KERNELS="0",
     )
     no = "off: REPLICANT_KERNELS does not ask for it"
-    before = f"conv {no}, inline {no}, memory {no}, argmax {no}, attention {no}, avg_pool {no}, direct_conv {no}, dot {no}, flat_update {no}"
-    status = f"CPU kernels: {before}, lstm {no}, max_pool on, numba_conv {no}, strided_conv {no}"
+    before = f"conv {no}, inline {no}, memory {no}, argmax {no}, attention {no}, avg_pool {no}, direct_conv {no}, dot {no}"
+    status = f"CPU kernels: {before}, flat_update {no}, lstm {no}, max_pool on, numba_conv {no}, strided_conv {no}"
     assert done.stdout.splitlines() == ["True", "False", status], done.stderr
 
 

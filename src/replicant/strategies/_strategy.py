@@ -16,7 +16,7 @@ from ..errors import ArgumentTypeError
 from ..input._contexts import InputContext, ValueContext
 from ..input._shapes_only import planned
 from ..input.adapters import as_dataset
-from ..input.distributed._direct import PlaceAtOnce, NoProgram
+from ..input.distributed._direct import NoProgram, PlaceAtOnce
 from ..input.distributed._distributed import DistributedDataset
 from ..programs._compiled import Compiled
 from ..programs._function_key import function_key

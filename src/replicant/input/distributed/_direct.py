@@ -54,6 +54,7 @@ class PlaceAtOnce(Protocol):
         """Place `count` batches that were read at once. Returns None if that must be done batch by batch."""
         ...
 
+
 _config: Any = jax.config  # its options are attributes that type checkers do not know
 _WIDE = _config.jax_enable_x64  # outside of all contexts
 

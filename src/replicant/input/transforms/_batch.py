@@ -73,7 +73,7 @@ class BatchCursor(Through):
 
     def pull_run(self, count: int) -> tuple[Any, int] | None:
         node, left = self.node, self.node.input.cardinality
-        if type(node) is not Batch or len(node.sizes) > 1 or left == UNKNOWN:
+        if type(node) is not Batch or len(node.sizes) != 1 or left == UNKNOWN:
             return None
         size = node.sizes[0]
         if left != INFINITE and left // size < self.made + count:
