@@ -1,8 +1,8 @@
 """Has programs run on the CPU in the thread that starts them.
 
 By default, JAX hands each program to a thread of its own. That takes tens of microseconds, and both threads then wait for each
-other at glibc's heap, which they share (see _memory.py). A loop of tiny steps is up to twice as fast without. In return, what a loop does
-itself no longer happens beside a program: the Python of a step, and batches that are made when they are asked for.
+other at glibc's heap, which they share (see _memory.py). A loop of tiny steps is up to twice as fast without. In return, what the
+loop does itself no longer happens beside a program: the Python of a step, and batches that are made when they are asked for.
 
 Programs of several processes are left alone. Each waits for the others, and the loop has to see when one of them is lost.
 """
