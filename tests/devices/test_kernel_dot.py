@@ -72,6 +72,17 @@ def test_results_are_those_of_numpy(name: str) -> None:
     np.testing.assert_allclose(found, exact, atol=2e-4)
 
 
+@pytest.mark.parametrize("name", ["32 columns of a long sum", "ten classes", "two classes", "a batch of three columns"])
+def test_outer_products_are_never_in_memory(name: str) -> None:
+    """Those of the first are 67 MB. What makes the operands is computed once, and not for each product."""
+    shape, other, dimensions, _ = CASES[name]
+    lhs, rhs = drawn(*shape), drawn(*other)
+    product = jax.jit(lambda a, b: lax.dot_general(jnp.tanh(a), jnp.exp(b), dimensions)).lower(lhs, rhs).compile()
+    memory, costs = product.memory_analysis(), product.cost_analysis()
+    assert memory.temp_size_in_bytes <= 1.1 * (lhs.nbytes + rhs.nbytes + memory.output_size_in_bytes)
+    assert costs["transcendentals"] == lhs.size + rhs.size
+
+
 @st.composite
 def products(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
     """Two shapes whose axes lie in any order, but for the last one, which is one of the result."""
