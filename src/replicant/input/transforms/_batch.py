@@ -79,7 +79,8 @@ class BatchCursor(Through):
         if left != INFINITE and left // size < self.made + count:
             return None
         block = pull_exactly(self.source, count * size)
-        assert block is not None and block.size == count * size, "the input has as many elements as it says"
+        assert block is not None, "the input has elements if it says so"
+        assert block.size == count * size, "and as many as it says"
         self.made += count
         return block.stack(), size
 
