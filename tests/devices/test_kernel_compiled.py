@@ -25,7 +25,7 @@ from replicant.kernels import _compiled, _object_code
 
 CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
 TARGET = _compiled.TARGET
-absent = _compiled.objection()
+absent = _compiled.FUNCTION.objection()
 usable = pytest.mark.skipif(absent is not None, reason=f"the kernel cannot be used here: {absent}")
 
 
@@ -277,7 +277,7 @@ print(compute(x, w).max())
 @usable
 def test_without_memory_there_is_an_error_and_no_result() -> None:
     done = run(WITHOUT_MEMORY, REPLICANT_KERNELS="1,numba_conv")
-    assert done.stdout.splitlines() == ["144.0", "RESOURCE_EXHAUSTED: no memory for a convolution", "144.0"], done.stderr
+    assert done.stdout.splitlines() == ["144.0", "RESOURCE_EXHAUSTED: no memory for a CPU kernel", "144.0"], done.stderr
 
 
 @usable
@@ -346,7 +346,7 @@ print(small.ctypes(2), small.ctypes(7))
 
 @usable
 def test_the_machine_code_is_loaded_without_numba_which_works_after_it() -> None:
-    assert _compiled.is_ready()  # the file is there now
+    assert _compiled.FUNCTION.is_ready()  # the file is there now
     done = run(AFTER_NUMBA.format(compute=COMPUTE))
     assert done.stdout.splitlines() == ["144.0", "False", "2 0", "144.0"], done.stderr
     assert "ValueError: too large" in done.stderr  # numba reports it, and goes on
@@ -368,9 +368,9 @@ def test_the_machine_code_is_loaded_without_numba_which_works_after_it() -> None
     ids=["empty", "cut", "only the name", "another kind", "changed", "an unknown symbol"],
 )
 def test_a_damaged_file_of_machine_code_is_not_loaded(damage: Any, tmp_path: Path) -> None:
-    assert _compiled.is_ready()
+    assert _compiled.FUNCTION.is_ready()
     file = tmp_path / "convolution.object"
-    file.write_bytes(damage(_compiled._file().read_bytes()))
+    file.write_bytes(damage(_compiled.FUNCTION.file().read_bytes()))
     assert _object_code.load(file) is None
 
 

@@ -1,32 +1,19 @@
 """Computes convolutions and their gradients with a function that numba compiles, where this is faster than XLA's own.
 
 A forward convolution and its input gradient are the same operation with other filters. JAX writes the filter gradient as a
-convolution in which channels and batch change places, in as many groups as channels if the convolution is depthwise. XLA calls the
-function by its name, so a program can only run in a process that has registered it: lowering does. Exported programs never contain
-it (see `Kernel.is_local`).
+convolution in which channels and batch change places, in as many groups as channels if the convolution is depthwise. Exported
+programs never contain a call of the function (see `Kernel.is_local`).
 """
 
-import contextlib
-import functools
-import importlib
-import importlib.metadata
-import importlib.util
 import math
-import os
-import platform
-import sys
-import threading
-import warnings
-import zlib
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax import Array, lax
 
-from . import _object_code
 from ._lowering import Kernel
+from ._native import Native
 from ._result_shape import result_shape
 
 FAMILY = "numba_conv"
@@ -41,84 +28,7 @@ _CONVOLUTION, _FILTER_GRADIENT, _DEPTHWISE, _DEPTHWISE_GRADIENT = range(4)  # as
 _CHANNELS_LAST = (0, 3, 1, 2)
 _BATCH_LAST = (3, 0, 1, 2)
 
-_lock = threading.Lock()
-_state: dict[str, str | None] = {}
-
-
-def objection() -> str | None:
-    """Why the kernel cannot be used on this machine, or None. Does not load numba."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return "it needs Linux on x86-64"
-    if importlib.util.find_spec("numba") is None:
-        return "numba is not installed; pip install 'replicant[numba]'"
-    if not _has_wide_registers():
-        return "the processor has no AVX-512"
-    return _state.get("failed")
-
-
-@functools.cache
-def _has_wide_registers() -> bool:
-    lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    return any(line.startswith("flags") and "avx512vl" in line.split() for line in lines)
-
-
-def is_ready() -> bool:
-    """Compile the function and give it to XLA, once. If that fails, warn, and return False from now on."""
-    with _lock:
-        if "failed" not in _state:
-            _state["failed"] = _register()
-            if _state["failed"]:
-                warnings.warn(
-                    f"The CPU kernel {FAMILY!r} is off: {_state['failed']}. XLA computes the convolutions instead.",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-    return _state["failed"] is None
-
-
-def _register() -> str | None:
-    """Returns what is wrong, or None."""
-    if reason := objection():
-        return reason
-    try:
-        address = _address()
-    except Exception as error:  # noqa: BLE001 - whatever a broken or unknown numba raises
-        reason = str(error).partition("\n")[0]  # the rest is numba's view of the code
-        return f"numba {importlib.metadata.version('numba')} could not compile it ({type(error).__name__}: {reason})"
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
-    return None
-
-
-def _address() -> int:
-    """The address of the compiled function. Its machine code is kept for the next process."""
-    file = _file()
-    if address := _object_code.load(file):
-        return address
-    function = _function()
-    with contextlib.suppress(AttributeError):  # names of numba's that may change: then each process compiles
-        _object_code.store(file, function._wrapper_name, function._library._get_compiled_object())  # noqa: SLF001
-    return function.address
-
-
-def _file() -> Path:
-    """Where the machine code is kept: beside that of Python, or where this user keeps such things if that cannot be written."""
-    names = ("_machine_code.py", "_direct_products.py", "_direct_convolution.py")
-    sources = b"".join(Path(__file__).with_name(name).read_bytes() for name in names)
-    versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
-    key = zlib.crc32(repr((sources, versions, _object_code.machine())).encode())
-    folder = Path(importlib.util.cache_from_source(__file__)).parent
-    if not os.access(folder if folder.exists() else folder.parent, os.W_OK):
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replicant"
-    return folder / f"convolution-{key:08x}.object"
-
-
-@functools.cache
-def _function() -> Any:
-    """The function, which numba compiles."""
-    from ._direct_convolution import handle  # it imports numba
-    from ._machine_code import numba
-
-    return numba.cfunc(numba.types.int64(numba.types.int64), error_model="numpy")(handle)
+FUNCTION = Native(FAMILY, TARGET, "_direct_convolution", (), "XLA computes the convolutions instead.")
 
 
 def _call(shape: tuple[int, ...], images: Array, other: Array, *, kind: int, stride: int, padding: Any, dilation: int) -> Array:
@@ -172,7 +82,7 @@ def _choose(lhs: Any, rhs: Any, **params: Any) -> Any:
     if any(edge < 0 for edges in params["padding"] for edge in edges):
         return None
     compute = _form(lhs, rhs, result_shape(lhs, rhs, params), params)
-    return compute if compute and is_ready() else None
+    return compute if compute and FUNCTION.is_ready() else None
 
 
 def _form(lhs: Any, rhs: Any, shape: tuple[int, ...], params: Any) -> Any:

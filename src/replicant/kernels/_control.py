@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError, ConfigurationError
-from . import _argmax, _attention, _compiled, _convolutions, _inline, _lstm, _memory, _phases, _products, _windows
+from . import _argmax, _attention, _compiled, _convolutions, _inline, _lstm, _lstm_loops, _memory, _phases, _products, _windows
 from ._flags import set_conv_option
 from ._lowering import Kernel, register
 from ._switch import (
@@ -51,6 +51,16 @@ class _Installed:
 
 
 _installed = _Installed()
+_KERNELS = (
+    *(
+        *_windows.KERNELS,
+        *_argmax.KERNELS,
+        _convolutions.KERNEL,
+        *_phases.KERNELS,
+    ),  # a later one uses the earlier one of its primitive
+    *(_products.KERNEL, _compiled.KERNEL, *_lstm_loops.KERNELS),
+)
+_NATIVE = {function.family: function for function in (_compiled.FUNCTION, _lstm_loops.FUNCTION)}
 _OPTION_OF = {"conv": "XLA", "inline": "JAX", "memory": "the allocator"}
 
 
@@ -64,19 +74,19 @@ def install() -> None:
     _installed.conv = set_conv_option("conv" in wanted)
     _installed.inline = _inline.install("inline" in wanted)
     _installed.memory = _memory.install("memory" in wanted)
-    choose(wanted & (LOWERINGS if is_named(_compiled.FAMILY) else _usable()))
+    choose({name for name in wanted & LOWERINGS if is_named(name) or not _objection(name)})
     if wanted & LOWERINGS:
         _register()
 
 
-def _usable() -> frozenset[str]:
-    """The lowerings that can be used on this machine."""
-    return LOWERINGS - {_compiled.FAMILY} if _compiled.objection() else LOWERINGS
+def _objection(name: str) -> str | None:
+    """Why a kernel that numba compiles cannot be used on this machine, or None."""
+    return _NATIVE[name].objection() if name in _NATIVE else None
 
 
 def _register() -> None:
     """Give the lowerings to JAX, once. _switch.py decides which of them compute."""
-    for kernel in (*_windows.KERNELS, *_argmax.KERNELS, _convolutions.KERNEL, *_phases.KERNELS, _products.KERNEL, _compiled.KERNEL):
+    for kernel in _KERNELS:
         if kernel not in _installed.registered and register(kernel):
             _installed.registered.add(kernel)
             _installed.families.add(kernel.family)
@@ -89,13 +99,13 @@ def enable(*names: str) -> None:
     Programs are compiled again when they are next called. Programs that were compiled ahead of time do not change.
 
     Args:
-        *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "lstm" or
-            "numba_conv". Without names, all that can be used on this machine are switched on. You can choose "conv", "inline" and
-            "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
+        *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "lstm",
+            "numba_conv" or "numba_lstm". Without names, all that can be used on this machine are switched on. You can choose
+            "conv", "inline" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
-        ConfigurationError: If "numba_conv" is named and cannot be used on this machine.
+        ConfigurationError: If "numba_conv" or "numba_lstm" is named and cannot be used on this machine.
 
     >>> from replicant import kernels
     >>> kernels.disable("avg_pool")
@@ -104,11 +114,14 @@ def enable(*names: str) -> None:
     Traceback (most recent call last):
     ...
     replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv',
-    'dot', 'flat_update', 'lstm', 'max_pool', 'numba_conv', 'strided_conv', or no name to switch all.
+    'dot', 'flat_update', 'lstm', 'max_pool', 'numba_conv', 'numba_lstm', 'strided_conv', or no name to switch all.
     """
-    wanted = chosen_everywhere() | (_checked(names) if names else _usable())
-    if _compiled.FAMILY in names and (reason := _compiled.objection()):
-        raise ConfigurationError(f"The kernel {_compiled.FAMILY!r} cannot be switched on: {reason}.")
+    wanted = chosen_everywhere() | _checked(names)
+    for name in sorted(wanted):
+        if reason := _objection(name):
+            if name in names:
+                raise ConfigurationError(f"The kernel {name!r} cannot be switched on: {reason}.")
+            wanted -= {name}
     _register()
     choose(wanted)
 
@@ -161,7 +174,7 @@ def status() -> Status:
     asked = from_environment()
     states = {"conv": _installed.conv, "inline": _inline.state(_installed.inline), "memory": _installed.memory}
     for name in sorted(LOWERINGS):
-        if name in asked | chosen() and name == _compiled.FAMILY and (reason := _compiled.objection()):
+        if name in asked | chosen() and (reason := _objection(name)):
             states[name] = f"off: {reason}"
         elif name in chosen():
             states[name] = "on" if name in _installed.families else "off: this JAX has changed the lowering that it replaces"

@@ -7,9 +7,9 @@ number, in each channel. The numbers of the job that they read are listed in `_d
 
 from typing import Any
 
+from ._frames import FACTS
 from ._machine_code import WIDTH, load, make_tile, numba
 
-FACTS = 40  # where the numbers of a job begin that do not change
 _CACHED_BYTES = 8192  # of images and gradients, for which sums of a filter gradient stay in registers
 _CACHED_BYTES_OF_EACH = 1 << 17  # the same for a depthwise one, which reads them once for each row of the window
 
@@ -23,12 +23,12 @@ def _no_rows(
     """What is left to do after tiles of one row."""
 
 
-def _make_rows(num_vectors: int, heights: tuple[int, ...], *, of_each: bool = False) -> Any:
+def make_rows(num_vectors: int, heights: tuple[int, ...], *, of_each: bool = False) -> Any:
     """Make the function that computes all rows, of so many vectors each: with the first height while it can, then with the next."""
     if not heights:
         return _no_rows
     height, tile = heights[0], make_tile(heights[0], num_vectors, of_each=of_each)
-    compute_rest = _make_rows(num_vectors, heights[1:], of_each=of_each)
+    compute_rest = make_rows(num_vectors, heights[1:], of_each=of_each)
 
     @_jit
     def compute(
@@ -43,8 +43,8 @@ def _make_rows(num_vectors: int, heights: tuple[int, ...], *, of_each: bool = Fa
     return compute
 
 
-_narrow, _wide = _make_rows(1, (16, 8, 4, 1)), _make_rows(2, (12, 4, 1))
-_narrow_of_each, _wide_of_each = _make_rows(1, (8, 3, 1), of_each=True), _make_rows(2, (8, 3, 1), of_each=True)
+_narrow, _wide = make_rows(1, (16, 8, 4, 1)), make_rows(2, (12, 4, 1))
+_narrow_of_each, _wide_of_each = make_rows(1, (8, 3, 1), of_each=True), make_rows(2, (8, 3, 1), of_each=True)
 
 
 @_jit

@@ -75,7 +75,7 @@ def register(kernel: Kernel) -> bool:
             assert before is not None  # this was asked above
             return before(ctx, *operands, **params)
         with choose_here(chosen() - {PRODUCTS}):  # what kernels compute was measured with products as they are written
-            return mlir.lower_fun(compute, multiple_results=False)(ctx, *operands, **params)
+            return mlir.lower_fun(compute, multiple_results=kernel.primitive.multiple_results)(ctx, *operands, **params)
 
     mlir.register_lowering(kernel.primitive, lower, platform="cpu")
     return True

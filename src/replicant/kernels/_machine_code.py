@@ -15,38 +15,48 @@ ir: Any = importlib.import_module("llvmlite.ir")
 WIDTH = 16  # float32 numbers in a register of AVX-512
 
 int64, void = numba.types.int64, numba.types.void
-_I32, _I64, _BYTES, _FLOAT = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer(), ir.FloatType()
-_VECTOR = ir.VectorType(_FLOAT, WIDTH)
+_I8, _I32, _I64, _FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_BYTES = _I8.as_pointer()
+VECTOR = ir.VectorType(_FLOAT, WIDTH)
 
 
 def _pointer(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
-def _loaded(builder: Any, address: Any, kind: Any) -> Any:
+def loaded(builder: Any, address: Any, kind: Any) -> Any:
+    """The value of a type at an address."""
     value = builder.load(_pointer(builder, address, kind))
     value.align = 4
     return value
 
 
-def _stored(builder: Any, value: Any, address: Any) -> None:
+def stored(builder: Any, value: Any, address: Any) -> None:
+    """Write a value at an address."""
     builder.store(value, _pointer(builder, address, value.type)).align = 4
 
 
-def _external(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+def external(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    """A function of another library, or an intrinsic of LLVM."""
     return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
 
 
 @extending.intrinsic
 def load(_: Any, address: Any) -> Any:
     """The whole number of 8 bytes at an address."""
-    return int64(int64), lambda context, builder, signature, args: _loaded(builder, args[0], _I64)
+    return int64(int64), lambda context, builder, signature, args: loaded(builder, args[0], _I64)
 
 
 @extending.intrinsic
 def load_half(_: Any, address: Any) -> Any:
     """The whole number of 4 bytes at an address."""
-    return int64(int64), lambda context, builder, signature, args: builder.sext(_loaded(builder, args[0], _I32), _I64)
+    return int64(int64), lambda context, builder, signature, args: builder.sext(loaded(builder, args[0], _I32), _I64)
+
+
+@extending.intrinsic
+def load_byte(_: Any, address: Any) -> Any:
+    """The whole number of one byte at an address."""
+    return int64(int64), lambda context, builder, signature, args: builder.zext(loaded(builder, args[0], _I8), _I64)
 
 
 @extending.intrinsic
@@ -54,7 +64,7 @@ def store(_: Any, address: Any, value: Any) -> Any:
     """Write 8 bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _stored(builder, args[1], args[0])
+        stored(builder, args[1], args[0])
         return context.get_dummy_value()
 
     return void(int64, int64), generate
@@ -65,7 +75,7 @@ def store_half(_: Any, address: Any, value: Any) -> Any:
     """Write 4 bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _stored(builder, builder.trunc(args[1], _I32), args[0])
+        stored(builder, builder.trunc(args[1], _I32), args[0])
         return context.get_dummy_value()
 
     return void(int64, int64), generate
@@ -96,7 +106,7 @@ def allocate(_: Any, size: Any) -> Any:
     """`malloc`: an address, or 0."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ptrtoint(builder.call(_external(builder, "malloc", _BYTES, _I64), args), _I64)
+        return builder.ptrtoint(builder.call(external(builder, "malloc", _BYTES, _I64), args), _I64)
 
     return int64(int64), generate
 
@@ -116,7 +126,7 @@ def free(_: Any, address: Any) -> Any:
     """Free what `allocate` returned."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.call(_external(builder, "free", ir.VoidType(), _BYTES), [builder.inttoptr(args[0], _BYTES)])
+        builder.call(external(builder, "free", ir.VoidType(), _BYTES), [builder.inttoptr(args[0], _BYTES)])
         return context.get_dummy_value()
 
     return void(int64), generate
@@ -125,7 +135,7 @@ def free(_: Any, address: Any) -> Any:
 @extending.intrinsic
 def yield_processor(_: Any) -> Any:
     """Let another thread run."""
-    return numba.types.int32(), lambda context, builder, signature, args: builder.call(_external(builder, "sched_yield", _I32), [])
+    return numba.types.int32(), lambda context, builder, signature, args: builder.call(external(builder, "sched_yield", _I32), [])
 
 
 @extending.intrinsic
@@ -134,7 +144,7 @@ def copy(_: Any, to: Any, source: Any, size: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointers = [builder.inttoptr(address, _BYTES) for address in args[:2]]
-        builder.call(_external(builder, "memcpy", _BYTES, _BYTES, _BYTES, _I64), [*pointers, args[2]])
+        builder.call(external(builder, "memcpy", _BYTES, _BYTES, _BYTES, _I64), [*pointers, args[2]])
         return context.get_dummy_value()
 
     return void(int64, int64, int64), generate
@@ -145,7 +155,7 @@ def clear(_: Any, to: Any, size: Any) -> Any:
     """Write zeros."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        function = _external(builder, "memset", _BYTES, _BYTES, _I32, _I64)
+        function = external(builder, "memset", _BYTES, _BYTES, _I32, _I64)
         builder.call(function, [builder.inttoptr(args[0], _BYTES), _I32(0), args[1]])
         return context.get_dummy_value()
 
@@ -157,11 +167,22 @@ def add_vector(_: Any, to: Any, address: Any) -> Any:
     """Add the WIDTH numbers at `address` to those at `to`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        first, second = (_loaded(builder, address, _VECTOR) for address in args)
-        _stored(builder, builder.fadd(first, second), args[0])
+        first, second = (loaded(builder, address, VECTOR) for address in args)
+        stored(builder, builder.fadd(first, second), args[0])
         return context.get_dummy_value()
 
     return void(int64, int64), generate
+
+
+@extending.intrinsic
+def write_sum(_: Any, to: Any, first: Any, second: Any) -> Any:
+    """Write the sums of the WIDTH numbers at two addresses to a third one."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        stored(builder, builder.fadd(*(loaded(builder, address, VECTOR) for address in args[1:])), args[0])
+        return context.get_dummy_value()
+
+    return void(int64, int64, int64), generate
 
 
 @extending.intrinsic
@@ -169,7 +190,7 @@ def out_of_memory(_: Any) -> Any:
     """The address of the text of an error."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ptrtoint(context.insert_const_string(builder.module, "no memory for a convolution"), _I64)
+        return builder.ptrtoint(context.insert_const_string(builder.module, "no memory for a CPU kernel"), _I64)
 
     return int64(), generate
 
@@ -192,13 +213,13 @@ def this_function(_: Any) -> Any:
 
 def _sums(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], second: Any) -> list[Any]:
     """Add the products of some numbers with each of some vectors."""
-    multiply_add = _external(builder, f"llvm.fma.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR)
+    multiply_add = external(builder, f"llvm.fma.v{WIDTH}f32", VECTOR, VECTOR, VECTOR, VECTOR)
     num_vectors = len(sums) // len(first_rows)
-    vectors = [_loaded(builder, builder.add(second, _I64(v * 4 * WIDTH)), _VECTOR) for v in range(num_vectors)]
-    undefined, everywhere = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_I32, WIDTH), [0] * WIDTH)
+    vectors = [loaded(builder, builder.add(second, _I64(v * 4 * WIDTH)), VECTOR) for v in range(num_vectors)]
+    undefined, everywhere = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_I32, WIDTH), [0] * WIDTH)
     result = []
     for j, row in enumerate(first_rows):
-        number = builder.insert_element(undefined, _loaded(builder, builder.add(first, row), _FLOAT), _I32(0))
+        number = builder.insert_element(undefined, loaded(builder, builder.add(first, row), _FLOAT), _I32(0))
         spread = builder.shuffle_vector(number, undefined, everywhere)
         result += [builder.call(multiply_add, [spread, x, sums[j * num_vectors + v]]) for v, x in enumerate(vectors)]
     return result
@@ -206,13 +227,13 @@ def _sums(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], seco
 
 def _sums_of_each(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], second: Any) -> list[Any]:
     """Add the products of some vectors with one vector each, number by number."""
-    multiply_add = _external(builder, f"llvm.fma.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR)
+    multiply_add = external(builder, f"llvm.fma.v{WIDTH}f32", VECTOR, VECTOR, VECTOR, VECTOR)
     places = [_I64(v * 4 * WIDTH) for v in range(len(sums) // len(first_rows))]
-    vectors = [_loaded(builder, builder.add(second, place), _VECTOR) for place in places]
+    vectors = [loaded(builder, builder.add(second, place), VECTOR) for place in places]
     result = []
     for j, row in enumerate(first_rows):
         for v, (place, x) in enumerate(zip(places, vectors, strict=True)):
-            y = _loaded(builder, builder.add(builder.add(first, row), place), _VECTOR)
+            y = loaded(builder, builder.add(builder.add(first, row), place), VECTOR)
             result.append(builder.call(multiply_add, [y, x, sums[j * len(places) + v]]))
     return result
 
@@ -247,7 +268,7 @@ def make_tile(num_rows: int, num_vectors: int, *, of_each: bool = False) -> Any:
         places = [builder.add(out, builder.add(builder.mul(out_j, _I64(j)), _I64(v * 4 * WIDTH))) for j, v in cells]
         rows = [builder.mul(first_j, _I64(j)) for j in range(num_rows)]
         add = _sums_of_each if of_each else _sums
-        present, zero = builder.icmp_signed("!=", adds, _I64(0)), ir.Constant(_VECTOR, [0.0] * WIDTH)
+        present, zero = builder.icmp_signed("!=", adds, _I64(0)), ir.Constant(VECTOR, [0.0] * WIDTH)
 
         def of_l(first: Any, second: Any, *sums: Any) -> list[Any]:
             added = add(builder, list(sums), first, rows, second)
@@ -257,9 +278,9 @@ def make_tile(num_rows: int, num_vectors: int, *, of_each: bool = False) -> Any:
             added = _loop(builder, [first, second, *sums], num_l, of_l)[2:]
             return [builder.add(first, first_k), builder.add(second, second_k), *added]
 
-        sums = [builder.select(present, _loaded(builder, place, _VECTOR), zero) for place in places]
+        sums = [builder.select(present, loaded(builder, place, VECTOR), zero) for place in places]
         for place, total in zip(places, _loop(builder, [first, second, *sums], num_k, of_k)[2:], strict=True):
-            _stored(builder, total, place)
+            stored(builder, total, place)
         return context.get_dummy_value()
 
     @extending.intrinsic

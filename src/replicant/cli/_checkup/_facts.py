@@ -18,6 +18,8 @@ from ._result import Result
 
 Environ = Mapping[str, str]
 
+_MORE_IS_NEEDED = "memory", "numba_conv", "numba_lstm"  # kernels that need more than JAX
+
 OLDEST_JAX, OLDEST_KERAS = (0, 10), (3, 12)
 NEWEST = {"jax": (0, 12), "keras": (3, 15), "Python": (3, 13)}  # the newest versions that this release was tested with
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
@@ -140,7 +142,7 @@ def _cpu_quota(file: Path) -> float | None:
 def cpu_kernels(_: Environ) -> Result:
     """Check which CPU kernels are on."""
     states = kernels.status().kernels
-    off = [name for name, state in states.items() if state != "on" and name not in ("memory", "numba_conv")]  # they need more
+    off = [name for name, state in states.items() if state != "on" and name not in _MORE_IS_NEEDED]
     detail = ", ".join(f"{name} {state}" for name, state in states.items())
     remedy = "training on a CPU is slower without them: see docs/kernels.md" if off else ""
     return Result("CPU kernels", "warn" if off else "ok", detail, remedy)
