@@ -244,6 +244,7 @@ def test_what_is_on() -> None:
         "lstm",
         "max_pool",
         "numba_conv",
+        "numba_dot",
         "numba_lstm",
         "strided_conv",
     ]
@@ -265,7 +266,7 @@ def test_what_is_on() -> None:
             ("pool",),
             (
                 "There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv', 'dot', 'flat_update', "
-                "'lstm', 'max_pool', 'numba_conv', 'numba_lstm', 'strided_conv', or no name to switch all."
+                "'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'strided_conv', or no name to switch all."
             ),
         ),
         (
@@ -273,7 +274,7 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'conv' is an option of XLA that is read when JAX starts, so it cannot be switched later. Start the "
                 "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,direct_conv,"
-                "dot,flat_update,inline,lstm,max_pool,memory,numba_conv,numba_lstm,strided_conv for all except this one."
+                "dot,flat_update,inline,lstm,max_pool,memory,numba_conv,numba_dot,numba_lstm,strided_conv for all except this one."
             ),
         ),
         (
@@ -281,7 +282,7 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
                 "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,"
-                "conv,direct_conv,dot,flat_update,inline,lstm,max_pool,numba_conv,numba_lstm,strided_conv for all except this one."
+                "conv,direct_conv,dot,flat_update,inline,lstm,max_pool,numba_conv,numba_dot,numba_lstm,strided_conv for all except this one."
             ),
         ),
         (
@@ -289,7 +290,7 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'inline' is an option of JAX that is read when JAX starts, so it cannot be switched later. "
                 "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,"
-                "conv,direct_conv,dot,flat_update,lstm,max_pool,memory,numba_conv,numba_lstm,strided_conv for all except this one."
+                "conv,direct_conv,dot,flat_update,lstm,max_pool,memory,numba_conv,numba_dot,numba_lstm,strided_conv for all except this one."
             ),
         ),
     ],

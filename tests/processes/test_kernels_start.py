@@ -188,7 +188,7 @@ def test_none_at_all_and_then_one() -> None:
     )
     no = "off: REPLICANT_KERNELS does not ask for it"
     before = f"conv {no}, inline {no}, memory {no}, argmax {no}, attention {no}, avg_pool {no}, direct_conv {no}, dot {no}"
-    status = f"CPU kernels: {before}, flat_update {no}, lstm {no}, max_pool on, numba_conv {no}, numba_lstm {no}, strided_conv {no}"
+    status = f"CPU kernels: {before}, flat_update {no}, lstm {no}, max_pool on, numba_conv {no}, numba_dot {no}, numba_lstm {no}, strided_conv {no}"
     assert done.stdout.splitlines() == ["True", "False", status], done.stderr
 
 
@@ -272,5 +272,5 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
         "(all) or some of argmax,attention,avg_pool,conv,direct_conv,dot,flat_update,inline,lstm,max_pool,memory,numba_conv,"
-        "numba_lstm,strided_conv, separated by commas."
+        "numba_dot,numba_lstm,strided_conv, separated by commas."
     )

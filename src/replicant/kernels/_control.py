@@ -5,7 +5,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError, ConfigurationError
-from . import _argmax, _attention, _compiled, _convolutions, _inline, _lstm, _lstm_loops, _memory, _phases, _products, _windows
+from . import (
+    _argmax,
+    _attention,
+    _compiled,
+    _compiled_dot,
+    _convolutions,
+    _inline,
+    _lstm,
+    _lstm_loops,
+    _memory,
+    _phases,
+    _products,
+    _windows,
+)
 from ._flags import set_conv_option
 from ._lowering import Kernel, register
 from ._switch import (
@@ -58,9 +71,9 @@ _KERNELS = (
         _convolutions.KERNEL,
         *_phases.KERNELS,
     ),  # a later one uses the earlier one of its primitive
-    *(_products.KERNEL, _compiled.KERNEL, *_lstm_loops.KERNELS),
+    *(_products.KERNEL, _compiled_dot.KERNEL, _compiled.KERNEL, *_lstm_loops.KERNELS),
 )
-_NATIVE = {function.family: function for function in (_compiled.FUNCTION, _lstm_loops.FUNCTION)}
+_NATIVE = {function.family: function for function in (_compiled.FUNCTION, _compiled_dot.FUNCTION, _lstm_loops.FUNCTION)}
 _OPTION_OF = {"conv": "XLA", "inline": "JAX", "memory": "the allocator"}
 
 
@@ -100,12 +113,12 @@ def enable(*names: str) -> None:
 
     Args:
         *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "lstm",
-            "numba_conv" or "numba_lstm". Without names, all that can be used on this machine are switched on. You can choose
-            "conv", "inline" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
+            "numba_conv", "numba_dot" or "numba_lstm". Without names, all that can be used on this machine are switched on. You can
+            choose "conv", "inline" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
-        ConfigurationError: If "numba_conv" or "numba_lstm" is named and cannot be used on this machine.
+        ConfigurationError: If one that numba compiles is named and cannot be used on this machine.
 
     >>> from replicant import kernels
     >>> kernels.disable("avg_pool")
@@ -114,7 +127,7 @@ def enable(*names: str) -> None:
     Traceback (most recent call last):
     ...
     replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv',
-    'dot', 'flat_update', 'lstm', 'max_pool', 'numba_conv', 'numba_lstm', 'strided_conv', or no name to switch all.
+    'dot', 'flat_update', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'strided_conv', or no name to switch all.
     """
     wanted = chosen_everywhere() | _checked(names)
     for name in sorted(wanted):

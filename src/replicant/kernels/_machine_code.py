@@ -121,6 +121,26 @@ def place_for_arguments(_: Any) -> Any:
     return int64(), generate
 
 
+def make_place(size: int) -> Any:
+    """Make the function that returns the address of so many bytes on the stack, where a line of the cache begins.
+
+    They belong to the function that this is called in, until it returns. Unlike those of `allocate`, they are in the cache from call
+    to call, and need no new pages.
+    """
+
+    @extending.intrinsic
+    def place(_: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            with builder.goto_entry_block():
+                room = builder.alloca(ir.ArrayType(_I8, size))  # `alloca_once` would fill it with zeros
+            room.align = 64
+            return builder.ptrtoint(room, _I64)
+
+        return int64(), generate
+
+    return place
+
+
 @extending.intrinsic
 def free(_: Any, address: Any) -> Any:
     """Free what `allocate` returned."""
@@ -183,6 +203,32 @@ def write_sum(_: Any, to: Any, first: Any, second: Any) -> Any:
         return context.get_dummy_value()
 
     return void(int64, int64, int64), generate
+
+
+@extending.intrinsic
+def transpose_square(_: Any, to: Any, to_line: Any, source: Any, line: Any) -> Any:
+    """Write the transposition of WIDTH rows of WIDTH numbers. The rows begin so many bytes after each other."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to, to_line, source, line = args
+        rows = [loaded(builder, builder.add(source, builder.mul(line, _I64(i))), VECTOR) for i in range(WIDTH)]
+        distance = WIDTH // 2
+        while distance:  # exchange the blocks of this size that lie beside the diagonal
+            for i in range(WIDTH):
+                if not i & distance:
+                    first, second = rows[i], rows[i + distance]
+                    upper = [x if not x & distance else WIDTH + x - distance for x in range(WIDTH)]
+                    lower = [x + distance if not x & distance else WIDTH + x for x in range(WIDTH)]
+                    rows[i], rows[i + distance] = (
+                        builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(_I32, WIDTH), mask))
+                        for mask in (upper, lower)
+                    )
+            distance //= 2
+        for i, row in enumerate(rows):
+            stored(builder, row, builder.add(to, builder.mul(to_line, _I64(i))))
+        return context.get_dummy_value()
+
+    return void(int64, int64, int64, int64), generate
 
 
 @extending.intrinsic
@@ -253,6 +299,12 @@ def _loop(builder: Any, start: list[Any], count: Any, body: Any) -> list[Any]:
     return following[1:]
 
 
+def _prefetch(builder: Any, address: Any) -> None:
+    """Begin to read the line at an address, which is about to be written."""
+    function = external(builder, "llvm.prefetch.p0", ir.VoidType(), _BYTES, _I32, _I32, _I32)
+    builder.call(function, [builder.inttoptr(address, _BYTES), _I32(1), _I32(3), _I32(1)])
+
+
 def make_tile(num_rows: int, num_vectors: int, *, of_each: bool = False) -> Any:
     """Make the function that computes ``out[j, v] (+)= sum over k, l of first[j, k, l] * second[k, l, v]``.
 
@@ -278,9 +330,11 @@ def make_tile(num_rows: int, num_vectors: int, *, of_each: bool = False) -> Any:
             added = _loop(builder, [first, second, *sums], num_l, of_l)[2:]
             return [builder.add(first, first_k), builder.add(second, second_k), *added]
 
-        sums = [builder.select(present, loaded(builder, place, VECTOR), zero) for place in places]
-        for place, total in zip(places, _loop(builder, [first, second, *sums], num_k, of_k)[2:], strict=True):
-            stored(builder, total, place)
+        for place in places:  # or the last loads wait for memory
+            _prefetch(builder, place)
+        for place, total in zip(places, _loop(builder, [first, second, *[zero] * len(cells)], num_k, of_k)[2:], strict=True):
+            before = builder.select(present, loaded(builder, place, VECTOR), zero)
+            stored(builder, builder.fadd(before, total), place)
         return context.get_dummy_value()
 
     @extending.intrinsic

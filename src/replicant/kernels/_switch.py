@@ -24,6 +24,7 @@ FAMILIES = {
     "lstm": "Keras's LSTM, whose gradients of weights are made outside of the loop over time",
     "memory": "memory of large temporary arrays is kept from step to step",
     "numba_conv": "convolutions and their gradients by a function that numba compiles",
+    "numba_dot": "products of matrices by a function that numba compiles",
     "numba_lstm": "the loops over time of lstm by a function that numba compiles",
     "max_pool": "max pooling and its gradient, without a scatter",
     "strided_conv": "transposed convolutions, and gradients of strided ones, without products with zeros",

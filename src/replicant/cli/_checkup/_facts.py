@@ -18,7 +18,7 @@ from ._result import Result
 
 Environ = Mapping[str, str]
 
-_MORE_IS_NEEDED = "memory", "numba_conv", "numba_lstm"  # kernels that need more than JAX
+_MORE_IS_NEEDED = "memory", "numba_conv", "numba_dot", "numba_lstm"  # kernels that need more than JAX
 
 OLDEST_JAX, OLDEST_KERAS = (0, 10), (3, 12)
 NEWEST = {"jax": (0, 12), "keras": (3, 15), "Python": (3, 13)}  # the newest versions that this release was tested with
