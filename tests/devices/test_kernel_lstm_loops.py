@@ -268,6 +268,14 @@ def test_each_device_computes_its_own_rows(checked: bool) -> None:
     assert_close(actual, expected)
 
 
+def test_without_jit() -> None:
+    arguments = drawn(0)
+    expected = jax.jit(of_everything)(*arguments)
+    assert_close(of_everything(*arguments), expected)
+    with jax.disable_jit():
+        assert_close(of_everything(*arguments), expected)
+
+
 def test_it_is_part_of_the_kernel_lstm() -> None:
     layer = keras.layers.LSTM(UNITS)
     layer.build((ROWS, STEPS, FEATURES))

@@ -282,7 +282,8 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
                 "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,"
-                "conv,direct_conv,dot,flat_update,inline,lstm,max_pool,numba_conv,numba_dot,numba_lstm,strided_conv for all except this one."
+                "conv,direct_conv,dot,flat_update,inline,lstm,max_pool,numba_conv,numba_dot,numba_lstm,strided_conv for all except "
+                "this one."
             ),
         ),
         (
@@ -290,7 +291,8 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'inline' is an option of JAX that is read when JAX starts, so it cannot be switched later. "
                 "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,"
-                "conv,direct_conv,dot,flat_update,lstm,max_pool,memory,numba_conv,numba_dot,numba_lstm,strided_conv for all except this one."
+                "conv,direct_conv,dot,flat_update,lstm,max_pool,memory,numba_conv,numba_dot,numba_lstm,strided_conv for all except "
+                "this one."
             ),
         ),
     ],

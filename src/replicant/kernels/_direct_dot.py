@@ -1,9 +1,9 @@
 """Products of two matrices, and of two batches of them, as a function that XLA calls. Numba compiles it.
 
-The columns of the second matrix are taken in panels. A thread copies up to DEPTH rows of such a panel, so that they lie one after the
-other in its first cache, and multiplies rows of the first matrix by them: up to ROWS, whose numbers stay in the second cache for
-all panels of a part. A tile of 12 rows and a panel has its sums in registers (`_machine_code.py`). `_frames.py` tells how XLA calls
-this.
+The columns of the second matrix are taken in panels. A thread copies up to DEPTH rows of such a panel, so that they lie one after
+the other in its first cache, and multiplies rows of the first matrix by them: up to ROWS, whose numbers stay in the second cache
+for all panels of a part. A tile of 12 rows and a panel has its sums in registers (`_machine_code.py`). `_frames.py` tells how XLA
+calls this.
 
 The first matrix is read number by number, so its strides may be any. In the second one, the numbers of a row or of a column must
 lie side by side. Each number of the result is summed in the same order, however many threads there are.
@@ -53,9 +53,9 @@ PRODUCTS_OF_A_THREAD = 1 << 20  # another thread takes some ten microseconds to 
 MAX_TOGETHER = 4  # panels that are copied at once
 NUM_ATTRIBUTES = 13
 
-# The numbers of a job are, from FACTS on: the attributes of the call, sorted by their names in `_compiled_dot.py`, which are counts and
-# strides in bytes; the two operands, the result and the number of parts; how many rows a part has, how many parts the rows are, and
-# the same of the columns.
+# The numbers of a job are, from FACTS on: the attributes of the call, sorted by their names in `_compiled_dot.py`, which are counts
+# and strides in bytes; the two operands, the result and the number of parts; how many rows a part has, how many parts the rows are,
+# and the same of the columns.
 _HEADER, _VECTOR_BYTES, _PANEL_BYTES = 256, 4 * WIDTH, 4 * PANEL
 _BATCH, _INNER, _COLUMNS, _DEPTH = (FACTS + 8 * i for i in range(4))
 _LHS_DEPTH, _LHS_INNER, _LHS_OUTER, _LHS_ROWS = (FACTS + 8 * i for i in range(4, 8))

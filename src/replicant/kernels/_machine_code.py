@@ -124,8 +124,8 @@ def place_for_arguments(_: Any) -> Any:
 def make_place(size: int) -> Any:
     """Make the function that returns the address of so many bytes on the stack, where a line of the cache begins.
 
-    They belong to the function that this is called in, until it returns. Unlike those of `allocate`, they are in the cache from call
-    to call, and need no new pages.
+    They belong to the function that this is called in, until it returns. Unlike those of `allocate`, they stay in the cache from
+    call to call, and need no new pages.
     """
 
     @extending.intrinsic
