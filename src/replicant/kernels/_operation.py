@@ -27,7 +27,9 @@ def operation(name: str, compute: Callable[..., Sequence[Any]], rows: tuple[Sequ
     primitive = Primitive(name)
     primitive.multiple_results = True
     jitted = jax.jit(primitive.bind)
-    primitive.def_impl(lambda *operands: (compute if jax.config.jax_disable_jit else jitted)(*operands))  # or it calls itself
+
+    def compute_now(*operands: Any) -> Sequence[Any]:
+        return compute(*operands) if jax.config.jax_disable_jit else jitted(*operands)
 
     def results(*operands: Any) -> list[Any]:
         shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in operands]
@@ -52,6 +54,7 @@ def operation(name: str, compute: Callable[..., Sequence[Any]], rows: tuple[Sequ
         out = primitive.bind(*(x if row is None else _merged(x, axis, row, size) for x, axis, row in given))
         return [_parted(x, row, size) for x, row in zip(out, rows[1], strict=True)], list(rows[1])
 
+    primitive.def_impl(compute_now)
     primitive.def_abstract_eval(results)
     ad.primitive_jvps[primitive] = derivative
     batching.primitive_batchers[primitive] = batch
