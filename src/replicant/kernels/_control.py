@@ -65,13 +65,12 @@ class _Installed:
 
 _installed = _Installed()
 _KERNELS = (
-    *(
-        *_windows.KERNELS,
-        *_argmax.KERNELS,
-        _convolutions.KERNEL,
-        *_phases.KERNELS,
-    ),  # a later one uses the earlier one of its primitive
-    *(_products.KERNEL, _compiled_dot.KERNEL, _compiled.KERNEL, *_lstm_loops.KERNELS),
+    *_windows.KERNELS,
+    *_argmax.KERNELS,
+    # Of several for one primitive, the last is asked first.
+    *(_convolutions.KERNEL, *_phases.KERNELS, _compiled.KERNEL),
+    *(_products.KERNEL, _compiled_dot.KERNEL),
+    *_lstm_loops.KERNELS,
 )
 _NATIVE = {function.family: function for function in (_compiled.FUNCTION, _compiled_dot.FUNCTION, _lstm_loops.FUNCTION)}
 _OPTION_OF = {"conv": "XLA", "inline": "JAX", "memory": "the allocator"}
