@@ -1,6 +1,7 @@
 """The kernel "dot" computes products whose first axes meet to the numbers of XLA, in another form, and leaves all others to it."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -18,6 +19,13 @@ from replicant import kernels
 from replicant.kernels import _products
 
 RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def without_numba() -> Iterator[None]:
+    """The kernel "numba_dot" comes first, where it is on."""
+    with kernels.disabled("numba_dot"):
+        yield
 
 
 def drawn(*shape: int, dtype: str = "float32") -> jax.Array:
