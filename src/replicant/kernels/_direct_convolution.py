@@ -13,30 +13,24 @@ from ._frames import (
     ARGUMENTS,
     DONE,
     FACTS,
-    JOB,
-    MAX_THREADS,
     NEXT,
+    PARTS,
     RESULTS,
     SLOTS,
-    ask_for_help,
     attribute,
     begin_job,
     buffer,
     data_of,
-    describe,
-    memory_error,
-    num_threads,
-    release,
+    make_handle,
     size_of,
-    wait,
 )
-from ._machine_code import WIDTH, add_vector, allocate, clear, copy, fetch_add, load, numba, store, this_function
+from ._machine_code import WIDTH, add_vector, allocate, clear, copy, fetch_add, load, numba, store
 
 CONVOLUTION, FILTER_GRADIENT, DEPTHWISE, DEPTHWISE_GRADIENT = range(4)
 MAX_PARTS = 16
 
 # The numbers of a job are followed by the padded images and the sums.
-# From FACTS on: kind, images, other, result, N, H, W, C, window, output, F, stride, top, left, parts, size and width of a padded
+# From FACTS on: kind, images, other, result, N, H, W, C, window, output, F, stride, top, left, size and width of a padded
 # image, size of the sums, threads, dilation.
 _HEADER = 256
 
@@ -64,11 +58,11 @@ def _work(job: Any) -> None:
         load(job + FACTS + 48),
         load(job + FACTS + 56),
     )
-    top, left, parts = load(job + FACTS + 112), load(job + FACTS + 120), load(job + FACTS + 128)
-    dilation = load(job + FACTS + 168)
-    size, padded_width, sum_size = load(job + FACTS + 136), load(job + FACTS + 144), load(job + FACTS + 152)
+    top, left, parts = load(job + FACTS + 112), load(job + FACTS + 120), load(job + PARTS)
+    size, padded_width, sum_size = load(job + FACTS + 128), load(job + FACTS + 136), load(job + FACTS + 144)
+    dilation = load(job + FACTS + 160)
     padded = job + _HEADER + slot * size
-    all_sums = job + _HEADER + load(job + FACTS + 160) * size
+    all_sums = job + _HEADER + load(job + FACTS + 152) * size
     cleared = False
     while True:
         part = fetch_add(job + NEXT, 1)
@@ -118,41 +112,29 @@ def _job(frame: Any, threads: Any) -> Any:
     facts = (
         (kind, data_of(images), data_of(other), data_of(result), num_images, height, width, channels)
         + (size_of(filters, 0), size_of(filters, 1), size_of(output, 1), size_of(output, 2), size_of(output, 3), stride)
-        + (top, left, parts, size, padded_width, sum_size, threads, dilation)
+        + (top, left, size, padded_width, sum_size, threads, dilation)
     )
-    begin_job(job)
+    begin_job(job, parts)
     for i in range(len(facts)):
         store(job + FACTS + 8 * i, facts[i])
     return job
 
 
 @_jit
-def _run(frame: Any, function: Any) -> Any:
-    threads = max(1, min(num_threads(frame), MAX_THREADS, size_of(buffer(frame, ARGUMENTS, 0), 0)))
-    job = _job(frame, threads)
-    if job == 0:
-        return memory_error(frame)
-    ask_for_help(frame, job, threads - 1, function)
-    _work(job)
-    parts = load(job + FACTS + 128)
-    wait(job, parts)
+def _add_up(job: Any) -> None:
+    """Add up the sums of all parts."""
     if _sums_up(load(job + FACTS)):
-        result, size = load(job + FACTS + 24), load(job + FACTS + 152)
-        sums = job + _HEADER + threads * load(job + FACTS + 136)
+        result, size = load(job + FACTS + 24), load(job + FACTS + 144)
+        sums = job + _HEADER + load(job + FACTS + 152) * load(job + FACTS + 128)
         copy(result, sums, size)
-        for part in range(1, parts):
+        for part in range(1, load(job + PARTS)):
             for i in range(0, size, 4 * WIDTH):
                 add_vector(result + i, sums + part * size + i)
-    release(job)
-    return 0
 
 
-def handle(pointer: Any) -> Any:
-    """What XLA and the threads that it lends call."""
-    if load(pointer) == JOB:
-        _work(pointer)
-        release(pointer)
-        return 0
-    if describe(pointer):
-        return 0
-    return _run(pointer, this_function())
+@_jit
+def _num_images(frame: Any) -> Any:
+    return size_of(buffer(frame, ARGUMENTS, 0), 0)
+
+
+handle = make_handle(_num_images, _job, _work, _add_up)

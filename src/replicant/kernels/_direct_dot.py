@@ -16,20 +16,14 @@ from ._frames import (
     ARGUMENTS,
     DONE,
     FACTS,
-    JOB,
-    MAX_THREADS,
     NEXT,
+    PARTS,
     RESULTS,
-    ask_for_help,
     attribute,
     begin_job,
     buffer,
     data_of,
-    describe,
-    memory_error,
-    num_threads,
-    release,
-    wait,
+    make_handle,
 )
 from ._machine_code import (
     WIDTH,
@@ -42,7 +36,6 @@ from ._machine_code import (
     numba,
     store,
     store_half,
-    this_function,
     transpose_square,
 )
 
@@ -54,14 +47,14 @@ MAX_TOGETHER = 4  # panels that are copied at once
 NUM_ATTRIBUTES = 13
 
 # The numbers of a job are, from FACTS on: the attributes of the call, sorted by their names in `_compiled_dot.py`, which are counts
-# and strides in bytes; the two operands, the result and the number of parts; how many rows a part has, how many parts the rows are,
+# and strides in bytes; the two operands and the result; how many rows a part has, how many parts the rows are,
 # and the same of the columns.
 _HEADER, _VECTOR_BYTES, _PANEL_BYTES = 256, 4 * WIDTH, 4 * PANEL
 _BATCH, _INNER, _COLUMNS, _DEPTH = (FACTS + 8 * i for i in range(4))
 _LHS_DEPTH, _LHS_INNER, _LHS_OUTER, _LHS_ROWS = (FACTS + 8 * i for i in range(4, 8))
 _RHS_COLUMNS, _RHS_DEPTH, _RHS_INNER, _RHS_OUTER, _ROWS = (FACTS + 8 * i for i in range(8, 13))
-_LHS, _RHS, _OUT, _PARTS = (FACTS + 8 * i for i in range(13, 17))
-_ROWS_TOGETHER, _ROW_GROUPS, _COLUMNS_TOGETHER, _COLUMN_GROUPS = (FACTS + 8 * i for i in range(17, 21))
+_LHS, _RHS, _OUT = (FACTS + 8 * i for i in range(13, 16))
+_ROWS_TOGETHER, _ROW_GROUPS, _COLUMNS_TOGETHER, _COLUMN_GROUPS = (FACTS + 8 * i for i in range(16, 20))
 
 _jit = numba.njit(error_model="numpy")
 _place_for_panels = make_place(MAX_TOGETHER * DEPTH * _PANEL_BYTES)
@@ -121,7 +114,7 @@ def _multiply(job: Any, lhs: Any, rhs: Any, out: Any, panels: Any, rows: Any, be
 def _work(job: Any) -> None:
     """Take part after part of the panels of all products, until none is left."""
     panels = _place_for_panels()
-    rows, columns, inner, parts = load(job + _ROWS), load(job + _COLUMNS), load(job + _INNER), load(job + _PARTS)
+    rows, columns, inner, parts = load(job + _ROWS), load(job + _COLUMNS), load(job + _INNER), load(job + PARTS)
     rows_together, row_groups = load(job + _ROWS_TOGETHER), load(job + _ROW_GROUPS)
     columns_together, column_groups = load(job + _COLUMNS_TOGETHER), load(job + _COLUMN_GROUPS)
     while True:
@@ -151,7 +144,6 @@ def _job(frame: Any, threads: Any) -> Any:
     job = allocate(_HEADER)
     if job == 0:
         return 0
-    begin_job(job)
     for i in range(NUM_ATTRIBUTES):
         store(job + FACTS + 8 * i, attribute(frame, i))
     store(job + _LHS, data_of(buffer(frame, ARGUMENTS, 0)))
@@ -168,31 +160,13 @@ def _job(frame: Any, threads: Any) -> Any:
     store(job + _ROW_GROUPS, row_groups)
     store(job + _COLUMNS_TOGETHER, together * PANEL)
     store(job + _COLUMN_GROUPS, column_groups)
-    store(job + _PARTS, batch * row_groups * column_groups)
+    begin_job(job, batch * row_groups * column_groups)
     return job
 
 
 @_jit
-def _run(frame: Any, function: Any) -> Any:
-    products = attribute(frame, 0) * attribute(frame, 2) * attribute(frame, 3) * attribute(frame, 12)
-    threads = max(1, min(num_threads(frame), MAX_THREADS, products // PRODUCTS_OF_A_THREAD))
-    job = _job(frame, threads)
-    if job == 0:
-        return memory_error(frame)
-    parts = load(job + _PARTS)
-    ask_for_help(frame, job, min(threads, parts) - 1, function)
-    _work(job)
-    wait(job, parts)
-    release(job)
-    return 0
+def _most_threads(frame: Any) -> Any:
+    return attribute(frame, 0) * attribute(frame, 2) * attribute(frame, 3) * attribute(frame, 12) // PRODUCTS_OF_A_THREAD
 
 
-def handle(pointer: Any) -> Any:
-    """What XLA and the threads that it lends call."""
-    if load(pointer) == JOB:
-        _work(pointer)
-        release(pointer)
-        return 0
-    if describe(pointer):
-        return 0
-    return _run(pointer, this_function())
+handle = make_handle(_most_threads, _job, _work)

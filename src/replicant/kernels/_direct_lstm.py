@@ -14,22 +14,16 @@ from ._frames import (
     ARGUMENTS,
     DONE,
     FACTS,
-    JOB,
-    MAX_THREADS,
     NEXT,
     NUM_ARGUMENTS,
+    PARTS,
     RESULTS,
-    ask_for_help,
     attribute,
     begin_job,
     buffer,
     data_of,
-    describe,
-    memory_error,
-    num_threads,
-    release,
+    make_handle,
     size_of,
-    wait,
 )
 from ._lstm_cells import compute_gradient, compute_state
 from ._machine_code import (
@@ -45,7 +39,6 @@ from ._machine_code import (
     numba,
     store,
     store_half,
-    this_function,
     write_sum,
 )
 
@@ -53,8 +46,8 @@ FORWARD, GRADIENT = range(2)
 PANEL = 2 * WIDTH
 _FEW_ROWS, _MANY_ROWS = 8, 16  # of a part: few, if there are not many for each thread
 
-# The numbers of a job are followed by the panels. From FACTS on, they are: kind, steps, rows, units, rows of a part, parts, mask or
-# 0, panels, the other arrays that are given but for the recurrent kernel, up to five, and the three results (see _lstm_loops.py).
+# The numbers of a job are followed by the panels. From FACTS on, they are: kind, steps, rows, units, rows of a part, mask or 0,
+# panels, the other arrays that are given but for the recurrent kernel, up to five, and the three results (see _lstm_loops.py).
 _HEADER, _PANEL_BYTES, _VECTOR_BYTES = 256, 4 * PANEL, 4 * WIDTH
 
 _jit = numba.njit(error_model="numpy")
@@ -71,9 +64,9 @@ def _is_kept(mask: Any, row: Any) -> Any:
 def _forward(job: Any, begin: Any, rows: Any) -> None:
     """Compute all steps of some rows."""
     steps, batch, units = load(job + FACTS + 8), load(job + FACTS + 16), load(job + FACTS + 24)
-    mask, panels = load(job + FACTS + 48), load(job + FACTS + 56)
-    inputs, h, c, bias = load(job + FACTS + 64), load(job + FACTS + 72), load(job + FACTS + 80), load(job + FACTS + 88)
-    outputs, carries, gates = load(job + FACTS + 104), load(job + FACTS + 112), load(job + FACTS + 120)
+    mask, panels = load(job + FACTS + 40), load(job + FACTS + 48)
+    inputs, h, c, bias = load(job + FACTS + 56), load(job + FACTS + 64), load(job + FACTS + 72), load(job + FACTS + 80)
+    outputs, carries, gates = load(job + FACTS + 96), load(job + FACTS + 104), load(job + FACTS + 112)
     line = 4 * units
     h, c = h + begin * line, c + begin * line
     for step in range(steps):
@@ -98,11 +91,11 @@ def _forward(job: Any, begin: Any, rows: Any) -> None:
 def _gradient(job: Any, begin: Any, rows: Any) -> None:
     """Compute the gradients of all steps of some rows, from the last step to the first."""
     steps, batch, units = load(job + FACTS + 8), load(job + FACTS + 16), load(job + FACTS + 24)
-    mask, panels = load(job + FACTS + 48), load(job + FACTS + 56)
-    of_outputs, of_carries, gates = load(job + FACTS + 64), load(job + FACTS + 72), load(job + FACTS + 80)
-    carries, carry, of_sums = load(job + FACTS + 88), load(job + FACTS + 96), load(job + FACTS + 104)
+    mask, panels = load(job + FACTS + 40), load(job + FACTS + 48)
+    of_outputs, of_carries, gates = load(job + FACTS + 56), load(job + FACTS + 64), load(job + FACTS + 72)
+    carries, carry, of_sums = load(job + FACTS + 80), load(job + FACTS + 88), load(job + FACTS + 96)
     line = 4 * units
-    dh, dc = load(job + FACTS + 112) + begin * line, load(job + FACTS + 120) + begin * line
+    dh, dc = load(job + FACTS + 104) + begin * line, load(job + FACTS + 112) + begin * line
     clear(dh, rows * line)
     clear(dc, rows * line)
     for step in range(steps - 1, -1, -1):
@@ -129,7 +122,7 @@ def _gradient(job: Any, begin: Any, rows: Any) -> None:
 @_jit
 def _work(job: Any) -> None:
     """Take part after part of the rows, until none is left."""
-    batch, rows, parts = load(job + FACTS + 16), load(job + FACTS + 32), load(job + FACTS + 40)
+    batch, rows, parts = load(job + FACTS + 16), load(job + FACTS + 32), load(job + PARTS)
     while True:
         part = fetch_add(job + NEXT, 1)
         if part >= parts:
@@ -174,40 +167,23 @@ def _job(frame: Any, threads: Any) -> Any:
         _copy_turned_panels(panels, data_of(weights), units)
     num_arrays = 5 if kind == FORWARD else 6
     rows = _MANY_ROWS if batch >= threads * _MANY_ROWS else _FEW_ROWS
-    begin_job(job)
-    facts = kind, size_of(steps, 0), batch, units, rows, (batch + rows - 1) // rows
+    begin_job(job, (batch + rows - 1) // rows)
+    facts = kind, size_of(steps, 0), batch, units, rows
     for i in range(len(facts)):
         store(job + FACTS + 8 * i, facts[i])
     masked = load(frame + NUM_ARGUMENTS) > num_arrays
-    store(job + FACTS + 48, data_of(buffer(frame, ARGUMENTS, num_arrays)) if masked else 0)
-    store(job + FACTS + 56, panels)
+    store(job + FACTS + 40, data_of(buffer(frame, ARGUMENTS, num_arrays)) if masked else 0)
+    store(job + FACTS + 48, panels)
     for i in range(1, num_arrays):
-        store(job + FACTS + 56 + 8 * i, data_of(buffer(frame, ARGUMENTS, i)))
+        store(job + FACTS + 48 + 8 * i, data_of(buffer(frame, ARGUMENTS, i)))
     for i in range(3):
-        store(job + FACTS + 104 + 8 * i, data_of(buffer(frame, RESULTS, i)))
+        store(job + FACTS + 96 + 8 * i, data_of(buffer(frame, RESULTS, i)))
     return job
 
 
 @_jit
-def _run(frame: Any, function: Any) -> Any:
-    threads = max(1, min(num_threads(frame), MAX_THREADS))
-    job = _job(frame, threads)
-    if job == 0:
-        return memory_error(frame)
-    parts = load(job + FACTS + 40)
-    ask_for_help(frame, job, min(threads, parts) - 1, function)
-    _work(job)
-    wait(job, parts)
-    release(job)
-    return 0
+def _num_parts(frame: Any) -> Any:
+    return (size_of(buffer(frame, ARGUMENTS, 1), 1) + _FEW_ROWS - 1) // _FEW_ROWS
 
 
-def handle(pointer: Any) -> Any:
-    """What XLA and the threads that it lends call."""
-    if load(pointer) == JOB:
-        _work(pointer)
-        release(pointer)
-        return 0
-    if describe(pointer):
-        return 0
-    return _run(pointer, this_function())
+handle = make_handle(_num_parts, _job, _work)

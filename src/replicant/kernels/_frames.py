@@ -2,7 +2,7 @@
 
 The function serves two callers. XLA passes a call frame (``xla/ffi/api/c_api.h``), which begins with its size. Then it makes a job,
 asks XLA's pool of threads for help, and works on the job itself. It never waits for work that has not begun, so a pool without free
-threads delays nothing. The pool's threads pass the job, which begins with JOB. The last one to leave the job frees it.
+threads delays nothing. The pool's threads pass the job, which begins with _JOB. The last one to leave the job frees it.
 """
 
 from typing import Any
@@ -18,16 +18,17 @@ from ._machine_code import (
     place_for_arguments,
     store,
     store_half,
+    this_function,
     yield_processor,
 )
 
-JOB = -1
-MAX_THREADS = 16
+_JOB = -1
+_MAX_THREADS = 16
 
 # The numbers that each job begins with, in order, from byte 8 on: the next part, how many parts are done, how many threads hold the
-# job, and how many have begun to work on it.
-NEXT, DONE, HOLDERS, SLOTS = 8, 16, 24, 32
-FACTS = 40  # where the numbers of a job begin that do not change
+# job, how many have begun to work on it, and the number of parts.
+NEXT, DONE, HOLDERS, SLOTS, PARTS = 8, 16, 24, 32, 40
+FACTS = 48  # where the job's own numbers begin
 
 ARGUMENTS, NUM_ARGUMENTS, RESULTS = 72, 56, 112  # of the frame
 _FRAME_API, _FRAME_CONTEXT, _ATTRIBUTES = 16, 24, 160
@@ -37,24 +38,25 @@ _jit = numba.njit(error_model="numpy")
 
 
 @_jit
-def begin_job(job: Any) -> None:
+def begin_job(job: Any, parts: Any) -> None:
     """Write the numbers that each job begins with."""
-    store(job, JOB)
+    store(job, _JOB)
     store(job + NEXT, 0)
     store(job + DONE, 0)
     store(job + HOLDERS, 1)
     store(job + SLOTS, 0)
+    store(job + PARTS, parts)
 
 
 @_jit
-def wait(job: Any, parts: Any) -> None:
+def _wait(job: Any, parts: Any) -> None:
     """Wait until other threads have ended the parts that they have begun."""
     while fetch_add(job + DONE, 0) < parts:
         yield_processor()
 
 
 @_jit
-def release(job: Any) -> None:
+def _release(job: Any) -> None:
     """Leave a job. The last one frees it."""
     if fetch_add(job + HOLDERS, -1) == 1:
         free(job)
@@ -85,7 +87,7 @@ def attribute(frame: Any, number: Any) -> Any:
 
 
 @_jit
-def num_threads(frame: Any) -> Any:
+def _num_threads(frame: Any) -> Any:
     """How many threads XLA has, or 1 if it does not say."""
     arguments = place_for_arguments()
     store(arguments, 32)
@@ -111,7 +113,7 @@ def _forget(frame: Any, error: Any) -> None:
 
 
 @_jit
-def ask_for_help(frame: Any, job: Any, helpers: Any, function: Any) -> None:
+def _ask_for_help(frame: Any, job: Any, helpers: Any, function: Any) -> None:
     """Give the job to some of XLA's threads. If it lends none, the caller does all of it."""
     arguments = place_for_arguments()
     store(arguments, 40)
@@ -129,7 +131,7 @@ def ask_for_help(frame: Any, job: Any, helpers: Any, function: Any) -> None:
 
 
 @_jit
-def memory_error(frame: Any) -> Any:
+def _memory_error(frame: Any) -> Any:
     """What to return if there is no memory for a job."""
     arguments = place_for_arguments()
     store(arguments, 28)
@@ -140,7 +142,7 @@ def memory_error(frame: Any) -> Any:
 
 
 @_jit
-def describe(frame: Any) -> Any:
+def _describe(frame: Any) -> Any:
     """Answer the call with which XLA asks for the version of its interface. Returns whether this was such a call."""
     extension = load(frame + 8)
     if extension == 0 or load_half(extension + 8) != 1:
@@ -149,3 +151,44 @@ def describe(frame: Any) -> Any:
     store_half(metadata + 24, 0)
     store_half(metadata + 28, 3)
     return True
+
+
+@_jit
+def nothing_more(job: Any) -> None:
+    """What is left to do for most jobs once all parts are done."""
+
+
+def make_handle(most_threads: Any, make_job: Any, work: Any, finish: Any = nothing_more) -> Any:
+    """Make what XLA and the threads that it lends call.
+
+    Args:
+        most_threads: ``most_threads(frame)`` says how many threads are of use.
+        make_job: ``make_job(frame, threads)`` allocates a job and writes down what is to be done, or returns 0 without memory.
+        work: ``work(job)`` takes part after part, until none is left.
+        finish: ``finish(job)`` does what is left once all parts are done.
+    """
+
+    @_jit
+    def run(frame: Any, function: Any) -> Any:
+        threads = max(1, min(_num_threads(frame), _MAX_THREADS, most_threads(frame)))
+        job = make_job(frame, threads)
+        if job == 0:
+            return _memory_error(frame)
+        parts = load(job + PARTS)
+        _ask_for_help(frame, job, min(threads, parts) - 1, function)
+        work(job)
+        _wait(job, parts)
+        finish(job)
+        _release(job)
+        return 0
+
+    def handle(pointer: Any) -> Any:
+        if load(pointer) == _JOB:
+            work(pointer)
+            _release(pointer)
+            return 0
+        if _describe(pointer):
+            return 0
+        return run(pointer, this_function())
+
+    return handle
