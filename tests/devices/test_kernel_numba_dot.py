@@ -243,8 +243,8 @@ def trained(num_replicas: int, loop: bool) -> Any:
 def test_training_is_the_same_with_and_without(loop: bool, fuse_replicas: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(_compiled_dot, "MIN_ROWS", 32)
-    original = _compiled_dot._numbers
-    monkeypatch.setattr(_compiled_dot, "_numbers", lambda *given: calls.append(given) or original(*given))
+    original = _compiled_dot.product
+    monkeypatch.setattr(_compiled_dot, "product", lambda *given, **how: calls.append(given) or original(*given, **how))
     for num_replicas in (1, 2):
         calls.clear()
         actual = trained(num_replicas, loop)
