@@ -28,7 +28,7 @@ _CONVOLUTION, _FILTER_GRADIENT, _DEPTHWISE, _DEPTHWISE_GRADIENT = range(4)  # as
 _CHANNELS_LAST = (0, 3, 1, 2)
 _BATCH_LAST = (3, 0, 1, 2)
 
-FUNCTION = Native(FAMILY, TARGET, "_direct_convolution", (), "XLA computes the convolutions instead.")
+FUNCTION = Native(FAMILY, TARGET, "_direct_convolution", ("_direct_products.py",), "XLA computes the convolutions instead.")
 
 
 def _call(shape: tuple[int, ...], images: Array, other: Array, *, kind: int, stride: int, padding: Any, dilation: int) -> Array:
@@ -104,7 +104,7 @@ def _form(lhs: Any, rhs: Any, shape: tuple[int, ...], params: Any) -> Any:
         is_spread_evenly = dilation == {1} or (compute is convolution and len(dilation) == 1)
         fits = groups == (channels, 1) and filters == channels and is_spread_evenly
         return compute if fits and _is_worth_it(window, shape, rhs, spec) else None
-    if dilation != {1} or not 3 <= channels <= MAX_CHANNELS or filters > MAX_CHANNELS:
+    if dilation != {1} or channels > MAX_CHANNELS or filters > MAX_CHANNELS:
         return None
     return compute if _is_worth_it(window, shape, rhs, spec) else None
 

@@ -24,7 +24,7 @@ from ._frames import (
     make_handle,
     size_of,
 )
-from ._machine_code import WIDTH, add_vector, allocate, clear, copy, fetch_add, load, numba, store
+from ._machine_code import WIDTH, add_vector, allocate, clear, copy, fetch_add, jit, load, store
 
 CONVOLUTION, FILTER_GRADIENT, DEPTHWISE, DEPTHWISE_GRADIENT = range(4)
 MAX_PARTS = 16
@@ -34,10 +34,8 @@ MAX_PARTS = 16
 # image, size of the sums, threads, dilation.
 _HEADER = 256
 
-_jit = numba.njit(error_model="numpy")
 
-
-@_jit
+@jit
 def _spread(to: Any, line: Any, width: Any, size: Any, dilation: Any) -> None:
     """Copy the pixels of a line, with others between them that are left as they are."""
     if dilation == 1:
@@ -47,7 +45,7 @@ def _spread(to: Any, line: Any, width: Any, size: Any, dilation: Any) -> None:
             copy(to + x * dilation * size, line + x * size, size)
 
 
-@_jit
+@jit
 def _work(job: Any) -> None:
     """Take part after part of the images, until none is left."""
     slot = fetch_add(job + SLOTS, 1)
@@ -87,12 +85,12 @@ def _work(job: Any) -> None:
         fetch_add(job + DONE, 1)
 
 
-@_jit
+@jit
 def _sums_up(kind: Any) -> Any:
     return kind in (FILTER_GRADIENT, DEPTHWISE_GRADIENT)
 
 
-@_jit
+@jit
 def _job(frame: Any, threads: Any) -> Any:
     """Allocate a job and write down what is to be done. Returns 0 if there is no memory."""
     images, other, result = buffer(frame, ARGUMENTS, 0), buffer(frame, ARGUMENTS, 1), buffer(frame, RESULTS, 0)
@@ -120,7 +118,7 @@ def _job(frame: Any, threads: Any) -> Any:
     return job
 
 
-@_jit
+@jit
 def _add_up(job: Any) -> None:
     """Add up the sums of all parts."""
     if _sums_up(load(job + FACTS)):
@@ -132,7 +130,7 @@ def _add_up(job: Any) -> None:
                 add_vector(result + i, sums + part * size + i)
 
 
-@_jit
+@jit
 def _num_images(frame: Any) -> Any:
     return size_of(buffer(frame, ARGUMENTS, 0), 0)
 

@@ -2,7 +2,7 @@
 
 The columns of the second matrix are taken in panels. A thread copies up to DEPTH rows of such a panel, so that they lie one after
 the other in its first cache, and multiplies rows of the first matrix by them: up to ROWS, whose numbers stay in the second cache
-for all panels of a part. A tile of 12 rows and a panel has its sums in registers (`_machine_code.py`). `_frames.py` tells how XLA
+for all panels of a part. A tile of 12 rows and a panel has its sums in registers (`_tiles.py`). `_frames.py` tells how XLA
 calls this.
 
 The first matrix is read number by number, so its strides may be any. In the second one, the numbers of a row or of a column must
@@ -11,7 +11,6 @@ lie side by side. Each number of the result is summed in the same order, however
 
 from typing import Any
 
-from ._direct_products import make_rows
 from ._frames import (
     ARGUMENTS,
     DONE,
@@ -30,14 +29,15 @@ from ._machine_code import (
     allocate,
     copy,
     fetch_add,
+    jit,
     load,
     load_half,
     make_place,
-    numba,
     store,
     store_half,
     transpose_square,
 )
+from ._tiles import make_rows
 
 PANEL, DEPTH, ROWS = 2 * WIDTH, 256, 256
 PARTS_OF_A_THREAD = 4
@@ -56,12 +56,11 @@ _RHS_COLUMNS, _RHS_DEPTH, _RHS_INNER, _RHS_OUTER, _ROWS = (FACTS + 8 * i for i i
 _LHS, _RHS, _OUT = (FACTS + 8 * i for i in range(13, 16))
 _ROWS_TOGETHER, _ROW_GROUPS, _COLUMNS_TOGETHER, _COLUMN_GROUPS = (FACTS + 8 * i for i in range(16, 20))
 
-_jit = numba.njit(error_model="numpy")
 _place_for_panels = make_place(MAX_TOGETHER * DEPTH * _PANEL_BYTES)
 _wide, _narrow = make_rows(2, (12, 8, 4, 1)), make_rows(1, (16, 8, 4, 1))
 
 
-@_jit
+@jit
 def _copy_panels(to: Any, rhs: Any, k_stride: Any, depth: Any, columns: Any) -> None:
     """Copy so many rows, whose columns lie side by side."""
     for k in range(depth):
@@ -73,7 +72,7 @@ def _copy_panels(to: Any, rhs: Any, k_stride: Any, depth: Any, columns: Any) -> 
             copy(to + at * DEPTH * _PANEL_BYTES + k * _VECTOR_BYTES, line + at * _PANEL_BYTES, _VECTOR_BYTES)
 
 
-@_jit
+@jit
 def _copy_turned_panels(to: Any, rhs: Any, column_stride: Any, depth: Any, columns: Any) -> None:
     """Copy so many columns, whose numbers lie side by side."""
     squares = depth // WIDTH
@@ -87,7 +86,7 @@ def _copy_turned_panels(to: Any, rhs: Any, column_stride: Any, depth: Any, colum
                 store_half(place + k * line + 4 * i, load_half(rhs + (column + i) * column_stride + 4 * k))
 
 
-@_jit
+@jit
 def _multiply(job: Any, lhs: Any, rhs: Any, out: Any, panels: Any, rows: Any, begin: Any, end: Any) -> None:
     """Compute the columns from `begin` to `end` of so many rows of one product."""
     all_depth, line = load(job + _DEPTH), 4 * load(job + _COLUMNS)
@@ -110,7 +109,7 @@ def _multiply(job: Any, lhs: Any, rhs: Any, out: Any, panels: Any, rows: Any, be
                     _narrow(a, lhs_rows, 0, lhs_depth, panel, 0, _VECTOR_BYTES, 1, depth, to, line, adds, num_rows)
 
 
-@_jit
+@jit
 def _work(job: Any) -> None:
     """Take part after part of the panels of all products, until none is left."""
     panels = _place_for_panels()
@@ -138,7 +137,7 @@ def _work(job: Any) -> None:
         fetch_add(job + DONE, 1)
 
 
-@_jit
+@jit
 def _job(frame: Any, threads: Any) -> Any:
     """Allocate a job and write down what is to be done. Returns 0 if there is no memory."""
     job = allocate(_HEADER)
@@ -164,7 +163,7 @@ def _job(frame: Any, threads: Any) -> Any:
     return job
 
 
-@_jit
+@jit
 def _most_threads(frame: Any) -> Any:
     return attribute(frame, 0) * attribute(frame, 2) * attribute(frame, 3) * attribute(frame, 12) // PRODUCTS_OF_A_THREAD
 

@@ -9,7 +9,6 @@ Arrays are as in `_lstm.py`: the first axis is time, then come the rows. Numbers
 
 from typing import Any
 
-from ._direct_products import make_rows
 from ._frames import (
     ARGUMENTS,
     DONE,
@@ -33,14 +32,15 @@ from ._machine_code import (
     clear,
     copy,
     fetch_add,
+    jit,
     load,
     load_byte,
     load_half,
-    numba,
     store,
     store_half,
     write_sum,
 )
+from ._tiles import make_rows
 
 FORWARD, GRADIENT = range(2)
 PANEL = 2 * WIDTH
@@ -50,17 +50,16 @@ _FEW_ROWS, _MANY_ROWS = 8, 16  # of a part: few, if there are not many for each 
 # panels, the other arrays that are given but for the recurrent kernel, up to five, and the three results (see _lstm_loops.py).
 _HEADER, _PANEL_BYTES, _VECTOR_BYTES = 256, 4 * PANEL, 4 * WIDTH
 
-_jit = numba.njit(error_model="numpy")
 _add_product = make_rows(2, (8, 4, 1))
 
 
-@_jit
+@jit
 def _is_kept(mask: Any, row: Any) -> Any:
     """Whether a row's state stays as it is."""
     return mask != 0 and load_byte(mask + row) == 0
 
 
-@_jit
+@jit
 def _forward(job: Any, begin: Any, rows: Any) -> None:
     """Compute all steps of some rows."""
     steps, batch, units = load(job + FACTS + 8), load(job + FACTS + 16), load(job + FACTS + 24)
@@ -87,7 +86,7 @@ def _forward(job: Any, begin: Any, rows: Any) -> None:
         h, c = to_h, to_c
 
 
-@_jit
+@jit
 def _gradient(job: Any, begin: Any, rows: Any) -> None:
     """Compute the gradients of all steps of some rows, from the last step to the first."""
     steps, batch, units = load(job + FACTS + 8), load(job + FACTS + 16), load(job + FACTS + 24)
@@ -119,7 +118,7 @@ def _gradient(job: Any, begin: Any, rows: Any) -> None:
             _add_product(sums, 4 * line, 0, 4, product, 0, _PANEL_BYTES, 1, 4 * units, dh + panel * _PANEL_BYTES, line, 1, rows)
 
 
-@_jit
+@jit
 def _work(job: Any) -> None:
     """Take part after part of the rows, until none is left."""
     batch, rows, parts = load(job + FACTS + 16), load(job + FACTS + 32), load(job + PARTS)
@@ -135,7 +134,7 @@ def _work(job: Any) -> None:
         fetch_add(job + DONE, 1)
 
 
-@_jit
+@jit
 def _copy_panels(to: Any, weights: Any, units: Any) -> None:
     """Copy the columns of the recurrent kernel, PANEL by PANEL."""
     for panel in range(4 * units // PANEL):
@@ -143,7 +142,7 @@ def _copy_panels(to: Any, weights: Any, units: Any) -> None:
             copy(to + (panel * units + k) * _PANEL_BYTES, weights + 16 * k * units + panel * _PANEL_BYTES, _PANEL_BYTES)
 
 
-@_jit
+@jit
 def _copy_turned_panels(to: Any, weights: Any, units: Any) -> None:
     """Copy the rows of the recurrent kernel as columns, PANEL by PANEL."""
     for row in range(units):
@@ -152,7 +151,7 @@ def _copy_turned_panels(to: Any, weights: Any, units: Any) -> None:
             store_half(place + k * _PANEL_BYTES, load_half(weights + 4 * (4 * row * units + k)))
 
 
-@_jit
+@jit
 def _job(frame: Any, threads: Any) -> Any:
     """Allocate a job and write down what is to be done. Returns 0 if there is no memory."""
     kind, weights, steps = attribute(frame, 0), buffer(frame, ARGUMENTS, 0), buffer(frame, ARGUMENTS, 1)
@@ -181,7 +180,7 @@ def _job(frame: Any, threads: Any) -> Any:
     return job
 
 
-@_jit
+@jit
 def _num_parts(frame: Any) -> Any:
     return (size_of(buffer(frame, ARGUMENTS, 1), 1) + _FEW_ROWS - 1) // _FEW_ROWS
 

@@ -8,46 +8,19 @@ number, in each channel. The numbers of the job that they read are listed in `_d
 from typing import Any
 
 from ._frames import FACTS
-from ._machine_code import WIDTH, load, make_tile, numba
+from ._machine_code import WIDTH, clear, jit, load
+from ._tiles import make_rows
 
-_CACHED_BYTES = 8192  # of images and gradients, for which sums of a filter gradient stay in registers
+_CACHED_BYTES = 16384  # of images or gradients, for which sums of a filter gradient stay in registers
+_LEAST_PIXELS = 64  # for which they do, even if those are more bytes
 _CACHED_BYTES_OF_EACH = 1 << 17  # the same for a depthwise one, which reads them once for each row of the window
 
-_jit = numba.njit(error_model="numpy")
 
-
-@_jit
-def _no_rows(
-    a: Any, aj: Any, ak: Any, al: Any, b: Any, bk: Any, bl: Any, k: Any, m: Any, c: Any, cj: Any, adds: Any, rows: Any
-) -> None:
-    """What is left to do after tiles of one row."""
-
-
-def make_rows(num_vectors: int, heights: tuple[int, ...], *, of_each: bool = False) -> Any:
-    """Make the function that computes all rows, of so many vectors each: with the first height while it can, then with the next."""
-    if not heights:
-        return _no_rows
-    height, tile = heights[0], make_tile(heights[0], num_vectors, of_each=of_each)
-    compute_rest = make_rows(num_vectors, heights[1:], of_each=of_each)
-
-    @_jit
-    def compute(
-        a: Any, aj: Any, ak: Any, al: Any, b: Any, bk: Any, bl: Any, k: Any, m: Any, c: Any, cj: Any, adds: Any, rows: Any
-    ) -> None:
-        j = 0
-        while rows - j >= height:
-            tile(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds)
-            j += height
-        compute_rest(a + j * aj, aj, ak, al, b, bk, bl, k, m, c + j * cj, cj, adds, rows - j)
-
-    return compute
-
-
-_narrow, _wide = make_rows(1, (16, 8, 4, 1)), make_rows(2, (12, 4, 1))
+_narrow, _wide = make_rows(1, (16, 8, 4, 3, 2, 1)), make_rows(2, (12, 8, 4, 3, 2, 1))
 _narrow_of_each, _wide_of_each = make_rows(1, (8, 3, 1), of_each=True), make_rows(2, (8, 3, 1), of_each=True)
 
 
-@_jit
+@jit
 def _product(
     a: Any,
     aj: Any,
@@ -72,25 +45,34 @@ def _product(
         _narrow(a, aj, ak, al, b + 4 * column, bk, bl, k, m, c + 4 * column, 4 * columns, adds, rows)
 
 
-@_jit
+@jit
+def _rows_inside(first: Any, rows: Any, height: Any) -> Any:
+    """Which of the window's rows lie in the image and not in its padding, if the window begins in row `first`: at least one."""
+    begin = min(max(0, -first), rows - 1)
+    return begin, max(begin + 1, min(rows, height - first))
+
+
+@jit
 def convolve_image(job: Any, image: Any, width: Any, n: Any) -> None:
-    """Convolve an image."""
+    """Convolve an image. Rows of zeros, which are padding, are not multiplied."""
     filters, result, channels = load(job + FACTS + 16), load(job + FACTS + 24), load(job + FACTS + 56)
+    height, top = load(job + FACTS + 40), load(job + FACTS + 112)
     rows, columns = load(job + FACTS + 64), load(job + FACTS + 72)
     height_out, width_out = load(job + FACTS + 80), load(job + FACTS + 88)
     num_filters, stride = load(job + FACTS + 96), load(job + FACTS + 104)
-    line = 4 * width * channels
+    line, line_of_filters = 4 * width * channels, 4 * columns * channels * num_filters
     for y in range(height_out):
+        begin, end = _rows_inside(y * stride - top, rows, height)
         to = result + 4 * (n * height_out + y) * width_out * num_filters
         _product(
-            image + y * stride * line,
+            image + (y * stride + begin) * line,
             4 * stride * channels,
             line,
             4,
-            filters,
-            4 * columns * channels * num_filters,
+            filters + begin * line_of_filters,
+            line_of_filters,
             4 * num_filters,
-            rows,
+            end - begin,
             columns * channels,
             to,
             0,
@@ -99,35 +81,42 @@ def convolve_image(job: Any, image: Any, width: Any, n: Any) -> None:
         )
 
 
-@_jit
+@jit
 def add_gradient(job: Any, image: Any, width: Any, n: Any, sums: Any, first: Any) -> None:
-    """Add an image's part of the filter gradient, or write it if it is the first."""
+    """Add an image's part of the filter gradient, or write it if it is the first. Rows of padding are not multiplied."""
     channels, rows, columns = load(job + FACTS + 56), load(job + FACTS + 64), load(job + FACTS + 72)
+    height, top, sum_size = load(job + FACTS + 40), load(job + FACTS + 112), load(job + FACTS + 144)
     height_out, width_out = load(job + FACTS + 80), load(job + FACTS + 88)
     num_filters, stride = load(job + FACTS + 96), load(job + FACTS + 104)
     line, line_out = 4 * width * channels, 4 * width_out * num_filters
     gradient = load(job + FACTS + 16) + n * height_out * line_out
-    together = max(1, _CACHED_BYTES // (max(channels * stride * stride, num_filters) * width_out * 4))
+    together = _CACHED_BYTES // (max(channels * stride * stride, num_filters) * width_out * 4)
+    together = max(together, (_LEAST_PIXELS + width_out - 1) // width_out)
+    if first:
+        clear(sums, sum_size)
     for y in range(0, height_out, together):
         for row in range(rows):
-            _product(
-                image + (y * stride + row) * line,
-                4,
-                stride * line,
-                4 * stride * channels,
-                gradient + y * line_out,
-                line_out,
-                4 * num_filters,
-                min(together, height_out - y),
-                width_out,
-                sums + 4 * row * columns * channels * num_filters,
-                0 if first and y == 0 else 1,
-                columns * channels,
-                num_filters,
-            )
+            begin = max(y, (top - row + stride - 1) // stride)
+            end = min(y + together, height_out, (height + top - row + stride - 1) // stride)
+            if begin < end:
+                _product(
+                    image + (begin * stride + row) * line,
+                    4,
+                    stride * line,
+                    4 * stride * channels,
+                    gradient + begin * line_out,
+                    line_out,
+                    4 * num_filters,
+                    end - begin,
+                    width_out,
+                    sums + 4 * row * columns * channels * num_filters,
+                    1,
+                    columns * channels,
+                    num_filters,
+                )
 
 
-@_jit
+@jit
 def _product_of_each(
     a: Any, aj: Any, ak: Any, al: Any, b: Any, bk: Any, bl: Any, k: Any, m: Any, c: Any, adds: Any, rows: Any, channels: Any
 ) -> None:
@@ -142,7 +131,7 @@ def _product_of_each(
         _narrow_of_each(a + at, aj, ak, al, b + at, bk, bl, k, m, c + at, 4 * channels, adds, rows)
 
 
-@_jit
+@jit
 def convolve_channels(job: Any, image: Any, width: Any, n: Any) -> None:
     """Convolve an image with a filter for each channel."""
     filters, result, channels = load(job + FACTS + 16), load(job + FACTS + 24), load(job + FACTS + 56)
@@ -167,7 +156,7 @@ def convolve_channels(job: Any, image: Any, width: Any, n: Any) -> None:
         )
 
 
-@_jit
+@jit
 def add_gradient_of_channels(job: Any, image: Any, width: Any, n: Any, sums: Any, first: Any) -> None:
     """Do what `add_gradient` does, for a convolution with a filter for each channel."""
     channels, rows, columns = load(job + FACTS + 56), load(job + FACTS + 64), load(job + FACTS + 72)

@@ -11,9 +11,9 @@ from ._machine_code import (
     call,
     fetch_add,
     free,
+    jit,
     load,
     load_half,
-    numba,
     out_of_memory,
     place_for_arguments,
     store,
@@ -34,10 +34,8 @@ ARGUMENTS, NUM_ARGUMENTS, RESULTS = 72, 56, 112  # of the frame
 _FRAME_API, _FRAME_CONTEXT, _ATTRIBUTES = 16, 24, 160
 _CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE, _NUM_THREADS = 48, 64, 136, 144  # in XLA_FFI_Api
 
-_jit = numba.njit(error_model="numpy")
 
-
-@_jit
+@jit
 def begin_job(job: Any, parts: Any) -> None:
     """Write the numbers that each job begins with."""
     store(job, _JOB)
@@ -48,45 +46,45 @@ def begin_job(job: Any, parts: Any) -> None:
     store(job + PARTS, parts)
 
 
-@_jit
+@jit
 def _wait(job: Any, parts: Any) -> None:
     """Wait until other threads have ended the parts that they have begun."""
     while fetch_add(job + DONE, 0) < parts:
         yield_processor()
 
 
-@_jit
+@jit
 def _release(job: Any) -> None:
     """Leave a job. The last one frees it."""
     if fetch_add(job + HOLDERS, -1) == 1:
         free(job)
 
 
-@_jit
+@jit
 def buffer(frame: Any, place: Any, number: Any) -> Any:
     """An array of the ARGUMENTS or RESULTS, as XLA describes it."""
     return load(load(frame + place) + 8 * number)
 
 
-@_jit
+@jit
 def size_of(buffer: Any, axis: Any) -> Any:
     """The size of an axis of an array."""
     return load(load(buffer + 40) + 8 * axis)
 
 
-@_jit
+@jit
 def data_of(buffer: Any) -> Any:
     """The address of the numbers of an array."""
     return load(buffer + 24)
 
 
-@_jit
+@jit
 def attribute(frame: Any, number: Any) -> Any:
     """A whole number that the call was given. They are sorted by their names."""
     return load(load(buffer(frame, _ATTRIBUTES, number) + 8))
 
 
-@_jit
+@jit
 def _num_threads(frame: Any) -> Any:
     """How many threads XLA has, or 1 if it does not say."""
     arguments = place_for_arguments()
@@ -103,7 +101,7 @@ def _num_threads(frame: Any) -> Any:
     return count
 
 
-@_jit
+@jit
 def _forget(frame: Any, error: Any) -> None:
     arguments = place_for_arguments()
     store(arguments, 24)
@@ -112,7 +110,7 @@ def _forget(frame: Any, error: Any) -> None:
     call(load(load(frame + _FRAME_API) + _DESTROY_ERROR), arguments)
 
 
-@_jit
+@jit
 def _ask_for_help(frame: Any, job: Any, helpers: Any, function: Any) -> None:
     """Give the job to some of XLA's threads. If it lends none, the caller does all of it."""
     arguments = place_for_arguments()
@@ -130,7 +128,7 @@ def _ask_for_help(frame: Any, job: Any, helpers: Any, function: Any) -> None:
             break
 
 
-@_jit
+@jit
 def _memory_error(frame: Any) -> Any:
     """What to return if there is no memory for a job."""
     arguments = place_for_arguments()
@@ -141,7 +139,7 @@ def _memory_error(frame: Any) -> Any:
     return call(load(load(frame + _FRAME_API) + _CREATE_ERROR), arguments)
 
 
-@_jit
+@jit
 def _describe(frame: Any) -> Any:
     """Answer the call with which XLA asks for the version of its interface. Returns whether this was such a call."""
     extension = load(frame + 8)
@@ -153,7 +151,7 @@ def _describe(frame: Any) -> Any:
     return True
 
 
-@_jit
+@jit
 def nothing_more(job: Any) -> None:
     """What is left to do for most jobs once all parts are done."""
 
@@ -168,7 +166,7 @@ def make_handle(most_threads: Any, make_job: Any, work: Any, finish: Any = nothi
         finish: ``finish(job)`` does what is left once all parts are done.
     """
 
-    @_jit
+    @jit
     def run(frame: Any, function: Any) -> Any:
         threads = max(1, min(_num_threads(frame), _MAX_THREADS, most_threads(frame)))
         job = make_job(frame, threads)

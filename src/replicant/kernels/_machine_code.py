@@ -1,4 +1,4 @@
-"""What numba's functions lack: memory by address, calls by address, and products of vectors that stay in registers.
+"""What numba's functions lack: memory by address, and calls by address. `_tiles.py` adds products of vectors in registers.
 
 All addresses and strides are whole numbers, in bytes. Numba and llvmlite need not be installed: only `_compiled.py` imports this,
 once a program can use it.
@@ -11,6 +11,10 @@ numba: Any = importlib.import_module("numba")
 extending: Any = importlib.import_module("numba.extending")
 cgutils: Any = importlib.import_module("numba.core.cgutils")
 ir: Any = importlib.import_module("llvmlite.ir")
+
+jit: Any = numba.njit(
+    error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)  # only other compiled functions call them
 
 WIDTH = 16  # float32 numbers in a register of AVX-512
 
@@ -255,96 +259,3 @@ def this_function(_: Any) -> Any:
         return builder.ptrtoint(function, _I64)
 
     return int64(), generate
-
-
-def _sums(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], second: Any) -> list[Any]:
-    """Add the products of some numbers with each of some vectors."""
-    multiply_add = external(builder, f"llvm.fma.v{WIDTH}f32", VECTOR, VECTOR, VECTOR, VECTOR)
-    num_vectors = len(sums) // len(first_rows)
-    vectors = [loaded(builder, builder.add(second, _I64(v * 4 * WIDTH)), VECTOR) for v in range(num_vectors)]
-    undefined, everywhere = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_I32, WIDTH), [0] * WIDTH)
-    result = []
-    for j, row in enumerate(first_rows):
-        number = builder.insert_element(undefined, loaded(builder, builder.add(first, row), _FLOAT), _I32(0))
-        spread = builder.shuffle_vector(number, undefined, everywhere)
-        result += [builder.call(multiply_add, [spread, x, sums[j * num_vectors + v]]) for v, x in enumerate(vectors)]
-    return result
-
-
-def _sums_of_each(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], second: Any) -> list[Any]:
-    """Add the products of some vectors with one vector each, number by number."""
-    multiply_add = external(builder, f"llvm.fma.v{WIDTH}f32", VECTOR, VECTOR, VECTOR, VECTOR)
-    places = [_I64(v * 4 * WIDTH) for v in range(len(sums) // len(first_rows))]
-    vectors = [loaded(builder, builder.add(second, place), VECTOR) for place in places]
-    result = []
-    for j, row in enumerate(first_rows):
-        for v, (place, x) in enumerate(zip(places, vectors, strict=True)):
-            y = loaded(builder, builder.add(builder.add(first, row), place), VECTOR)
-            result.append(builder.call(multiply_add, [y, x, sums[j * len(places) + v]]))
-    return result
-
-
-def _loop(builder: Any, start: list[Any], count: Any, body: Any) -> list[Any]:
-    """Call ``body(*values) -> next values`` `count` times, at least once. Returns the last values."""
-    before, inside, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
-    builder.branch(inside)
-    builder.position_at_end(inside)
-    values = [builder.phi(value.type) for value in (_I64(0), *start)]
-    following = [builder.add(values[0], _I64(1)), *body(*values[1:])]
-    for phi, first, later in zip(values, (_I64(0), *start), following, strict=True):
-        phi.add_incoming(first, before)
-        phi.add_incoming(later, builder.block)
-    builder.cbranch(builder.icmp_signed("<", following[0], count), inside, after)
-    builder.position_at_end(after)
-    return following[1:]
-
-
-def _prefetch(builder: Any, address: Any) -> None:
-    """Begin to read the line at an address, which is about to be written."""
-    function = external(builder, "llvm.prefetch.p0", ir.VoidType(), _BYTES, _I32, _I32, _I32)
-    builder.call(function, [builder.inttoptr(address, _BYTES), _I32(1), _I32(3), _I32(1)])
-
-
-def make_tile(num_rows: int, num_vectors: int, *, of_each: bool = False) -> Any:
-    """Make the function that computes ``out[j, v] (+)= sum over k, l of first[j, k, l] * second[k, l, v]``.
-
-    The sums of `num_rows` rows j with `num_vectors` vectors v stay in registers. If they are `of_each`, ``first[j, k, l]`` is no
-    number but vectors, and each number in them is multiplied by that in ``second[k, l, v]`` at the same place. The arguments are:
-    the address of `first`, and the strides of j, k and l in it; the address of `second`, and the strides of k and l in it; the
-    numbers of k and l; the address of `out`, and the stride of j in it; and whether to add (1) or to write (0).
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        first, first_j, first_k, first_l, second, second_k, second_l, num_k, num_l, out, out_j, adds = args
-        cells = [(j, v) for j in range(num_rows) for v in range(num_vectors)]
-        places = [builder.add(out, builder.add(builder.mul(out_j, _I64(j)), _I64(v * 4 * WIDTH))) for j, v in cells]
-        rows = [builder.mul(first_j, _I64(j)) for j in range(num_rows)]
-        add = _sums_of_each if of_each else _sums
-        present, zero = builder.icmp_signed("!=", adds, _I64(0)), ir.Constant(VECTOR, [0.0] * WIDTH)
-
-        def of_l(first: Any, second: Any, *sums: Any) -> list[Any]:
-            added = add(builder, list(sums), first, rows, second)
-            return [builder.add(first, first_l), builder.add(second, second_l), *added]
-
-        def of_k(first: Any, second: Any, *sums: Any) -> list[Any]:
-            added = _loop(builder, [first, second, *sums], num_l, of_l)[2:]
-            return [builder.add(first, first_k), builder.add(second, second_k), *added]
-
-        for place in places:  # or the last loads wait for memory
-            _prefetch(builder, place)
-        for place, total in zip(places, _loop(builder, [first, second, *[zero] * len(cells)], num_k, of_k)[2:], strict=True):
-            before = builder.select(present, loaded(builder, place, VECTOR), zero)
-            stored(builder, builder.fadd(before, total), place)
-        return context.get_dummy_value()
-
-    @extending.intrinsic
-    def tile(
-        _: Any, f: Any, fj: Any, fk: Any, fl: Any, s: Any, sk: Any, sl: Any, k: Any, m: Any, o: Any, oj: Any, adds: Any
-    ) -> Any:
-        return void(*[int64] * 12), generate
-
-    @numba.njit
-    def compiled(f: Any, fj: Any, fk: Any, fl: Any, s: Any, sk: Any, sl: Any, k: Any, m: Any, o: Any, oj: Any, adds: Any) -> None:
-        tile(f, fj, fk, fl, s, sk, sl, k, m, o, oj, adds)
-
-    return compiled

@@ -23,7 +23,7 @@ import jax
 
 from . import _object_code
 
-_SHARED = ("_machine_code.py", "_frames.py", "_direct_products.py")
+_SHARED = ("_machine_code.py", "_frames.py", "_tiles.py")
 _lock = threading.Lock()
 
 
