@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import replicant
 from replicant import kernels
-from replicant.data import Dataset
 from replicant.kernels import _lstm
+
+from ._classifier import fit_classifier, loop_classifier
 
 RNG = np.random.default_rng(0)
 ROWS, LENGTH, FEATURES, UNITS = 6, 5, 3, 4
@@ -276,32 +276,11 @@ TOKENS = RNG.integers(0, 9, (ROWS, LENGTH)).astype(np.int32)
 
 
 def fitted(num_replicas: int) -> Any:
-    strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(num_replicas)])
-    with strategy.scope():
-        model = classifier()
-        model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    losses = model.fit(TOKENS, Y, batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"]
-    return losses, [np.asarray(v) for v in model.trainable_variables]
+    return fit_classifier(classifier, TOKENS, Y, num_replicas)
 
 
 def looped(num_replicas: int) -> Any:
-    strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(num_replicas)])
-    with strategy.scope():
-        model, optimizer = classifier(), keras.optimizers.SGD(0.5)
-        losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
-
-    def replica_step(x: Any, y: Any) -> Any:
-        with replicant.GradientTape() as tape:
-            loss = replicant.compute_average_loss(losses(y, model(x, training=True)), global_batch_size=4)
-        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
-        return loss
-
-    @replicant.function
-    def step(batch: Any) -> Any:
-        return strategy.reduce("SUM", strategy.run(replica_step, args=batch))
-
-    batches = strategy.experimental_distribute_dataset(Dataset.from_tensor_slices((TOKENS, Y)).batch(4).repeat(2))
-    return [float(step(batch)) for batch in batches], [np.asarray(v) for v in model.trainable_variables]
+    return loop_classifier(classifier, TOKENS, Y, num_replicas)
 
 
 @pytest.mark.cases("looped")
