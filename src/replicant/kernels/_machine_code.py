@@ -12,9 +12,8 @@ extending: Any = importlib.import_module("numba.extending")
 cgutils: Any = importlib.import_module("numba.core.cgutils")
 ir: Any = importlib.import_module("llvmlite.ir")
 
-jit: Any = numba.njit(
-    error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-)  # only other compiled functions call them
+# Only other compiled functions call these. What Python would need to call them takes long to compile.
+jit: Any = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 WIDTH = 16  # float32 numbers in a register of AVX-512
 
