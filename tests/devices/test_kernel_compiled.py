@@ -101,6 +101,36 @@ def test_values_and_gradients_are_those_of_xla() -> None:
     assert num_called > 8
 
 
+@usable
+@pytest.mark.usefixtures("small_ones_too")
+@pytest.mark.parametrize(
+    ("height", "window", "padding", "stride"),
+    [
+        (1, 3, (2, 2), 1),  # the image is in one row of each window
+        (2, 1, (3, 3), 1),  # windows that lie in the padding alone, above and below
+        (1, 2, (4, 0), 3),
+        (1, 2, (0, 4), 3),
+        (9, 5, (4, 4), 2),
+    ],
+)
+def test_rows_of_padding_count_as_zeros(height: int, window: int, padding: tuple[int, int], stride: int) -> None:
+    x, w = arrays((3, height, 2 + 3 * stride, 2), (window, 2, 2, 16))
+
+    def function(x: Any, w: Any) -> Any:
+        return convolve(x, w, (stride, stride), (padding, (0, 0)))
+
+    padded = np.pad(np.asarray(x), ((0, 0), padding, (0, 0), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (window, 2), (1, 2))[:, ::stride, ::stride]
+    assert TARGET in text_of(function, x, w)
+    expected = np.einsum("nyxckl,klcf->nyxf", windows, w)
+    np.testing.assert_array_equal(np.asarray(jax.jit(function)(x, w)), expected)
+
+    [g] = arrays(expected.shape, seed=1)
+    gradient = jax.jit(lambda x, g: jax.vjp(lambda w: function(x, w), w)[1](g)[0])
+    assert TARGET in text_of(gradient, x, g)
+    np.testing.assert_array_equal(np.asarray(gradient(x, g)), np.einsum("nyxckl,nyxf->klcf", windows, g))
+
+
 @st.composite
 def odd_convolutions(draw: st.DrawFn) -> Any:
     """Images, filters, their type, and what else a program may say. The kernel computes few of these."""
