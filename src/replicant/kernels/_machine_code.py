@@ -1,7 +1,7 @@
 """What numba's functions lack: memory by address, and calls by address. `_tiles.py` adds products of vectors in registers.
 
-All addresses and strides are whole numbers, in bytes. Numba and llvmlite need not be installed: only `_compiled.py` imports this,
-once a program can use it.
+All addresses and strides are whole numbers, in bytes. Numba and llvmlite need not be installed: `_native.py` imports what imports
+this, once a program can use it.
 """
 
 import importlib
