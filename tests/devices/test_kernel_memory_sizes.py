@@ -19,7 +19,6 @@ MB = 1 << 20
 def asked(monkeypatch):
     """The sizes that were found, and how many programs were compiled for them."""
     found, compiled = [], []
-    fresh = _executable._fresh
 
     def listener(event: str, duration_secs: float, **_: Any) -> None:
         del duration_secs
@@ -32,7 +31,7 @@ def asked(monkeypatch):
         jax.block_until_ready(result[1])
         compiled.clear()
         if self._count:  # as at its second run
-            found.append((fresh(*args), [event for event in compiled if "backend_compile" in event]))
+            found.append((self._size(*args), [event for event in compiled if "backend_compile" in event]))
         self._count += 1
         return result
 
@@ -85,14 +84,20 @@ def test_results_count_but_for_those_that_overwrite_the_state(asked, devices):
     assert [events for _, events in asked] == [[], []]
 
 
+@pytest.fixture
+def executable():
+    placement = replicant.MirroredStrategy(["cpu:0"])._placement
+    return _executable.Executable("a step", lambda state: (state, state), placement)
+
+
 @pytest.mark.parametrize("option", ["jax_disable_jit", "jax_debug_nans"])
-def test_nothing_is_asked_while_jax_debugs(option):
+def test_nothing_is_asked_while_jax_debugs(executable, option):
     with jax.disable_jit() if option == "jax_disable_jit" else jax.debug_nans(True):
-        assert _executable._fresh(None) == 0
+        assert executable._fresh(None) == 0
 
 
-def test_a_program_in_segments_has_no_size():
-    assert _executable._fresh(object.__new__(_executable._segmented.Segmented)) == 0
+def test_a_program_in_segments_has_no_size(executable):
+    assert executable._fresh(object.__new__(_executable._segmented.Segmented)) == 0
 
 
 PIECES = """

@@ -233,7 +233,6 @@ def test_what_is_on() -> None:
     states = dict(kernels.status().kernels)
     assert list(states) == [
         "conv",
-        "inline",
         "memory",
         "argmax",
         "attention",
@@ -241,6 +240,7 @@ def test_what_is_on() -> None:
         "direct_conv",
         "dot",
         "flat_update",
+        "inline",
         "lstm",
         "max_pool",
         "numba_conv",
@@ -251,10 +251,10 @@ def test_what_is_on() -> None:
     assert (states["avg_pool"], states["max_pool"]) == ("on", "on")
     with kernels.disabled("avg_pool"):
         assert kernels.status().kernels["avg_pool"] == "off: switched off"
-        assert "avg_pool off: switched off, direct_conv on, dot on, flat_update on, lstm on, max_pool on, numba_conv o" in str(
+        assert "avg_pool off: switched off, direct_conv on, dot on, flat_update on, inline on, lstm on, max_pool on, numb" in str(
             kernels.status()
         )
-        assert repr(kernels.status()).splitlines()[6] == (
+        assert repr(kernels.status()).splitlines()[5] == (
             "  avg_pool      off: switched off  (sums over windows (average pooling and its gradient), as additions of slices)"
         )
 
@@ -266,7 +266,7 @@ def test_what_is_on() -> None:
             ("pool",),
             (
                 "There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv', 'dot', 'flat_update', "
-                "'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'strided_conv', or no name to switch all."
+                "'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'strided_conv', or no name to switch all."
             ),
         ),
         (
@@ -283,15 +283,6 @@ def test_what_is_on() -> None:
                 "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
                 "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,"
                 "conv,direct_conv,dot,flat_update,inline,lstm,max_pool,numba_conv,numba_dot,numba_lstm,strided_conv for all except "
-                "this one."
-            ),
-        ),
-        (
-            ("inline",),
-            (
-                "The kernel 'inline' is an option of JAX that is read when JAX starts, so it cannot be switched later. "
-                "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,"
-                "conv,direct_conv,dot,flat_update,lstm,max_pool,memory,numba_conv,numba_dot,numba_lstm,strided_conv for all except "
                 "this one."
             ),
         ),

@@ -12,6 +12,7 @@ from . import (
     _compiled_dot,
     _convolutions,
     _inline,
+    _loading,
     _lstm,
     _lstm_loops,
     _memory,
@@ -57,7 +58,6 @@ class Status:
 @dataclass
 class _Installed:
     conv: str = "off: not installed"
-    inline: str = "off: not installed"
     memory: str = "off: not installed"
     registered: set[Kernel] = field(default_factory=set)
     families: set[str] = field(default_factory=set)
@@ -73,7 +73,7 @@ _KERNELS = (
     *_lstm_loops.KERNELS,
 )
 _NATIVE = {function.family: function for function in (_compiled.FUNCTION, _compiled_dot.FUNCTION, _lstm_loops.FUNCTION)}
-_OPTION_OF = {"conv": "XLA", "inline": "JAX", "memory": "the allocator"}
+_OPTION_OF = {"conv": "XLA", "memory": "the allocator"}
 
 
 def install() -> None:
@@ -84,15 +84,18 @@ def install() -> None:
     """
     wanted = from_environment()
     _installed.conv = set_conv_option("conv" in wanted)
-    _installed.inline = _inline.install("inline" in wanted)
     _installed.memory = _memory.install("memory" in wanted)
+    if _inline.FAMILY in wanted:
+        _loading.objection()  # which prepares it
     choose({name for name in wanted & LOWERINGS if is_named(name) or not _objection(name)})
     if wanted & LOWERINGS:
         _register()
 
 
 def _objection(name: str) -> str | None:
-    """Why a kernel that numba compiles cannot be used on this machine, or None."""
+    """Why a kernel cannot be used on this machine, or None."""
+    if name == _inline.FAMILY:
+        return _loading.objection()
     return _NATIVE[name].objection() if name in _NATIVE else None
 
 
@@ -102,7 +105,7 @@ def _register() -> None:
         if kernel not in _installed.registered and register(kernel):
             _installed.registered.add(kernel)
             _installed.families.add(kernel.family)
-    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update"}  # what Keras traces asks whether they are on
+    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _inline.FAMILY}  # their users ask whether they are on
 
 
 def enable(*names: str) -> None:
@@ -111,13 +114,13 @@ def enable(*names: str) -> None:
     Programs are compiled again when they are next called. Programs that were compiled ahead of time do not change.
 
     Args:
-        *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "lstm",
-            "numba_conv", "numba_dot" or "numba_lstm". Without names, all that can be used on this machine are switched on. You can
-            choose "conv", "inline" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
+        *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "inline",
+            "lstm", "numba_conv", "numba_dot" or "numba_lstm". Without names, all that can be used on this machine are switched on.
+            You can choose "conv" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
-        ConfigurationError: If one that numba compiles is named and cannot be used on this machine.
+        ConfigurationError: If one is named that cannot be used on this machine, or with this JAX.
 
     >>> from replicant import kernels
     >>> kernels.disable("avg_pool")
@@ -126,7 +129,8 @@ def enable(*names: str) -> None:
     Traceback (most recent call last):
     ...
     replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv',
-    'dot', 'flat_update', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'strided_conv', or no name to switch all.
+    'dot', 'flat_update', 'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'strided_conv', or no name to
+    switch all.
     """
     wanted = chosen_everywhere() | _checked(names)
     for name in sorted(wanted):
@@ -184,7 +188,7 @@ def status() -> Status:
     on | off: switched off
     """
     asked = from_environment()
-    states = {"conv": _installed.conv, "inline": _inline.state(_installed.inline), "memory": _installed.memory}
+    states = {"conv": _installed.conv, "memory": _installed.memory}
     for name in sorted(LOWERINGS):
         if name in asked | chosen() and (reason := _objection(name)):
             states[name] = f"off: {reason}"

@@ -11,8 +11,8 @@ from ..errors import ConfigurationError
 
 VARIABLE = "REPLICANT_KERNELS"
 
-# The families of lowerings, three that take the place of what Keras traces ("attention", "flat_update" and "lstm"), and three
-# options: "conv" belongs to XLA (see _flags.py), "inline" to JAX (see _inline.py), and "memory" to the allocator (see _memory.py).
+# The families of lowerings, three that take the place of what Keras traces ("attention", "flat_update" and "lstm"), one that says
+# where programs run ("inline"), and two options: "conv" is XLA's (see _flags.py), and "memory" the allocator's (see _memory.py).
 FAMILIES = {
     "argmax": "argmax and argmin over many elements, as a maximum and its first position",
     "attention": "Keras's attention with many scores, whose derivative passes over them less often",
@@ -20,7 +20,7 @@ FAMILIES = {
     "direct_conv": "depthwise convolutions, and those of few channels, as sums of shifted arrays",
     "dot": "products of matrices whose first axes meet, as gradients of weights are, in the form that XLA is fast at",
     "flat_update": "Adam's updates of variables with short rows, as of flat arrays",
-    "inline": "programs run in the thread that starts them",
+    "inline": "small and large programs run in the thread that starts them",
     "lstm": "Keras's LSTM, whose gradients of weights are made outside of the loop over time",
     "memory": "memory of large temporary arrays is kept from step to step",
     "numba_conv": "convolutions and their gradients by a function that numba compiles",
@@ -30,7 +30,7 @@ FAMILIES = {
     "strided_conv": "transposed convolutions, and gradients of strided ones, without products with zeros",
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",
 }
-LOWERINGS = frozenset(FAMILIES) - {"conv", "inline", "memory"}
+LOWERINGS = frozenset(FAMILIES) - {"conv", "memory"}
 
 
 def from_environment() -> frozenset[str]:

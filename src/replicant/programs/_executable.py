@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..kernels import _memory
+from ..kernels import _inline, _memory
 from ..replicas._placement import Placement
 from ..replicas._planning import Held, StepFound
 from ..replicas._swapped_sums import program_with
@@ -40,8 +40,9 @@ class Executable:
         self._segmented: list[_segmented.Segmented] = []
         self._channels: dict[Any, int | None] = {}  # by the types of the inputs
         self._size_of_results: int | None = None  # once a program of several workers has run
+        self._inline = _inline.Choice(self._jitted) if self._may_run_inline(placement) else None
         if placement.world is None:
-            self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready(), _fresh)
+            self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready(), self._fresh)
         else:  # nobody waits, because others must run it, too, and JAX would compile it once more to tell its temporaries
             self._first_runs = _memory.FirstRuns(None, lambda *_: self._size_of_results or 0)
 
@@ -91,7 +92,28 @@ class Executable:
             return outputs
         program = self._segmented_for(inputs) if self._may_be_long else None
         options = {"bounded": self._bounded, "state": keeper, "in_parts": program is not None}
-        return self._first_runs.run(call, program or self._jitted, *inputs, **options)
+        if program is not None or self._inline is None:
+            return self._first_runs.run(call, program or self._jitted, *inputs, **options)
+        if self._inline.may_be_new():
+            self._inline.decide(inputs)
+        outputs = self._first_runs.run(call, self._jitted, *inputs, **options)
+        self._inline.after_run(outputs[0])
+        return outputs
+
+    @staticmethod
+    def _may_run_inline(placement: Placement) -> bool:
+        return placement.on_cpu and placement.on_one_device and placement.world is None
+
+    def _fresh(self, program: Any, *inputs: Any) -> int:
+        """Return the bytes that each run of a program allocates, which has just run on such inputs; 0 if that is not known.
+
+        JAX still has what it compiled, so this compiles nothing.
+        """
+        if isinstance(program, _segmented.Segmented) or jax.config.jax_disable_jit or jax.config.jax_debug_nans:
+            return 0
+        if self._inline is not None and self._inline.fresh_bytes is not None:
+            return self._inline.fresh_bytes
+        return _inline.fresh_bytes(program.lower(*inputs).compile())
 
     def _segmented_for(self, inputs: tuple[Any, ...]) -> _segmented.Segmented | None:
         """Return the program in segments for these inputs; None if the program is not long."""
@@ -111,18 +133,6 @@ class Executable:
 def _key(avals: Iterable[Any]) -> Any:
     """What tells the programs of an Executable from each other."""
     return tuple((aval.shape, str(aval.dtype)) for aval in avals)
-
-
-def _fresh(program: Any, *inputs: Any) -> int:
-    """Return the bytes that each run of a program takes, which has just run on such inputs; 0 if that is not known.
-
-    These are its temporary arrays, and its results but for those that overwrite an input. JAX still has what it compiled, so this
-    compiles nothing.
-    """
-    if isinstance(program, _segmented.Segmented) or jax.config.jax_disable_jit or jax.config.jax_debug_nans:
-        return 0
-    found = program.lower(*inputs).compile().memory_analysis()
-    return 0 if found is None else found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
 
 
 def _bytes_on_device(results: Any) -> int:

@@ -14,7 +14,6 @@ from ..cluster._peer_memory import PeerMemory
 from ..cluster._resolver import ClusterResolver
 from ..cluster._world import World
 from ..errors import AlreadyStartedError, ArgumentTypeError, DeviceError
-from ..kernels import _inline
 from ..replicas import _peer_swap
 from ..replicas._context import planning
 from ..replicas._model_axis import Layouts, check_divides
@@ -148,7 +147,6 @@ def the_world(membership: Membership, options: CommunicationOptions) -> World:
     """Return the workers that this process has met. The first call meets them."""
     world = _bootstrap.world()
     if world is None:
-        _inline.leave_to_jax()
         world = _bootstrap.start(membership)
     elif (world.process_id, world.num_processes) != (membership.process_id, membership.num_processes):
         raise AlreadyStartedError(
