@@ -273,9 +273,39 @@ def test_several_replicas(choices, devices):
 
     @replicant.function
     def step(x):
-        return strategy.reduce("SUM", strategy.run(lambda: x * strategy.num_replicas_in_sync), axis=None)
+        return strategy.reduce("SUM", strategy.run(lambda: x * 2), axis=None)
 
-    assert [float(step(jnp.float32(3))) for _ in range(4)] == [3 * devices * devices] * 4
+    assert [float(step(jnp.float32(3))) for _ in range(4)] == [6 * devices] * 4
+    assert [choice._wait_every for choice in choices] == [8] * (devices == 1)
+
+
+@pytest.mark.parametrize("devices", [["cpu:5"], ["cpu:2", "cpu:7"]])
+def test_other_devices_than_the_first(choices, loaded, devices, monkeypatch):
+    monkeypatch.setenv("REPLICANT_FUSE_REPLICAS", "1")
+    strategy = replicant.MirroredStrategy(devices)
+    with strategy.scope():
+        total = replicant.Variable(0.0)
+
+    @replicant.function
+    def step(x):
+        strategy.run(lambda: total.assign_add(jnp.sum(x)))
+        return total.value()
+
+    with strategy.scope():
+        results = [step(jnp.ones(4)) for _ in range(4)]
+    assert [float(result) for result in results] == [4.0, 8.0, 12.0, 16.0]
+    assert [device.id for device in results[-1].devices()] == [int(devices[0][-1])]
+    assert loaded == [True]
+
+
+def test_nothing_is_loaded_where_jax_runs_all_programs_so(choices, loaded):
+    before = jax.config.values["jax_cpu_enable_async_dispatch"]
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    try:
+        made(lambda x: jnp.sum(x[:4]))
+    finally:
+        jax.config.update("jax_cpu_enable_async_dispatch", before)
+    assert (loaded, choices[0]._wait_every) == ([], 0)
 
 
 def test_threads_that_share_a_function():

@@ -21,6 +21,7 @@ _SMALL_BYTES, _SMALL_FLOPS = 4 << 20, 10_000_000  # that all operations of a pro
 _LARGE_BYTES = 32 << 20  # of temporary arrays and results
 _WAIT_EVERY = 8  # runs of a small program
 _TRIES = 8  # runs of programs that are known, while JAX has one that is not
+_OPTION = "jax_cpu_enable_async_dispatch"
 
 
 class Choice:
@@ -58,7 +59,9 @@ class Choice:
         self.fresh_bytes = fresh_bytes(compiled)
         is_large = self.fresh_bytes >= _LARGE_BYTES
         self._wait_every = 0
-        if not is_on(FAMILY) or objection() or not (is_large or _is_small(compiled, traced.jaxpr)):
+        if not is_on(FAMILY) or objection() or not jax.config.values[_OPTION]:  # without that, JAX runs all programs in this thread
+            return
+        if not is_large and not _is_small(compiled, traced.jaxpr):
             return
         is_loaded = load_again(program)
         if is_loaded:
