@@ -53,6 +53,26 @@ def test_the_same_variable() -> None:
     assert set(shared.numpy().tolist()) == {600.0}
 
 
+def test_first_calls_at_once_change_nothing_and_so_nothing_is_warned_of() -> None:
+    """Six threads may each compile the function. Warnings are errors here."""
+    strategy = replicant.MirroredStrategy(["cpu:0"])
+    for _ in range(4):
+        total, barrier = replicant.Variable(0.0), threading.Barrier(6)
+
+        @replicant.function
+        def step(x, total=total):
+            total.assign_add(jnp.sum(x))
+
+        def train(step=step, barrier=barrier) -> None:
+            barrier.wait(timeout=60)
+            with strategy.scope():
+                for _ in range(3):
+                    step(jnp.ones(4))
+
+        assert in_threads(*[train] * 6) == []
+        assert float(total.numpy()) == 72.0
+
+
 def test_contexts_are_per_thread() -> None:
     strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"])
     seen = []

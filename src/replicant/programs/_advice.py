@@ -49,12 +49,16 @@ class Advice:
             )
 
     def on_states(self, programs: Sequence[Program]) -> None:
-        """Warn of what has changed between the programs of one signature, if there are many."""
-        if len(programs) >= _MANY_STATES:
-            label = programs[1].watch.changed()
+        """Warn of what has changed between the programs of one signature, if there are many. The first is the newest.
+
+        Threads that call a function for the first time at once compile it once each, without any change.
+        """
+        outdated = [program for program in programs[1:] if not program.watch.holds()]
+        if len(outdated) + 1 >= _MANY_STATES:
+            label = outdated[0].watch.changed()
             self._warn(
                 label,
-                f"{self._name!r} has been compiled {len(programs)} times for the same arguments, because its code reads "
+                f"{self._name!r} has been compiled {len(outdated) + 1} times for the same arguments, because its code reads "
                 f"`{label}`, which has changed each time. Pass it as an argument (as an array if it is a number), or hold it in a "
                 "replicant.Variable.",
             )
