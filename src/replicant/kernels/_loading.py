@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 _MACHINE_CODE = b"\x7fELF"  # how an object file begins on Linux
 _ARGUMENTS = ["cache_key", "compile_options", "backend", "executable_devices"]
@@ -30,11 +31,12 @@ def load_again(program: Any) -> bool:
     """Let a program of JAX's (``MeshExecutable``) run in the thread that starts it.
 
     Returns:
-        False if it cannot be loaded: it has callbacks already, needs objects of Python's, sorts (XLA has no bytes for that), or its
-        entry is no longer there.
+        False if it cannot be loaded: it has callbacks already, needs objects of Python's, is for several devices, sorts (XLA has no
+        bytes for that), or its entry is no longer there.
     """
     call, old = program.unsafe_call, program.xla_executable
-    if call.has_host_callbacks or call.keepalive:
+    devices = old.local_devices()
+    if call.has_host_callbacks or call.keepalive or len(devices) != 1:
         return False
     keys = [key for loaded, key in list(_entries) if loaded is old]
     try:
@@ -43,9 +45,16 @@ def load_again(program: Any) -> bool:
         return False
     if data is None or _MACHINE_CODE not in data:
         return False
-    devices = importlib.import_module("jaxlib._jax").DeviceList(tuple(old.local_devices()))
-    program.xla_executable = call.xla_executable = old.client.deserialize_executable(data, devices, None, [_never_called])
+    here = importlib.import_module("jaxlib._jax").DeviceList(tuple(devices))
+    new = old.client.deserialize_executable(data, here, _options(devices[0]), [_never_called])
+    program.xla_executable = call.xla_executable = new
     return True
+
+
+def _options(device: Any) -> Any:
+    """Return the options to load a program for a device. It may have been compiled for another one (see _program_cache.py)."""
+    compiler = importlib.import_module("jax._src.compiler")
+    return compiler.get_compile_options(num_replicas=1, num_partitions=1, device_assignment=np.array([[device.id]]))
 
 
 def _never_called(*_: Any) -> None:
@@ -68,6 +77,7 @@ def objection() -> str | None:
     cache, private, pxla = _cache(), importlib.import_module("jaxlib._jax"), importlib.import_module("jax._src.interpreters.pxla")
     known = (
         hasattr(private, "DeviceList"),
+        hasattr(importlib.import_module("jax._src.compiler"), "get_compile_options"),
         "host_callbacks" in (private.Client.deserialize_executable.__doc__ or ""),
         hasattr(private.Client, "serialize_executable"),
         hasattr(private.PjitFunction, "_cache_size"),
