@@ -130,6 +130,21 @@ def test_a_program_that_cannot_be_loaded_again(choices, loaded, monkeypatch, fn,
     assert results == pytest.approx([results[0], 2 * results[0], 3 * results[0]])
 
 
+def test_bytes_that_xla_refuses(choices, monkeypatch):
+    found = []
+
+    def load_again(program):
+        monkeypatch.setattr(_loading, "_entries", [(program.xla_executable, "key")])
+        found.append(_loading.load_again(program))
+        return found[-1]
+
+    monkeypatch.setattr(_inline, "load_again", load_again)
+    monkeypatch.setattr(_loading, "_kept", lambda client, key: b"\x7fELF but no program")
+    _, _, _, results = made(large)
+    assert (found, choices[0]._wait_every) == ([False], 1)
+    assert results == pytest.approx([results[0], 2 * results[0], 3 * results[0]])
+
+
 def test_a_small_program_runs_there(choices, loaded, monkeypatch):
     """As if its loop did not count: no small program takes long enough to see where it runs."""
     monkeypatch.setattr(_inline, "_has_loop", lambda _: False)

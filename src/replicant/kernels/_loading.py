@@ -31,24 +31,31 @@ def load_again(program: Any) -> bool:
     """Let a program of JAX's (``MeshExecutable``) run in the thread that starts it.
 
     Returns:
-        False if it cannot be loaded: it has callbacks already, needs objects of Python's, is for several devices, sorts (XLA has no
-        bytes for that), or its entry is no longer there.
+        False if it stays as it is, because it cannot be loaded: it has callbacks already, needs objects of Python's, is for several
+        devices, sorts (XLA has no bytes for that), or its entry is no longer there or cannot be read.
     """
     call, old = program.unsafe_call, program.xla_executable
     devices = old.local_devices()
     if call.has_host_callbacks or call.keepalive or len(devices) != 1:
         return False
-    keys = [key for loaded, key in list(_entries) if loaded is old]
     try:
-        data = _kept(old.client, keys[0]) if keys else old.client.serialize_executable(old)
+        new = _loaded(old, devices[0])
     except jax.errors.JaxRuntimeError:
         return False
-    if data is None or _MACHINE_CODE not in data:
+    if new is None:
         return False
-    here = importlib.import_module("jaxlib._jax").DeviceList(tuple(devices))
-    new = old.client.deserialize_executable(data, here, _options(devices[0]), [_never_called])
     program.xla_executable = call.xla_executable = new
     return True
+
+
+def _loaded(old: Any, device: Any) -> Any:
+    """Load an executable for a device with a callback; None if its machine code cannot be had."""
+    keys = [key for loaded, key in list(_entries) if loaded is old]
+    data = _kept(old.client, keys[0]) if keys else old.client.serialize_executable(old)
+    if data is None or _MACHINE_CODE not in data:
+        return None
+    here = importlib.import_module("jaxlib._jax").DeviceList((device,))
+    return old.client.deserialize_executable(data, here, _options(device), [_never_called])
 
 
 def _options(device: Any) -> Any:
