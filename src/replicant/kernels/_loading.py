@@ -32,7 +32,7 @@ def load_again(program: Any) -> bool:
 
     Returns:
         False if it stays as it is, because it cannot be loaded: it has callbacks already, needs objects of Python's, is for several
-        devices, sorts (XLA has no bytes for that), or its entry is no longer there or cannot be read.
+        devices, was compiled here and sorts (XLA has no bytes for that), or its entry is no longer there or cannot be read.
     """
     call, old = program.unsafe_call, program.xla_executable
     devices = old.local_devices()
