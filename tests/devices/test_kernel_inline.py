@@ -13,7 +13,8 @@ import pytest
 import replicant
 from replicant import kernels
 from replicant.errors import ArgumentError
-from replicant.kernels import _inline, _loading
+from replicant.kernels import _loading
+from replicant.programs import _inline
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -362,7 +363,7 @@ def test_nothing_is_decided_while_jax_debugs(choices, option):
 STEPS = """
 import sys, jax, jax.numpy as jnp, replicant
 from pathlib import Path
-from replicant.kernels import _inline, _loading
+from replicant.programs import _inline
 
 hits, choices = [], []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
@@ -408,7 +409,7 @@ def test_programs_from_the_cache(tmp_path, monkeypatch):
 
 SORTS = """
 import jax, jax.numpy as jnp, replicant
-from replicant.kernels import _inline
+from replicant.programs import _inline
 
 found, load_again = [], _inline.load_again
 _inline.load_again = lambda program: (found.append(load_again(program)), found[-1])[1]

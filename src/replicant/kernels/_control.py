@@ -11,7 +11,6 @@ from . import (
     _compiled,
     _compiled_dot,
     _convolutions,
-    _inline,
     _loading,
     _lstm,
     _lstm_loops,
@@ -85,7 +84,7 @@ def install() -> None:
     wanted = from_environment()
     _installed.conv = set_conv_option("conv" in wanted)
     _installed.memory = _memory.install("memory" in wanted)
-    if _inline.FAMILY in wanted:
+    if _loading.FAMILY in wanted:
         _loading.objection()  # which prepares it
     choose({name for name in wanted & LOWERINGS if is_named(name) or not _objection(name)})
     if wanted & LOWERINGS:
@@ -94,7 +93,7 @@ def install() -> None:
 
 def _objection(name: str) -> str | None:
     """Why a kernel cannot be used on this machine, or None."""
-    if name == _inline.FAMILY:
+    if name == _loading.FAMILY:
         return _loading.objection()
     return _NATIVE[name].objection() if name in _NATIVE else None
 
@@ -105,7 +104,7 @@ def _register() -> None:
         if kernel not in _installed.registered and register(kernel):
             _installed.registered.add(kernel)
             _installed.families.add(kernel.family)
-    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _inline.FAMILY}  # their users ask whether they are on
+    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _loading.FAMILY}  # their users ask whether they are on
 
 
 def enable(*names: str) -> None:

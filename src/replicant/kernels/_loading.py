@@ -19,6 +19,8 @@ from typing import Any
 import jax
 import numpy as np
 
+FAMILY = "inline"  # the kernel for which this is done; programs/_inline.py decides for which programs
+
 _MACHINE_CODE = b"\x7fELF"  # how an object file begins on Linux
 _ARGUMENTS = ["cache_key", "compile_options", "backend", "executable_devices"]
 

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..kernels import _inline, _memory
+from ..kernels import _memory
 from ..replicas._placement import Placement
 from ..replicas._planning import Held, StepFound
 from ..replicas._swapped_sums import program_with
 from ..runtime import _in_flight, _steps
 from ..variables._chief import check_same_program
-from . import _segmented
+from . import _inline, _segmented
 from ._large_sums import channel_of
 
 

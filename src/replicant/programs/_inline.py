@@ -2,20 +2,19 @@
 
 By default, JAX hands each program to a thread of its own. The Python of a training loop then goes on beside the program, which
 is right for most of them. But waking that thread takes tens of microseconds, and both threads then wait for each other at the
-heap, which they share (see _memory.py): a loop of tiny steps takes up to twice as long. And JAX starts the next program before
-that thread has freed the temporary arrays of the last one. A large program then needs twice as much memory, and after a while
-three times, because smaller pieces are taken from what was freed.
+heap, which they share (see kernels/_memory.py): a loop of tiny steps takes longer. And JAX starts the next program before
+that thread has freed the temporary arrays of the last one. Of those of a large program, there are then two or three at a time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 
-from ._loading import load_again, objection
-from ._switch import is_on
-
-FAMILY = "inline"
+from ..kernels._loading import FAMILY, load_again, objection
+from ..kernels._switch import is_on
+from ..tracing._marks import inner_jaxprs
 
 _SMALL_BYTES, _SMALL_FLOPS = 4 << 20, 10_000_000  # that all operations of a program read and write, and compute
 _LARGE_BYTES = 32 << 20  # of temporary arrays and results
@@ -97,15 +96,5 @@ def _is_small(compiled: Any, traced: Any) -> bool:
     return small and not _has_loop(traced.jaxpr)
 
 
-def _has_loop(jaxpr: Any) -> bool:
-    return any(
-        eqn.primitive.name in {"while", "scan"} or any(_has_loop(inner) for inner in _inner_jaxprs(eqn.params.values()))
-        for eqn in jaxpr.eqns
-    )
-
-
-def _inner_jaxprs(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        for x in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(getattr(x, "jaxpr", x), "eqns"):
-                yield getattr(x, "jaxpr", x)
+def _has_loop(jaxpr: jex.Jaxpr) -> bool:
+    return any(eqn.primitive.name in {"while", "scan"} or any(map(_has_loop, inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
