@@ -3,6 +3,8 @@
 import os
 import platform
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,15 @@ def processor() -> str:
     except OSError:
         found = None
     return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def gpu() -> str | None:
+    """Return the name of the first GPU as NVIDIA's driver tells it, or None if there is none."""
+    if not (command := shutil.which("nvidia-smi")):
+        return None
+    options = ["--query-gpu=name", "--format=csv,noheader"]
+    done = subprocess.run([command, *options], capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout.partition("\n")[0].strip() or None if done.returncode == 0 else None
 
 
 def slug(facts: dict[str, Any]) -> str:

@@ -135,6 +135,7 @@ class Measured:
         processor: The processor seconds of each round that counts.
         joules: The energy that the machine used in each round that counts, if it tells.
         memory: The most bytes of memory at once, summed over the contender's processes.
+        gpu_memory: The most bytes of the GPU's memory that its arrays had at once, if it uses a GPU.
         libraries: The versions of its libraries.
         failed: The reason why it has no figures.
     """
@@ -144,12 +145,19 @@ class Measured:
     processor: list[float] = dataclasses.field(default_factory=list)
     joules: list[float] = dataclasses.field(default_factory=list)
     memory: int = 0
+    gpu_memory: int = 0
     libraries: dict[str, str] = dataclasses.field(default_factory=dict)
     failed: str | None = None
 
 
 def alternate(
-    commands: Mapping[str, tuple[str, str, list[str]]], *, rounds: int, seconds: float, deadline: float, least: int = 3
+    commands: Mapping[str, tuple[str, str, list[str]]],
+    *,
+    rounds: int,
+    seconds: float,
+    deadline: float,
+    least: int = 3,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, Measured]:
     """Start contenders one after the other, and let them train rounds by turns.
 
@@ -159,6 +167,7 @@ def alternate(
         seconds: The time for everything, including the starts.
         deadline: The seconds for one answer.
         least: The least rounds, even if the time is over.
+        environment: Variables of the environment that contenders have besides those of this process.
     """
     end = time.monotonic() + seconds
     exit_when_terminated()
@@ -166,7 +175,7 @@ def alternate(
     running: dict[str, Contender] = {}
     try:
         for name, (python, script, arguments) in commands.items():
-            running[name] = Contender(python, script, [*arguments, "--deadline", f"{deadline + 5:g}"])
+            running[name] = Contender(python, script, [*arguments, "--deadline", f"{deadline + 5:g}"], environment)
             _round(name, running, found[name], _FIRST, deadline)
         for turn in range(_FIRST + 1, rounds):
             began = time.monotonic()
@@ -195,6 +204,7 @@ def _round(name: str, running: dict[str, Contender], found: Measured, turn: int,
         running.pop(name).stop()
         return
     found.memory = max(found.memory, told["memory"])
+    found.gpu_memory = max(found.gpu_memory, told.get("gpu_memory", 0))
     if turn == _FIRST:
         found.first_loss, found.libraries = told["loss"], told["libraries"]
     elif turn >= 0:

@@ -28,7 +28,7 @@ import startup
 import training
 from _figures import machine, slug
 from _rounds import exit_when_terminated, uninterrupted
-from contenders._cases import CASES
+from contenders._cases import ALL_CASES
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -165,7 +165,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "date": f"{now:%Y-%m-%d}",
         "machine": machine(),
         "libraries": libraries,
-        "gpu": "not measured",
+        "gpu": "measured by itself: see [One GPU](#one-gpu)",
         "printed": {},
     }
     begun, budget, printed = time.monotonic(), 60 * args.minutes, [name for name in args.only if name in PRINTED]
@@ -189,14 +189,16 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def head(found: dict[str, Any]) -> str:
     """Say when and with what the figures of a file were measured."""
-    facts, libraries = found["machine"], ", ".join(f"{name} {v}" for name, v in found["libraries"].items())
+    facts, gpu = found["machine"], found.get("training", {}).get("machine", {}).get("gpu")
+    libraries = ", ".join(f"{name} {v}" for name, v in found["libraries"].items())
     peers = {}
     for result in found.get("training", {}).get("results", []):
         for contender in result["contenders"].values():
             peers |= contender["libraries"]
     others = ", ".join(f"{name} {v}" for name, v in sorted(peers.items()) if name not in found["libraries"])
     return (
-        f"{found['date']}; {facts['processor']}, {facts['cores']} cores, {facts['system']}, Python {facts['python']}; {libraries}"
+        f"{found['date']}; {facts['processor']}, {facts['cores']} cores, {f'{gpu}, ' if gpu else ''}{facts['system']}, "
+        f"Python {facts['python']}; {libraries}"
         + (f"; peers: {others}" if others else "")
         + f". Load average when it began: {facts['load']}"
         + (" (**other programs were running**)." if facts["load"] > 0.5 * facts["cores"] else ".")
@@ -212,7 +214,7 @@ def merged(files: list[dict[str, Any]]) -> dict[str, Any]:
         if "training" in found:
             new = {(result["case"], result["replicas"]): result for result in found["training"]["results"]}
             old = {(result["case"], result["replicas"]): result for result in whole.get("training", {}).get("results", [])}
-            order = [*CASES]
+            order = [*ALL_CASES]
             results = sorted((old | new).items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
             whole["training"] = found["training"] | {"results": [result for _, result in results]}
             names[0] = "training (" + ", ".join(dict.fromkeys(case for case, _ in new)) + ")"
@@ -241,7 +243,8 @@ def page(found: dict[str, Any]) -> str:
         last = ([line for line in lines if "Error" in line] or lines)[-1]
         failed = f"{called['failed']}: `{last[:160]}`"
         parts += [f"### `{name}`", failed if called["failed"] else markdown_of(lines)]
-    parts += ["### GPU", f"| CNN, ResNet-50, transformer in bfloat16 on one GPU | {found['gpu']} |\n|---|---|"]
+    if not any(ALL_CASES[result["case"]].gpu for result in found.get("training", {}).get("results", [])):
+        parts += ["### GPU", f"| CNN, ResNet-50, GPT-2 in bfloat16 on one GPU | {found['gpu']} |\n|---|---|"]
     return "\n\n".join(parts)
 
 

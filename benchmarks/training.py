@@ -1,5 +1,8 @@
 """Compares training with its peers: ``fit`` and a custom loop, on one and two virtual CPU devices, with equal global batches.
 
+Cases of a GPU are measured only if they are named (``--models cnn_bf16,resnet50,gpt2``), on one NVIDIA GPU. Contenders that use JAX
+share the kernels that XLA has chosen by timing, and take equal parts of the GPU's memory (``--gpu-memory``).
+
 Each contender is a process of its own (``contenders/``) that begins with the same weights. Rounds alternate, and only one process
 computes at a time. Peers other than JAX and Keras need a separate environment (``peers.txt``), and are skipped if they are absent.
 Run: ``python benchmarks/training.py --peers-python /path/to/peers/bin/python [--minutes 90] [--rounds 15] [--models cnn,mlp]``.
@@ -9,17 +12,19 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from _figures import machine, shown
+from _figures import gpu, machine, shown
 from _rounds import alternate
-from contenders._cases import CASES, Case
+from contenders._cases import ALL_CASES, CASES, GPU_CASES, Case
 
 FIT, LOOP = "Replicant fit", "Replicant loop"
 LEAST_ROUNDS = 3
@@ -75,7 +80,8 @@ def listed(names: Collection[str]) -> Callable[[str], list[str]]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose what is measured, which ``run.py`` has, too."""
-    parser.add_argument("--models", nargs="*", type=listed(CASES), help="some of " + ",".join(CASES))
+    names = f"some of {','.join(CASES)}; on one GPU: {','.join(GPU_CASES)}"
+    parser.add_argument("--models", nargs="*", type=listed(ALL_CASES), help=names)
     parser.add_argument("--replicas", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--all-contenders", action="store_true", help="torch.compile and jit_compile for all models")
     parser.add_argument("--contenders", nargs="*", metavar="PART", help="only those whose names contain one of these")
@@ -89,6 +95,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="the most rounds (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="the steps of a round (default: those of the model)")
     add_options(parser)
+    memory = "the share of a GPU's memory for all contenders with JAX (default: %(default)s)"
+    parser.add_argument("--gpu-memory", type=float, default=0.6, help=memory)
     parser.add_argument("--deadline", type=float, default=300, help="the seconds for one answer (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args()
@@ -133,16 +141,36 @@ def measure(case: Case, replicas: int, pythons: dict[str | None, str], args: arg
     for peer in chosen(case, pythons, args):
         options = [case.name, "--way", peer.way, "--replicas", str(replicas), "--steps", str(steps)]
         commands[peer.name] = pythons[peer.needs], peer.script, [*options, *(["--compiled"] if peer.compiled else [])]
-    found = alternate(commands, rounds=args.rounds, seconds=seconds, deadline=args.deadline, least=LEAST_ROUNDS)
+    with tempfile.TemporaryDirectory() as kernels:
+        environment = gpu_environment(chosen(case, pythons, args), args.gpu_memory, kernels) if case.gpu else None
+        limits: dict[str, Any] = {"rounds": args.rounds, "seconds": seconds, "deadline": args.deadline, "least": LEAST_ROUNDS}
+        found = alternate(commands, **limits, environment=environment)
     contenders = {name: dataclasses.asdict(measured) for name, measured in found.items()}
     return {"case": case.name, "replicas": replicas, "batch": case.batch, "steps": steps, "contenders": contenders}
+
+
+def gpu_environment(peers: Collection[Peer], share: float, kernels: str) -> dict[str, str]:
+    """Return the environment of contenders that are on one GPU at once.
+
+    Args:
+        peers: The contenders.
+        share: The share of the GPU's memory that those with JAX have together. Each takes its part when it starts. What is left is
+            for PyTorch, which takes what it needs.
+        kernels: A folder in which XLA keeps which kernels were the fastest, so that all contenders with JAX use the same ones.
+    """
+    number = sum(peer.needs is None for peer in peers)
+    return {
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{min(0.75, share / max(1, number)):.3f}",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_per_fusion_autotune_cache_dir={kernels}".strip(),
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
 
 
 def differing(result: dict[str, Any]) -> str:
     """Name the contenders whose first round does not have the loss of the others, or return an empty string."""
     losses = {name: found["first_loss"] for name, found in result["contenders"].items() if found["first_loss"] is not None}
     finite = [loss for loss in losses.values() if math.isfinite(loss)]
-    middle, tolerance = statistics.median(finite) if finite else math.nan, CASES[result["case"]].tolerance
+    middle, tolerance = statistics.median(finite) if finite else math.nan, ALL_CASES[result["case"]].tolerance
     names = [name for name, loss in losses.items() if not abs(loss - middle) <= tolerance * abs(middle)]  # NaN is named, too
     if not names:
         return ""
@@ -152,9 +180,10 @@ def differing(result: dict[str, Any]) -> str:
 
 def table(result: dict[str, Any]) -> str:
     """Format one case as Markdown. A ratio says how many times as fast as the contender Replicant is (median of paired rounds)."""
-    case, contenders = CASES[result["case"]], result["contenders"]
+    case, contenders = ALL_CASES[result["case"]], result["contenders"]
     rounds = max((len(found["seconds"]) for found in contenders.values()), default=0)
-    devices = "one device" if result["replicas"] == 1 else f"{result['replicas']} virtual devices"
+    one = "one GPU" if case.gpu else "one device"
+    devices = one if result["replicas"] == 1 else f"{result['replicas']} virtual devices"
     rows = {name: {} if found["failed"] else cells(name, result) for name, found in contenders.items()}
     columns = [*dict.fromkeys(column for row in rows.values() for column in row)]
     lines = [
@@ -187,6 +216,8 @@ def cells(name: str, result: dict[str, Any]) -> dict[str, str]:
     }
     if found.get("memory"):
         row["peak memory, MB"] = f"{found['memory'] / 1e6:,.0f}"
+    if found.get("gpu_memory"):
+        row["GPU memory, MB"] = f"{found['gpu_memory'] / 1e6:,.0f}"
     if found.get("joules"):
         row["J/step"] = f"{statistics.median(found['joules']) / steps:.3g}"
     for own, column in ((FIT, "fit is x times as fast"), (LOOP, "loop is x times as fast")):
@@ -210,12 +241,14 @@ def announce(pairs: Collection[tuple[Case, int]], peers: dict[str, list[Peer]], 
 def main() -> None:
     """Measure, and print the tables."""
     args = parse()
+    models = [*CASES] if args.models is None else [name for names in args.models for name in names]
     facts, start = machine(), time.monotonic()
+    if any(ALL_CASES[name].gpu for name in models):
+        facts["gpu"] = gpu()
     print(f"{Path(__file__).name}: {facts}", flush=True)
     pythons = interpreters(args.peers_python)
-    models = [*CASES] if args.models is None else [name for names in args.models for name in names]
-    peers = {name: chosen(CASES[name], pythons, args) for name in models}
-    pairs = [(CASES[name], replicas) for name in models for replicas in args.replicas]
+    peers = {name: chosen(ALL_CASES[name], pythons, args) for name in models}
+    pairs = [(ALL_CASES[name], n) for name in models for n in args.replicas if n == 1 or not ALL_CASES[name].gpu]
     announce(pairs, peers, args)
     results = []
     for i, (case, replicas) in enumerate(pairs):

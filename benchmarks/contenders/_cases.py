@@ -3,6 +3,7 @@
 import dataclasses
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,9 @@ COLUMNS = (len(CATEGORIES) + 1 + COUNTS,)
 MOBILENET_BLOCKS = ((32, 1), (64, 2), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1))  # filters and stride
 UNET_LEVELS = (16, 32, 64)  # filters
 VIT_WIDTH, VIT_LAYERS = 192, 6
+RESNET50_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # filters of the 3x3 convolutions, and blocks
+RESNET50_CLASSES, SQUARE = 1000, 32  # classes, and the size of a square of one colour
+GPT2_VOCABULARY, GPT2_LENGTH, GPT2_WIDTH, GPT2_HEADS, GPT2_LAYERS = 50_304, 1024, 768, 12, 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +36,9 @@ class Case:
         tolerance: By how much the first losses of contenders may differ, as a share of their median.
         all_contenders: Whether contenders that are left out elsewhere take part without being asked for.
         steps_per_execution: The argument of the same name in ``compile``.
+        network: The name of the network, if it is not that of the case.
+        gpu: Whether it is measured on one GPU. All others are measured on CPUs.
+        policy: The dtype policy of Keras. PyTorch uses its autocast where this is "mixed_bfloat16".
     """
 
     name: str
@@ -44,6 +51,9 @@ class Case:
     tolerance: float = 0.002
     all_contenders: bool = False
     steps_per_execution: int = 1
+    network: str | None = None
+    gpu: bool = False
+    policy: str = "float32"
 
 
 CASES = {
@@ -63,10 +73,31 @@ CASES = {
 }
 
 
+def _on_a_gpu(*args: Any, network: str | None = None) -> Case:
+    """Make a case in bfloat16 for one GPU.
+
+    Its tolerance is larger than in float32. Libraries round to bfloat16 (8 bits) at different places, and the loss is the mean of
+    the first round, in which Adam makes these differences larger.
+    """
+    return Case(*args, tolerance=0.02, all_contenders=True, network=network, gpu=True, policy="mixed_bfloat16")
+
+
+# Cases that take part only if they are named. Six contenders share the memory of one GPU, so their batches are not larger.
+GPU_CASES = {
+    case.name: case
+    for case in (
+        _on_a_gpu("cnn_bf16", "Fashion-MNIST CNN, bfloat16", (28, 28, 1), 1024, 50, 4, network="cnn"),
+        _on_a_gpu("resnet50", "ResNet-50 v1.5, bfloat16, 224x224x3", (224, 224, 3), 128, 10, 60, "uint8"),
+        _on_a_gpu("gpt2", "GPT-2 small, bfloat16, 1024 tokens", (GPT2_LENGTH,), 8, 10, 60, "int32"),
+    )
+}
+ALL_CASES = CASES | GPU_CASES
+
+
 def data(case: Case, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Make examples for so many steps, with labels that can be learned."""
     rng = np.random.default_rng(0)
-    return DATA.get(case.name, _classified)(case, rng, steps * case.batch)
+    return (DATA | GPU_DATA).get(case.name, _classified)(case, rng, steps * case.batch)
 
 
 def _classified(case: Case, rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -80,6 +111,23 @@ def _next_tokens(case: Case, rng: np.random.Generator, rows: int) -> tuple[np.nd
     """Make tokens, and the next token at each position."""
     tokens = rng.integers(0, VOCABULARY, (rows, *case.shape), dtype=np.int32)
     return tokens, (3 * tokens + 1) % VOCABULARY
+
+
+def _images(case: Case, rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Make images of squares of one colour each, in bytes. The first square tells the class.
+
+    Deep layers see no difference between images of noise. BatchNorm would make their rounding errors large instead.
+    """
+    height, width, channels = case.shape
+    squares = rng.integers(0, 256, (rows, height // SQUARE, width // SQUARE, channels), dtype=np.uint8)
+    y = (4 * squares[:, 0, 0, 0].astype(np.int32) + squares[:, 0, 0, 1] % 4) % RESNET50_CLASSES
+    return squares.repeat(SQUARE, axis=1).repeat(SQUARE, axis=2), y
+
+
+def _words(case: Case, rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Make tokens of a large vocabulary, and the next token at each position."""
+    tokens = rng.integers(0, GPT2_VOCABULARY, (rows, *case.shape), dtype=np.int32)
+    return tokens, (3 * tokens + 1) % GPT2_VOCABULARY
 
 
 def _texts(case: Case, rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -109,6 +157,10 @@ DATA: dict[str, Callable[[Case, np.random.Generator, int], tuple[np.ndarray, np.
     "lstm": _texts,
     "unet": _segmented,
     "wide_deep": _columns,
+}
+GPU_DATA: dict[str, Callable[[Case, np.random.Generator, int], tuple[np.ndarray, np.ndarray]]] = {
+    "resnet50": _images,
+    "gpt2": _words,
 }
 
 

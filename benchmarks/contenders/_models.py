@@ -4,7 +4,25 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from _cases import CATEGORIES, CROSSED, MOBILENET_BLOCKS, UNET_LEVELS, VIT_LAYERS, VIT_WIDTH, VOCABULARY, WORDS, Case, data, draw
+from _cases import (
+    CATEGORIES,
+    CROSSED,
+    GPT2_HEADS,
+    GPT2_LAYERS,
+    GPT2_VOCABULARY,
+    GPT2_WIDTH,
+    MOBILENET_BLOCKS,
+    RESNET50_CLASSES,
+    RESNET50_STAGES,
+    UNET_LEVELS,
+    VIT_LAYERS,
+    VIT_WIDTH,
+    VOCABULARY,
+    WORDS,
+    Case,
+    data,
+    draw,
+)
 from _serve import Round
 from keras import layers
 
@@ -133,15 +151,63 @@ def vit(x: Any) -> Any:
     return layers.Dense(10, name="logits")(layers.GlobalAveragePooling1D()(layers.LayerNormalization(name="norm")(x)))
 
 
+def resnet50(x: Any) -> Any:
+    """Build ResNet-50 v1.5, whose bottlenecks have the stride in their 3x3 convolution. It scales bytes to [0, 1].
+
+    As usual, the last gamma of a bottleneck begins with 0, so that the block begins as its shortcut.
+    """
+
+    def conv(x: Any, name: str, filters: int, size: int = 1, stride: int = 1, *, active: bool = True, gamma: str = "ones") -> Any:
+        padded = layers.ZeroPadding2D(size // 2)(x) if size > 1 else x  # on both sides, with a stride, too
+        # Zeros are made quickly, and `make_model` draws the weights.
+        made = layers.Conv2D(filters, size, strides=stride, use_bias=False, kernel_initializer="zeros", name=name)
+        norm = layers.BatchNormalization(momentum=0.9, epsilon=1e-5, gamma_initializer=gamma, name=f"{name}_norm")
+        return layers.ReLU()(norm(made(padded))) if active else norm(made(padded))
+
+    x = conv(layers.Rescaling(1 / 255)(x), "conv", 64, 7, 2)
+    x = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(x))  # after ReLU, zeros do not change a maximum
+    for stage, (filters, blocks) in enumerate(RESNET50_STAGES):
+        for block in range(blocks):
+            name, stride = f"stage{stage}_block{block}", 2 if stage > 0 and block == 0 else 1
+            y = conv(conv(x, f"{name}_conv0", filters), f"{name}_conv1", filters, 3, stride)
+            y = conv(y, f"{name}_conv2", 4 * filters, active=False, gamma="zeros")
+            shortcut = conv(x, f"{name}_shortcut", 4 * filters, 1, stride, active=False) if block == 0 else x
+            x = layers.ReLU()(layers.Add()([shortcut, y]))
+    return layers.Dense(RESNET50_CLASSES, name="logits")(layers.GlobalAveragePooling2D()(x))
+
+
+def gelu_tanh(x: Any) -> Any:
+    """Return the tanh form of GELU."""
+    return keras.activations.gelu(x, approximate=True)
+
+
+def gpt2(x: Any) -> Any:
+    """Build GPT-2 small without dropout. Its logits are products with the embeddings."""
+    # Keras would compute the logits of `model(x)` in float32, and those of `fit` in the policy's dtype.
+    dtype = keras.mixed_precision.dtype_policy().compute_dtype
+    embedding = layers.ReversibleEmbedding(GPT2_VOCABULARY, GPT2_WIDTH, reverse_dtype=dtype, name="embedding")
+    x = Positions(name="positions")(embedding(x))
+    for i in range(GPT2_LAYERS):
+        y = layers.LayerNormalization(epsilon=1e-5, name=f"block{i}_norm0")(x)
+        attention = layers.MultiHeadAttention(GPT2_HEADS, GPT2_WIDTH // GPT2_HEADS, name=f"block{i}_attention")
+        x = layers.Add()([x, attention(y, y, use_causal_mask=True)])
+        y = layers.LayerNormalization(epsilon=1e-5, name=f"block{i}_norm1")(x)
+        y = layers.Dense(4 * GPT2_WIDTH, activation=gelu_tanh, name=f"block{i}_dense0")(y)
+        x = layers.Add()([x, layers.Dense(GPT2_WIDTH, name=f"block{i}_dense1")(y)])
+    return embedding(layers.LayerNormalization(epsilon=1e-5, name="norm")(x), reverse=True)
+
+
 NETWORKS: dict[str, Callable[[Any], Any]] = {
-    network.__name__: network for network in (cnn, mlp, tiny, resnet, transformer, lstm, mobilenet, unet, wide_deep, vit)
+    network.__name__: network
+    for network in (cnn, mlp, tiny, resnet, transformer, lstm, mobilenet, unet, wide_deep, vit, resnet50, gpt2)
 }
 
 
 def make_model(case: Case) -> Any:
-    """Make the case's model with its initial weights."""
+    """Make the case's model with its initial weights. Logits have the dtype of its policy, and the loss makes them float32."""
+    keras.mixed_precision.set_global_policy(case.policy)
     x = keras.Input(case.shape, dtype=case.dtype)
-    model = keras.Model(x, NETWORKS[case.name](x))
+    model = keras.Model(x, NETWORKS[case.network or case.name](x))
     for weight in model.trainable_variables:
         name, what = weight.path.rsplit("/", 1)
         if what in ("kernel", "embeddings"):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from _cases import CASES
+from _cases import ALL_CASES
 from _energy import energy, used
 
 try:
@@ -36,7 +36,7 @@ class Round(NamedTuple):
 def parse(extra: Callable[[argparse.ArgumentParser], Any] = lambda _: None) -> argparse.Namespace:
     """Read the command line of a contender."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("case", choices=CASES)
+    parser.add_argument("case", choices=ALL_CASES)
     parser.add_argument("--way", choices=("fit", "loop"), default="loop")
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--compiled", action="store_true", help="with torch.compile, or jit_compile=True")
@@ -44,7 +44,7 @@ def parse(extra: Callable[[argparse.ArgumentParser], Any] = lambda _: None) -> a
     parser.add_argument("--deadline", type=float, default=120, help="the seconds for a round (default: %(default)s)")
     extra(parser)
     args = parser.parse_args()
-    args.case = CASES[args.case]
+    args.case = ALL_CASES[args.case]
     args.steps = args.steps or args.case.steps
     return args
 
@@ -55,15 +55,15 @@ def serve(args: argparse.Namespace, make: Callable[[argparse.Namespace], Callabl
         os.dup2(2, 1)
         faulthandler.dump_traceback_later(args.deadline, exit=True)
         train = make(args)
-        answer(answers, train, {"libraries": {name: v for name in LIBRARIES if (v := installed(name))}})
+        answer(answers, train, {"libraries": {name: v for name in LIBRARIES if (v := installed(name))}}, gpu=args.case.gpu)
         faulthandler.cancel_dump_traceback_later()
         for _ in sys.stdin:
             faulthandler.dump_traceback_later(args.deadline, exit=True)
-            answer(answers, train, {})
+            answer(answers, train, {}, gpu=args.case.gpu)
             faulthandler.cancel_dump_traceback_later()
 
 
-def answer(answers: Any, train: Callable[[], Round], facts: dict[str, Any]) -> None:
+def answer(answers: Any, train: Callable[[], Round], facts: dict[str, Any], *, gpu: bool) -> None:
     """Train one round, and write its figures."""
     start, processor, joules = time.perf_counter(), time.process_time(), energy()
     loss, elsewhere, memory = train()
@@ -74,6 +74,8 @@ def answer(answers: Any, train: Callable[[], Round], facts: dict[str, Any]) -> N
         "memory": peak_memory() + memory,
         "joules": used(joules, energy()),
     }
+    if gpu:
+        figures["gpu_memory"] = peak_gpu_memory()
     print(json.dumps(figures | facts), file=answers, flush=True)
 
 
@@ -83,6 +85,14 @@ def peak_memory() -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def peak_gpu_memory() -> int:
+    """Return the most bytes of the GPU's memory that arrays of this process have had at once, or 0 if its library does not tell."""
+    if jax := sys.modules.get("jax"):
+        return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+    torch = sys.modules.get("torch")
+    return torch.cuda.max_memory_allocated() if torch else 0
 
 
 def installed(name: str) -> str | None:

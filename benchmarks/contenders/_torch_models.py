@@ -8,7 +8,14 @@ from _cases import (
     CATEGORIES,
     COUNTS,
     CROSSED,
+    GPT2_HEADS,
+    GPT2_LAYERS,
+    GPT2_LENGTH,
+    GPT2_VOCABULARY,
+    GPT2_WIDTH,
     MOBILENET_BLOCKS,
+    RESNET50_CLASSES,
+    RESNET50_STAGES,
     UNET_LEVELS,
     VIT_LAYERS,
     VIT_WIDTH,
@@ -245,6 +252,69 @@ class ViT(nn.Module):
         return self.logits(self.norm(x).mean(1))
 
 
+class ResNet50(nn.Module):
+    """The network of ``_models.py``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._strides: dict[str, int] = {}  # of the blocks, by name
+        self._add("conv", 3, 64, 7, 2)
+        channels = 64
+        for stage, (filters, blocks) in enumerate(RESNET50_STAGES):
+            for block in range(blocks):
+                name, stride = f"stage{stage}_block{block}", 2 if stage > 0 and block == 0 else 1
+                self._strides[name] = stride
+                self._add(f"{name}_conv0", channels, filters)
+                self._add(f"{name}_conv1", filters, filters, 3, stride)
+                self._add(f"{name}_conv2", filters, 4 * filters)
+                nn.init.zeros_(getattr(self, f"{name}_conv2_norm").weight)
+                if block == 0:
+                    self._add(f"{name}_shortcut", channels, 4 * filters, 1, stride)
+                channels = 4 * filters
+        self.logits = nn.Linear(channels, RESNET50_CLASSES)
+
+    def _add(self, name: str, inputs: int, outputs: int, size: int = 1, stride: int = 1) -> None:
+        setattr(self, name, nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False))
+        setattr(self, f"{name}_norm", nn.BatchNorm2d(outputs))
+
+    def _conv(self, x: Any, name: str) -> Any:
+        return getattr(self, f"{name}_norm")(getattr(self, name)(x))
+
+    def forward(self, x: Any) -> Any:
+        """Return the logits."""
+        x = relu(self._conv(x.float() / 255, "conv"))
+        x = nn.functional.max_pool2d(x, 3, 2, 1)
+        for name in self._strides:
+            y = relu(self._conv(relu(self._conv(x, f"{name}_conv0")), f"{name}_conv1"))
+            shortcut = self._conv(x, f"{name}_shortcut") if hasattr(self, f"{name}_shortcut") else x
+            x = relu(self._conv(y, f"{name}_conv2") + shortcut)
+        return self.logits(x.mean((2, 3)))
+
+
+class GPT2(nn.Module):
+    """The network of ``_models.py``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.positions = nn.Embedding(GPT2_VOCABULARY, GPT2_WIDTH), nn.Embedding(GPT2_LENGTH, GPT2_WIDTH)
+        for i in range(GPT2_LAYERS):
+            setattr(self, f"block{i}_norm0", nn.LayerNorm(GPT2_WIDTH))
+            setattr(self, f"block{i}_attention", Attention(GPT2_WIDTH, GPT2_HEADS, causal=True))
+            setattr(self, f"block{i}_norm1", nn.LayerNorm(GPT2_WIDTH))
+            setattr(self, f"block{i}_dense0", nn.Linear(GPT2_WIDTH, 4 * GPT2_WIDTH))
+            setattr(self, f"block{i}_dense1", nn.Linear(4 * GPT2_WIDTH, GPT2_WIDTH))
+        self.norm = nn.LayerNorm(GPT2_WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        """Return the logits of each position."""
+        x = self.embedding(x) + self.positions.weight
+        for i in range(GPT2_LAYERS):
+            x = x + getattr(self, f"block{i}_attention")(getattr(self, f"block{i}_norm0")(x))
+            y = getattr(self, f"block{i}_dense0")(getattr(self, f"block{i}_norm1")(x))
+            x = x + getattr(self, f"block{i}_dense1")(nn.functional.gelu(y, approximate="tanh"))
+        return nn.functional.linear(self.norm(x), self.embedding.weight)
+
+
 MODELS: dict[str, Callable[[], Any]] = {
     "cnn": CNN,
     "mlp": lambda: MLP(784, 512, 512),
@@ -256,6 +326,8 @@ MODELS: dict[str, Callable[[], Any]] = {
     "unet": UNet,
     "wide_deep": WideDeep,
     "vit": ViT,
+    "resnet50": ResNet50,
+    "gpt2": GPT2,
 }
 
 

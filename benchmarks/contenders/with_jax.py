@@ -21,13 +21,20 @@ AXIS = "replica"
 
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
-    """Make a round of training, with donated state, one batch on its way, and one step in flight."""
-    jax.config.update("jax_num_cpu_devices", args.replicas)
+    """Make a round of training, with donated state, one batch on its way, and one step in flight.
+
+    On a GPU, whose queue is asynchronous, nothing waits for a step before the round ends. Batches are on their way meanwhile.
+    """
+    if args.case.gpu:
+        jax.devices("gpu")  # fails if there is none
+    else:
+        jax.config.update("jax_num_cpu_devices", args.replicas)
     x, y = data(args.case, args.steps)
     model, optimizer = make_model(args.case), keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     groups = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
-    state: Any = tuple([jnp.copy(v.value) for v in group] for group in groups)
+    own = (lambda value: value) if args.case.gpu else jnp.copy  # a copy would take memory of the GPU
+    state: Any = tuple([own(v.value) for v in group] for group in groups)
     program, place = make_step(args, model, optimizer)
     state, rng = place(state, PartitionSpec()), np.random.default_rng(1)
     order = np.arange(len(x))
@@ -37,7 +44,8 @@ def make(args: argparse.Namespace) -> Callable[[], Round]:
         total, correct = 0.0, 0
         for rows in order.reshape(args.steps, args.case.batch):
             batch = place((x[rows], y[rows]), PartitionSpec(AXIS))
-            jax.block_until_ready(total)
+            if not args.case.gpu:
+                jax.block_until_ready(total)
             state, loss, hits = program(state, *batch)
             total, correct = total + loss, correct + hits
         order = rng.permutation(len(x))
@@ -67,6 +75,8 @@ def make_step(args: argparse.Namespace, model: Any, optimizer: Any) -> tuple[Any
         trainable, slots = optimizer.stateless_apply(slots, gradients, trainable)
         return (trainable, others, slots), loss, hits
 
+    if args.case.gpu:
+        return jax.jit(step, donate_argnums=0), lambda values, _: jax.device_put(values)
     if one:
         return jax.jit(step, donate_argnums=0), lambda values, _: values
     mesh, rows, same = Mesh(np.array(jax.devices()), (AXIS,)), PartitionSpec(AXIS), PartitionSpec()

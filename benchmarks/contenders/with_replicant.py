@@ -20,8 +20,11 @@ from replicant.data import Dataset
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
     """Make a round of training."""
-    replicant.set_virtual_devices(args.replicas)
-    strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(args.replicas)])
+    if args.case.gpu:
+        strategy = replicant.MirroredStrategy(["gpu:0"])
+    else:
+        replicant.set_virtual_devices(args.replicas)
+        strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(args.replicas)])
     if args.way == "fit":
         with strategy.scope():
             model = make_model(args.case)

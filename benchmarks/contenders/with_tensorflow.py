@@ -1,4 +1,4 @@
-"""TensorFlow's MirroredStrategy on virtual CPU devices: Keras ``fit``, and the custom loop of the guide."""
+"""TensorFlow's MirroredStrategy on virtual CPU devices or one GPU: Keras ``fit``, and the custom loop of the guide."""
 
 import argparse
 import importlib
@@ -19,9 +19,12 @@ tf: Any = importlib.import_module("tensorflow")
 
 def make(args: argparse.Namespace) -> Callable[[], Round]:
     """Make a round of training."""
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * args.replicas)
-    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(args.replicas)])
+    if args.case.gpu:
+        strategy = tf.distribute.MirroredStrategy(["GPU:0"])
+    else:
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * args.replicas)
+        strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(args.replicas)])
     if args.way == "loop":
         return loop(args, strategy)
     options: dict[str, Any] = {"jit_compile": args.compiled}

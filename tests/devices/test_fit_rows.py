@@ -73,8 +73,12 @@ def test_what_is_no_array_is_left_to_keras() -> None:
     class Ours(ArrayDataAdapter):
         pass
 
-    marker = iter(())
-    assert rows_of(Ours(X, batch_size=3), lambda: marker) is marker
+    given = [(X[:2], 3), (X[2:], 4)]
+    found = list(rows_of(Ours(X, batch_size=3), lambda: iter(given)))
+    assert [number for _, number in found] == [3, 4]
+    for (x, _), (y, _) in zip(found, given, strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert not np.shares_memory(x, y)
     assert several(iter("abcd"), 3) == ["a", "b", "c"]
 
 

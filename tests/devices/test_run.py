@@ -1,7 +1,7 @@
 """What `strategy.run` passes in and gives back."""
 
 import collections
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import pytest
 
 import replicant
 from replicant.errors import ArgumentError, ArgumentTypeError, ContextError, DeviceError, MixedStrategyError
+from replicant.strategies._devices import check_one_kind
 
 pytestmark = pytest.mark.both_ways
 
@@ -236,6 +237,26 @@ def test_an_exception_of_the_replica_function_comes_out_as_it_is(two: replicant.
 def test_bad_devices(devices: list[str], message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         replicant.MirroredStrategy(devices)
+
+
+class Named(NamedTuple):
+    """Stands in for a device, where all real ones are CPUs."""
+
+    platform: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def test_devices_of_two_types_are_refused() -> None:
+    check_one_kind([Named("gpu", "cuda:0"), Named("gpu", "cuda:1")])
+    with pytest.raises(DeviceError) as caught:
+        check_one_kind([Named("gpu", "cuda:0"), Named("cpu", "TFRT_CPU_0")])
+    assert str(caught.value) == (
+        "The devices are of 2 types, cpu and gpu (cuda:0, TFRT_CPU_0), but all replicas run one program, which is compiled for one "
+        "type. Name devices of one type."
+    )
 
 
 def test_one_device_wants_one() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from ..runtime._own_memory import own_leaves
 from . import _internals
 
 
@@ -82,9 +83,15 @@ def _length(rows: slice | np.ndarray) -> int:
 
 
 def rows_of(adapter: Any, otherwise: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Iterate once over what Keras's adapter holds: as `Rows` if it holds dense arrays, else as `otherwise` does."""
-    if type(adapter) is not _internals.ArrayDataAdapter:
+    """Iterate once over what Keras's adapter holds: as `Rows` if it holds dense arrays, else as `otherwise` does.
+
+    Code of users may write to the arrays of a batch again before it makes the next one, for which Keras's loops ask ahead. So such
+    batches are copies.
+    """
+    if type(adapter) is _internals.GeneratorDataAdapter:  # copies already: Keras has read the first ones
         return otherwise()
+    if type(adapter) is not _internals.ArrayDataAdapter:
+        return map(own_leaves, otherwise())
     leaves, tree = jax.tree.flatten(_internals.convert_to_sliceable(adapter._inputs, target_backend="jax"))
     if not all(type(leaf) is _internals.NumpySliceable for leaf in leaves):
         return otherwise()

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from types import GeneratorType
 from typing import Any, Self
 
 from ..errors import ArgumentError, ArgumentTypeError, DatasetError
@@ -11,6 +12,7 @@ from ..input.distributed._distributed import DistributedDataset
 from ..input.files._huggingface import is_huggingface
 from ..input.graph._graph import Node
 from ..replicas._context import planning
+from ..runtime._own_memory import own_leaves
 from . import _internals
 from ._array_batches import rows_of, several
 from ._batches import MAX_AHEAD, Batches
@@ -92,7 +94,7 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
         )
     if not isinstance(x, Dataset | DistributedDataset):
         check_labels(y)
-        return _never_empty(original(x, y, sample_weight, **options), x)
+        return _never_empty(original(_owned(x) if isinstance(x, GeneratorType) else x, y, sample_weight, **options), x)
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise ArgumentError(
@@ -102,6 +104,11 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
     if isinstance(data, Dataset) and (plan := planning()) is not None:
         data = planned(data, plan)
     return DatasetAdapter(data, options.get("class_weight"))
+
+
+def _owned(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield copies of batches, of which Keras reads two before the first is used."""
+    yield from map(own_leaves, batches)
 
 
 def _never_empty(adapter: Any, x: Any) -> Any:

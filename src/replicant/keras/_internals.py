@@ -56,6 +56,7 @@ try:
     from keras.src.trainers.data_adapters.array_slicing import NumpySliceable, convert_to_sliceable
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
     from keras.src.trainers.epoch_iterator import EpochIterator
     from keras.src.trainers.trainer import Trainer
     from keras.src.utils.tracking import TrackedDict, TrackedList, TrackedSet, Tracker, is_tracking_enabled
@@ -73,6 +74,7 @@ __all__ = [
     "EpochIterator",
     "ExpandDims",
     "Functional",
+    "GeneratorDataAdapter",
     "JAXEpochIterator",
     "JAXTrainer",
     "JaxOptimizer",

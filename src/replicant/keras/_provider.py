@@ -38,6 +38,7 @@ from ..replicas._copies import VariableAggregation
 from ..replicas._micro import active_micro_batch
 from ..replicas._own_mesh import handed_over, in_a_trace
 from ..replicas._planning import BIG, zeros
+from ..runtime._own_memory import own
 from ..tracing._fingerprint import fingerprint
 from ..variables import _recorder
 from ..variables._known import register_variable_type
@@ -103,8 +104,8 @@ def _scope_knows(variable: Any) -> bool:
 
 
 def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
-    """Make a variable, and let it remember the current strategy."""
-    original(variable, *args, **kwargs)
+    """Make a variable with memory of its own, and let it remember the current strategy."""
+    original(variable, *map(own, args), **{name: own(value) for name, value in kwargs.items()})
     strategy = active_strategy()
     if strategy.placement.devices:
         variable.__dict__[MADE_UNDER] = strategy
@@ -173,7 +174,7 @@ def _later(original: Any, known: Any, initializer: Any, strategy: Any) -> Callab
 def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
     """Do assign_add or assign_sub. They combine the change and not the new value, which matters with SUM."""
     recorder = current_recorder()
-    several = isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1
+    change, several = own(change), isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1
     ref = ref_of_keras(variable) if several and not _applying.depth else None
     if ref is None or ref.on_read or ref.aggregation is not VariableAggregation.SUM or recorder is None:
         return original(variable, change)
@@ -190,7 +191,7 @@ def assign(original: Any, variable: Any, value: Any) -> Any:
     """
     if _recorder.before_use:
         _recorder.settle()
-    recorder = current_recorder()
+    value, recorder = own(value), current_recorder()
     if isinstance(recorder, ReplicaRecorder):
         ref = ref_of_keras(variable)
         sums = ref.aggregation is VariableAggregation.SUM and not ref.on_read

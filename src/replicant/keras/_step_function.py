@@ -24,6 +24,7 @@ from ..replicas._collectives import MeshAxis
 from ..replicas._placement import Placement, host_copy, is_local
 from ..replicas._planning import Held, StepFound
 from ..runtime import _in_flight
+from ..runtime._own_memory import has_memory_alone, own
 from ..tracing._by_rows import compute_by_rows
 from ..variables._chief import chiefs_values
 from ..variables._slices import compare_cut
@@ -356,10 +357,10 @@ class StepFunction:
         return jax.device_put(batch, jax.tree.map(lambda x: self._cut(x.shape[axis] if x.ndim > axis else 1, axis), batch))
 
     def _kept(self, x: Any) -> Any:
-        """Copy an array whose memory the caller may overwrite later: CPU devices would share it."""
-        if isinstance(x, jax.Array) or (type(x) is np.ndarray and x.flags.owndata and sys.getrefcount(x) <= _REFERENCES):
+        """Copy an array whose memory the caller may overwrite later, when JAX still reads it."""
+        if isinstance(x, jax.Array) or (type(x) is np.ndarray and sys.getrefcount(x) <= _REFERENCES and has_memory_alone(x)):
             return x
-        return np.array(x, copy=self._placement.on_cpu or None)
+        return own(np.asarray(x))
 
     def _cut(self, num_rows: int, axis: int) -> Any:
         ways = math.gcd(num_rows, self._placement.num_replicas)

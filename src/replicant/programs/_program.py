@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from ..replicas._own_mesh import has_explicit_axes
 from ..replicas._placement import Placement
 from ..replicas._values import PerReplica
 from ..runtime import _in_flight
+from ..runtime._own_memory import own
 from ..tracing._interpreter import run_alone
 from ..variables._chief import adopt
 from ..variables._libraries import tracing
@@ -160,7 +162,8 @@ def rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], p
 
 
 def _placed(arrays: list[Any], placement: Placement) -> list[Any]:
-    """Return `arrays`, with those that are committed to other devices moved to the program's."""
+    """Return `arrays`, with copies of what callers may write to, and those that are committed to other devices moved."""
+    arrays = [own(x) if isinstance(x, np.ndarray) else x for x in arrays]
     home = placement.mirrored
     if home is None:
         return arrays

@@ -127,7 +127,18 @@ def resolve_devices(devices: Sequence[Any] | str | None) -> tuple[Device, ...]:
             raise DeviceError(
                 f"Device {devices[i]!r} is given twice (devices={list(devices)!r}). Each replica needs its own device."
             )
+    check_one_kind(found)
     return tuple(found)
+
+
+def check_one_kind(devices: Sequence[Device]) -> None:
+    """Raise DeviceError if devices are of several types: one program of XLA runs on devices of one type."""
+    kinds = sorted({device.platform for device in devices})
+    if len(kinds) > 1:
+        raise DeviceError(
+            f"The devices are of {len(kinds)} types, {' and '.join(kinds)} ({', '.join(map(str, devices))}), but all replicas run "
+            "one program, which is compiled for one type. Name devices of one type."
+        )
 
 
 def _resolve(device: Any) -> Device:

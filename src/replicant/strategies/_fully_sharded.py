@@ -50,7 +50,7 @@ class FullyShardedStrategy(Strategy):
         cluster_resolver: As for ``MultiWorkerMirroredStrategy``.
 
     Raises:
-        DeviceError: If a device does not exist or is given twice.
+        DeviceError: If a device does not exist or is given twice, or the devices are of several types.
         ArgumentError: If `min_size` is negative, `model_parallel_size` is less than 1 or does not divide the devices, a rule of
             `layout_map` names another axis, or if both `devices` and `cluster_resolver` are given. The first training step raises
             it if no variable matches a rule, or if a rule does not fit the shape of one.

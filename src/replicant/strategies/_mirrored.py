@@ -33,7 +33,7 @@ class MirroredStrategy(Strategy):
             False, unless the environment variable REPLICANT_STRICT is set to anything but 0.
 
     Raises:
-        DeviceError: If a device does not exist or is given twice.
+        DeviceError: If a device does not exist or is given twice, or the devices are of several types.
         ArgumentError: If options contradict each other, or if `gradient_dtype` is another dtype.
 
     >>> import replicant

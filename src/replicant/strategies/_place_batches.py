@@ -13,6 +13,7 @@ from ..errors import ArgumentError, ArgumentTypeError, DatasetError
 from ..input._contexts import ValueContext
 from ..replicas._placement import Placement, host_copy
 from ..replicas._values import PerReplica, is_array
+from ..runtime._own_memory import own
 
 _ON_HOST = "OSUMm"  # kinds of dtypes that no device can hold
 _Spec = tuple[str, tuple[int, ...]]  # dtype and shape
@@ -224,7 +225,7 @@ def distribute_values(value_fn: Callable[[ValueContext], Any], placement: Placem
 def _column(values: list[Any], placement: Placement) -> PerReplica:
     if placement.world is not None:
         places = WorkersPlaces(placement)
-        return places.together([values])[0] if all(map(is_array, values)) else places.objects(values)
+        return places.together([[own(value) for value in values]])[0] if all(map(is_array, values)) else places.objects(values)
     if all(map(is_array, values)):
         arrays = [np.array(jax.device_get(v)) for v in values]
         if len(arrays) > 1 and all(a.shape == arrays[0].shape and a.dtype == arrays[0].dtype for a in arrays):

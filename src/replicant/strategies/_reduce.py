@@ -13,6 +13,7 @@ from ..replicas._collectives import ReduceOp, check_reducible, mean_of, normaliz
 from ..replicas._placement import is_local, on_all
 from ..replicas._values import Mirrored, PerReplica, is_array, is_distributed
 from ..runtime import _in_flight
+from ..runtime._own_memory import own
 from ..variables._recorder import current_recorder
 
 
@@ -64,7 +65,7 @@ def _numeric(value: Any, what: str) -> Any:
     array = value if is_array(value) else np.asarray(value)
     if what == "reduce":
         check_reducible(array, what)
-    return jnp.asarray(array)
+    return jnp.asarray(own(array))
 
 
 def _axes(axis: Any, rank: int) -> tuple[int, ...]:

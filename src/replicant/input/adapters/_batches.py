@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from ...errors import DatasetError
+from ...runtime._own_memory import own
 from ..graph._blocks import Block
 from ..graph._graph import Cursor, State
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, map_leaves, spec_of
@@ -136,10 +137,10 @@ class BatchesCursor(Cursor):
 
 
 def as_batch(element: Any) -> Any:
-    """Convert the leaves of an element to NumPy."""
+    """Convert the leaves of an element to NumPy, in memory that whoever made them does not write to any more."""
     leaves, structure = flatten(element)
     return jax.tree_util.tree_unflatten(
-        structure, [as_leaf(leaf, lambda i=i: component_names(structure)[i]) for i, leaf in enumerate(leaves)]
+        structure, [as_leaf(own(leaf), lambda i=i: component_names(structure)[i]) for i, leaf in enumerate(leaves)]
     )
 
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError, ElementError
+from ...runtime._own_memory import own
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, Cursor, Node, State, sample
 from ..graph._structure import STRING, TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
@@ -141,7 +142,8 @@ class _Expected:
             )
         names = component_names(structure)
         named = zip(found, self.specs, names, strict=True)
-        return [fitted(leaf, spec, f"from_generator: {name} of element {number}") for leaf, spec, name in named]
+        # A generator may write to its arrays again before it yields the next element.
+        return [fitted(own(leaf), spec, f"from_generator: {name} of element {number}") for leaf, spec, name in named]
 
 
 def fitted(value: Any, spec: TensorSpec, name: str) -> Any:

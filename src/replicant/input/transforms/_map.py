@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentTypeError, ElementError
+from ...runtime._own_memory import own_if_held
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, After, Cursor, OneInput, Reader, State, Through, sample
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
@@ -36,7 +37,7 @@ class Map(OneInput):
         element = sample(self.input)
         if element is None:
             return None
-        leaves, structure = converted(call(self.fn, element))
+        leaves, structure = converted(call(self.fn, element), element)
         free = free_sizes(element, self.input.spec)
         specs = [spec_of(leaf) for leaf in leaves]
         specs = [TensorSpec((None, *s.shape[1:]), s.dtype) if s.shape and s.shape[0] in free else s for s in specs]
@@ -55,7 +56,7 @@ class Map(OneInput):
         return ParallelMapCursor(source, to_skip, self._made, lambda made: _joined(self.fn, made), num_threads)
 
     def _made(self, element: Any) -> tuple[list[Any], Any]:
-        return converted(call(self.fn, element))
+        return converted(call(self.fn, element), element)
 
 
 class MapCursor(After):
@@ -70,7 +71,7 @@ class MapCursor(After):
         block = self.source.pull(limit)
         if block is None:
             return None
-        return _joined(self.fn, [converted(call(self.fn, element)) for element in block.elements()])
+        return _joined(self.fn, [converted(call(self.fn, element), element) for element in block.elements()])
 
     def skip(self, count: int) -> int:
         self.settle()
@@ -134,9 +135,14 @@ def call(fn: Callable[..., Any], element: Any) -> Any:
         raise RuntimeError(f"the function {name_of(fn)} raised StopIteration") from error
 
 
-def converted(result: Any) -> tuple[list[Any], Any]:
-    """Return leaves and structure of what a function returned."""
+def converted(result: Any, element: Any = ()) -> tuple[list[Any], Any]:
+    """Return leaves and structure of what a function returned for an element.
+
+    The function may write to its arrays again when it is called again.
+    """
     leaves, structure = flatten(result)
+    del result  # so that nothing but the list holds arrays that the function has let go
+    leaves = own_if_held(leaves, element if type(element) is tuple else (element,))
     return [as_leaf(leaf, lambda i=i: component_names(structure)[i]) for i, leaf in enumerate(leaves)], structure
 
 
