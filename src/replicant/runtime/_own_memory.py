@@ -56,7 +56,9 @@ def own_if_held(arrays: list[Any], known: tuple[Any, ...]) -> list[Any]:
 def has_memory_alone(x: np.ndarray) -> bool:
     """Return whether nothing but this array holds its memory. What holds the array itself must be counted by the caller."""
     base = x.base
-    return base is None or (type(base) is np.ndarray and base.base is None and sys.getrefcount(base) <= _HOLDERS)
+    if base is None:
+        return x.flags.owndata
+    return type(base) is np.ndarray and base.flags.owndata and sys.getrefcount(base) <= _HOLDERS
 
 
 def _count_references() -> int:
