@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import training
 from _rounds import Contender, ContenderError
-from contenders._cases import CASES, DATA, data
+from contenders._cases import CASES, DATA, GPU_CASES, GPU_DATA, data
 from contenders._energy import Counter, energy, used
 
 EVERYWHERE = {None, "tensorflow", "torch"}
@@ -46,6 +46,37 @@ def test_examples_and_labels_of_a_case(name: str) -> None:
     assert y.min() == 0
     assert 1 <= y.max() < 256
     assert {*DATA} <= {*CASES}
+
+
+@pytest.mark.parametrize("name", GPU_CASES)
+def test_examples_of_a_case_for_a_gpu(name: str) -> None:
+    case = GPU_CASES[name]
+    x, y = data(case, 1)
+    assert x.shape == (case.batch, *case.shape)
+    assert (x.dtype, y.dtype) == (case.dtype, np.int32)
+    assert (case.gpu, case.policy) == (True, "mixed_bfloat16")
+    assert y.shape == ((case.batch, 1024) if name == "gpt2" else (case.batch,))
+    assert {*GPU_DATA} <= {*GPU_CASES}
+
+
+def test_cases_for_a_gpu_take_part_only_if_they_are_named() -> None:
+    assert not any(case.gpu for case in CASES.values())
+    assert not {*CASES} & {*GPU_CASES}
+
+
+def test_contenders_share_a_gpu() -> None:
+    peers = training.chosen(GPU_CASES["gpt2"], {None, "torch"}, options(contenders=["Replicant", "PyTorch", "hand-written"]))
+    environment = training.gpu_environment(peers, 0.6, "/folder")
+    assert environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.200"  # three with JAX
+    assert environment["XLA_FLAGS"].endswith("--xla_gpu_per_fusion_autotune_cache_dir=/folder")
+    assert training.gpu_environment([], 2.0, "/folder")["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.750"
+
+
+def test_a_table_of_a_gpu() -> None:
+    told = training.table(result({training.FIT: 2.3, "PyTorch": 2.3}, memory=5e6, gpu_memory=7e6, joules=[]) | {"case": "cnn_bf16"})
+    assert told.startswith("**Fashion-MNIST CNN, bfloat16**, one GPU, global batch 128")
+    assert "peak memory, MB | GPU memory, MB |" in told
+    assert "| 5 | 7 |" in told
 
 
 def test_compiled_peers_take_part_where_a_case_or_the_user_asks() -> None:
