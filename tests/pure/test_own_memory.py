@@ -34,6 +34,16 @@ def test_large_copies_begin_where_jax_shares_memory(dtype: Any, size: int) -> No
     assert copy.tobytes() == x.tobytes()
 
 
+def test_what_repeats_is_copied_once() -> None:
+    row = np.arange(3.0)
+    copy = own(np.broadcast_to(row, (1 << 40, 3)))
+    row[:] = 0
+    assert copy.shape == (1 << 40, 3)
+    assert copy[-1].tolist() == [0, 1, 2]
+    for shape in ((0, 3), (1, 3), (1, 1, 3), (2, 0, 3)):
+        assert own(np.broadcast_to(row, shape)).shape == shape
+
+
 def test_files_in_memory_and_objects(tmp_path: Path) -> None:
     mapped = np.memmap(tmp_path / "file", np.float32, "w+", shape=(3000,))
     mapped[:] = 1
