@@ -79,9 +79,10 @@ _HOLDERS = _count_holders()
 
 
 def _copy(x: np.ndarray) -> np.ndarray:
-    repeats = [stride == 0 and size > 1 for stride, size in zip(x.strides, x.shape, strict=True)] if 0 in x.strides else []
-    if any(repeats):  # as np.broadcast_to makes them, of any size from little memory
-        return np.broadcast_to(_copy(x[tuple([slice(1) if repeated else slice(None) for repeated in repeats])]), x.shape)
+    if 0 in x.strides and x.size:
+        repeats = [stride == 0 and size > 1 for stride, size in zip(x.strides, x.shape, strict=True)]
+        if any(repeats):  # as np.broadcast_to makes them, of any size from little memory
+            return np.broadcast_to(_copy(x[tuple([slice(1) if repeated else slice(None) for repeated in repeats])]), x.shape)
     if x.nbytes < _SMALL or x.dtype.hasobject:
         return np.array(x, order="C")  # of this class alone: a memmap would go on sharing its file
     memory = np.empty(x.nbytes + _ALIGNMENT, np.uint8)
