@@ -238,6 +238,18 @@ def announce(pairs: Collection[tuple[Case, int]], peers: dict[str, list[Peer]], 
     )
 
 
+def nothing_to_measure(pairs: Collection[tuple[Case, int]], peers: dict[str, list[Peer]], facts: dict[str, Any]) -> str | None:
+    """Say why some of what was asked for cannot be measured; return None if all of it can."""
+    asked = [name for name in peers if ALL_CASES[name].gpu]
+    if asked and facts.get("gpu") is None:
+        return f"{', '.join(asked)} need an NVIDIA GPU, and nvidia-smi shows none. Leave them out of --models."
+    if left_out := [name for name in asked if all(case.name != name for case, _ in pairs)]:
+        return f"{', '.join(left_out)} are measured on one GPU, with one replica. Add 1 to --replicas."
+    if without := [name for name, found in peers.items() if not found]:
+        return f"no contender for {', '.join(without)}. --contenders takes parts of: {', '.join(peer.name for peer in CONTENDERS)}."
+    return None
+
+
 def main() -> None:
     """Measure, and print the tables."""
     args = parse()
@@ -249,6 +261,8 @@ def main() -> None:
     pythons = interpreters(args.peers_python)
     peers = {name: chosen(ALL_CASES[name], pythons, args) for name in models}
     pairs = [(ALL_CASES[name], n) for name in models for n in args.replicas if n == 1 or not ALL_CASES[name].gpu]
+    if reason := nothing_to_measure(pairs, peers, facts):
+        sys.exit(f"{Path(__file__).name}: {reason}")
     announce(pairs, peers, args)
     results = []
     for i, (case, replicas) in enumerate(pairs):

@@ -72,6 +72,21 @@ def test_contenders_share_a_gpu() -> None:
     assert training.gpu_environment([], 2.0, "/folder")["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.750"
 
 
+def test_what_cannot_be_measured_is_told_before_anything_starts() -> None:
+    tiny, gpt2 = CASES["tiny"], GPU_CASES["gpt2"]
+    some, found = {"tiny": [*training.CONTENDERS], "gpt2": [*training.CONTENDERS]}, {"gpu": "NVIDIA H100"}
+    assert training.nothing_to_measure([(tiny, 1), (gpt2, 1)], some, found) is None
+    assert training.nothing_to_measure([(tiny, 1), (gpt2, 1)], some, {"gpu": None}) == (
+        "gpt2 need an NVIDIA GPU, and nvidia-smi shows none. Leave them out of --models."
+    )
+    assert training.nothing_to_measure([(tiny, 2)], some, found) == (
+        "gpt2 are measured on one GPU, with one replica. Add 1 to --replicas."
+    )
+    told = training.nothing_to_measure([(tiny, 1)], {"tiny": []}, {})
+    assert told is not None
+    assert told.startswith("no contender for tiny. --contenders takes parts of: Replicant fit, Replicant loop, TensorFlow")
+
+
 def test_a_table_of_a_gpu() -> None:
     told = training.table(result({training.FIT: 2.3, "PyTorch": 2.3}, memory=5e6, gpu_memory=7e6, joules=[]) | {"case": "cnn_bf16"})
     assert told.startswith("**Fashion-MNIST CNN, bfloat16**, one GPU, global batch 128")
