@@ -15,6 +15,7 @@ import numpy as np
 from ..cluster import _bootstrap
 from ..errors import ArgumentTypeError, DamagedCheckpointError
 from ..replicas._copies import VariableAggregation
+from ..replicas._own_device import on_device_of
 from ..replicas._placement import Placement, host_copy
 from ..replicas._values import Mirrored, PerReplica
 from ..variables._ref import Ref
@@ -224,7 +225,8 @@ def assign(ref: Ref, value: np.ndarray | Copies) -> None:
     """Assign a stored value to a variable. The next step places it, and splits an aggregate for another number of replicas."""
     stacked = isinstance(value, Copies) and ref.on_read and ref.aggregation is VariableAggregation[value.aggregation]
     array = value.stack if isinstance(value, Copies) and stacked else _bare(value)
-    with jax.ensure_compile_time_eval():  # a variable may be created in the middle of a trace
+    before = None if ref.strategy is not None else ref.get_raw()[0]
+    with jax.ensure_compile_time_eval(), on_device_of(ref.strategy, before):  # a variable may be created in the middle of a trace
         ref.set_raw(jnp.array(array, copy=True), stacked=stacked)
     ref.expose()
     with jax.ensure_compile_time_eval():
@@ -266,7 +268,8 @@ def replaced(leaf: Any, value: Any) -> Any:
         return np.array(value, copy=True)
     if isinstance(leaf, np.generic):
         return value[()]
-    fresh = jnp.array(value, copy=True)
+    with on_device_of(None, leaf):
+        fresh = jnp.array(value, copy=True)
     return jax.device_put(fresh, leaf.sharding) if isinstance(leaf, jax.Array) and leaf.committed else fresh
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from ..errors import ArgumentError, ContextError, MixedStrategyError
 from ..programs._traced_values import naming_the_line
 from ..replicas._context import ActiveStrategy, active_replica_context, active_strategy, default_strategy
+from ..replicas._own_device import on_own_device
 from ..replicas._own_mesh import without_mesh
 from ..replicas._placement import Placement
 from ..runtime import _steps
@@ -101,16 +102,20 @@ def _own_strategy(model: Any) -> Strategy | None:
 
 
 def on_own_mesh(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a loop, or what it does with one batch, without a mesh that the user has set, if the model belongs to a strategy."""
+    """Run a loop, or what it does with one batch, on a strategy's devices, and without a mesh that the user has set.
+
+    So what Keras makes meanwhile, as the slots of an optimizer, lies on one of them, too.
+    """
     _check_outside(model, original.__name__)
     if strategy_of(model) is None:
         _adopt(model)
     with naming_the_line(f"{original.__name__} of the model {model.name!r}"), reading_for(_inputs_of(model)):
         _sync(model)
         try:
-            if strategy_of(model) is None:
+            strategy = strategy_of(model)
+            if strategy is None:
                 return original(model, *args, **kwargs)
-            with without_mesh():
+            with without_mesh(), on_own_device(strategy.placement):
                 return original(model, *args, **kwargs)
         except BaseException:
             _sync(model)

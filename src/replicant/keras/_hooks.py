@@ -194,7 +194,7 @@ HOOKS = (
     Hook(seed_generator, "global_seed_generator", (), (_provider.global_generator,)),
     # Optimizers
     Hook(BaseOptimizer, "__init__", ("self", "learning_rate"), (Slot.SERVERS,)),
-    Hook(BaseOptimizer, "add_variable_from_reference", ("self", "reference_variable"), (Slot.SERVERS,)),
+    Hook(BaseOptimizer, "add_variable_from_reference", ("self", "reference_variable"), (_tracked.add_slot, Slot.SERVERS)),
     Hook(BaseOptimizer, "build", ("self", "variables"), (_tracked.build,)),
     Hook(BaseOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS, _tracked.apply)),
     Hook(LossScaleOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS, _tracked.apply)),

@@ -13,7 +13,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -36,6 +36,7 @@ from ..replicas._context import (
 )
 from ..replicas._copies import VariableAggregation
 from ..replicas._micro import active_micro_batch
+from ..replicas._own_device import on_device_of, on_own_device
 from ..replicas._own_mesh import handed_over, in_a_trace
 from ..replicas._planning import BIG, zeros
 from ..runtime._own_memory import own
@@ -105,8 +106,9 @@ def _scope_knows(variable: Any) -> bool:
 
 def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
     """Make a variable with memory of its own, and let it remember the current strategy."""
-    original(variable, *map(own, args), **{name: own(value) for name, value in kwargs.items()})
     strategy = active_strategy()
+    with on_own_device(strategy.placement):
+        original(variable, *map(own, args), **{name: own(value) for name, value in kwargs.items()})
     if strategy.placement.devices:
         variable.__dict__[MADE_UNDER] = strategy
         strategy.placement.note_variable(variable.path)
@@ -138,7 +140,8 @@ def initialize(original: Any, variable: Any, initializer: Any) -> Any:
     if plan is None:
         home = _home_of_slices(variable, dtype)
         if home is None or not isinstance(initializer, keras.initializers.Initializer):
-            return original(variable, initializer)
+            with on_own_device(active_strategy().placement):
+                return original(variable, initializer)
         made = jax.jit(lambda: jnp.asarray(initializer(variable.shape, dtype=variable._dtype)), out_shardings=home)
         if active_strategy().placement.world is None:
             return variable._initialize(made())
@@ -177,7 +180,8 @@ def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> An
     change, several = own(change), isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1
     ref = ref_of_keras(variable) if several and not _applying.depth else None
     if ref is None or ref.on_read or ref.aggregation is not VariableAggregation.SUM or recorder is None:
-        return original(variable, change)
+        with _on_its_device(variable):
+            return original(variable, change)
     total = recorder.combine(ref, jnp.broadcast_to(jnp.asarray(change, ref.dtype), ref.shape))
     new = recorder.read(ref) + sign * total
     recorder.write_combined(ref, new)
@@ -200,10 +204,18 @@ def assign(original: Any, variable: Any, value: Any) -> Any:
             value = jnp.asarray(value, ref.dtype)
             recorder.write_combined(ref, value)
             return value
-    result = original(variable, value)
+    with _on_its_device(variable):
+        result = original(variable, value)
     if recorder is None and _is_cut(variable):
         ref_of_keras(variable).keep_slices()
     return result
+
+
+def _on_its_device(variable: Any) -> AbstractContextManager[Any]:
+    """Let JAX make the new value of a variable on its device, outside of traces."""
+    if current_recorder() is not None or _internals.in_stateless_scope():
+        return nullcontext()
+    return on_device_of(variable.__dict__.get(MADE_UNDER), variable._value)
 
 
 def _is_cut(variable: Any) -> bool:

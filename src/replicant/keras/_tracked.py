@@ -11,9 +11,11 @@ import keras
 
 from ..errors import VariableError
 from ..random._generator import Generator
+from ..replicas._own_device import on_device_of
 from ..variables._recorder import read
 from ..variables._variable import OwnRef, Variable
 from . import _internals
+from ._refs import MADE_UNDER
 
 
 class TrackedVariable(keras.Variable):
@@ -114,6 +116,12 @@ def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = 
 def build(original: Any, optimizer: Any, variables: Any) -> None:
     """Build an optimizer for variables of Keras and of Replicant."""
     original(optimizer, for_optimizer(variables))
+
+
+def add_slot(original: Any, optimizer: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+    """Add a variable of an optimizer on the device of the one that it belongs to, even outside the scope of the strategy."""
+    with on_device_of(reference_variable.__dict__.get(MADE_UNDER), reference_variable._value):
+        return original(optimizer, reference_variable, *args, **kwargs)
 
 
 def for_optimizer(variables: Any) -> list[Any]:

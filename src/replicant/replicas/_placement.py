@@ -86,6 +86,13 @@ class Placement:
         return self.devices[:: self.model_parallel_size]
 
     @cached_property
+    def first_local_device(self) -> Device | None:
+        """The first device that belongs to this process; None if there is none, or JAX decides."""
+        if self.world is None:
+            return self.devices[0] if self.devices else None
+        return next((device for device in self.devices if device.process_index == self.world.process_id), None)
+
+    @cached_property
     def on_cpu(self) -> bool:
         """Whether the replicas compute on (virtual) CPU devices."""
         platform = self.platform or (self.devices[0].platform if self.devices else jax.default_backend())

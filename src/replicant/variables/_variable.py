@@ -13,6 +13,7 @@ from ..errors import ArgumentError, ArgumentTypeError, ContextError, DivergenceE
 from ..replicas._collectives import ReduceOp
 from ..replicas._context import active_replica_context, active_strategy, get_replica_context
 from ..replicas._copies import VariableAggregation, VariableSynchronization, parse_rule, split_value
+from ..replicas._own_device import on_own_device
 from ..replicas._own_mesh import beside, in_a_trace, on_own_mesh, without_mesh
 from ..replicas._values import DistributedValues, Mirrored, PerReplica, is_array, unstack
 from ..runtime._own_memory import own
@@ -32,7 +33,11 @@ def _beside_strategy(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def wrapped(self: "Variable", *args: Any) -> Any:
-        return (method if self._ref.strategy is None else on_own)(self, *args)
+        strategy = self._ref.strategy
+        if strategy is None or current_recorder() is not None:
+            return (method if strategy is None else on_own)(self, *args)
+        with on_own_device(strategy.placement):
+            return on_own(self, *args)
 
     return cast(_Method, wrapped)
 
@@ -87,7 +92,8 @@ class Variable:
         if sync is VariableSynchronization.NONE:
             raise VariableError("synchronization=NONE is not supported: use ON_WRITE (equal copies) or ON_READ (one per replica).")
         connect_libraries()  # so that Keras, if it is in use, tracks this variable as a weight of its layers
-        with without_mesh(bool(active_strategy().placement.devices)):
+        placement = active_strategy().placement
+        with without_mesh(bool(placement.devices)), on_own_device(placement):
             array = _initial_array(initial_value, name, dtype)
         if rule is VariableAggregation.MEAN and not jnp.issubdtype(array.dtype, jnp.inexact):
             raise VariableError(
@@ -95,11 +101,11 @@ class Variable:
                 "float dtype."
             )
         self._ref = OwnRef(array, name or "Variable", sync, rule, trainable)
-        self._ref.strategy = active_strategy() if active_strategy().placement.devices else None
-        active_strategy().placement.note_variable(self._ref.name)
+        self._ref.strategy = active_strategy() if placement.devices else None
+        placement.note_variable(self._ref.name)
         num_replicas = active_strategy().num_replicas_in_sync
         if self._ref.copies(num_replicas):  # every copy starts with the initial value
-            with _no_trace():
+            with _no_trace(), on_own_device(placement):
                 self._ref.set_raw(jnp.broadcast_to(array, (num_replicas, *array.shape)), stacked=True)
         self._ref.keep_slices()
 

@@ -1,0 +1,47 @@
+"""Lets JAX make the arrays of a strategy's variables on a device of that strategy.
+
+Outside of programs, JAX makes arrays on its default device, which is the first one that it has. A strategy may have others, and the
+first one may have no memory left. TensorFlow's strategies, too, make variables on their own devices only.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+from ._placement import Device, Placement
+
+
+def on_own_device(placement: Placement) -> AbstractContextManager[Any]:
+    """Let JAX make arrays on the placement's first device in this process, unless the user has chosen a default device.
+
+    >>> import replicant, jax.numpy as jnp
+    >>> with on_own_device(replicant.MirroredStrategy(["cpu:1", "cpu:2"]).placement):
+    ...     print(jnp.zeros(2).devices())
+    {CpuDevice(id=1)}
+    """
+    return _on(placement.first_local_device)
+
+
+def on_device_of(strategy: Any, value: Any) -> AbstractContextManager[Any]:
+    """Let JAX make the new value of a variable on its strategy's device, or without a strategy, where the old one lies.
+
+    A step of ``fit`` puts the variables of an optimizer on the model's devices, even if the optimizer was made outside the scope.
+
+    >>> import jax.numpy as jnp
+    >>> with on_device_of(None, jax.device_put(1.0, jax.devices()[1])):
+    ...     print(jnp.zeros(2).devices())
+    {CpuDevice(id=1)}
+    """
+    if strategy is not None:
+        return on_own_device(strategy.placement)
+    if not isinstance(value, jax.Array) or isinstance(value, Tracer):
+        return nullcontext()
+    return _on(min(value.sharding.addressable_devices, key=lambda device: device.id, default=None))
+
+
+def _on(device: Device | None) -> AbstractContextManager[Any]:
+    if device is None or jax.config.jax_default_device is not None or device == jax.local_devices()[0]:
+        return nullcontext()
+    return jax.default_device(device)
