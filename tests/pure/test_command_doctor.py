@@ -56,6 +56,21 @@ def test_python(version, remedy):
     assert _facts.judge_python(version, "here") == Result("python", "ok", f"{version} here", remedy)
 
 
+@pytest.mark.parametrize(
+    ("states", "accelerator", "state"),
+    [
+        ({"conv": "on", "memory": "off: it is not Linux"}, None, "ok"),
+        ({"conv": "off: JAX started first", "memory": "on"}, None, "warn"),
+        ({"conv": "off: JAX has plugins (xla_cuda13)", "memory": "on"}, "JAX has plugins (xla_cuda13)", "ok"),
+    ],
+)
+def test_cpu_kernels(states, accelerator, state):
+    result = _facts.judge_kernels(states, accelerator)
+    assert result.state == state
+    assert result.detail == ", ".join(f"{name} {told}" for name, told in states.items())
+    assert result.remedy == ("training on a CPU is slower without them: see docs/kernels.md" if state == "warn" else "")
+
+
 def test_a_free_threaded_python():
     remedy = "this release was not tested with free-threaded Python"
     assert _facts.judge_python("3.13.0", "here", free_threaded=True) == Result("python", "ok", "3.13.0 here", remedy)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ... import cluster, kernels
 from ...errors import ReplicantError
-from ...kernels._flags import OPTION, VALUE
+from ...kernels._flags import OPTION, VALUE, accelerator
 from ...runtime._compile_cache import compile_cache
 from ._result import Result
 
@@ -141,11 +141,16 @@ def _cpu_quota(file: Path) -> float | None:
 
 def cpu_kernels(_: Environ) -> Result:
     """Check which CPU kernels are on."""
-    states = kernels.status().kernels
+    return judge_kernels(dict(kernels.status().kernels), accelerator())
+
+
+def judge_kernels(states: dict[str, str], beside: str | None) -> Result:
+    """Judge these states of the CPU kernels. Beside an accelerator, on which training runs, some are off by design."""
     off = [name for name, state in states.items() if state != "on" and name not in _MORE_IS_NEEDED]
     detail = ", ".join(f"{name} {state}" for name, state in states.items())
-    remedy = "training on a CPU is slower without them: see docs/kernels.md" if off else ""
-    return Result("CPU kernels", "warn" if off else "ok", detail, remedy)
+    if not off or beside is not None:
+        return Result("CPU kernels", "ok", detail)
+    return Result("CPU kernels", "warn", detail, "training on a CPU is slower without them: see docs/kernels.md")
 
 
 def cache(_: Environ) -> Result:
