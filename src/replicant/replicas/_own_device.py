@@ -16,12 +16,14 @@ from ._placement import Device, Placement
 def on_own_device(placement: Placement) -> AbstractContextManager[Any]:
     """Let JAX make arrays on the placement's first device in this process, unless the user has chosen a default device.
 
+    In a plan nothing happens, because the devices of plans need not exist.
+
     >>> import replicant, jax.numpy as jnp
     >>> with on_own_device(replicant.MirroredStrategy(["cpu:1", "cpu:2"]).placement):
     ...     print(jnp.zeros(2).devices())
     {CpuDevice(id=1)}
     """
-    return _on(placement.first_local_device)
+    return nullcontext() if placement.planning is not None else _on(placement.first_local_device)
 
 
 def on_device_of(strategy: Any, value: Any) -> AbstractContextManager[Any]:
