@@ -1,6 +1,6 @@
 # One command per task, the same on a laptop and in CI. Needs only git, Python >= 3.11 and make.
 .DELETE_ON_ERROR:
-.PHONY: setup demo check test test-all test-again test-slow test-chaos test-hosts test-versions package bench docs docs-test clean
+.PHONY: setup demo check test test-long test-all test-again test-slow test-chaos test-hosts test-versions package bench docs docs-test clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -49,19 +49,24 @@ check: setup
 # end. That is one more than two cores, because many tests wait. One process, for a debugger: .venv/bin/python -m pytest PATH
 PROCESSES ?= 3
 # Programs that these processes, and those that tests start, compile are kept in a folder of the clone, so that each is compiled once.
-test test-again test-slow test-chaos test-hosts: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
+test test-long test-again test-slow test-chaos test-hosts: export REPLICANT_COMPILATION_CACHE ?= $(CURDIR)/build/programs
 # The processes that tests start share the byte code, even where Python is told not to keep it.
 PYTHON_OF_TESTS := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python
 PYTEST := $(PYTHON_OF_TESTS) -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 test: setup
 	@mkdir -p build
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -m 'not long' $(ARGS)
 
-# What `make test` leaves out, in three parts; `make --keep-going test-all` does not stop at the first that fails. SHARE=2/3 runs the
+# The other tests that CI always runs: each takes some seconds, and together they take as long as those of `make test`.
+test-long: setup
+	@mkdir -p build
+	$(PYTEST) -m long $(ARGS)
+
+# What `make test` leaves out, in four parts; `make --keep-going test-all` does not stop at the first that fails. SHARE=2/3 runs the
 # second of three shares of the files of the last two.
 SHARE ?= 1/1
 test-slow test-chaos: export REPLICANT_TEST_SHARE := $(SHARE)
-test-all: test-again test-slow test-chaos
+test-all: test-long test-again test-slow test-chaos
 
 # The tests of numbers once more, with programs that are compiled as users compile them, not quickly.
 test-again: export REPLICANT_TEST_AGAIN := 1

@@ -84,8 +84,8 @@ def chaos() -> Chaos:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long runs out, and the further cases of tests that name a few, unless all are asked for."""
-    _mark_further_cases(items, whole="::" not in " ".join(config.args))
+    """Leave the slow tests out, and the further cases of tests that name a few, unless all are asked for."""
+    _mark_named_cases(items, whole="::" not in " ".join(config.args))
     if _runs_all():
         if share := os.environ.get("REPLICANT_TEST_SHARE"):
             _leave_out_other_shares(config, items, share)
@@ -111,22 +111,23 @@ def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item], sha
     items[:] = kept
 
 
-def _mark_further_cases(items: list[pytest.Item], *, whole: bool) -> None:
-    """Mark as slow what a test's `cases` do not name.
+def _mark_named_cases(items: list[pytest.Item], *, whole: bool) -> None:
+    """Mark as slow what a test's `cases` do not name, and as long what its `long_cases` name.
 
     A name that no case has is an error, because that case would disappear in silence; but only in a whole file.
     """
-    of_test: dict[tuple[Path, str], list[pytest.Item]] = {}
+    of_test: dict[tuple[Path, str, str], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("cases"):
-            of_test.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
-    for (path, test), cases in of_test.items():
+        for kind in ("cases", "long_cases"):
+            if item.get_closest_marker(kind):
+                of_test.setdefault((item.path, item.name.partition("[")[0], kind), []).append(item)
+    for (path, test, kind), cases in of_test.items():
         known = {item.name.partition("[")[2].removesuffix("]"): item for item in cases}
-        wanted = {name for mark in cases[0].iter_markers("cases") for name in mark.args}
-        if whole and (unknown := wanted - set(known)):
+        named = {name for mark in cases[0].iter_markers(kind) for name in mark.args}
+        if whole and (unknown := named - set(known)):
             raise pytest.UsageError(f"{path}: {test} has no case {sorted(unknown)}. Its cases are {sorted(known)}.")
-        for name in set(known) - wanted:
-            known[name].add_marker("slow")
+        for name in (set(known) - named) if kind == "cases" else named & set(known):
+            known[name].add_marker("slow" if kind == "cases" else "long")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

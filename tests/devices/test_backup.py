@@ -134,6 +134,7 @@ def interrupted(folder: Path, *off_after: int, **options: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras says so of every dataset of unknown size
 @pytest.mark.parametrize("data", [pytest.param(x, marks=[pytest.mark.slow] if x in LIKE_OTHERS else []) for x in INPUTS])
+@pytest.mark.long
 def test_every_input_goes_on_where_it_was(tmp_path: Path, data: str) -> None:
     expected = train(tmp_path / "whole", data)
     interrupted(tmp_path / "run", 6, data=data)
@@ -180,6 +181,7 @@ class Noisy(keras.Model):
 @pytest.mark.filterwarnings("error::UserWarning")  # that something is not saved
 @pytest.mark.cases("two")
 @pytest.mark.parametrize("devices", [["cpu:0"], ["cpu:0", "cpu:1"]], ids=["one", "two"])
+@pytest.mark.long
 def test_random_numbers_without_a_seed_go_on(tmp_path: Path, devices: list[str]) -> None:
     def train(folder: Path, off_after: int = 0) -> list[Any]:
         keras.utils.set_random_seed(1)
@@ -203,6 +205,7 @@ def test_random_numbers_without_a_seed_go_on(tmp_path: Path, devices: list[str])
     [(6, 1, "epoch 2, step 2"), (6, "epoch", "epoch 2"), (5, 1, "epoch 2"), (4, 3, "epoch 1, step 4"), (0, 1, None)],
     ids=["in an epoch", "epochs", "between epochs", "before the last step", "nothing to resume"],
 )
+@pytest.mark.long_cases("between epochs", "epochs", "in an epoch")
 def test_it_says_where_it_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], off_after: int, save_freq: Any, place: str | None
 ) -> None:
@@ -226,6 +229,7 @@ def test_an_older_backup_has_a_date_and_a_finished_one_says_so(tmp_path: Path, c
     assert re.search(rf"All {NUM_EPOCHS} epochs are done \(backup of 19(69|70)-\d\d-\d\d \d\d:\d\d\)\.", capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_a_damaged_backup_is_passed_over(tmp_path: Path) -> None:
     expected = train(tmp_path / "whole")
     interrupted(tmp_path / "run", 6)

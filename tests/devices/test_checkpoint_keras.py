@@ -84,6 +84,7 @@ def evaluate(model: keras.Model) -> float:
 # The flow of the guide: trained under a strategy, restored into new objects that have no variables yet
 
 
+@pytest.mark.long
 def test_a_lazily_built_model_is_restored_without_a_strategy(tmp_path: Path) -> None:
     training = Training(2)
     training.run(slice(0, 48))
@@ -125,6 +126,7 @@ def test_training_continues_on_other_devices(tmp_path: Path, num_saved: int, num
     [(None, {}), (2, {}), (3, {}), (2, {"use_ema": True, "amsgrad": True}), (2, {"gradient_accumulation_steps": 3})],
     ids=str,
 )
+@pytest.mark.long
 def test_training_continues_exactly(tmp_path: Path, num_replicas: int | None, options: dict[str, Any]) -> None:
     """The same bits as a run that was never interrupted, dropout included."""
     keras.utils.set_random_seed(3)
@@ -417,6 +419,7 @@ def test_dropout_of_a_model_continues_identically(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topologies", [(1, 4), pytest.param((1, 2, 4, 8), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.long
 def test_evaluation_does_not_depend_on_the_devices_that_saved_or_restore(tmp_path: Path, topologies: tuple[int, ...]) -> None:
     """Saved on n, restored on m: the same loss and accuracy, for all n and m."""
     rows, labels = images()

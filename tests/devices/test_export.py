@@ -107,6 +107,7 @@ def assert_same(found: dict[str, np.ndarray], expected: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("make", "name"), [pytest.param(make, name, id=f"{make.__name__}-{name}") for make in SHAPES for name in STRATEGIES]
 )
+@pytest.mark.long
 def test_a_program_of_jax_runs_in_a_process_without_replicant_and_keras(tmp_path, make, name):
     pytest.importorskip("flatbuffers", reason="jax.export writes files with flatbuffers: pip install 'replicant[export]'")
     model, x = trained(make, STRATEGIES[name]())
@@ -119,6 +120,7 @@ def test_a_program_of_jax_runs_in_a_process_without_replicant_and_keras(tmp_path
 
 
 @pytest.mark.parametrize("make", [max_pooling, lstm])
+@pytest.mark.long
 def test_a_program_has_no_kernel_of_this_processor(make):
     """The program is that of JAX without Replicant's kernels, and they are on again afterwards."""
 
@@ -227,6 +229,7 @@ class ExportingCallback(keras.callbacks.Callback):
         self.outputs.append((program.call(x), self.model(x)))
 
 
+@pytest.mark.long
 def test_in_a_callback_of_fit_it_has_the_values_of_that_moment():
     with STRATEGIES["mirrored"]().scope():
         model = mlp()
@@ -248,6 +251,7 @@ def library():
 
 @pytest.mark.cases("sliced")
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.long
 def test_weights_as_safetensors(library, tmp_path, name):
     model, x = trained(mlp, STRATEGIES[name]())
     path = tmp_path / "model.safetensors"
@@ -377,6 +381,7 @@ def nnx_model(nnx):
 
 @pytest.mark.cases("sliced")
 @pytest.mark.parametrize("name", ["mirrored", "sliced"])
+@pytest.mark.long
 def test_modules_of_nnx(library, tmp_path, name):
     nnx, optax = (pytest.importorskip(name, reason="pip install 'replicant[nnx]'") for name in ("flax.nnx", "optax"))
     strategy, x = STRATEGIES[name](), np.random.default_rng(0).normal(size=(8, 6)).astype("float32")

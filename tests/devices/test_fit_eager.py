@@ -120,6 +120,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
         ],
     ],
 )
+@pytest.mark.long
 def test_eager_steps_equal_plain_keras(name: str, n: int, rows: int, batch: int, options: dict[str, Any]) -> None:
     plain = {key: value for key, value in options.items() if key != "shard"}
     found, model = train(n, name, rows, batch, **options)

@@ -117,6 +117,7 @@ CASES = [
 
 @pytest.mark.cases("io_callback-4-(6, 4)-{}", "custom_partitioning-4-(6, 6, 4)-{'shard': True, 'steps_per_execution': 2}")
 @pytest.mark.parametrize(("kind", "n", "sizes", "options"), CASES, ids=str)
+@pytest.mark.long
 def test_fit_equals_plain_keras(kind: str, n: int, sizes: tuple[int, ...], options: dict[str, Any]) -> None:
     plain = {key: value for key, value in options.items() if key != "shard"}
     assert_equal(train(n, KINDS[kind], sizes, **options), train(0, KINDS[kind], sizes, **plain))
@@ -130,6 +131,7 @@ def test_fit_equals_plain_keras_on_every_remainder(kind: str, n: int) -> None:
     assert_equal(train(n, KINDS[kind], sizes), train(0, KINDS[kind], sizes))
 
 
+@pytest.mark.long
 def test_a_custom_loop_beside_fit() -> None:
     """State that ``fit`` has placed is taken by ``run``, and the other way round."""
 

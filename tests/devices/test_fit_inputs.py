@@ -148,6 +148,7 @@ def expected() -> Any:
 
 
 @pytest.mark.parametrize("array", [np.asarray, jax.numpy.asarray], ids=["NumPy arrays", "JAX arrays"])
+@pytest.mark.long
 def test_arrays(trained: Any, expected: Any, array: Callable[[Any], Any]) -> None:
     x, y = array(X), array(Y)
     assert_equal(trained(lambda: {"x": x, "y": y, "batch_size": 4}, lambda: {"x": x, "batch_size": 4}), expected)

@@ -138,6 +138,7 @@ def check_equal(found: Any, wanted: Any) -> None:
 @pytest.mark.cases("fully sharded-penalties", "mirrored-weighted_mask")
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.long
 def test_it_gives_the_numbers_of_whole_batches(name: str, program: str) -> None:
     """Of 22 rows, batches have 8, 8 and 6: micro-batches of one row, of several, and of a rest on some replicas only."""
     check_equal(fitted(STRATEGIES[name](), 3, program), fitted(None, 1, program))

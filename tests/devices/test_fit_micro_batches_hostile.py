@@ -148,6 +148,7 @@ PROGRAMS = {each.__name__: each for each in (between, several_steps, few_rows, r
 @pytest.mark.cases("several_steps-two replicas")
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.long
 def test_it_gives_the_numbers_of_one_device(program: str, name: str, tmp_path: Path) -> None:
     found, wanted = PROGRAMS[program](STRATEGIES[name](), 3, tmp_path), PROGRAMS[program](None, 1, tmp_path)
     for mine, other in zip(found, wanted, strict=True):

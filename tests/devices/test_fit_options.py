@@ -81,10 +81,12 @@ OPTIONS = {
     "shuffle-3",
 )
 @pytest.mark.parametrize(("name", "n"), list(zip(OPTIONS, itertools.cycle([2, 4, 3, 8]), strict=False)))
+@pytest.mark.long_cases("many steps per execution-2", "validation_split-8", "weights of zero-3")
 def test_options(name: str, n: int) -> None:
     assert_equal(OPTIONS[name](n), OPTIONS[name](0))
 
 
+@pytest.mark.long
 def test_on_batch_methods() -> None:
     """3 rows on 4 devices, then 8: `train_on_batch` reports this batch alone, and remembers the rest."""
 
@@ -142,6 +144,7 @@ def ten_rows_on_one_device() -> Any:
     return history, model.evaluate(X[:10], Y[:10], batch_size=4, verbose=0), model.get_weights()
 
 
+@pytest.mark.long
 def test_class_weight_beside_a_dataset() -> None:
     model, plain = compiled(4), compiled(0)
     weights = {0: 0.5, 1: 2.0}

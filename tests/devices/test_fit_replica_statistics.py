@@ -74,6 +74,7 @@ def written_out(weights: list[Any], batches: list[tuple[int, ...]]) -> tuple[lis
 @pytest.mark.parametrize(
     ("n", "options"), [(2, {}), (3, {}), (4, {}), (3, {"steps_per_execution": 2}), (3, {"run_eagerly": True})], ids=str
 )
+@pytest.mark.long
 def test_each_replica_normalizes_its_own_rows(n: int, options: dict[str, Any]) -> None:
     model = make(n, **options)
     start = [np.asarray(w) for w in model.get_weights()]
@@ -86,6 +87,7 @@ def test_each_replica_normalizes_its_own_rows(n: int, options: dict[str, Any]) -
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.long
 def test_they_differ_from_those_of_the_global_batch_which_are_the_default() -> None:
     """And `evaluate` and `predict` use the moving statistics in both."""
     asked, default, plain = make(2), make(2, asked=False), make(0)
@@ -97,6 +99,7 @@ def test_they_differ_from_those_of_the_global_batch_which_are_the_default() -> N
     np.testing.assert_allclose(asked.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-5)
 
 
+@pytest.mark.long
 def test_after_a_first_fit_and_with_one_replica() -> None:
     """Asking traces the step anew; with one replica there is nothing to ask for."""
     model, one, plain = make(2, asked=False), make(1), make(0)

@@ -69,6 +69,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[keras.Model, Path]:
 
 @pytest.mark.cases("0", "3")
 @pytest.mark.parametrize("n", [0, 2, 3, 4])
+@pytest.mark.long
 def test_a_loaded_model_goes_on_as_the_saved_one(saved: tuple[keras.Model, Path], n: int) -> None:
     went_on, path = saved
     with mirrored(n).scope():
@@ -97,6 +98,7 @@ def test_a_plain_model_loads_under_a_strategy(tmp_path: Path) -> None:
     assert num_devices(model) == 4
 
 
+@pytest.mark.long
 def test_clone_model(saved: tuple[keras.Model, Path]) -> None:
     """A clone belongs to the scope in which it is made."""
     model = trained(4)
@@ -109,6 +111,7 @@ def test_clone_model(saved: tuple[keras.Model, Path]) -> None:
         assert num_devices(clone) == max(n, 1)
 
 
+@pytest.mark.long
 def test_a_copy_belongs_to_the_scope_in_which_it_is_made() -> None:
     """Keras copies and pickles a model by saving and loading it."""
     model = trained(2)

@@ -98,6 +98,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
 
 @pytest.mark.cases("apart")
 @pytest.mark.parametrize("strategy", ["none", "apart"])
+@pytest.mark.long
 def test_other_layers_that_are_frozen(strategy: str) -> None:
     """The layers are alike, so the program of one choice would take the state of another."""
 
@@ -137,6 +138,7 @@ def test_a_callback_that_freezes_other_layers() -> None:
 
 @pytest.mark.cases("three")
 @pytest.mark.parametrize("strategy", ["none", "three"])
+@pytest.mark.long
 def test_a_model_that_is_compiled_again(strategy: str) -> None:
     def run(kind: type[Any], strategy: str) -> Any:
         model = made(kind, strategy)
@@ -185,6 +187,7 @@ def test_a_variable_that_changes_counts_at_once_and_an_attribute_once_the_model_
 
 @pytest.mark.cases("three")
 @pytest.mark.parametrize("strategy", ["none", "three"])
+@pytest.mark.long
 def test_weights_of_classes_validation_and_several_steps_at_once(strategy: str) -> None:
     def run(kind: type[Any], strategy: str) -> Any:
         model = made(kind, strategy, steps_per_execution=3)
@@ -216,6 +219,7 @@ class Saved(Taped):
     pass
 
 
+@pytest.mark.long
 def test_a_model_that_is_saved_and_loaded_goes_on(tmp_path: Path) -> None:
     model = made(Saved, "apart", keras.optimizers.Adam(0.1))
     fit(model)
@@ -306,6 +310,7 @@ class Failing(Taped):
 
 
 @pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}, {"run_eagerly": True}])
+@pytest.mark.long_cases("options2")
 def test_after_an_error_the_model_is_that_of_the_steps_before(options: dict[str, Any]) -> None:
     models = []
     for num_rows in (10, 8):  # batches of 4, 4 and 2 rows

@@ -141,6 +141,7 @@ def reference() -> Any:
 @pytest.mark.cases("none-Taped", "apart-Calling", "none-Applying")
 @pytest.mark.parametrize("kind", [Taped, Calling, Applying])
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.long_cases("apart-Calling", "none-Taped")
 def test_it_equals_keras_own_steps(strategy: str, kind: type[Any]) -> None:
     assert_equal(trained(kind, strategy), reference())
 
@@ -148,6 +149,7 @@ def test_it_equals_keras_own_steps(strategy: str, kind: type[Any]) -> None:
 @pytest.mark.cases("fused-options0")
 @pytest.mark.parametrize("options", [{"steps_per_execution": 2}, {"jit_compile": False}, {"run_eagerly": True}])
 @pytest.mark.parametrize("strategy", ["none", "fused", "apart"])
+@pytest.mark.long
 def test_options_of_compile(strategy: str, options: dict[str, Any]) -> None:
     assert_equal(trained(Taped, strategy, **options)[0], trained(Plain, "none", **options)[0])
 
@@ -160,6 +162,7 @@ OPTIMIZERS: Mapping[str, Callable[[], Any]] = {
 
 @pytest.mark.cases("scaling")
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.long
 def test_sample_weights_and_other_optimizers(name: str) -> None:
     def run(kind: type[Any], strategy: str) -> Any:
         weights = np.linspace(0, 2, 11).astype(np.float32)
@@ -187,6 +190,7 @@ class CallingAndPrinting(Calling):
 @pytest.mark.cases("apart-CallingAndPrinting")
 @pytest.mark.parametrize("kind", [Printing, CallingAndPrinting])
 @pytest.mark.parametrize("strategy", ["none", "apart"])
+@pytest.mark.long
 def test_eager_steps_see_values(strategy: str, kind: type[Any]) -> None:
     keras.utils.set_random_seed(1)
     with STRATEGIES[strategy]().scope():
@@ -196,6 +200,7 @@ def test_eager_steps_see_values(strategy: str, kind: type[Any]) -> None:
     assert model.train_on_batch(ROWS[:4], LABELS[:4]) != first
 
 
+@pytest.mark.long
 def test_the_statistics_of_the_replicas() -> None:
     def run(kind: type[Any]) -> Any:
         keras.utils.set_random_seed(1)
@@ -348,6 +353,7 @@ def by_hand(kind: type[Any]) -> tuple[Any, Any]:
 @pytest.mark.cases("none-Gan", "three-Vae")
 @pytest.mark.parametrize("kind", [Gan, Vae, Distiller])
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.long_cases("none-Gan")
 def test_several_models_and_optimizers(strategy: str, kind: type[Any]) -> None:
     model = make(kind, STRATEGIES[strategy]())
     history = model.fit(*data_of(kind), batch_size=4, epochs=2, shuffle=False, verbose=0).history
@@ -360,6 +366,7 @@ def test_several_models_and_optimizers(strategy: str, kind: type[Any]) -> None:
 
 @pytest.mark.cases("apart")
 @pytest.mark.parametrize("strategy", ["none", "apart"])
+@pytest.mark.long
 def test_several_steps_per_execution(strategy: str) -> None:
     model = make(Gan, STRATEGIES[strategy]())
     model.steps_per_execution = 2
@@ -369,6 +376,7 @@ def test_several_steps_per_execution(strategy: str) -> None:
 
 @pytest.mark.cases("1", "16")
 @pytest.mark.parametrize("size", [1, 2, 16])
+@pytest.mark.long
 def test_batches_of_any_size(size: int) -> None:
     histories = []
     for strategy in ("none", "three"):
@@ -386,6 +394,7 @@ def test_a_test_step_of_its_own() -> None:
     assert_equal(*results)
 
 
+@pytest.mark.long
 def test_a_second_fit_goes_on() -> None:
     states = []
     for strategy in ("none", "apart"):
@@ -415,6 +424,7 @@ class Stop(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_a_backup_holds_all_optimizers(tmp_path: Path) -> None:
     whole = make(Gan, STRATEGIES["apart"]())
     whole.fit(ROWS, batch_size=4, epochs=3, verbose=0)
@@ -437,6 +447,7 @@ class Hiding(Plain):
 HIDDEN: list[Any] = []
 
 
+@pytest.mark.long
 def test_a_backup_names_what_it_lacks(tmp_path: Path) -> None:
     HIDDEN.append(replicant.Variable(0.0, name="hidden"))
     model = Hiding()
@@ -446,6 +457,7 @@ def test_a_backup_names_what_it_lacks(tmp_path: Path) -> None:
     assert float(HIDDEN[-1].value()) == 3
 
 
+@pytest.mark.long
 def test_a_bad_batch_leaves_no_trace_in_any_optimizer() -> None:
     bad = ROWS.copy()
     bad[5] = np.nan

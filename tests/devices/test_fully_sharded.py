@@ -121,6 +121,7 @@ def is_cut(variable: Any) -> bool:
 @pytest.mark.cases(*OFTEN)
 @pytest.mark.parametrize(("name", "n"), SIZES, ids=[f"{name}-{n}" for name, n in SIZES])
 @pytest.mark.parametrize("train", [pytest.param(loop, id="loop"), pytest.param(fit, id="fit")])
+@pytest.mark.long_cases("fit-all together-4", "loop-adafactor-2", "loop-all together-2", "loop-clipped norm-4")
 def test_optimizers_give_the_numbers_of_one_device(train: Any, name: str, n: int) -> None:
     mine, alone = train(sharded(n), OPTIMIZERS[name]), train(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS[name])
     assert_equal(mine, alone)
@@ -130,6 +131,7 @@ def test_optimizers_give_the_numbers_of_one_device(train: Any, name: str, n: int
 
 @pytest.mark.cases("shard_optimizer_state", "fully sharded")
 @pytest.mark.parametrize("kind", ["mirrored", "shard_optimizer_state", "fully sharded"])
+@pytest.mark.long
 def test_one_replica_that_overflows_stops_all(kind: str) -> None:
     devices = ["cpu:0", "cpu:1"]
     strategy = {
@@ -170,12 +172,14 @@ ALIKE = [(model, train) for model in MODELS for train in (loop, fit) if (model, 
 @pytest.mark.cases("transformer-loop-4", "cnn-fit-4", "rematerialized-loop-2")
 @pytest.mark.parametrize("n", [2, 4, 8])
 @pytest.mark.parametrize(("model", "train"), ALIKE, ids=[f"{model}-{train.__name__}" for model, train in ALIKE])
+@pytest.mark.long_cases("cnn-fit-4", "transformer-loop-4")
 def test_models_give_the_numbers_of_one_device(model: str, train: Any, n: int) -> None:
     epochs = 7  # 21 steps
     expected = train(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS["sgd"], MODELS[model], epochs)
     assert_equal(train(sharded(n), OPTIMIZERS["sgd"], MODELS[model], epochs), expected)
 
 
+@pytest.mark.long
 def test_batch_statistics_in_a_loop_are_those_of_mirrored_replicas() -> None:
     mirrored = replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=False)
     assert_equal(loop(sharded(2, 1), OPTIMIZERS["sgd"], cnn), loop(mirrored, OPTIMIZERS["sgd"], cnn))
@@ -185,6 +189,7 @@ def test_batch_statistics_in_a_loop_are_those_of_mirrored_replicas() -> None:
 
 
 @pytest.mark.parametrize("train", [pytest.param(loop, id="loop"), pytest.param(fit, id="fit")])
+@pytest.mark.long
 def test_each_device_keeps_its_share(train: Any) -> None:
     _, model, optimizer = train(sharded(4), OPTIMIZERS["adam"])
     # Kernels of 6 x 16 and 16 x 4, a bias of 16 and one of 4 that is mirrored; Adam has two moments of each.
@@ -280,6 +285,7 @@ def other_backend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("other_backend")
+@pytest.mark.long
 def test_other_backends_sum_slices() -> None:
     assert_equal(loop(sharded(2), OPTIMIZERS["adam"]), loop(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS["adam"]))
 
@@ -543,6 +549,7 @@ def test_a_model_is_saved_and_loaded(tmp_path: Any) -> None:
     np.testing.assert_allclose(again.evaluate(*data(), verbose=0), alone.evaluate(*data(), verbose=0), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_a_backup_goes_on_with_other_devices(tmp_path: Any) -> None:
     def train(strategy: Any, epochs: int) -> Any:
         keras.utils.set_random_seed(3)

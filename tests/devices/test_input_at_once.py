@@ -421,6 +421,7 @@ def test_threads_that_share_an_iterator_get_each_batch_once(strategy):
     assert sorted(got) == [list(range(i, i + 4)) for i in range(0, 1200, 4)]
 
 
+@pytest.mark.long
 def test_an_iterator_that_is_dropped_is_collected(one):
     iterator = iter(distributed(one, Dataset.range(400).batch(4)))
     next(iterator)

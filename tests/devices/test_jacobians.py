@@ -33,6 +33,7 @@ def assert_close(actual, wanted):
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.both_ways
+@pytest.mark.long
 def test_in_replicas_of_any_size(at_once: bool) -> None:
     """Rows 2 and 1 on two replicas, then 1 and 0."""
     v = replicant.Variable(np.asarray([[1.0, 0.5], [-1.0, 2.0]], np.float32))

@@ -52,6 +52,7 @@ def trained(batches: list[int], bad: tuple[int, ...]) -> tuple[list[np.ndarray],
 
 
 @pytest.mark.parametrize("fused", ["0", pytest.param("1", marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_a_bad_step_was_never_there(fused: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLICANT_FUSE_REPLICAS", fused)
     found, losses = trained([0, 1, 2, 3, 4, 5], bad=(0, 3))

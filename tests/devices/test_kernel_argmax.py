@@ -60,6 +60,7 @@ def filled(shape: tuple[int, ...], kind: str, seed: int) -> np.ndarray:
 @pytest.mark.again
 @settings(max_examples=400 if os.environ.get("REPLICANT_TEST_FULL") else 25, deadline=None)
 @given(arrays())
+@pytest.mark.long
 def test_positions_are_those_of_numpy_and_of_jax(case: Any) -> None:
     way, dtype, shape, axis, seed, kind = case
     find, expected = WAYS[way]

@@ -76,6 +76,7 @@ CASES = {
 
 @pytest.mark.usefixtures("of_any_size")
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_cases("causal, quarters")
 def test_values_and_gradients_are_those_of_jax(name: str, computed: list[Any]) -> None:
     positions, others, options, parts = CASES[name]
     arrays = drawn(3, positions, others)
@@ -110,6 +111,7 @@ def test_scores_beyond_what_floats_hold() -> None:
     assert np.isfinite(out).all()
 
 
+@pytest.mark.long
 def test_derivatives_of_both_modes_and_of_second_order() -> None:
     arrays, changes = drawn(2, 6, 6), drawn(2, 6, 6)
 
@@ -145,6 +147,7 @@ def test_what_it_does_not_compute_is_left_to_keras(options: dict[str, Any], comp
     assert computed == [((2, 256, 8, 8), (2, 256, 8, 8))]
 
 
+@pytest.mark.long
 def test_other_types_few_scores_and_shared_keys_are_left_to_keras(computed: list[Any]) -> None:
     query, key, value = drawn(2, 256, 256, heads=8)
     keras.ops.dot_product_attention(*(x.astype("bfloat16") for x in (query, key, value)))
@@ -188,6 +191,7 @@ def with_and_without(trained: Callable[[], list[np.ndarray]], computed: list[Any
 @pytest.mark.cases("fit-1", "loop-2")
 @pytest.mark.parametrize("num_replicas", [1, 2])
 @pytest.mark.parametrize("way", ["fit", "loop"])
+@pytest.mark.long_cases("loop-2")
 def test_training_is_the_same_with_and_without(way: str, num_replicas: int, computed: list[Any]) -> None:
     x, y = (RNG.normal(size=(40, 128, n)).astype(np.float32) for n in (16, 2))
 

@@ -72,6 +72,7 @@ def convolutions(draw: st.DrawFn) -> Any:
 
 @usable
 @pytest.mark.usefixtures("small_ones_too")
+@pytest.mark.long
 def test_values_and_gradients_are_those_of_xla() -> None:
     num_called = 0
 
@@ -305,6 +306,7 @@ print(compute(x, w).max())
 
 
 @usable
+@pytest.mark.long
 def test_without_memory_there_is_an_error_and_no_result() -> None:
     done = run(WITHOUT_MEMORY, REPLICANT_KERNELS="1,numba_conv")
     assert done.stdout.splitlines() == ["144.0", "RESOURCE_EXHAUSTED: no memory for a CPU kernel", "144.0"], done.stderr
@@ -321,10 +323,12 @@ def test_without_memory_there_is_an_error_and_no_result() -> None:
         ({"REPLICANT_KERNELS": "0"}, "off: REPLICANT_KERNELS does not ask for it"),
     ],
 )
+@pytest.mark.long
 def test_it_is_on_unless_the_environment_asks_for_others(environment: dict[str, str], state: str) -> None:
     assert run(SHOW, **environment).stdout == f"{state}\n"
 
 
+@pytest.mark.long
 def test_without_numba_it_is_quietly_off_unless_it_is_named() -> None:
     done = run(NO_NUMBA + SHOW + COMPUTE + "replicant.kernels.enable()\n" + COMPUTE)
     assert done.stdout.splitlines() == ["off: numba is not installed; pip install 'replicant[numba]'", "144.0", "144.0"], (
@@ -333,6 +337,7 @@ def test_without_numba_it_is_quietly_off_unless_it_is_named() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_without_numba_it_is_off_and_says_so_if_it_is_named() -> None:
     done = run(NO_NUMBA + SHOW + COMPUTE, REPLICANT_KERNELS="1,numba_conv")
     assert done.stdout.splitlines() == ["off: numba is not installed; pip install 'replicant[numba]'", "144.0"], done.stderr
@@ -347,6 +352,7 @@ def test_enabling_it_without_numba_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 
 
 @usable
+@pytest.mark.long
 def test_a_numba_that_cannot_compile_it_leaves_the_work_to_xla(tmp_path: Path) -> None:
     broken = "import numba\ndef cfunc(*a, **k): raise RuntimeError('no such type' + chr(10) + 'and more')\nnumba.cfunc = cfunc\n"
     done = run(broken + "import replicant\n" + COMPUTE + SHOW, PYTHONPYCACHEPREFIX=str(tmp_path))
@@ -375,6 +381,7 @@ print(small.ctypes(2), small.ctypes(7))
 
 
 @usable
+@pytest.mark.long
 def test_the_machine_code_is_loaded_without_numba_which_works_after_it() -> None:
     assert _compiled.FUNCTION.is_ready()  # the file is there now
     done = run(AFTER_NUMBA.format(compute=COMPUTE))

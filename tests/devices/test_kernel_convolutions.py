@@ -62,6 +62,7 @@ def convolutions(draw: st.DrawFn) -> tuple[dict[str, Any], list[int], list[int],
 @pytest.mark.again
 @settings(max_examples=300 if os.environ.get("REPLICANT_TEST_FULL") else 15, deadline=None)
 @given(convolutions())
+@pytest.mark.long
 def test_values_and_gradients_are_those_of_xla(case: Any) -> None:
     how, image_shape, filter_shape, seed = case
     rng = np.random.default_rng(seed)

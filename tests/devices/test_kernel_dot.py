@@ -113,6 +113,7 @@ def products(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
 
 @settings(max_examples=30)
 @given(products(), st.sampled_from([1, 1 << 30]), st.booleans())
+@pytest.mark.long
 def test_axes_in_any_order(case: tuple[tuple[int, ...], tuple[int, ...], Any], rows: int, narrow: bool) -> None:
     shape, other, dimensions = case
     lhs, rhs = (np.random.default_rng(1).integers(-9, 9, s).astype(np.float32) for s in (shape, other))

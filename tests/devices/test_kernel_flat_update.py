@@ -61,6 +61,9 @@ def trained(optimizer: Any, strategy: Any, dtype: str = "float32") -> list[np.nd
     ids=["adam", "amsgrad-clip-ema", "schedule-accumulation", "adamw"],
 )
 @pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.long_cases(
+    "1-adam", "1-adamw", "1-amsgrad-clip-ema", "1-schedule-accumulation", "2-adamw", "2-amsgrad-clip-ema", "2-schedule-accumulation"
+)
 def test_variables_and_slots_have_the_bits_that_keras_computes(make: Any, replicas: int, updated: list[Any]) -> None:
     strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(replicas)], fuse_replicas=replicas > 1)
     found = trained(make(), strategy)
@@ -85,11 +88,13 @@ class OwnAdam(keras.optimizers.Adam):
 
 
 @pytest.mark.parametrize("make", [OwnAdam, keras.optimizers.SGD, keras.optimizers.Adafactor, keras.optimizers.Nadam])
+@pytest.mark.long_cases("Adafactor")
 def test_other_optimizers_are_left_to_keras(make: Any, updated: list[Any]) -> None:
     trained(make(0.1), replicant.MirroredStrategy(["cpu:0"]))
     assert updated == []
 
 
+@pytest.mark.long
 def test_other_dtypes_are_left_to_keras(updated: list[Any]) -> None:
     trained(keras.optimizers.Adam(0.1), replicant.MirroredStrategy(["cpu:0"]), "bfloat16")
     assert updated == []
@@ -100,6 +105,7 @@ def test_variables_on_several_devices_are_left_to_keras(updated: list[Any]) -> N
     assert updated == []
 
 
+@pytest.mark.long
 def test_fit_uses_the_kernel_and_trains_as_without(updated: list[Any]) -> None:
     x = RNG.integers(0, 2048, 64).astype(np.int32)
     y = RNG.normal(size=(64, 1)).astype(np.float32)

@@ -108,6 +108,7 @@ def are_there_when_the_call_returns(choice, x):
         (long, True, ([], 0)),  # XLA counts one round of its loop
     ],
 )
+@pytest.mark.long
 def test_which_programs_run_in_the_thread_that_starts_them(choices, loaded, fn, is_on, decided):
     """Whether the program was loaded again, and after how many runs it is waited for."""
     with contextlib.nullcontext() if is_on else kernels.disabled("inline"):
@@ -228,6 +229,7 @@ def test_programs_are_not_searched_for_ever(monkeypatch):
 
 
 @pytest.mark.parametrize(("fn", "wait_every"), [(large, 1), (lambda x: jnp.sum(x[:4]), 8)])
+@pytest.mark.long
 def test_nothing_is_traced_or_compiled_again(choices, fn, wait_every):
     def counted():
         events = []
@@ -251,6 +253,7 @@ def test_nothing_is_traced_or_compiled_again(choices, fn, wait_every):
     assert [choice._wait_every for choice in choices] == [wait_every, wait_every, 0, 0]
 
 
+@pytest.mark.long
 def test_a_program_whose_input_is_still_being_computed_is_waited_for(choices):
     """It runs in JAX's thread then, and so would all that follow it."""
     strategy, step, x, _ = made(large)
@@ -392,6 +395,7 @@ print(bool(hits), there, len(set(results)), results[0])
 """
 
 
+@pytest.mark.long
 def test_programs_from_the_cache(tmp_path, monkeypatch):
     """XLA cannot turn them into bytes again. So they are read again, and stay as they are if they are no longer there."""
     monkeypatch.setenv("REPLICANT_COMPILATION_CACHE", str(tmp_path))
@@ -423,6 +427,7 @@ print(len({float(step(x)) for _ in range(4)}), found)
 """
 
 
+@pytest.mark.long
 def test_xla_has_no_bytes_for_a_program_that_sorts_but_jax_has_kept_some(tmp_path, monkeypatch):
     def run(folder):
         monkeypatch.setenv("REPLICANT_COMPILATION_CACHE", str(folder))

@@ -87,6 +87,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 @pytest.mark.cases("backwards-True", "dropout-False", "zeros where masked-True")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("options", PLAIN.values(), ids=PLAIN)
+@pytest.mark.long_cases("backwards-True")
 def test_computes_what_keras_computes(options: dict[str, Any], masked: bool, calls: list[Any]) -> None:
     given = {"mask": MASK} if masked else {}
     with_kernel, without = both(lambda: layer_of(**options), X, training=True, **given)
@@ -157,6 +158,7 @@ def test_stateful_layers_continue(calls: list[Any]) -> None:
         np.testing.assert_array_equal(with_kernel, outputs())
 
 
+@pytest.mark.long
 def test_both_directions(calls: list[Any]) -> None:
     def results() -> Any:
         layer = keras.layers.Bidirectional(layer_of(return_sequences=True))
@@ -209,6 +211,7 @@ DERIVATIVES: dict[str, Any] = {
 
 @pytest.mark.cases("forward over reverse")
 @pytest.mark.parametrize("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
+@pytest.mark.long
 def test_derivatives_of_both_modes_and_second_order(derivative: Any) -> None:
     got, expected = (jax.jit(lambda *a, f=f: derivative(summed(f), *a))(drawn(0), drawn(1)) for f in (_lstm.lstm, reference))
     assert_same(got, expected, rtol=1e-4)
@@ -216,6 +219,7 @@ def test_derivatives_of_both_modes_and_second_order(derivative: Any) -> None:
 
 @settings(max_examples=6)
 @given(*(st.integers(1, 4) for _ in range(4)), st.booleans())
+@pytest.mark.long
 def test_any_sizes(length: int, rows: int, features: int, units: int, masked: bool) -> None:
     mask = jnp.asarray(np.random.default_rng(rows).integers(0, 2, (length, rows, 1)), bool) if masked else None
 
@@ -229,6 +233,7 @@ def test_any_sizes(length: int, rows: int, features: int, units: int, masked: bo
     assert_same(results(_lstm.lstm), results(reference), rtol=1e-4)
 
 
+@pytest.mark.long
 def test_vmap_over_models() -> None:
     many = jax.tree.map(lambda *pair: jnp.stack(pair), drawn(0), drawn(1))
     got, expected = (jax.jit(jax.vmap(jax.grad(summed(f), ARGUMENTS)))(*many) for f in (_lstm.lstm, reference))
@@ -285,6 +290,7 @@ def looped(num_replicas: int) -> Any:
 
 @pytest.mark.cases("looped")
 @pytest.mark.parametrize("train", [fitted, looped])
+@pytest.mark.long
 def test_training_is_the_same_with_and_without(train: Any, calls: list[Any]) -> None:
     results = [train(n) for n in (1, 2)]
     assert calls

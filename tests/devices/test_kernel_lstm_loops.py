@@ -72,6 +72,7 @@ def assert_close(actual: Any, expected: Any, tolerance: float = 3e-6) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * max(largest, 1e-3))
 
 
+@pytest.mark.long
 def test_values_and_gradients_are_those_of_the_loops_of_jax() -> None:
     num_called = 0
 
@@ -198,12 +199,14 @@ DERIVATIVES: dict[str, tuple[Any, int]] = {
 
 @pytest.mark.cases("reverse over reverse")
 @pytest.mark.parametrize(("derivative", "num_calls"), DERIVATIVES.values(), ids=DERIVATIVES)
+@pytest.mark.long
 def test_derivatives_of_both_modes_and_second_order(derivative: Any, num_calls: int) -> None:
     actual, expected, calls = both(lambda *a: derivative(summed, *a), drawn(0), drawn(1))
     assert calls == num_calls, "derivatives of derivatives are as JAX writes them"
     assert_close(actual, expected, tolerance=1e-5)
 
 
+@pytest.mark.long
 def test_a_batch_of_rows_is_computed_together_and_one_of_weights_is_not() -> None:
     x, state, weights = drawn(0)
     many = jnp.stack([x, x + 1, x - 1])
@@ -268,6 +271,7 @@ def test_each_device_computes_its_own_rows(checked: bool) -> None:
     assert_close(actual, expected)
 
 
+@pytest.mark.long
 def test_without_jit() -> None:
     arguments = drawn(0)
     expected = jax.jit(of_everything)(*arguments)
@@ -276,6 +280,7 @@ def test_without_jit() -> None:
         assert_close(of_everything(*arguments), expected)
 
 
+@pytest.mark.long
 def test_it_is_part_of_the_kernel_lstm() -> None:
     layer = keras.layers.LSTM(UNITS)
     layer.build((ROWS, STEPS, FEATURES))
@@ -311,6 +316,7 @@ def looped(num_replicas: int) -> Any:
 @pytest.mark.both_ways
 @pytest.mark.cases("fused-looped")
 @pytest.mark.parametrize("train", [fitted, looped])
+@pytest.mark.long
 def test_training_is_the_same_with_and_without(train: Any, fuse_replicas: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     original = _lstm_loops._compiled

@@ -128,6 +128,7 @@ print((pages() - before) // 10, replicant.kernels.status().kernels["memory"])
 """
 
 
+@pytest.mark.long
 def test_pieces_of_less_than_32_mb_keep_their_pages():
     """Threads share a heap, of which glibc would return the end each time: 23,000 pages of 4096 bytes."""
     done = subprocess.run([sys.executable, "-c", PIECES], capture_output=True, text=True, timeout=240, check=False)

@@ -81,6 +81,7 @@ def products(draw: st.DrawFn) -> Any:
 
 
 @pytest.mark.usefixtures("small_ones_too")
+@pytest.mark.long
 def test_values_and_gradients_are_those_of_xla() -> None:
     num_called = 0
 
@@ -240,6 +241,7 @@ def trained(num_replicas: int, loop: bool) -> Any:
 @pytest.mark.both_ways
 @pytest.mark.cases("fused-True")
 @pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.long
 def test_training_is_the_same_with_and_without(loop: bool, fuse_replicas: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(_compiled_dot, "MIN_ROWS", 32)

@@ -74,6 +74,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     deadline=None,
 )
 @given(convolutions())
+@pytest.mark.long
 def test_values_and_gradients_are_those_of_xla(case: Any) -> None:
     how, image_shape, filter_shape, seed = case
 
@@ -158,6 +159,7 @@ def test_sixteen_bits() -> None:
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize(("size", "strides"), [(3, 2), (4, 2), (2, 3), (1, 2), (5, (1, 3))])
+@pytest.mark.long_cases("2-3-same", "3-2-same")
 def test_a_keras_layer_has_the_same_value_and_gradients(size: int, strides: Any, padding: Any) -> None:
     layer = keras.layers.Conv2DTranspose(3, size, strides=strides, padding=padding)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6, 4)), jnp.float32)
@@ -191,6 +193,7 @@ def depthwise_case(rows: int, seed: int = 0) -> list[Any]:
     return [jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((rows, 32, 32, 4), (3, 3, 1, 4), (rows, 15, 15, 4))]
 
 
+@pytest.mark.long
 def test_what_a_large_depthwise_gradient_reads_is_made_first() -> None:
     """On one device, its images pass through a condition. Small ones, exported programs and cut ones have none."""
     large, small = depthwise_case(80), depthwise_case(20)

@@ -66,6 +66,7 @@ def pools(draw: st.DrawFn) -> tuple[str, str, Sizes, Sizes, Sizes, tuple[tuple[i
 @pytest.mark.again
 @settings(max_examples=400 if os.environ.get("REPLICANT_TEST_FULL") else 25, deadline=None)
 @given(pools(), st.booleans())
+@pytest.mark.long
 def test_pooling_and_its_gradient_are_those_of_xla(case: Any, not_a_number: bool) -> None:
     kind, dtype, shape, window, strides, padding, seed = case
     rng = np.random.default_rng(seed)

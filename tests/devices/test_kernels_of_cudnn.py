@@ -101,6 +101,7 @@ CASE_NAMES = [f"{name}-{train.__name__}-{n}-{dtype}" for name, train, n, dtype, 
 
 @pytest.mark.cases("LSTM-fitted-2-float32")
 @pytest.mark.parametrize(("policy", "case"), [(case[3], case) for case in CASES], indirect=["policy"], ids=CASE_NAMES)
+@pytest.mark.long
 def test_kernels_compute_each_devices_own_rows(policy: None, case: Any, rows_of_kernels: set[int]) -> None:
     name, train, num_replicas, _, tolerance, rows = case
     expected = train(name, 1)

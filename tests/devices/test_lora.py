@@ -54,6 +54,7 @@ def train(strategy: Any, how: str) -> Any:
 @pytest.mark.cases("loop-fully sharded")
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("how", ["fit", "loop"])
+@pytest.mark.long
 def test_adapters_train_and_frozen_weights_stay(how: str, name: str) -> None:
     model, optimizer = train(STRATEGIES[name](), how)
     alone, _ = train(ONE(), how)

@@ -103,6 +103,7 @@ def expected(row: Row) -> Step:
     "LSTM-float32-fit-2",
 )
 @pytest.mark.parametrize("row", list(gpu_lowering.rows()), ids=str)
+@pytest.mark.long_cases("transformer-mixed_bfloat16-value_and_grad-8")
 def test_a_step_lowers_for_gpus(row: Row) -> None:
     facts, step = _gpu.lower(gpu_lowering.program(row), row.devices), expected(row)
     assert Step(facts.exchanges, facts.donated, facts.state, facts.kernels) == step
@@ -113,6 +114,7 @@ def test_a_step_lowers_for_gpus(row: Row) -> None:
 
 @pytest.mark.cases("transformer-fit-mixed_bfloat16")
 @pytest.mark.parametrize(("model", "how", "dtype"), list(CUT), ids=lambda x: x)
+@pytest.mark.long
 def test_a_step_exchanges_no_more_than_it_must(model: str, how: str, dtype: str) -> None:
     cut = _gpu.partition(gpu_lowering.program(Row(model, dtype, how, 2)), 2)
     times, arrays = CUT[model, how, dtype]

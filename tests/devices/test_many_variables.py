@@ -5,6 +5,7 @@ from types import FrameType
 from typing import Any
 
 import jax.numpy as jnp
+import pytest
 
 import replicant
 from replicant import _tape
@@ -49,6 +50,7 @@ def lines_to_trace(count: int) -> int:
     return lines
 
 
+@pytest.mark.long
 def test_the_lines_that_a_trace_runs_grow_with_the_number_of_variables():
     few, many = lines_to_trace(40), lines_to_trace(160)
     assert many < 5 * few, f"4 times as many variables took {many / few:.1f} times as many lines ({few} and {many})"

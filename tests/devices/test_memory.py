@@ -47,6 +47,7 @@ def bytes_on_first_device(variables: Any) -> int:
 
 @pytest.mark.cases("mirrored", "fully sharded")
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.long
 def test_it_counts_what_lies_on_a_device_after_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy, arguments = STRATEGIES[name](), list[int]()
     compile_it = jax.stages.Lowered.compile
@@ -87,6 +88,7 @@ def test_slices_take_less() -> None:
 
 @pytest.mark.cases("fully sharded")
 @pytest.mark.parametrize("name", ["mirrored", "fully sharded"])
+@pytest.mark.long
 def test_it_counts_a_step_of_a_loop(name: str) -> None:
     with (strategy := STRATEGIES[name]()).scope():
         model, optimizer = make_model(), keras.optimizers.Adam()
@@ -106,6 +108,7 @@ def test_it_counts_a_step_of_a_loop(name: str) -> None:
     assert memory.temporary > memory.gradients
 
 
+@pytest.mark.long
 def test_the_largest_batch_fits_and_no_larger_one() -> None:
     with (strategy := STRATEGIES["fully sharded"]()).scope():
         model = make_model()
@@ -160,6 +163,7 @@ def test_a_function_makes_its_model_without_memory_for_it() -> None:
 @pytest.mark.cases("memory of the model-fully sharded", "plan-mirrored")
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("asks", ["memory of the model", "memory of a step", "plan"])
+@pytest.mark.long
 def test_training_goes_on_as_if_nobody_had_asked(name: str, asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicant.keras._provider.BIG", 8)  # from here on, variables are zeros while a plan is made
 
@@ -196,6 +200,7 @@ def batch_of(strategy: Any) -> Any:
     return next(iter(strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensors(data()))))
 
 
+@pytest.mark.long
 def test_what_it_prints() -> None:
     with (strategy := STRATEGIES["fully sharded"]()).scope():
         memory = strategy.memory(make_model(), data(), limit=1 << 20)
@@ -243,6 +248,7 @@ def test_it_names_the_largest_variable_that_a_step_gathers() -> None:
     assert large.numpy()[0, 0] < 1.0
 
 
+@pytest.mark.long
 def test_a_replicas_devices_share_what_is_gathered() -> None:
     strategy = replicant.FullyShardedStrategy([f"cpu:{i}" for i in range(4)], min_size=8, model_parallel_size=2)
     with strategy.scope():

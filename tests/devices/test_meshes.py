@@ -132,6 +132,7 @@ def check_equal(got: Any, expected: Any) -> None:
 )
 @pytest.mark.parametrize("compute", [trained_by_a_loop, variables])
 @pytest.mark.filterwarnings("ignore:.*default strategy")
+@pytest.mark.long
 def test_the_numbers_are_those_without_a_mesh(compute: Callable[[Any], Any], strategy: str, mesh: str) -> None:
     expected = compute(STRATEGIES[strategy]())
     with jax.set_mesh(mesh_of(mesh)):
@@ -141,6 +142,7 @@ def test_the_numbers_are_those_without_a_mesh(compute: Callable[[Any], Any], str
 @pytest.mark.cases("fused-four-other devices")
 @pytest.mark.parametrize("mesh", ["all devices", "other devices"])
 @pytest.mark.parametrize("strategy", ["four", "one"])
+@pytest.mark.long
 def test_fit_evaluate_and_predict(strategy: str, mesh: str) -> None:
     expected = trained_by_fit(STRATEGIES[strategy]())
     with jax.set_mesh(mesh_of(mesh)):
@@ -155,6 +157,7 @@ def test_checkpoints_and_saved_models(tmp_path: Any) -> None:
 
 
 @pytest.mark.cases("apart")
+@pytest.mark.long
 def test_a_model_may_be_used_with_and_without_the_mesh() -> None:
     expected, model = model_in(STRATEGIES["four"]()), model_in(STRATEGIES["four"]())
     for mesh in ("all devices", None, "other devices"):
@@ -196,6 +199,7 @@ def test_a_scope_has_no_mesh_but_one_may_be_set_in_it() -> None:
 
 
 @pytest.mark.cases("fused")
+@pytest.mark.long
 def test_a_mesh_that_is_set_for_good_in_a_thread() -> None:
     found: list[Any] = []
 
@@ -236,6 +240,7 @@ def test_arrays_with_explicit_axes_as_inputs(strategy: str, mesh: str, spec: Par
 
 
 @pytest.mark.cases("apart")
+@pytest.mark.long
 def test_fit_on_an_array_with_explicit_axes() -> None:
     expected, model = model_in(STRATEGIES["four"]()), model_in(STRATEGIES["four"]())
     given = jax.device_put(X, NamedSharding(mesh_of("two axes"), PartitionSpec("x")))

@@ -110,6 +110,7 @@ ONE = replicant.OneDeviceStrategy
 @pytest.mark.cases("mixed_bfloat16-fully sharded 2")
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("policy", ROUNDING)
+@pytest.mark.long
 def test_a_loop_is_as_near_one_device_as_16_bits_allow(policy: str, name: str) -> None:
     strategy = STRATEGIES[name]()
     wanted = loop(ONE("cpu:0"), policy, data())
@@ -122,6 +123,7 @@ def test_a_loop_is_as_near_one_device_as_16_bits_allow(policy: str, name: str) -
 @pytest.mark.cases("mixed_float16-mirrored 2")
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "fused 2"])
 @pytest.mark.parametrize("policy", ROUNDING)
+@pytest.mark.long
 def test_a_loop_is_one_device_that_computes_the_same_parts(policy: str, name: str) -> None:
     strategy = STRATEGIES[name]()
     wanted = loop(ONE("cpu:0"), policy, data(), parts=strategy.num_replicas_in_sync)
@@ -166,6 +168,7 @@ SCALES = [256.0, 128.0, 128.0, 256.0]
 
 @pytest.mark.cases("fully sharded 4")
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.long
 def test_if_one_replica_overflows_all_skip_the_step(name: str) -> None:
     strategy = STRATEGIES[name]()
     found, wanted = (loop(each, "mixed_float16", data(ALONE), growth=2) for each in (strategy, ONE("cpu:0")))

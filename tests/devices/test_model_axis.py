@@ -147,6 +147,7 @@ IDS = ["-".join(map(str, case)) for case in CASES]
 
 @pytest.mark.cases("mlp-adam-loop-4-2", "mlp-adafactor-fit-4-2")
 @pytest.mark.parametrize(("model", "name", "way", "n", "k"), CASES, ids=IDS)
+@pytest.mark.long_cases("mlp-adafactor-fit-4-2")
 def test_the_numbers_are_those_of_one_device(model: str, name: str, way: str, n: int, k: int) -> None:
     strategy = cut(n, k)
     assert strategy.num_replicas_in_sync == n // k
@@ -179,6 +180,7 @@ def recomputed(model: Any, optimizer: Any) -> Callable[[Any], Any]:
         pytest.param(4, {}, marks=pytest.mark.slow, id="two replicas"),
     ],
 )
+@pytest.mark.long
 def test_weights_are_trained_where_they_are_read_again(n: int, options: dict[str, Any]) -> None:
     actual = trained(cut(n, **options), recomputed, mlp, "adam", 2)
     assert_equal(actual, trained(ONE("cpu:0"), recomputed, mlp, "adam", 2))
@@ -331,6 +333,7 @@ def test_explain_says_both_cuts() -> None:
     ]
 
 
+@pytest.mark.long
 def test_attention_is_cut_by_heads_and_embeddings_by_words() -> None:
     strategy = cut(4)
     with strategy.scope():

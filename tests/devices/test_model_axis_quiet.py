@@ -24,6 +24,7 @@ print(len(losses))
 @pytest.mark.cases("cnn-fit")
 @pytest.mark.parametrize("way", ["fit", "loop"])
 @pytest.mark.parametrize("model", ["cnn", "mlp", "transformer"])
+@pytest.mark.long
 def test_xla_has_nothing_to_say(model: str, way: str) -> None:
     environ = os.environ | {"REPLICANT_COMPILATION_CACHE": "0"}  # a program from a cache is not compiled
     command = [sys.executable, "-c", PROGRAM, model, way]

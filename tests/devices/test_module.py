@@ -110,6 +110,7 @@ def values(net: Any) -> list[np.ndarray]:
     return [np.asarray(variable.numpy()) for variable in net.variables]
 
 
+@pytest.mark.long
 def test_it_trains_and_continues_from_a_checkpoint(tmp_path: Path) -> None:
     net, saved = trained(1)
     assert net.steps.numpy() == 2

@@ -26,6 +26,7 @@ def batch(strategy, num_rows):
 @pytest.mark.cases("apart-3-function", "fused-2-function")
 @pytest.mark.parametrize("compiled", [True, False], ids=["function", "bare run"])
 @pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.long
 def test_a_penalty_on_input_gradients(n, compiled) -> None:
     """The bias has no gradient. One device: the kernel goes from k to k - 0.1 * 2 * k * rows / 8, step by step."""
     strategy = mirrored(n)
@@ -103,6 +104,7 @@ def test_none_on_some_replicas_counts_as_zeros(make) -> None:
     assert total == [3.0, None]
 
 
+@pytest.mark.long
 def test_zeros_where_they_are_asked_for() -> None:
     v, w = Variable(2.0), Variable([3.0, 3.0])
     for num_rows in ROWS:

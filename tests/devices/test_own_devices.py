@@ -58,6 +58,7 @@ def model_of(strategy: replicant.Strategy, *, compiled_inside: bool = True) -> A
 
 
 @pytest.mark.parametrize("compiled_inside", [True, False])
+@pytest.mark.long_cases("one-True", "fused-True", "sliced-True")
 def test_a_model_before_and_after_fit(
     strategy: replicant.Strategy, compiled_inside: bool, on_default_device: Callable[[], list[str]]
 ) -> None:

@@ -39,6 +39,7 @@ def no_cache():
     compilation_cache.reset_cache()
 
 
+@pytest.mark.long
 def test_programs_from_the_cache_have_no_names_of_layers(tmp_path):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -137,6 +138,7 @@ def test_fewer_steps_than_asked_and_none():
 
 
 @pytest.mark.parametrize("under_strategy", [True, False])
+@pytest.mark.long
 def test_fit(under_strategy):
     with (replicant.MirroredStrategy(["cpu:0", "cpu:1"]) if under_strategy else replicant.get_strategy()).scope():
         model = keras.Sequential([keras.layers.Dense(16, "relu", name="wide"), keras.layers.Dense(1)])
@@ -157,6 +159,7 @@ def test_fit(under_strategy):
     model.fit(ROWS, ROWS[:, :1], batch_size=8, epochs=1, verbose=0)
 
 
+@pytest.mark.long
 def test_several_steps_per_execution_and_evaluate():
     with replicant.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
         model = keras.Sequential([keras.layers.Dense(1)])

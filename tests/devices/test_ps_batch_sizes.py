@@ -21,6 +21,7 @@ def strategy():
     strategy.close()
 
 
+@pytest.mark.long
 def test_rows_of_an_embedding(strategy):
     rng = np.random.default_rng(0)
     batches = [(rng.integers(0, 11, (n, 2)).astype("i4"), rng.normal(size=(n, 1)).astype("f4")) for n in SIZES]

@@ -95,6 +95,7 @@ def two_workers(transport):
     return replicant.ParameterServerStrategy(SimpleClusterResolver(spec), transport=transport())
 
 
+@pytest.mark.long
 def test_who_did_not_start_is_named(monkeypatch):
     monkeypatch.setattr(cluster_module, "START_SECONDS", 3.0)
     with pytest.raises(LostProcessError, match=r"worker 1 did not start within 3 s\.$"):

@@ -46,6 +46,7 @@ def loss_of(w, rows, bias, x, y):
 
 
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
+@pytest.mark.long
 def test_equal_to_optax_on_one_device(strategy, name):
     params = variables(strategy)
     with strategy.scope():

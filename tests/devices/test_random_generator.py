@@ -32,6 +32,7 @@ def streams(strategy: Any, generator: Generator, *, num: int = 2) -> np.ndarray:
     return np.stack([np.asarray(step) for step in drawn], 1)
 
 
+@pytest.mark.long
 def test_a_replica_draws_the_same_however_many_there_are() -> None:
     found = {}
     for n, fused in ((4, True), (2, False), (1, True)):

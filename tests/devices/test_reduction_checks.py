@@ -179,6 +179,7 @@ def test_a_mean_in_a_loop_over_parts_of_the_batch_is_told(two) -> None:
 
 
 @pytest.mark.both_ways
+@pytest.mark.long
 def test_optax_and_a_variable_with_aggregation_sum(two) -> None:
     w = replicant.Variable(jnp.ones(3), aggregation="SUM")
     optimizer = optax.adam(LR)

@@ -62,6 +62,7 @@ def train(strategy: Any, kind: str, how: str, *, remat: bool) -> list[np.ndarray
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("kind", ["dense", "dropout", "normalized"])
 @pytest.mark.parametrize("how", ["fit", "loop", "function"])
+@pytest.mark.long_cases("function-dropout-fully sharded")
 def test_training_gives_the_same_numbers(how: str, kind: str, name: str) -> None:
     mine, wanted = train(STRATEGIES[name](), kind, how, remat=True), train(STRATEGIES[name](), kind, how, remat=False)
     for x, y in zip(mine, wanted, strict=True):
@@ -129,6 +130,7 @@ def test_gradients_of_captured_variables(name: str) -> None:
 
 @pytest.mark.cases("fully sharded")
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.long
 def test_memory_falls_in_a_loop(name: str) -> None:
     strategy = STRATEGIES[name]()
     with strategy.scope():
@@ -150,6 +152,7 @@ def test_memory_falls_in_a_loop(name: str) -> None:
 
 @pytest.mark.cases("fully sharded")
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.long
 def test_memory_falls_in_fit(name: str) -> None:
     def temporary(mode: str | None) -> int:
         with (strategy := STRATEGIES[name]()).scope():

@@ -68,6 +68,7 @@ def strategies() -> list[Any]:
 
 
 @pytest.mark.parametrize("strategy", strategies())
+@pytest.mark.long
 def test_fit_evaluate_and_predict(strategy: Any, made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     cut = fitted(strategy())
     assert len(made) >= 4  # two kinds of batches each, in fit and evaluate
@@ -107,6 +108,7 @@ class Loop:
         return [*self.model.get_weights(), *[np.asarray(v) for v in self.optimizer.variables], self.steps.numpy()]
 
 
+@pytest.mark.long
 def test_a_custom_loop_with_a_ragged_last_batch_and_a_checkpoint(
     made: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -77,12 +77,14 @@ def test_weights_are_those_of_one_device(name: str, train: Any) -> None:
 
 @pytest.mark.cases("3")
 @pytest.mark.parametrize("n", [3, 8])
+@pytest.mark.long
 def test_ragged_steps_and_shapes_that_do_not_divide(n: int) -> None:
     expected, _ = custom_loop(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS["adam"])
     for actual, wanted in zip(custom_loop(sharded(n), OPTIMIZERS["adam"])[0], expected, strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_constraint_sees_the_whole_weight() -> None:
     constraint = keras.constraints.UnitNorm()
     expected, _ = custom_loop(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS["adam"], constraint)
@@ -100,6 +102,7 @@ def test_a_constraint_sees_the_whole_weight() -> None:
     ],
 )
 @pytest.mark.parametrize("train", [custom_loop, fit])
+@pytest.mark.long
 def test_each_device_holds_its_slice(train: Any, n: int, values: list[int]) -> None:
     _, optimizer = train(sharded(n), OPTIMIZERS["adam"])
     assert values_per_device(optimizer) == values
@@ -113,6 +116,7 @@ def test_the_state_itself_is_that_of_one_device() -> None:
         np.testing.assert_allclose(np.asarray(actual.value), np.asarray(wanted.value), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_checkpoint_goes_on_with_another_number_of_slices(tmp_path: Any) -> None:
     _, optimizer = custom_loop(sharded(4), OPTIMIZERS["adam"])
     path = replicant.Checkpoint(optimizer=optimizer).save(str(tmp_path / "c"))
@@ -138,6 +142,7 @@ def test_gradients_travel_in_a_narrow_dtype(fuse_replicas: str, dtype: str) -> N
     np.testing.assert_array_equal(np.asarray(weight), -(rows[0].astype(narrow) + rows[1].astype(narrow)).astype("float32"))
 
 
+@pytest.mark.long
 def test_narrow_gradients_learn_as_well() -> None:
     def last_loss(**options: Any) -> float:
         strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"], **options)
@@ -180,6 +185,7 @@ def test_sliced_and_fused_contradict_each_other() -> None:
         replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=True, shard_optimizer_state=True)
 
 
+@pytest.mark.long
 def test_without_it_state_is_mirrored() -> None:
     _, optimizer = custom_loop(replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=False), OPTIMIZERS["adam"])
     assert values_per_device(optimizer) == [2 * (96 + 16 + 64 + 4)] * 2

@@ -136,6 +136,7 @@ def exchanges(train: Any, metrics: Any = None) -> Counter[Exchange]:
     [(loop, None, 1), (fit, None, 1), (fit, ["mae"], 2), (fit, ["mae", "cosine_similarity"], 3)],
     ids=["loop", "fit", "a metric", "two metrics"],
 )
+@pytest.mark.long_cases("loop")
 def test_a_step_gathers_in_each_direction_and_sums_once(train: Any, metrics: Any, scalars: int) -> None:
     first, second, third = 64 * 40, 40 * 24, 24 * 8
     gathers = {size * FLOAT: count for size, count in ((first, 1), (second, 2), (third, 2))}  # no gradient goes before the first

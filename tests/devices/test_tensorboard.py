@@ -160,6 +160,7 @@ def slowly(x: np.ndarray) -> np.ndarray:
     return x
 
 
+@pytest.mark.long
 def test_time_of_validation_is_not_time_of_training(tmp_path):
     slow = Dataset.from_tensor_slices((X, Y)).batch(2).map(lambda x, y: (slowly(x), y))  # a second
     fit(make_model(), TensorBoard(tmp_path), validation_data=slow)
@@ -364,6 +365,7 @@ class Raise(keras.callbacks.Callback):
 
 @pytest.mark.cases("ValueError")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+@pytest.mark.long
 def test_an_interrupted_fit_leaves_whole_files_and_the_model_as_it_was(tmp_path, error):
     model, callback = make_model(2), TensorBoard(tmp_path, update_freq=1, profile_batch=(2, 1000))
     with pytest.raises(error):
@@ -403,6 +405,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.long
 def test_ctrl_c_amid_an_epoch(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "interrupted []\n", done.stderr[-2000:]

@@ -68,6 +68,7 @@ DATA = {
 
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("kind", DATA)
+@pytest.mark.long_cases("arrays-1", "arrays-2")
 def test_training_from_strings_equals_training_from_numbers(expected, kind, n):
     losses, predictions, loss = expected
     x, y = DATA[kind]
@@ -170,6 +171,7 @@ def test_a_layer_is_added_after_a_call():
     assert model(TEXTS).shape == (7, 2)
 
 
+@pytest.mark.long
 def test_a_model_is_not_kept():
     model = make_model()
     model(TEXTS)

@@ -196,6 +196,7 @@ def test_a_package_that_is_not_there_is_told(monkeypatch, name, package):
         getattr(replicant.trackers, name)()
 
 
+@pytest.mark.long
 def test_their_packages_are_imported_only_when_they_are_used():
     program = """if True:
         import sys, replicant
@@ -208,6 +209,7 @@ def test_their_packages_are_imported_only_when_they_are_used():
 # Hostile trackers.
 
 
+@pytest.mark.long
 def test_a_tracker_that_hangs_slows_nothing_down_and_is_counted(caplog):
     hung, well = Listed(), Listed()
     hung.gate.clear()
@@ -252,6 +254,7 @@ def test_a_tracker_that_fails_is_told_once_and_gets_the_next_rows(caplog):
     ]
 
 
+@pytest.mark.long
 def test_a_tracker_that_cannot_begin_is_asked_again(caplog):
     tracker = Listed(begin_errors=[OSError("no network")])
     with replicant.track(tracker) as run:
@@ -300,6 +303,7 @@ def test_a_value_that_cannot_be_read_loses_only_its_row(caplog):
     assert "gets no row for a value that cannot be read: RuntimeError: Array has been deleted" in caplog.records[0].message
 
 
+@pytest.mark.long
 def test_a_program_that_only_ends_loses_nothing(tmp_path):
     program = f"""if True:
         import os, sys, replicant

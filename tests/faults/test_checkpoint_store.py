@@ -62,6 +62,7 @@ def small_parts(monkeypatch):
 WEIGHTS = np.random.default_rng(0).normal(size=1_600_000)  # 13 MB
 
 
+@pytest.mark.long
 def test_a_checkpoint_in_several_parts_comes_back(url, port, at, small_parts):
     checkpoint = Checkpoint(weights=WEIGHTS.copy(), step=3)
     with CheckpointManager(checkpoint, url, 2) as manager:
@@ -157,6 +158,7 @@ Checkpoint(value=3).write("{url}/last", CheckpointOptions(enable_async=True))
 """
 
 
+@pytest.mark.long
 def test_a_write_in_the_background_goes_on_while_the_program_ends(url, port):
     """Its first request comes when the main thread has ended, and names the host instead of its address."""
     program = [sys.executable, "-c", ENDING.format(port=port, url=url)]

@@ -43,6 +43,7 @@ def test_who_leaves_its_world_lets_go_of_those_inside_of_an_exchange(tmp_path: P
     assert len(re.findall(r"\] done with 3", out)) == 3
 
 
+@pytest.mark.long
 def test_who_comes_after_the_others_were_told_to_form_anew_is_told_too(tmp_path: Path) -> None:
     out, said = run(tmp_path, "early")
     assert re.findall(r"Generation \d goes on with .*", said) == [
@@ -52,6 +53,7 @@ def test_who_comes_after_the_others_were_told_to_form_anew_is_told_too(tmp_path:
     assert len(re.findall(r"\] done with 3", out)) == 3
 
 
+@pytest.mark.long
 def test_who_does_not_leave_its_step_is_replaced_and_the_others_wait_for_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(100).map(
     ids=["dropped", "dropped, error", "kept"],
 )
 @pytest.mark.parametrize("iterator", [PIPELINE, DISTRIBUTED], ids=["pipeline", "distributed"])
+@pytest.mark.long
 def test_a_thread_that_reads_ahead_is_waited_for_at_exit(iterator: str, last: str, code: int) -> None:
     program = PROGRAM.format(iterator=iterator, last=last)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
@@ -69,6 +70,7 @@ assert background.next() is END
 """
 
 
+@pytest.mark.long
 def test_a_thread_that_lets_its_last_array_go_is_waited_for_at_exit() -> None:
     done = subprocess.run([sys.executable, "-c", LAST_DROP], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (1, "let go\n"), done.stderr[-3000:]

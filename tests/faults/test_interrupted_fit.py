@@ -117,6 +117,7 @@ def run(program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_the_model_of_a_whole_step() -> None:
     done = run(INTERRUPTED)
     assert done.stdout == "True True True\n", done.stdout + done.stderr[-4000:]

@@ -179,6 +179,7 @@ def test_what_a_worker_raises_is_told(tmp_path: Path) -> None:
     assert re.search(r"rank 1 \(.*\) failed: ValueError: no good; its last step: 5; its log: ", result.err)
 
 
+@pytest.mark.long
 def test_a_worker_that_leaves_early(tmp_path: Path) -> None:
     result = launch(tmp_path / "lost", "loses")
     assert result.code == 1
@@ -249,6 +250,7 @@ class Slow(io.StringIO):
             time.sleep(3.5)
 
 
+@pytest.mark.long
 def test_a_supervisor_that_was_stopped_blames_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_clock, "AWAY_SECONDS", 1.0)
     out = Slow()
@@ -286,6 +288,7 @@ def done(result: Result) -> list[str]:
     return sorted(line for line in result.out if " done " in line)
 
 
+@pytest.mark.long
 def test_elastic_workers_go_on_and_take_in_a_replacement(tmp_path: Path) -> None:
     result = launch(tmp_path, "elastic", "whole", workers=3, elastic=(2, 3), max_restarts=1)
     assert (result.code, done(result)) == (0, ["[0] done 2 0 3", "[1] done 2 1 3", "[2] done 2 2 3"])
@@ -295,6 +298,7 @@ def test_elastic_workers_go_on_and_take_in_a_replacement(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("what", ["killed", "frozen", "deluded", "replacement-dies"])
+@pytest.mark.long_cases("frozen")
 def test_elastic_workers_go_on_with_fewer(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_generations, "_NOBODY_SECONDS", 0.3)
     monkeypatch.chdir(tmp_path)
@@ -309,6 +313,7 @@ def test_elastic_workers_go_on_with_fewer(what: str, tmp_path: Path, monkeypatch
         assert "It was about to join the others, which go on." in result.err
 
 
+@pytest.mark.long
 def test_too_few_elastic_workers_start_again(tmp_path: Path) -> None:
     result = launch(tmp_path, "elastic", workers=2, elastic=(2, 2), max_restarts=1)
     assert (result.code, done(result)) == (0, ["[0] done 1 0 2", "[1] done 1 1 2"])

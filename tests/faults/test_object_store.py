@@ -200,6 +200,7 @@ for step in range(5):
 """
 
 
+@pytest.mark.long
 def test_a_log_that_nobody_closes_is_complete_after_the_program(files, port):
     _, urls = files
     folder = f"{urls[0].rpartition('/')[0]}/logs"
@@ -209,6 +210,7 @@ def test_a_log_that_nobody_closes_is_complete_after_the_program(files, port):
     assert len(list(TFRecordDataset(name))) == 1 + 5  # the head of the file, and a record for each
 
 
+@pytest.mark.long
 def test_record_files_that_are_sent_in_parts_replace_others(files, port, at):
     _, urls = files
     records = [np.random.default_rng(i).bytes(3_000_000) for i in range(14)]
@@ -308,6 +310,7 @@ print(len(system.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)["U
 """
 
 
+@pytest.mark.long
 def test_a_record_file_that_nobody_closes_leaves_nothing_behind(files, port, at):
     _, urls = files
     program = [sys.executable, "-c", FORGOTTEN, str(port), f"{urls[0]}-new"]
@@ -351,6 +354,7 @@ class SlowParts(Handler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - the names that http.server looks for
 
 
+@pytest.mark.long
 def test_a_forked_child_leaves_the_record_file_of_its_parent_alone(files, port):
     _, urls = files
     with in_front_of(port) as proxy:

@@ -39,6 +39,7 @@ MOMENTS = [("before", 2), ("noted", 1), ("between", 1), ("sent", 1), ("applied",
 @pytest.mark.parametrize(
     ("moment", "batch"), [m if m[0] == "between" else pytest.param(*m, marks=pytest.mark.slow) for m in MOMENTS]
 )
+@pytest.mark.long
 def test_the_servers_have_one_batch(tmp_path, moment, batch):
     strategy = replicant.ParameterServerStrategy()
     try:

@@ -47,6 +47,7 @@ def start(then: str) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.parametrize("fork", ["os.fork()", "__import__('ctypes').CDLL(None).fork()"], ids=["by Python", "by a C library"])
+@pytest.mark.long
 def test_they_end_with_a_program_that_is_killed_while_its_forked_child_lives_on(fork: str) -> None:
     with start(KILLED.format(fork=fork)) as program:
         try:

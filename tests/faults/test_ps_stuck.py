@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).with_name("_ps_stuck_program.py")
 
 

@@ -45,6 +45,7 @@ model.fit(rows(), steps_per_epoch=8, verbose=0, callbacks=[watchdog])
     ],
     ids=["loop", "fit"],
 )
+@pytest.mark.long
 def test_what_hangs_is_reported_and_ended(program: str, code: int, step: str, where: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
     assert done.returncode == code, done.stderr[-3000:]

@@ -38,6 +38,7 @@ def until(true: Any, seconds: float) -> bool:
 @pytest.mark.skipif(not PROC.exists(), reason="the system has no /proc in which to look for what is left")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminated"])
 @pytest.mark.cases("ctrl-c")
+@pytest.mark.long
 def test_an_interrupted_run_leaves_no_process(number: signal.Signals) -> None:
     mark = f"BENCHMARK_MARK={os.getpid()}-{number}"
     options = ["--only", "training", "--models", "tiny", "--contenders", "Replicant", "--replicas", "1"]
@@ -69,6 +70,7 @@ def table(case: str, seconds: float) -> dict[str, Any]:
     return {"case": case, "replicas": 1, "batch": 128, "steps": 1, "contenders": {"Replicant fit": figures}}
 
 
+@pytest.mark.long
 def test_a_part_replaces_its_tables_on_the_page(tmp_path: Path) -> None:
     printed = {"plan.py": {"text": "| a |\n|---|\n| 1 |\n", "failed": ""}}
     whole = results(0.1, training={"results": [table("cnn", 0.1), table("resnet", 0.2)]}, printed=printed)

@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 # One process for all cases: it says which error each one raised, and what lay there then.
 PROGRAM = """
 import json, os, sys, tempfile
@@ -104,6 +106,7 @@ def can_mount(folder: Path) -> bool:
     return subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, timeout=60, check=False).returncode == 0
 
 
+@pytest.mark.long
 def test_a_directory_that_is_read_only(tmp_path: Path) -> None:
     everybodys = Path(tempfile.gettempdir())
     for path in (p for p in (tmp_path, *tmp_path.parents) if everybodys in p.parents):
@@ -128,6 +131,7 @@ def test_a_directory_that_is_read_only(tmp_path: Path) -> None:
     assert found["restore"] == [[True, 50_000.0], ["ckpt-1"]]  # reading needs no rights to write
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     kind, reason = ("full", "No space left on device") if can_mount(tmp_path) else ("limited", "File too large")
     found = outcomes(tmp_path, kind)

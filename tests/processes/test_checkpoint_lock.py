@@ -117,6 +117,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", ["[" * 4096, '{"since": 1e999}', '{"since": "x", "pid": 1e400}', "\x00\xff", "[1]", ""])
+@pytest.mark.long
 def test_a_lock_that_says_nonsense_is_held_by_another_program(tmp_path: Path, content: str) -> None:
     with (tmp_path / ".replicant.lock").open("w+") as file:
         file.write(content)

@@ -100,6 +100,7 @@ def holder(start: Start) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.cases("local")
+@pytest.mark.long
 def test_a_program_on_another_computer_keeps_its_lock_while_it_runs_and_no_longer(tmp_path: Path, start: Start) -> None:
     program = holder(start)
     time.sleep(SILENCE)
@@ -129,6 +130,7 @@ def test_an_old_lock_is_taken_over_at_once(tmp_path: Path, start: Start) -> None
 
 
 @pytest.mark.cases("local")
+@pytest.mark.long
 def test_a_program_that_was_stopped_learns_that_it_has_lost_its_lock(tmp_path: Path, start: Start) -> None:
     program = holder(start)
     os.kill(program.pid, signal.SIGSTOP)
@@ -144,6 +146,7 @@ def test_a_program_that_was_stopped_learns_that_it_has_lost_its_lock(tmp_path: P
 
 
 @pytest.mark.cases("none")
+@pytest.mark.long
 def test_one_of_several_takes_over(tmp_path: Path, start: Start) -> None:
     gone = holder(start)
     rivals = [start(f"pod-{i}") for i in (2, 3, 4)]
@@ -161,6 +164,7 @@ def test_one_of_several_takes_over(tmp_path: Path, start: Start) -> None:
 
 
 @pytest.mark.cases("local")
+@pytest.mark.long
 def test_a_turn_of_a_killed_program_keeps_nobody(tmp_path: Path, start: Start) -> None:
     program = holder(start)
     program.kill()

@@ -24,6 +24,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.long
 def test_a_check_that_hangs_or_dies_is_red_and_the_others_are_done():
     results = list(run_selftest(["a", "die", "b", "hang", "c"], 5.0, dict(os.environ), [sys.executable, "-c", CHILD]))
     remedies = [result.remedy for result in results if result.state == "fail"]

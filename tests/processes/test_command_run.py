@@ -71,6 +71,7 @@ def test_all_settings(tmp_path: Path) -> None:
     assert done.stderr == f"replicant run: cores {core}; {told}; as you set it: GLIBC_TUNABLES=glibc.malloc.arena_max=2\n"
 
 
+@pytest.mark.long
 def test_jax_gets_the_devices_and_a_module_runs(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
@@ -79,6 +80,7 @@ def test_jax_gets_the_devices_and_a_module_runs(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("__main__ 3 ['-v']\n", "", 0)
 
 
+@pytest.mark.long
 def test_the_exit_code_is_that_of_the_program(tmp_path: Path) -> None:
     assert run("-c", "raise SystemExit(7)", cwd=tmp_path).returncode == 7
     assert run("-c", "import os; os.abort()", cwd=tmp_path).returncode == -signal.SIGABRT
@@ -132,6 +134,7 @@ with strategy.scope():
 """
 
 
+@pytest.mark.long
 def test_a_program_without_a_strategy_gets_one(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     first = "import os\nos.environ['JAX_NUM_CPU_DEVICES'] = '3'\n"  # before Keras and JAX are imported, so it has its effect
@@ -177,6 +180,7 @@ subprocess.run([sys.executable, '-c', 'import replicant; print(replicant.has_str
 
 @pytest.mark.cases("a scope of its own", "another backend")
 @pytest.mark.parametrize(("program", "expected"), UNDER_STRATEGY.values(), ids=UNDER_STRATEGY)
+@pytest.mark.long
 def test_a_program_under_a_strategy(tmp_path: Path, program: str, expected: tuple[int, str, str]) -> None:
     done = run("--strategy", "mirrored", "--quiet", "-c", program, cwd=tmp_path, JAX_NUM_CPU_DEVICES="1")
     code, printed, told = expected

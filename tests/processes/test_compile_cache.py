@@ -28,6 +28,7 @@ def run(folder: Path | str, **changes: str) -> str:
     return printed(PROGRAM, environ | {"REPLICANT_COMPILATION_CACHE": str(folder)} | changes)
 
 
+@pytest.mark.long
 def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "programs"
     assert run(folder) == "[1. 3. 5.] False on"
@@ -38,6 +39,7 @@ def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
     assert sorted(folder.glob("*-cache")) == written
 
 
+@pytest.mark.long
 def test_what_a_killed_process_wrote_half_is_removed(tmp_path: Path) -> None:
     run(tmp_path)
     for path in tmp_path.glob("*-cache"):
@@ -46,6 +48,7 @@ def test_what_a_killed_process_wrote_half_is_removed(tmp_path: Path) -> None:
     assert run(tmp_path) == "[1. 3. 5.] True on"
 
 
+@pytest.mark.long
 def test_what_another_process_is_just_writing_is_compiled_quietly(tmp_path: Path) -> None:
     run(tmp_path)
     empty = f"[path.write_bytes(b'') for path in __import__('pathlib').Path({str(tmp_path)!r}).glob('*-cache')]"
@@ -70,6 +73,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*-cache"))
 
 
+@pytest.mark.long
 def test_a_folder_that_others_can_replace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)

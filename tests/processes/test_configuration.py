@@ -35,6 +35,7 @@ def test_more_threads_that_the_user_asked_for_are_kept() -> None:
     assert done.stdout == "40\n", done.stderr
 
 
+@pytest.mark.long
 def test_too_late() -> None:
     done = run("import jax.numpy as jnp; jnp.ones(1)\nimport replicant; replicant.set_virtual_devices(2)")
     assert done.returncode == 1
@@ -54,6 +55,7 @@ def test_two_places_that_set_the_number() -> None:
         ("keras.__version__ = '3.11.3'", "Replicant needs Keras >= 3.12; this is 3.11.3. Run: pip install -U keras"),
     ],
 )
+@pytest.mark.long
 def test_a_keras_that_cannot_be_driven(change: str, message: str) -> None:
     done = run(
         f"import keras\n{change}\nimport replicant\nreplicant.MirroredStrategy().run(lambda: 1)",
@@ -64,6 +66,7 @@ def test_a_keras_that_cannot_be_driven(change: str, message: str) -> None:
     assert message in done.stderr
 
 
+@pytest.mark.long
 def test_a_keras_that_comes_too_late_for_the_scope() -> None:
     done = run("import replicant\nwith replicant.MirroredStrategy().scope():\n    import keras", KERAS_BACKEND="jax")
     assert "UserWarning: Keras was imported inside strategy.scope()" in done.stderr

@@ -15,6 +15,8 @@ from replicant.cluster._store import JaxStore
 from replicant.cluster._world import Timeouts, World
 from replicant.errors import WorkerLostError
 
+pytestmark = pytest.mark.long
+
 HEARTBEAT_SECONDS = 4.0
 
 

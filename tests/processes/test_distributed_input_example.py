@@ -92,6 +92,7 @@ def test_the_generator_gives_each_replica_one_number_of_each_vector(printed):
     assert len(printed) == len(EXPECTED) + 1
 
 
+@pytest.mark.long
 def test_two_replicas(tmp_path):
     printed = sections(run_example(tmp_path, "--replicas", "2"))
     (lines,) = [lines for heading, lines in printed.items() if heading.startswith("Several steps inside one function")]

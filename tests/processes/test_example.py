@@ -88,6 +88,7 @@ def test_two_replicas_learn_what_one_device_learns(three_epochs, tmp_path):
         assert two[2::2] == pytest.approx(one[2::2], abs=0.6)  # percent: one or two images at the border
 
 
+@pytest.mark.long
 def test_missing_data_is_named_without_a_traceback(tmp_path):
     done = run_example(tmp_path, "--data", "fashion_mnist", "--data-dir", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
@@ -109,6 +110,7 @@ def test_missing_data_is_named_without_a_traceback(tmp_path):
         (["--data", "cifar10"], "argument --data: invalid choice: 'cifar10'"),
     ],
 )
+@pytest.mark.long
 def test_bad_options_are_explained(tmp_path, options, message):
     done = run_example(tmp_path, *options)
     assert (done.returncode, done.stdout) == (2, "")

@@ -45,6 +45,7 @@ def rows_of(rank, dtype):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.long
 def test_sums_are_the_same_bits_on_all_workers(answers, workers):
     first, *others = answers(workers)
     for other in others:
@@ -55,6 +56,7 @@ def test_sums_are_the_same_bits_on_all_workers(answers, workers):
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # a negative number as uint8
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.long
 def test_sums_of_two_are_those_of_numpy(answers, dtype):
     found = answers(2)[0]["sums"][dtype]
     assert found == (rows_of(0, dtype) + rows_of(1, dtype)).tobytes().hex()

@@ -66,15 +66,18 @@ def answer(program: str, **environ: str) -> str:
 
 @pytest.mark.cases("Keras first", "Keras last", "a step in TensorFlow's form")
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.long
 def test_fit_takes_a_dataset(program: str) -> None:
     assert answer(program, KERAS_BACKEND="jax") == "fitted"
 
 
+@pytest.mark.long
 def test_keras_on_another_backend_is_left_alone() -> None:
     program = DATASET + "import keras\nprint(len(list(dataset.map(lambda x, y: x))), 'replicant.keras' in sys.modules)"
     assert answer("import sys\n" + program, KERAS_BACKEND="numpy") == "3 False"
 
 
+@pytest.mark.long
 def test_a_keras_that_cannot_be_connected_is_a_warning() -> None:
     program = f"""
 import sys, types, warnings

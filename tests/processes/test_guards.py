@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 LEAKY = """\
@@ -52,7 +54,7 @@ def test_clean(tmp_path, monkeypatch):
 """
 
 
-def run_pytest(folder: Path, file: str, text: str) -> str:
+def run_pytest(folder: Path, file: str, text: str, *options: str) -> str:
     """What pytest says about a file of tests, under this repository's conftest files."""
     for name in ("conftest.py", "pyproject.toml", "tests/conftest.py"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -61,7 +63,7 @@ def run_pytest(folder: Path, file: str, text: str) -> str:
     unset = ("REPLICANT_TEST_SLOW", "REPLICANT_TEST_FULL")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_") and name not in unset}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests"],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "tests"],
         cwd=folder,
         env=clean | {"COLUMNS": "200"},
         capture_output=True,
@@ -101,19 +103,23 @@ def test_a_clean_test_passes(outcome):
 FEW = """\
 import pytest
 
-@pytest.mark.cases({names})
-@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.{mark}({names})
+@pytest.mark.parametrize("number", [2, 4, 6])
 def test_few(number):
     pass
 """
 
 
 @pytest.mark.parametrize(
-    ("names", "line"),
+    ("mark", "names", "options", "line"),
     [
-        ('"2"', "1 passed, 1 skipped"),
-        ('"2", "3"', "test_cases.py: test_few has no case ['3']. Its cases are ['2', '4']."),
+        ("cases", '"2"', (), "1 passed, 2 skipped"),
+        ("cases", '"2", "3"', (), "test_cases.py: test_few has no case ['3']. Its cases are ['2', '4', '6']."),
+        ("long_cases", '"2"', (), "3 passed"),
+        ("long_cases", '"2"', ("-m", "not long"), "2 passed, 1 deselected"),
+        ("long_cases", '"2"', ("-m", "long"), "1 passed, 2 deselected"),
+        ("long_cases", '"8"', ("-m", "long"), "test_cases.py: test_few has no case ['8']. Its cases are ['2', '4', '6']."),
     ],
 )
-def test_the_cases_that_are_named_run_and_must_be_there(tmp_path, names, line):
-    assert line in run_pytest(tmp_path, "test_cases.py", FEW.format(names=names))
+def test_the_cases_that_are_named_are_told_apart_and_must_be_there(tmp_path, mark, names, options, line):
+    assert line in run_pytest(tmp_path, "test_cases.py", FEW.format(mark=mark, names=names), *options)

@@ -66,6 +66,7 @@ def run(changes: str, *, warnings: str = "error") -> subprocess.CompletedProcess
         ),
     ],
 )
+@pytest.mark.long
 def test_a_seam_that_moved(change: str, message: str) -> None:
     done = run(change)
     assert (done.returncode, done.stdout) == (1, "")
@@ -74,6 +75,7 @@ def test_a_seam_that_moved(change: str, message: str) -> None:
         assert part in done.stderr
 
 
+@pytest.mark.long
 def test_a_keras_that_is_newer_than_those_tested() -> None:
     done = run("keras.__version__ = '3.16.0'", warnings="always")
     assert done.stdout == "fine\n", done.stderr
@@ -83,6 +85,7 @@ def test_a_keras_that_is_newer_than_those_tested() -> None:
     assert "pip install 'keras==3.15.*'" in done.stderr
 
 
+@pytest.mark.long
 def test_a_keras_that_was_tested_is_not_commented_on() -> None:
     done = run("")
     assert (done.stdout, done.stderr) == ("fine\n", "")
@@ -118,6 +121,7 @@ strategy.close()
         pytest.param("import keras, replicant.keras.callbacks, replicant.coordinator.keras._variables", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.long
 def test_a_failed_fit_closes_its_files_in_whatever_order_modules_were_imported(imports: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FAILED_FIT.format(imports=imports)],
@@ -157,6 +161,7 @@ print({f"{owner.__name__}.{name}" for owner, name in changed() ^ table})
 """
 
 
+@pytest.mark.long
 def test_what_is_changed_of_keras_is_what_the_table_says() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WHAT_CHANGES],

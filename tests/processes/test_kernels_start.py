@@ -86,6 +86,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         ),
     ],
 )
+@pytest.mark.long
 def test_xla_flags(before: str, environment: dict[str, str], flags: str, state: str) -> None:
     done = run(f"{before}import replicant\n{SHOW}", **environment)
     assert done.stdout.splitlines() == [flags, state], done.stderr
@@ -106,12 +107,14 @@ def test_the_installed_jaxlib_takes_the_option() -> None:
         (PLUGIN, {}, "on"),
     ],
 )
+@pytest.mark.long
 def test_inline_leaves_jax_its_option(before: str, environment: dict[str, str], state: str) -> None:
     option = "jax.config.values['jax_cpu_enable_async_dispatch']"
     done = run(f"{before}import replicant, jax; print({option}, replicant.kernels.status().kernels['inline'])", **environment)
     assert done.stdout == f"True {state}\n", done.stderr
 
 
+@pytest.mark.long
 def test_programs_of_several_processes_run_where_jax_runs_them() -> None:
     program = (
         "import replicant\n"
@@ -164,6 +167,7 @@ def test_none_at_all_and_then_one() -> None:
     assert done.stdout.splitlines() == ["True", "False", status], done.stderr
 
 
+@pytest.mark.long
 def test_without_kernels_programs_are_those_of_jax_itself() -> None:
     """What stands in for JAX's own lowering, when a kernel is off or does not apply, is the same program."""
     program = (
@@ -231,6 +235,7 @@ print(keeper.state if keeper else "nobody watches", replicant.kernels.status().k
         ({}, ["True True True", "keeping on"]),
     ],
 )
+@pytest.mark.long
 def test_large_temporaries_are_found_in_memory_that_is_there_already(environment: dict[str, str], lines: list[str]) -> None:
     if not sys.platform.startswith("linux") or "[always]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
         pytest.skip("the system gives huge pages to everybody, so that pages do not tell how much memory is fresh")

@@ -49,6 +49,7 @@ def test_a_plan_says_what_devices_would_hold(tmp_path):
     assert "Epoch" not in fits.stdout
 
 
+@pytest.mark.long
 def test_bad_options_are_explained(tmp_path):
     done = run_example(tmp_path, "--heads", "7")
     assert (done.returncode, done.stdout) == (2, "")

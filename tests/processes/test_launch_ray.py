@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("ray", reason="pip install 'replicant[ps]': there is no Ray for this Python or this system")
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).with_name("_ray_launch_program.py")
 SECONDS = 900
 

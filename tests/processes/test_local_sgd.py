@@ -80,6 +80,7 @@ def shares(workers):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.long
 def test_one_local_step_of_sgd_is_one_device(answers, workers):
     w = np.full((4, 1), 1.0)
     for _ in range(2):
@@ -106,6 +107,7 @@ def test_one_local_step_of_fit_is_one_device(answers, alone, workers):
 
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("part", ["alike", "uneven"])
+@pytest.mark.long
 def test_rounds_with_momentum_are_those_of_numpy(answers, workers, part):
     if part == "alike":
         w, rounds = local_sgd(shares(workers), 3, 0.7, 0.9, epochs=2)
@@ -120,6 +122,7 @@ def test_rounds_with_momentum_are_those_of_numpy(answers, workers, part):
         assert answer[part]["rounds"] == rounds
 
 
+@pytest.mark.long
 def test_rounds_longer_than_the_data(answers):
     w, _ = local_sgd(shares(2), 100, 0.7, 0.9, epochs=2)
     for answer in answers(2, 100, DILOCO, "alike,uneven"):
@@ -127,6 +130,7 @@ def test_rounds_longer_than_the_data(answers):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.long
 def test_after_fit_all_workers_have_the_same_weights(answers, workers):
     first, *others = [answer["fit"] for answer in answers(workers, 3, DILOCO, "alike,uneven,fit,statistics,resume")]
     for other in others:
@@ -160,6 +164,7 @@ def test_a_checkpoint_for_all_workers_is_refused(answers):
         assert f'"<folder>/worker-{rank}"' in answer["resume"]["refused"]
 
 
+@pytest.mark.long
 def test_a_worker_that_loops_more_often_is_told(tmp_path):
     group = _group.Group(HERE / "_worker_local_sgd.py", 2, tmp_path, ["2", "{}", "rounds_apart"])
     first, second = [each.answer["rounds_apart"] for each in group.wait(120)]

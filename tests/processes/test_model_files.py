@@ -3,12 +3,15 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # test folders are no packages
 
 import _group  # noqa: E402
 
 
+@pytest.mark.long
 def test_workers_may_save_the_same_file_at_the_same_time(tmp_path):
     """Each file is whole whenever somebody reads it, and nothing else is left."""
     (tmp_path / "files").mkdir()

@@ -40,6 +40,7 @@ def test_process_0_that_raises_is_heard_too(tmp_path):
 
 # Two workers of one host read arrays of 2 MB from each other's memory.
 @pytest.mark.parametrize("large", ["0", "524288"])
+@pytest.mark.long
 def test_a_worker_that_is_killed(tmp_path, large):
     workers = run(tmp_path, "kill", REPLICANT_HEARTBEAT_TIMEOUT="10", LARGE=large).wait()
     assert [worker.status for worker in workers] == [1, -9]
@@ -72,6 +73,7 @@ def check_orphan(worker, rank, num_workers):
     "where",
     ["exchange", *(pytest.param(each, marks=pytest.mark.slow) for each in ("step", "steps", "between steps", "python", "save"))],
 )
+@pytest.mark.long
 def test_process_0_is_killed_while_another_worker_is_in_the_middle_of_something(tmp_path, where):
     group = _group.Group(
         HERE / "_worker_orphaned.py", 2, tmp_path, environ={"WHERE": where, "KILLED": "0", "FOLDER": str(tmp_path)}
@@ -135,6 +137,7 @@ def test_a_worker_that_leaves_early_is_named(tmp_path, large):
 
 
 @pytest.mark.parametrize("large", ["0", "524288"])
+@pytest.mark.long
 def test_a_worker_that_leaves_in_a_step_of_its_own_is_named(tmp_path, large):
     begun = time.monotonic()
     workers = run(tmp_path, "uneven", LARGE=large, FOLDER=str(tmp_path / "checkpoint")).wait()
@@ -164,6 +167,7 @@ def test_workers_that_do_not_do_the_same_get_a_table(tmp_path, mode, message):
         assert re.search(r"WorkerMismatchError: The workers .*" + message, worker.err), worker.err
 
 
+@pytest.mark.long
 def test_workers_of_which_one_is_asked_to_leave_save_after_the_same_step(tmp_path):
     folder = tmp_path / "checkpoints"
     group = _group.Group(HERE / "_worker_preempted.py", 2, tmp_path, environ={"FOLDER": str(folder)})

@@ -38,6 +38,7 @@ def command(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedP
     return subprocess.run(every, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.long
 def test_the_table_comes_as_soon_as_the_steps_are_done(tmp_path: Path) -> None:
     program = PROGRAM.format(steps=5) + "import sys; print('after', file=sys.stderr)"
     done = command("run", "--profile", "3", "--profile-dir", "kept", "-c", program, cwd=tmp_path)
@@ -63,6 +64,7 @@ ENDS = {
 
 @pytest.mark.cases("fewer")
 @pytest.mark.parametrize(("program", "status", "told"), ENDS.values(), ids=ENDS)
+@pytest.mark.long
 def test_a_program_that_ends_before(tmp_path: Path, program: str, status: int, told: str) -> None:
     done = command("run", "--quiet", "--profile", "9", "-c", program, cwd=tmp_path)
     assert done.returncode == status, done.stderr

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages
 
 from _quiet import printed
 
-pytestmark = pytest.mark.usefixtures("with_sklearn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("with_sklearn")]
 
 IMPORTS = "import sys, replicant, keras\n"
 ESTIMATOR = """

@@ -12,6 +12,7 @@ NO_FSSPEC = (
 )
 
 
+@pytest.mark.long
 def test_fsspec_is_imported_only_for_urls(tmp_path):
     program = (
         "import sys, replicant\nfrom replicant.data import TextLineDataset\n"

@@ -20,8 +20,10 @@ sys.path.insert(0, str(HERE))  # test folders are no packages
 import _group  # noqa: E402
 import _sharded  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 SHAPES = [pytest.param((2, 2), id="2x2"), pytest.param((2, 1), id="2x1", marks=pytest.mark.slow)]
-ONCE = ["loop,adam,mlp"]  # what `make test` trains, beside the fit of `model_files`
+ONCE = ["loop,adam,mlp"]  # what is trained without the slow tests, beside the fit of `model_files`
 TRAINED = [
     *[f"{way},{name},mlp" for way in ("loop", "fit") for name in _sharded.OPTIMIZERS],
     *[f"{way},adam,{name}" for way in ("loop", "fit") for name in ("cnn", "transformer")],

@@ -29,6 +29,8 @@ from _group import clean_environment, free_port  # noqa: E402
 from _sockets import family, listeners  # noqa: E402
 from _strangers import harass, message  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 PAGE = HERE.parents[1] / "docs" / "security.md"
 SECONDS = 240.0
 MESSAGES = 10_000

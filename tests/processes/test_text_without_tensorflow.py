@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 
@@ -61,6 +63,7 @@ True
 """
 
 
+@pytest.mark.long
 def test_all_layers(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "model.keras")],

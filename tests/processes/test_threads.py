@@ -21,6 +21,7 @@ SCRIPT = "import os, replicant; replicant.set_virtual_devices({n}); {then}; prin
         (2, "replicant.TPUStrategy(devices=['cpu:0', 'cpu:1'])", {"NPROC": "9"}, "9"),
     ],
 )
+@pytest.mark.long
 def test_threads(n: int, then: str, environ: dict[str, str], expected: str) -> None:
     clean = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS", "REPLICANT_FUSE_REPLICAS")}
     done = subprocess.run(

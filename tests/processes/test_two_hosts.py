@@ -198,10 +198,12 @@ def cut(hosts: tuple[str, str], folder: Path, after_seconds: float, for_seconds:
             worker.wait()
 
 
+@pytest.mark.long
 def test_a_cable_that_is_cut_ends_both_workers(hosts: tuple[str, str], tmp_path: Path) -> None:
     assert cut(hosts, tmp_path / "cut", 1.0, None) == "both ended"
 
 
+@pytest.mark.long
 def test_a_cable_that_is_mended_soon_costs_nothing(hosts: tuple[str, str], tmp_path: Path) -> None:
     assert cut(hosts, tmp_path / "cut", 1.0, 1.0) == "both went on"
 

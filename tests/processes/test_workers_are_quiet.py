@@ -56,6 +56,7 @@ def printed(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_each_worker_prints_its_own_lines_only(tmp_path: Path) -> None:
     group = _group.Group(HERE / "_worker_quiet.py", 2, tmp_path)
     expected = "fit: batches of 12 and 8\nfit: batches of 7, 7 and 6\nloop: 7.0\nloop: 7.0\nloop: 6.0\n"
@@ -68,5 +69,6 @@ def test_the_stream_is_silent_only_meanwhile() -> None:
     assert printed(PRINTS) == "before\nafter\n"
 
 
+@pytest.mark.long
 def test_it_waits_for_new_programs_only() -> None:
     assert printed(WAITS) == "[2, 3]\n"

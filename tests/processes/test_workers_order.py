@@ -15,6 +15,8 @@ sys.path.insert(0, str(HERE))  # test folders are no packages
 import _group  # noqa: E402
 import _pipelines  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 QUIET = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 FULL = os.environ.get("REPLICANT_TEST_FULL") == "1"
 SLOW = os.environ.get("REPLICANT_TEST_SLOW") == "1"

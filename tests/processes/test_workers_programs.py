@@ -19,6 +19,8 @@ sys.path.insert(0, str(HERE))
 import _group  # noqa: E402
 import _worker_same_programs as programs  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 TOLERANCE = 1e-5
 FIRST = ("run", "fit")  # of the programs that are alike; the others take most of the time
 

@@ -99,6 +99,7 @@ def test_a_worker_that_has_ended_is_named_unless_it_did_its_part(worlds):
             raise error
 
 
+@pytest.mark.long
 def test_a_worker_without_a_heartbeat_is_named(worlds):
     left = []
     for world in worlds[:2]:

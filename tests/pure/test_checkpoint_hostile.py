@@ -310,6 +310,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.long
 def test_whatever_a_manifest_says_it_is_restored_as_it_was_or_refused(saved: Path, tmp_path: Path, data: st.DataObject) -> None:
     manifest = manifest_of(saved)
     for _ in range(data.draw(st.integers(1, 3))):

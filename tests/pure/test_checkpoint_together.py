@@ -52,12 +52,14 @@ def save(path: Path, wait: Callable[[threading.Event], object]) -> None:
         other.result()
 
 
+@pytest.mark.long
 def test_a_slow_disk_is_awaited_as_long_as_its_bytes_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_chief, "LEAST_SPEED", 1 << 8)  # 16 s for a slice
     save(tmp_path / "ckpt", lambda _: time.sleep(2 * PATIENCE))
     np.testing.assert_array_equal(read(tmp_path / "ckpt")[1]["x"], VALUE)
 
 
+@pytest.mark.long
 def test_a_disk_that_does_not_answer_is_not_awaited_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_chief, "LEAST_SPEED", 1 << 14)  # 0.25 s for a slice
     told = (

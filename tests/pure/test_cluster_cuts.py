@@ -40,6 +40,7 @@ def test_a_host_without_a_route_may_come_later():
     assert time.monotonic() - began > 0.5
 
 
+@pytest.mark.long
 def test_an_error_names_the_workers_at_the_address_of_a_peer():
     world = World(CountingStore().of(0), Membership(0, 4, "10.0.0.1:1"), ["a pid 1", "a pid 2", "b pid 1", "b pid 2"])
     text = "UNKNOWN: Gloo all-reduce failed: Connection closed by peer [10.0.0.2]:3214"

@@ -152,6 +152,7 @@ def test_who_is_missing_is_named_by_all_who_are_there():
         assert "waited 0.3 s in 'x' for worker 1 (host), worker 4 (host), which did not come" in error
 
 
+@pytest.mark.long
 def test_a_worker_asks_twice_per_beat_and_only_one_looks_at_all(monkeypatch):
     monkeypatch.setattr("replicant.cluster._world._BEAT_SECONDS", 0.2)
     store = CountingStore()

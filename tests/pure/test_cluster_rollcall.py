@@ -467,6 +467,7 @@ def test_a_key_that_can_be_guessed():
     assert (job_key({}), job_key({"REPLICANT_JOB_KEY": "k" * 16})) == ("", "k" * 16)
 
 
+@pytest.mark.long
 def test_who_was_turned_away_is_told_where_somebody_is_missing():
     port = free_port()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -533,6 +534,7 @@ def test_what_counts_as_a_script(monkeypatch, argv, script):
 
 
 @hypothesis.given(hypothesis.strategies.lists(hypothesis.strategies.text(max_size=300), min_size=4, max_size=4))
+@pytest.mark.long
 def test_a_claim_is_short_and_understood(texts):
     claim = Claim(1, 2, texts[0], {"jax": "0.11.0"}, JobName(*(shortened(text) for text in texts[1:])))
     hypothesis.assume(not any(set('"\\\\') & set(text) for text in texts))  # these need an escape; see below

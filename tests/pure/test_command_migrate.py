@@ -1026,6 +1026,7 @@ def test_without_write_nothing_changes_and_the_diff_is_shown(tmp_path, capsys):
     )
 
 
+@pytest.mark.long
 def test_the_diff_of_a_long_script_shows_only_what_changes(tmp_path, capsys):
     path = tmp_path / "long.py"
     path.write_text("import tensorflow as tf\n" + "\n\nx = tf.zeros([2])\n" * 150)  # empty lines are more than a hundredth of all
@@ -1080,6 +1081,7 @@ def test_without_libcst_the_remedy_is_named(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "replicant migrate: libcst is not installed: pip install 'replicant[migrate]'.\n"
 
 
+@pytest.mark.long
 def test_the_command_line_without_migrate_needs_no_libcst():
     script = "import sys; sys.modules['libcst'] = None; from replicant import cli; cli.make_parser()"
     assert subprocess.run([sys.executable, "-c", script], timeout=120, check=False).returncode == 0

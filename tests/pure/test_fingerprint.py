@@ -214,6 +214,7 @@ print(fingerprint(jax.jit(everything).trace(jnp.ones(4), jax.random.key(0)).jaxp
 """
 
 
+@pytest.mark.long
 def test_processes_whose_strings_hash_otherwise_agree():
     found = set()
     for seed in ("1", "2"):

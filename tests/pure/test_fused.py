@@ -193,6 +193,7 @@ def test_a_callback_that_exchanges_cannot_be_fused() -> None:
     stacked=st.sampled_from([(True, True), (True, False), (False, True)]),
 )
 @hypothesis.settings(max_examples=12)
+@pytest.mark.long
 def test_products_of_any_shape(dims: tuple[int, ...], batch: tuple[int, ...], stacked: tuple[bool, bool]) -> None:
     b, m, k, n = dims
     left, right = rows(b, m, k), rows(b, k, n)

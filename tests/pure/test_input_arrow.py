@@ -136,6 +136,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.long
 def test_damaged_offsets_are_found(tmp_path):
     """They had led out of the memory of the batch: to any values, or to the end of the process."""
     paths = []

@@ -149,6 +149,7 @@ PER_FILE = {  # what may happen to rows on the way, without a number of them in 
     st.integers(1, 4),
 )
 @settings(max_examples=100)
+@pytest.mark.long
 def test_files_are_read_by_one_worker_each_in_its_order(run_workers, files, sizes, names, batch_size, num_workers, replicas):  # noqa: PLR0917
     num_workers = min(num_workers, len(sizes))
 

@@ -60,6 +60,7 @@ def called_dataset(calls, path):
     return Dataset.range(5).map(lambda x: calls.append(int(x)) or x).cache(path)
 
 
+@pytest.mark.long
 def test_functions_are_called_in_the_first_complete_pass_only(tmp_path):
     calls = []
     dataset = called_dataset(calls, tmp_path / "kept")
@@ -89,6 +90,7 @@ def test_an_empty_pass_is_not_kept(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_another_process_replays_the_file(tmp_path):
     program = f"""
 from replicant.data import Dataset

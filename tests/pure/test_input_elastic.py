@@ -276,6 +276,7 @@ def test_what_transforms_leave_out_is_what_the_first_workers_would_have_left_out
 
 
 @both
+@pytest.mark.long
 def test_without_an_end_all_files_are_shared_anew_after_the_same_pass(run, folder, go_on):
     @run
     @given(pipelines(*OPEN, *CLOSED, after=st.lists(st.one_of(*AFTER_FOREVER), max_size=3).map(lambda ops: (FOREVER, *ops))), KILLS)

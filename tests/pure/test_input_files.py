@@ -296,6 +296,7 @@ def is_open(path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are seen in /proc")
+@pytest.mark.long
 def test_an_iterator_that_is_dropped_closes_its_file(tmp_path):
     path = write(tmp_path / "a", RECORDS)
     iterator = iter(TFRecordDataset(path))

@@ -211,6 +211,7 @@ def test_rows_that_are_skipped_are_not_read(uneven, monkeypatch):
 
 @pytest.mark.parametrize("window", [1, 3])
 @pytest.mark.parametrize("kwargs", [{}, {"filters": [("x", ">", 3)]}, {"on_error": "skip"}])
+@pytest.mark.long_cases("kwargs1-3")
 def test_a_position_leads_to_the_same_rest_from_every_point(uneven, window, kwargs):
     def make():
         return parquet(uneven, **kwargs).global_shuffle(window=window).repeat(2)
@@ -462,6 +463,7 @@ def share(dataset, num_workers, worker, count=None, position=None):
 
 @given(st.data())
 @settings(max_examples=40, deadline=None)
+@pytest.mark.long
 def test_a_run_continues_with_any_number_of_workers(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("elastic")
     sizes = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=8), label="rows of the groups")

@@ -44,6 +44,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long_cases("streams with a buffer in turn")
 def test_rows_and_positions(kind):
     made = KINDS[kind]()
     whole = [row["x"] for row in made]

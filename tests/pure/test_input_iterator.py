@@ -117,6 +117,7 @@ def test_the_thread_ends_at_close_and_the_iterator_is_at_its_end():
     iterator.close()
 
 
+@pytest.mark.long
 def test_the_thread_ends_when_the_loop_is_left():
     for _ in distributed(Dataset.range(3).repeat().batch(1), 1):
         break
@@ -124,6 +125,7 @@ def test_the_thread_ends_when_the_loop_is_left():
     wait_until(lambda: not threads())
 
 
+@pytest.mark.long
 def test_the_thread_ends_when_the_iterator_is_collected_also_inside_a_pipeline():
     iterator = iter(distributed(Dataset.range(3).repeat().batch(1).prefetch(2), 1))
     next(iterator)
@@ -242,6 +244,7 @@ def test_a_forked_process_is_told_instead_of_waiting():
             sender.close()
 
 
+@pytest.mark.long
 def test_the_interpreter_exits_with_an_iterator_in_the_middle():
     program = """
 import time

@@ -328,6 +328,7 @@ def test_a_pipeline_gives_what_the_model_gives(pipeline):
 
 @given(pipelines(shuffles=True), st.integers(0, 25), st.integers(0, 2))
 @settings(max_examples=1000)
+@pytest.mark.long
 def test_an_iterator_continues_where_another_was(pipeline, cut, passes_before):
     """The state goes through JSON into a freshly built pipeline, as after a restart of the process."""
     dataset = build(pipeline)
@@ -416,6 +417,7 @@ def test_a_position_in_another_pass_than_the_cached_one():
 
 @given(pipelines(shuffles=True, ends_in_batch=True), st.integers(1, 5), st.integers(1, 3))
 @settings(max_examples=150)
+@pytest.mark.long
 def test_replicas_of_all_workers_together_see_what_one_device_sees(pipeline, num_workers, replicas_per_worker):
     workers = []
     for worker in range(num_workers):
@@ -460,6 +462,7 @@ def folder(tmp_path_factory):
 
 @given(pipelines(shuffles=True, ends_in_batch=True), st.sampled_from(list(SOURCES)), st.data())
 @settings(max_examples=250)
+@pytest.mark.long
 def test_a_run_continues_with_any_number_of_workers(folder, pipeline, source, data):
     """The steps before each kill and after it together are those of one device, so no example is lost or seen twice."""
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def generations(num_workers: int, least: int, restarts: int) -> Generations:
     st.integers(0, 3),
     st.lists(st.tuples(st.floats(0, 20), st.sampled_from(EVENTS), st.integers(0, 3), st.integers(0, 1)), max_size=60),
 )
+@pytest.mark.long
 def test_nobody_waits_for_ever(num_workers: int, least: int, restarts: int, events: list[tuple[float, str, int, int]]) -> None:
     machine = generations(num_workers, min(least, num_workers), restarts)
     book, now = Book(machine, restarts), 100.0

@@ -294,6 +294,7 @@ def test_what_is_answered(request_line, headers, status):
         assert ask(server, f"GET / HTTP/1.1\r\nHost: {server.url[7:-1]}\r\n\r\n".encode())[0] == 200
 
 
+@pytest.mark.long
 def test_clients_that_say_nothing_or_do_not_read_are_sent_away(monkeypatch):
     monkeypatch.setattr("replicant.launch._status_server._CLIENT_SECONDS", 0.5)
     with served() as server:

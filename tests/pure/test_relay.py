@@ -125,6 +125,7 @@ def test_a_mistake_in_the_relay_leaves_the_client_connected(relay, service, monk
             client.recv(1)
 
 
+@pytest.mark.long
 def test_before_it_is_held_a_line_ends_with_the_service_and_may_be_tried_anew(relay, service):
     with connect(relay) as client:
         service.accept()[0].close()  # without a word, as one that is not ready

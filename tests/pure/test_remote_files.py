@@ -409,6 +409,7 @@ print("parent read on to byte", file.tell())
 """
 
 
+@pytest.mark.long
 def test_a_fork_that_waits_for_a_thread_of_its_parent_is_told():
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == [

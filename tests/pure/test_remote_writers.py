@@ -80,6 +80,7 @@ def test_a_log_at_a_url_holds_what_was_written(system):
     assert events("memory://writers/logs") == [("loss", 1, (0.5,)), ("loss", 2, (0.25,))]
 
 
+@pytest.mark.long
 def test_tensorboard_at_a_url_writes_what_it_writes_locally(system, tmp_path):
     for folder in (str(tmp_path), "memory://writers/fit/"):
         keras.backend.clear_session()
@@ -244,6 +245,7 @@ print(len(list(TFRecordDataset(name))))
 
 
 @pytest.mark.parametrize("upload", ["done", "on its way"])
+@pytest.mark.long
 def test_a_forked_child_that_ends_leaves_the_log_alone(upload):
     program = [sys.executable, "-W", "ignore", "-c", FORKED, upload]
     ended = subprocess.run(program, timeout=25, check=True, capture_output=True, text=True)
