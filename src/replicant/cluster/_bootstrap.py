@@ -17,7 +17,6 @@ import os
 import platform
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -32,6 +31,7 @@ from ._membership import Membership
 from ._own_address import LOOPBACK, seen_by_others, source_towards
 from ._program_cache import share_programs
 from ._reach import check_proxies, check_reachable
+from ._ready_timer import ReadyTimer
 from ._relay import Relay
 from ._service_sockets import outlast_cuts
 from ._store import JaxStore
@@ -47,7 +47,7 @@ _UNTOLD = "std::bad_cast"  # what JAX makes of a reason that it cannot give to P
 _JAX_TIMEOUT_SECONDS = 10  # for JAX's own shutdown barrier, where workers that may come back do not wait
 
 _before_end: list[Callable[[], None]] = []
-_state: dict[str, Any] = {"world": None, "service": None, "failure": None, "hooked": False, "gloo": None}
+_state: dict[str, Any] = {"world": None, "service": None, "failure": None, "hooked": False, "gloo": None, "late": None}
 
 
 def world() -> World | None:
@@ -111,6 +111,7 @@ def start(
         _state["hooked"] = True
         atexit.register(_at_exit)
         sys.excepthook = functools.partial(_note_failure, sys.excepthook)
+    _prepare_end()
     return made
 
 
@@ -137,6 +138,13 @@ def before_end(wait: Callable[[], None]) -> None:
     """Call a function at the end of a program without an error: once the others know of it, and before they are left."""
     if wait not in _before_end:
         _before_end.append(wait)
+    _prepare_end()
+
+
+def _prepare_end() -> None:
+    """Have a timer for what is waited for at the end."""
+    if _before_end and _state["late"] is None and _state["world"] is not None:
+        _state["late"] = ReadyTimer("replicant-end")
 
 
 def stop() -> None:
@@ -148,15 +156,14 @@ def stop() -> None:
     if found is None:
         return
     found.report_end()
-    limit = found.timeouts.stop
-    late = threading.Timer(
-        limit, found.end_beside, [f"the program has ended, and the other worker did not come within {limit:g} s"]
-    )
-    late.daemon = True
-    late.start()
-    for wait in _before_end:
-        wait()
-    late.cancel()
+    if (late := _state["late"]) is not None:
+        limit = found.timeouts.stop
+        why = f"the program has ended, and the other worker did not come within {limit:g} s"
+        late.start(limit, functools.partial(found.end_beside, why))
+        for wait in _before_end:
+            wait()
+        late.cancel()
+        _state["late"] = None
     if found.is_chief and not found.supervised:
         found.wait_for_others(found.timeouts.stop)
     _disconnect()

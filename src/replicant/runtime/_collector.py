@@ -3,6 +3,7 @@
 import gc
 
 _PAUSED = (1 << 30) + 7  # a threshold that nobody else sets
+_OF_PYTHON = 1_000  # more than the objects that Python 3.12 itself has frozen from the beginning, and less than a program freezes
 
 
 class CollectionPaused:
@@ -34,6 +35,6 @@ class CollectionPaused:
 
 def _make_old() -> None:
     """Move all objects to the oldest generation, where a full collection still finds them. This does not go over them."""
-    if gc.get_freeze_count() == 0:  # what the program has frozen must stay frozen
+    if gc.get_freeze_count() < _OF_PYTHON:  # what the program has frozen must stay frozen
         gc.freeze()
         gc.unfreeze()
