@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +164,79 @@ def resume():
         replicant.Checkpoint(x=replicant.Variable(1.0)).save(f"{FOLDER}/ckpt")
     except replicant.errors.CheckpointError as error:
         found["refused"] = str(error)
+    return found
+
+
+class Steps(keras.callbacks.Callback):
+    """Counts the steps of this call of `fit`: in a list outside, because a backup restores what callbacks have."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.last = last
+        counted.clear()
+
+    def on_train_batch_end(self, batch, logs=None):
+        counted.append(batch)
+        if len(counted) == self.last:
+            raise RuntimeError("gone")
+
+
+counted: list[int] = []
+
+
+def newest(folder):
+    return max((folder / f"worker-{RANK}").glob("backup-*"), key=lambda path: int(path.name.partition("-")[2]))
+
+
+def older(folder):
+    if RANK == 1:
+        shutil.rmtree(newest(folder))
+
+
+def damaged(folder):
+    if RANK == 0:
+        file = newest(folder) / "arrays.bin"
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+
+
+def gone(folder):
+    if RANK == 1:
+        shutil.rmtree(folder / "worker-1")
+
+
+def foreign(folder):
+    """What a worker left there that is no more."""
+    if RANK == 0:
+        shutil.copytree(folder / "worker-0", folder / f"worker-{N}")
+
+
+def lost():
+    """Interrupted fits whose workers have not the same backups: all go on from the newest one that all have."""
+
+    def trained(folder, last=0):
+        backup = replicant.keras.callbacks.BackupAndRestore(folder, save_freq=2)
+        model = dense_model(keras.optimizers.Adam(0.05), keras.layers.Dropout(0.3, seed=RANK))
+        try:
+            model.fit(X, Y, batch_size=6, epochs=4, verbose=0, callbacks=[backup, Steps(last)])
+        except RuntimeError:
+            backup.sync()
+        return weights_of(model), len(counted)
+
+    found = {"uninterrupted": trained(FOLDER / "never")}
+    for change in (older, damaged, gone, foreign):
+        folder = FOLDER / change.__name__
+        trained(folder, last=14 + RANK)
+        change(folder)
+        strategy.workers.exchange("changed", "")
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            weights, steps = trained(folder)
+        strategy.workers.exchange("ended", "")
+        skipped = [str(each.message) for each in told if "Skipped" in str(each.message)]
+        left = sorted(str(path.relative_to(folder)) for path in folder.rglob("backup-*"))
+        found[change.__name__] = [weights, steps, skipped, left]
     return found
 
 

@@ -164,6 +164,24 @@ def test_a_checkpoint_for_all_workers_is_refused(answers):
         assert f'"<folder>/worker-{rank}"' in answer["resume"]["refused"]
 
 
+@pytest.mark.parametrize(
+    ("change", "steps"),  # rounds have 3 steps and epochs 5: one begins before steps 0, 3, 5, 8, 10 and 13
+    [("older", 10), ("damaged", 10), ("gone", 7), ("foreign", 7)],
+)
+@pytest.mark.long
+def test_all_go_on_from_the_newest_backup_that_all_have(answers, change, steps):
+    for rank, answer in enumerate(answers(2, 3, DILOCO, "lost")):
+        weights, _ = answer["lost"]["uninterrupted"]
+        found, taken, told, left = answer["lost"][change]
+        assert taken == steps
+        assert left == []
+        assert len(told) == (change == "damaged" and rank == 0)
+        if change == "gone":  # the other worker's optimizer and random states
+            assert found == answers(2, 3, DILOCO, "lost")[0]["lost"][change][0]
+        else:
+            assert found == weights  # the same bits
+
+
 @pytest.mark.long
 def test_a_worker_that_loops_more_often_is_told(tmp_path):
     group = _group.Group(HERE / "_worker_local_sgd.py", 2, tmp_path, ["2", "{}", "rounds_apart"])

@@ -6,6 +6,7 @@ the coordination service how many examples they have seen, so a worker that does
 changes.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -56,12 +57,26 @@ class Rounds:
                 "model.variables, after the model is built."
             )
         self._local_steps, self._outer, self._world = local_steps, outer, world
+        self.question: Callable[[], bool] = bool  # asked on the chief at each outer step, and answered to all workers
+        self.answer = False  # whether the answer was yes since this was last set
         self._sums = SumsOfWorkers(world)
         self._anchor = [Variable(np.zeros(ref_of(each).shape, ref_of(each).dtype), trainable=False) for each in self.trained]
         self._momentum = [
             Variable(np.zeros(ref_of(each).shape, np.float32), trainable=False) for each in self.trained if outer.momentum
         ]
         self._counts = Variable(np.zeros(4, np.int32), trainable=False)
+
+    @property
+    def world(self) -> World | None:
+        """The workers; None for one."""
+        return self._world
+
+    def digest(self) -> str:
+        """Return a digest of the weights and the momentum after the last outer step, which all workers have."""
+        summed = hashlib.blake2b(digest_size=16)
+        for variable in (*self._anchor, *self._momentum):
+            summed.update(np.ascontiguousarray(variable.numpy()).view(np.uint8).data)
+        return summed.hexdigest()
 
     @property
     def num_rounds(self) -> int:
@@ -133,7 +148,9 @@ class Rounds:
     def _step(self, read: Read, write: Write, *, done: bool) -> bool:
         """Take the outer step, unless no worker has trained. Return whether all workers are done."""
         number = self._count(_ROUND)
-        told = self._exchange(f"round {number}", {"rows": self._count(_ROWS), "done": done, "round": number})
+        own = {"rows": self._count(_ROWS), "done": done, "round": number, "yes": self.question()}
+        told = self._exchange(f"round {number}", own)
+        self.answer |= told[0]["yes"]
         total = sum(each["rows"] for each in told)
         if total:
             share = self._count(_ROWS) / total
