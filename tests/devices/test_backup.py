@@ -221,6 +221,7 @@ def test_it_says_where_it_goes_on(
         assert lines[lines.index(told[0]) + 1] == f"Epoch {place[6]}/{NUM_EPOCHS}"
 
 
+@pytest.mark.long
 def test_an_older_backup_has_a_date_and_a_finished_one_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "run", delete_checkpoint=False)
     for backup in (tmp_path / "run").glob("backup-*"):

@@ -27,6 +27,7 @@ def spread(w, x, total):
 
 @pytest.mark.parametrize("op", ["SUM", "MEAN"])
 @pytest.mark.parametrize("num_rows", [2, 5])
+@pytest.mark.long_cases("5-SUM")
 def test_gradients_through_a_reduction_equal_those_of_one_device(num_rows, op):
     """Of two rows on three replicas, one replica has none."""
     strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(3)])

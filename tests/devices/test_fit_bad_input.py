@@ -239,6 +239,7 @@ def breaking(after: int, *, labels: bool = True) -> Iterator[Any]:
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.long
 def test_an_error_leaves_the_values_of_the_last_step_without_a_strategy(loop: str, after: int, steps: int, compiled: bool) -> None:
     model = make_model(mirrored(0), steps_per_execution=steps, jit_compile=compiled)
     model.optimizer.build(model.trainable_variables)

@@ -76,6 +76,7 @@ def test_weights_that_a_callback_sets_are_trained_on() -> None:
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.long
 def test_model_checkpoint(tmp_path: Path) -> None:
     model, plain = compiled(4), compiled(0)
     fit(
@@ -159,6 +160,7 @@ def test_batch_logs_are_those_of_one_device() -> None:
         assert ours == pytest.approx(plain, abs=1e-5)
 
 
+@pytest.mark.long
 def test_moving_average_of_the_weights() -> None:
     """Keras exchanges weights and averages around evaluation and saving; afterwards training goes on where it was."""
     weights = []

@@ -176,6 +176,7 @@ def test_a_shuffle_draws_the_order_of_plain_keras() -> None:
 @pytest.mark.cases("int64-strategy", "float64-plain Keras")
 @pytest.mark.parametrize("strategy", [STRATEGY, None], ids=["strategy", "plain Keras"])
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64])
+@pytest.mark.long
 def test_numbers_of_64_bits_make_no_warning(strategy: Any, dtype: Any) -> None:
     """JAX computes with 32 bits, and its newer versions warn of shapes with 64. The tests turn warnings into errors."""
     with contextlib.nullcontext() if strategy is None else strategy.scope():

@@ -165,6 +165,7 @@ class Scaled(Taped):
         return self.factor.value()
 
 
+@pytest.mark.long
 def test_a_variable_that_changes_counts_at_once_and_an_attribute_once_the_model_is_compiled() -> None:
     losses = {}
     for kind in (Taped, Scaled):

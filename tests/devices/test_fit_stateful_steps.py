@@ -385,6 +385,7 @@ def test_batches_of_any_size(size: int) -> None:
     assert_equal(*histories, 1e-5)
 
 
+@pytest.mark.long
 def test_a_test_step_of_its_own() -> None:
     results = []
     for strategy in ("none", "apart"):

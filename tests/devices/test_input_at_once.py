@@ -432,6 +432,7 @@ def test_an_iterator_that_is_dropped_is_collected(one):
     assert threads() == []
 
 
+@pytest.mark.long
 def test_batches_that_were_handed_over_are_not_kept_alive(one):
     iterator = iter(distributed(one, Dataset.range(400).batch(4)))
     for _ in range(50):
@@ -527,6 +528,7 @@ def test_what_a_signal_raises_in_the_middle_loses_and_repeats_nothing(strategy, 
     assert got + [rows(strategy, batch) for batch in iterator] == expected
 
 
+@pytest.mark.long
 def test_signals_at_random_moments(one):
     """A handler that raises in the middle of a long loop, many times. Batches come in order, each at most once."""
 

@@ -144,6 +144,7 @@ PLACES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.long_cases("gradient of a gradient")
 def test_everywhere(place: str) -> None:
     results, plain = both_ways(PLACES[place], jnp.asarray(X))
     for actual, expected in zip(jax.tree.leaves(results), jax.tree.leaves(plain), strict=True):

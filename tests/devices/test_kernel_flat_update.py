@@ -100,6 +100,7 @@ def test_other_dtypes_are_left_to_keras(updated: list[Any]) -> None:
     assert updated == []
 
 
+@pytest.mark.long
 def test_variables_on_several_devices_are_left_to_keras(updated: list[Any]) -> None:
     trained(keras.optimizers.Adam(0.1), replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=False))
     assert updated == []

@@ -107,6 +107,7 @@ OTHER: dict[str, dict[str, Any]] = {
 
 @pytest.mark.cases("recurrent dropout", "16 bits")
 @pytest.mark.parametrize("options", OTHER.values(), ids=OTHER)
+@pytest.mark.long
 def test_other_settings_are_keras_own(options: dict[str, Any], calls: list[Any]) -> None:
     with_kernel, without = both(lambda: layer_of(**options), X, training=True, mask=MASK)
     assert not calls

@@ -149,6 +149,7 @@ def test_what_is_not_a_number_stays_in_its_row() -> None:
 @pytest.mark.parametrize(
     ("units", "dtype", "calls"), [(32, "float32", 2), (24, "float32", 0), (544, "float32", 0), (32, "float64", 0)]
 )
+@pytest.mark.long
 def test_only_what_it_can_do_is_given_to_it(units: int, dtype: str, calls: int) -> None:
     with jax.enable_x64(dtype == "float64"):
         arguments = jax.tree.map(lambda x: x.astype(dtype), drawn(0, units=units))

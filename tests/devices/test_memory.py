@@ -226,6 +226,7 @@ def test_what_it_prints() -> None:
     assert memory._repr_html_().startswith("<table><tr><td>batch per replica</td><td>8 rows (global batch 16)</td></tr>")
 
 
+@pytest.mark.long
 def test_it_names_the_largest_variable_that_a_step_gathers() -> None:
     """A loop that reads a variable of 8 KiB, of which each of two devices keeps a half, and one device cannot hold the whole."""
     with (strategy := STRATEGIES["fully sharded"]()).scope():

@@ -280,6 +280,7 @@ def products(text: str) -> Counter[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("way", ["loop", "fit"])
+@pytest.mark.long
 def test_the_devices_of_a_replica_share_its_products(way: str) -> None:
     text = compiled(training(way), 4)
     # 8 rows per replica. Forward: 48 -> 96 of 192, and these to 16. Backward: both kernels, and what is between them.

@@ -363,6 +363,7 @@ def test_copies_of_a_variable_are_counted_whole() -> None:
     assert make_plan(program, "gpu:8xh100").other_state == 4 * 5 * 7
 
 
+@pytest.mark.long
 def test_a_cpu_step_is_measured() -> None:
     plan = make_plan(by_loop, "cpu:2")
     assert plan.compiled.measured is not None

@@ -82,6 +82,7 @@ def _loss_of_tree(params, x, ids, y):
     return loss_of(params["w"], params["table"][ids], params["bias"], x, y)
 
 
+@pytest.mark.long
 def test_rows_of_a_table_are_updated_where_they_lie(strategy):
     table = variables(strategy)["table"]
     with strategy.scope():

@@ -91,6 +91,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.long
 def test_one_worker_equals_one_device(cut, name):
     found = train(cut, scheduled(cut), dense_model, OPTIMIZERS[name], FEATURES)
     one = replicant.OneDeviceStrategy("cpu:0")
@@ -105,6 +106,7 @@ BY_ROWS = {
 
 
 @pytest.mark.parametrize("name", BY_ROWS)
+@pytest.mark.long
 def test_rows_of_an_embedding_equal_the_whole_table(cut, name):
     found = train(cut, scheduled(cut), embedding_model, BY_ROWS[name], IDS)
     one = replicant.OneDeviceStrategy("cpu:0")
@@ -352,6 +354,7 @@ def test_one_function_at_a_time_is_never_stale():
         strategy.close()
 
 
+@pytest.mark.long
 def test_fit_trains_on_the_workers(cut):
     rng = np.random.default_rng(3)
     x = rng.normal(size=(256, 8)).astype("f4")

@@ -74,6 +74,7 @@ def test_replicas_of_different_sizes_stay_in_step() -> None:
     np.testing.assert_array_equal(generator.state.numpy(), [0, 7, 1, 0])
 
 
+@pytest.mark.long
 def test_distributions() -> None:
     generator = Generator.from_seed(3)
     normal = np.asarray(generator.normal([4000], 5.0, 2.0))

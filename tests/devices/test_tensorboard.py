@@ -74,6 +74,7 @@ class Run:
 
 
 @num_replicas
+@pytest.mark.long
 def test_scalars_of_epochs(tmp_path, num_replicas):
     model = make_model(num_replicas)
     history = fit(model, TensorBoard(tmp_path), validation_data=(X[:8], Y[:8]))

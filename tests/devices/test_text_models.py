@@ -83,6 +83,7 @@ def test_training_from_strings_equals_training_from_numbers(expected, kind, n):
     assert np.allclose(model(TEXTS), predictions, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_generator_and_single_batches(expected):
     model = make_model()
     for _ in range(2):

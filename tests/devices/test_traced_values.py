@@ -93,6 +93,7 @@ def test_the_error_names_the_line_and_says_what_to_write(fn: Any, line: str, adv
     assert "_program.py" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_random_numbers_without_a_seed() -> None:
     def noise() -> Any:
         return keras.random.normal([2])

@@ -202,6 +202,7 @@ def test_of_two_processes_that_write_one_number_one_wins(url, port):
 
 
 @pytest.mark.parametrize(("conditions", "decides"), [("kept", True), ("dropped", False), ("rejected", False)])
+@pytest.mark.long
 def test_a_server_without_conditions_is_found_out_and_can_be_saved_to(url, port, at, monkeypatch, conditions, decides):  # noqa: PLR0917
     monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", "20")
     monkeypatch.setattr(_write, "_SETTLING_SECONDS", 0.1)

@@ -114,6 +114,7 @@ result = ClusterCoordinator(strategy).schedule(busy)
 
 @pytest.mark.cases("call")
 @pytest.mark.parametrize("begin", [GIVEN_UP, WATCHER, WORKER], ids=["call", "watcher", "worker"])
+@pytest.mark.long
 def test_a_thread_inside_of_jax_is_waited_for_at_exit(begin: str, tmp_path: Path) -> None:
     program = f"{BUSY}{begin}assert inside.wait(60)\n1 / 0"
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=300, check=False)

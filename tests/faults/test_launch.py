@@ -138,6 +138,7 @@ def test_children_of_workers_end_with_them(tmp_path: Path, monkeypatch: pytest.M
         wait_until_gone(int((tmp_path / f"child-{rank}").read_text()))
 
 
+@pytest.mark.long
 def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "replicant", "launch", "--workers", "2", "--log-dir", "logs", str(SCRIPT), "family", "stay"]
     with subprocess.Popen(command, cwd=tmp_path) as process:
@@ -196,6 +197,7 @@ def test_a_worker_that_comes_late(tmp_path: Path) -> None:
     assert "did not come within 1 s after the first worker; it had run no step yet" in result.err
 
 
+@pytest.mark.long
 def test_a_job_that_stands_still(tmp_path: Path) -> None:
     result = launch(tmp_path, "stalled", stall=1.0)
     assert (result.code, "ran no step for 1 s; " in result.err) == (124, True)
@@ -214,6 +216,7 @@ class Listener(io.StringIO):
         return super().write(text)
 
 
+@pytest.mark.long
 def test_a_slow_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = launch(tmp_path, "slow", err=Listener("is slow", tmp_path / "said"))

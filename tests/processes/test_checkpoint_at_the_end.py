@@ -34,6 +34,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize(("program", "names"), PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.long
 def test_every_error_is_told(tmp_path: Path, program: str, names: list[str]) -> None:
     args = [sys.executable, "-c", BEGIN + program, str(tmp_path)]
     ended = subprocess.run(args, capture_output=True, text=True, timeout=120, check=True)

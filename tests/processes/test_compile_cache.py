@@ -57,16 +57,19 @@ def test_what_another_process_is_just_writing_is_compiled_quietly(tmp_path: Path
     assert printed(program, environ | {"REPLICANT_COMPILATION_CACHE": str(tmp_path)}) == "[1. 3. 5.] False on"
 
 
+@pytest.mark.long
 def test_switched_off() -> None:
     assert run("0") == "[1. 3. 5.] False REPLICANT_COMPILATION_CACHE=0"
 
 
+@pytest.mark.long
 def test_the_users_own_setting_is_left_alone(tmp_path: Path) -> None:
     answer = run(tmp_path / "ours", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs"))
     assert answer == f"[1. 3. 5.] False JAX's own setting is used: {tmp_path / 'theirs'}"
     assert not (tmp_path / "ours").exists()
 
 
+@pytest.mark.long
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     assert run(tmp_path).startswith(f"[1. 3. 5.] False no folder to keep compiled programs in ({tmp_path} belongs to user ")

@@ -30,6 +30,7 @@ def test_virtual_devices_and_the_threads_they_need() -> None:
     assert done.stdout == "['cpu:0', 'cpu:1', 'cpu:2'] 12\nagain is fine\n", done.stderr
 
 
+@pytest.mark.long
 def test_more_threads_that_the_user_asked_for_are_kept() -> None:
     done = run("import replicant; replicant.set_virtual_devices(2)\nimport os; print(os.environ['NPROC'])", NPROC="40")
     assert done.stdout == "40\n", done.stderr
@@ -42,6 +43,7 @@ def test_too_late() -> None:
     assert "AlreadyStartedError: set_virtual_devices(2) is too late: JAX has already started with 1 CPU device(s)" in done.stderr
 
 
+@pytest.mark.long
 def test_two_places_that_set_the_number() -> None:
     flags = "--xla_force_host_platform_device_count=2"
     done = run("import replicant; replicant.set_virtual_devices(2)", XLA_FLAGS=flags)
@@ -73,6 +75,7 @@ def test_a_keras_that_comes_too_late_for_the_scope() -> None:
     assert "Import keras before you enter the scope" in done.stderr
 
 
+@pytest.mark.long
 def test_programs_without_keras_do_not_load_it() -> None:
     done = run("import sys, replicant\nreplicant.MirroredStrategy().run(lambda: 1)\nprint('keras' in sys.modules)")
     assert done.stdout == "False\n", done.stderr

@@ -133,6 +133,7 @@ def pages():
 
 
 @pytest.mark.parametrize("page", pages())
+@pytest.mark.long
 def test_the_blocks_of_a_page_run(page, tmp_path):
     text = (DOCS / f"{page}.md").read_text()
     hidden = runpy.run_path(str(DOCS / "installs.py"))["absent"](text)

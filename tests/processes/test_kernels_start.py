@@ -155,6 +155,7 @@ LOWERED = (
 )
 
 
+@pytest.mark.long
 def test_none_at_all_and_then_one() -> None:
     done = run(
         LOWERED + "replicant.kernels.enable('max_pool'); print('select_and_scatter' in text()); print(replicant.kernels.status())",

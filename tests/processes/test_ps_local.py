@@ -158,6 +158,7 @@ def test_errors(answers, question, expected):
 
 @pytest.mark.cases("9")
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.long
 def test_nothing_survives_its_program(tmp_path, ending):
     script = tmp_path / "script.py"
     script.write_text(WAITING)

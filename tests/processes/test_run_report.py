@@ -63,6 +63,7 @@ def test_a_job_whose_worker_was_killed(tmp_path, elastic):
     assert (tmp_path / "page.html").read_text().count("<rect") >= 6
 
 
+@pytest.mark.long
 def test_a_reader_that_has_enough_is_no_error(tmp_path):
     (tmp_path / "run.jsonl").write_text(json.dumps({"t": 0, "kind": "job", "command": ["train.py"]}) + "\n")
     reader, writer = os.pipe()

@@ -64,6 +64,7 @@ def test_each_worker_prints_its_own_lines_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into the C++ library of Linux")
+@pytest.mark.long
 def test_the_stream_is_silent_only_meanwhile() -> None:
     assert ctypes.CDLL("libstdc++.so.6")
     assert printed(PRINTS) == "before\nafter\n"

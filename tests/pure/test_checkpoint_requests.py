@@ -43,6 +43,7 @@ def away(whole, name):
 
 
 @pytest.mark.usefixtures("system")
+@pytest.mark.long
 def test_a_store_that_stalls_while_much_is_sent_is_not_waited_for_long(monkeypatch):
     monkeypatch.setenv("REPLICANT_REMOTE_DEADLINE", "0.3")
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda self, path, value: ended.wait(30))

@@ -92,6 +92,7 @@ def test_exchanges_in_the_background_have_an_order_of_their_own():
     assert not any("files" in key for key in store.texts)
 
 
+@pytest.mark.long
 def test_a_worker_that_goes_on_with_the_next_step_is_noticed_and_one_that_is_late_is_awaited():
     store = CountingStore()
     first, second = worlds_of(store, 2, exchange=20.0)

@@ -61,6 +61,7 @@ BODIES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.long
 def test_the_backward_pass_keeps_the_slice_alone(body: Callable[[Any], Any]) -> None:
     def fn(shift: Any) -> Any:
         return jnp.sum(body(gathered(shift)) ** 2), jnp.float32(3)

@@ -135,6 +135,7 @@ def test_the_thread_ends_when_the_iterator_is_collected_also_inside_a_pipeline()
     wait_until(lambda: not threads())
 
 
+@pytest.mark.long
 def test_batches_that_were_handed_over_are_not_kept_alive():
     """The queue, the thread and the iterator hold what is ahead, nothing that was consumed."""
 

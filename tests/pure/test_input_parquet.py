@@ -915,6 +915,7 @@ for path in (sys.argv[1], "memory://encrypted"):
 """
 
 
+@pytest.mark.long
 def test_an_encrypted_column_is_an_error_if_it_is_read(tmp_path):
     """It had ended the process, also if other columns were read."""
     command = [sys.executable, "-c", ENCRYPTED, str(tmp_path / "a")]

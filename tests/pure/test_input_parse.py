@@ -85,6 +85,7 @@ examples = st.fixed_dictionaries(
 
 @given(st.lists(st.tuples(examples, st.randoms()), max_size=6))
 @settings(max_examples=300)
+@pytest.mark.long
 def test_side_by_side_gives_what_one_by_one_gives(rows):
     """In any order of keys, and with any features missing."""
     records = []

@@ -517,6 +517,7 @@ def test_a_cache_file_notices_that_a_picture_changed(pets, tmp_path):
         list(cached())
 
 
+@pytest.mark.long
 def test_fit_evaluate_and_predict_equal_one_device(pets):
     def trained(strategy):
         keras.utils.set_random_seed(1)

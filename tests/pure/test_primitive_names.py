@@ -48,6 +48,7 @@ def test_an_old_name_that_lives_on_for_something_else_is_not_taken_for_it(monkey
         _primitive_names.check()
 
 
+@pytest.mark.long
 def test_no_name_of_a_primitive_is_used_that_is_not_in_the_table():
     """Every string in the files that read equations is looked at."""
     used = set()

@@ -281,6 +281,7 @@ def test_record_files_are_those_of_local_files(system, tmp_path, compression):
         writer.write(b"")
 
 
+@pytest.mark.long
 def test_small_records_take_little_more_memory_than_their_bytes(system):
     records, size = 100_000, 24
     tracemalloc.start()
