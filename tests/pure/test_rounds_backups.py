@@ -146,8 +146,14 @@ def test_a_worker_that_cannot_read_the_backup_of_another_one_is_named(tmp_path):
     )
     with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
         of(tmp_path, [False, "there is no /else/backup-1."]).agree(tmp_path / "backup-3", None)
-    with pytest.raises(CheckpointError, match="1 of 1 workers cannot read"):
-        of(tmp_path).agree(tmp_path / "backup-3", CheckpointError("it is not there."))
+
+
+@pytest.mark.parametrize("others", [[], [[False, "it does not fit either"]]])
+def test_what_no_worker_can_read_is_its_own_error(tmp_path, others):
+    own = CheckpointError("it does not fit")
+    with pytest.raises(CheckpointError) as caught:
+        of(tmp_path, *others).agree(tmp_path / "backup-3", own)
+    assert caught.value is own
 
 
 def answered(self: World, label: str, text: str) -> list[str]:

@@ -94,6 +94,8 @@ class RoundsBackups:
         failed = {name: each for name, each in zip(names, texts, strict=True) if each is not None}
         if all(is_damaged for is_damaged, _ in failed.values()):
             return not failed
+        if problem is not None and len(failed) == len(texts):  # each worker tells its own, as for another model
+            raise problem
         listing = "; ".join(f"{name}: {text}" for name, (_, text) in failed.items())
         raise CheckpointError(
             f"{len(failed)} of {len(texts)} workers cannot read the backup of the round that all should go on from, which on this "
