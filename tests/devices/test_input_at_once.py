@@ -1,6 +1,7 @@
 """Batches that the loop makes itself, without a thread: the same batches, positions and errors as with one."""
 
 import gc
+import importlib
 import itertools
 import os
 import signal
@@ -16,6 +17,7 @@ import replicant
 from replicant.data import Dataset, InputOptions
 from replicant.errors import DatasetError, ElementError
 from replicant.input.distributed import _direct
+from replicant.replicas import _quick_put
 from replicant.strategies import _place_batches
 
 SECONDS = 20
@@ -103,7 +105,7 @@ def test_the_same_batches_and_positions_as_with_a_thread(strategy, name):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Read tiny batches in runs from the tenth on. Gives the numbers of batches that a program has cut apart."""
+    """Read tiny batches in runs from the tenth on. Gives the numbers of batches that were read and placed at once."""
     cut = []
     place = _place_batches.PlacesAtOnce.run
 
@@ -113,12 +115,11 @@ def runs(monkeypatch):
         return placed
 
     monkeypatch.setattr(_place_batches.PlacesAtOnce, "run", counted)
-    monkeypatch.setattr(_place_batches, "_OFTEN", 1)
     monkeypatch.setattr(_direct, "_RUNS_AFTER", 2)
     return cut
 
 
-# The batches that a program cuts apart: eights after the first eight; if passes begin with a batch, within one, after its first.
+# The batches that are placed at once: eights after the first eight; if passes begin with a batch, within one, after its first.
 IN_RUNS = {
     "shuffled": 136,
     "no seed, but one order": 136,
@@ -224,7 +225,7 @@ def test_what_a_signal_raises_within_a_run_loses_and_repeats_nothing(one, monkey
         assert direct.num_ready == 0
         with monkeypatch.context() as patch:
             if where == "place":
-                patch.setattr(direct._pace.place, "_cut", lambda columns: (_ for _ in ()).throw(error()))
+                patch.setattr(direct._pace.place, "_put", lambda arrays: (_ for _ in ()).throw(error()))
             else:
                 source = direct._cursor.source.source  # half of the run has been read
                 patch.setattr(
@@ -325,7 +326,7 @@ def test_a_dataset_that_becomes_slow_gets_a_thread_and_loses_nothing(strategy, m
 
 
 def test_a_few_slow_batches_do_not_matter(one):
-    pace = _direct.Pace(_direct.NoProgram())
+    pace = _direct.Pace(_direct.OneByOne())
     for _ in range(100):
         for seconds in (1.0, 0.0, 0.0, 0.0):
             pace.note(seconds)
@@ -337,7 +338,7 @@ def test_a_few_slow_batches_do_not_matter(one):
 
 @pytest.mark.parametrize(("every", "is_slow"), [(1, True), (2, True), (40, False)])
 def test_slow_batches_are_found_among_quick_ones(every, is_slow):
-    pace = _direct.Pace(_direct.NoProgram())
+    pace = _direct.Pace(_direct.OneByOne())
     for number in range(120):
         pace.measured(pace.clock(), 0.0 if number % every else 1.0)
     assert pace.is_slow is is_slow
@@ -345,7 +346,7 @@ def test_slow_batches_are_found_among_quick_ones(every, is_slow):
 
 def test_a_batch_that_only_waited_is_not_slow():
     """On a machine with other programs, the clock goes on while the processor does something else."""
-    pace = _direct.Pace(_direct.NoProgram())
+    pace = _direct.Pace(_direct.OneByOne())
     for _ in range(120):
         clock = pace.clock()
         pace.measured(clock, 0.0 if clock is time.thread_time else 1.0)
@@ -623,22 +624,29 @@ def test_a_guard_of_the_whole_process(strategy):
     assert [seen(strategy, batch) for batch in batches] == expected
 
 
-def test_few_programs_are_compiled_whatever_the_forms(one):
-    placer, copied = _place_batches.PlacesAtOnce(one.placement), 0
-    for size in range(1, 40):
-        leaf = np.zeros((size, 2), np.float32)
-        for _ in range(_place_batches._OFTEN + 2):
-            copied += placer([(leaf, (size,))]) is not None
-    assert copied == 2 * _place_batches._MOST_FORMS
-
-
 def test_placed_at_once_shares_no_memory_with_its_source(one):
-    placer, leaf = _place_batches.PlacesAtOnce(one.placement), np.zeros((64, 64), np.float32)
-    for _ in range(_place_batches._OFTEN + 1):
-        placed = placer([(leaf, (64,))])
+    leaf = np.arange(4096, dtype=np.float32).reshape(64, 64)
+    placed = _place_batches.PlacesAtOnce(one.placement)([(leaf, (64,))])
+    leaf[:] = 7
     assert placed is not None
-    jax.block_until_ready(placed)
+    np.testing.assert_array_equal(placed[0], np.arange(4096).reshape(64, 64))
     assert not np.shares_memory(np.asarray(placed[0]), leaf)
+
+
+@pytest.mark.parametrize("gone", ["batched_device_put", "HostBufferSemantics", "a parameter"])
+def test_with_another_jax_components_are_placed_one_by_one(one, gone, monkeypatch):
+    private = importlib.import_module("jaxlib._jax")
+    if gone == "a parameter":
+        monkeypatch.setattr(private, "batched_device_put", lambda aval, sharding, xs, devices, committed=True: None)
+    else:
+        monkeypatch.delattr(private, gone)
+    _quick_put._private.cache_clear()
+    try:
+        assert _quick_put.quick_put(one.placement.mirrored) is None
+        batches = list(distributed(one, Dataset.range(200).batch(4)))
+    finally:
+        _quick_put._private.cache_clear()
+    assert [batch.tolist() for batch in batches] == np.arange(200).reshape(50, 4).tolist()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

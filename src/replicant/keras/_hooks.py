@@ -34,6 +34,7 @@ from . import (
     _minimize,
     _provider,
     _recurrent,
+    _refs,
     _resume,
     _saved_layers,
     _saving,
@@ -149,7 +150,7 @@ class Hook:
 
 @dataclasses.dataclass
 class Added:
-    """A method that TensorFlow programs call and Keras 3 does not have.
+    """A method that TensorFlow programs call, or Replicant needs, and Keras 3 does not have.
 
     Attributes:
         owner: The class that gets the method, unless it has one of this name.
@@ -278,7 +279,10 @@ HOOKS = (
     Hook(keras.callbacks.CallbackList, "on_predict_batch_end", _END, (_batch_ends.end,)),
 )
 
-ADDED = (Added(BaseOptimizer, "minimize", _minimize.minimize),)
+ADDED = (
+    Added(BaseOptimizer, "minimize", _minimize.minimize),
+    Added(backend.Variable, "__getattr__", _refs.stored_of),  # what a variable lacks while it lies in a pack
+)
 
 # The private names of Keras that Replicant reads, writes or calls, by class.
 PRIVATE: Mapping[type, tuple[str, ...]] = {

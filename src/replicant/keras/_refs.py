@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..replicas._copies import VariableAggregation
+from ..variables._packs import stored
 from ..variables._ref import Ref
 
 MADE_UNDER = "_replicant_made_under"  # the attribute in which a variable keeps its strategy
@@ -38,6 +39,9 @@ class KerasRef(Ref):
     def switch(self) -> tuple[Any, str]:
         return self.variable, "_trainable"
 
+    def can_be_packed(self) -> bool:
+        return getattr(type(self.variable), "__getattr__", None) is stored_of and "_value" in self.variable.__dict__
+
     def get_raw(self) -> tuple[Any, bool]:
         value = self.variable._value
         if value is None:  # the variable was made during this trace and is filled in at its end
@@ -55,3 +59,11 @@ def ref_of_keras(variable: Any) -> KerasRef:
     if ref is None:
         ref = variable._replicant_ref = KerasRef(variable)
     return ref
+
+
+def stored_of(variable: Any, name: str) -> Any:
+    """Return the value of a Keras variable that is in a pack. Python calls this as `__getattr__`, for what it does not find."""
+    ref = variable.__dict__.get("_replicant_ref")
+    if ref is None:
+        raise AttributeError(f"{type(variable).__name__!r} object has no attribute {name!r}", name=name, obj=variable)
+    return stored(ref, variable, name)

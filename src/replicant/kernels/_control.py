@@ -104,7 +104,8 @@ def _register() -> None:
         if kernel not in _installed.registered and register(kernel):
             _installed.registered.add(kernel)
             _installed.families.add(kernel.family)
-    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _loading.FAMILY}  # their users ask whether they are on
+    # The users of these ask whether they are on.
+    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _loading.FAMILY, "pack"}
 
 
 def enable(*names: str) -> None:
@@ -114,8 +115,8 @@ def enable(*names: str) -> None:
 
     Args:
         *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "inline",
-            "lstm", "numba_conv", "numba_dot" or "numba_lstm". Without names, all that can be used on this machine are switched on.
-            You can choose "conv" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
+            "lstm", "numba_conv", "numba_dot", "numba_lstm" or "pack". Without names, all that can be used on this machine are
+            switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
@@ -128,8 +129,8 @@ def enable(*names: str) -> None:
     Traceback (most recent call last):
     ...
     replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv',
-    'dot', 'flat_update', 'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'strided_conv', or no name to
-    switch all.
+    'dot', 'flat_update', 'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'pack', 'strided_conv', or no
+    name to switch all.
     """
     wanted = chosen_everywhere() | _checked(names)
     for name in sorted(wanted):

@@ -151,10 +151,15 @@ class FirstRuns:
         self._count = 0
         self._least = sys.maxsize  # bytes of fresh pages in a watched run
 
+    @property
+    def are_over(self) -> bool:
+        """Whether `run` does nothing any more but start the program."""
+        return self._count == _UNWATCHED + _WATCHED
+
     def run(self, start: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Return ``start(*args, **options)``."""
         watching = keeper
-        if watching is None or watching.state != "watching" or self._count == _UNWATCHED + _WATCHED:
+        if watching is None or watching.state != "watching" or self.are_over:
             return start(*args, **options)
         if self._count == 1 and (size := self._size(*args)) >= _MAPPED:
             watching.need(size)

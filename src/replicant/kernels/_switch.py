@@ -26,6 +26,7 @@ FAMILIES = {
     "numba_conv": "convolutions and their gradients by a function that numba compiles",
     "numba_dot": "products of matrices by a function that numba compiles",
     "numba_lstm": "the loops over time of lstm by a function that numba compiles",
+    "pack": "small variables of a small program that runs often share an array",
     "max_pool": "max pooling and its gradient, without a scatter",
     "strided_conv": "transposed convolutions, and gradients of strided ones, without products with zeros",
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",

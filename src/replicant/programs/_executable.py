@@ -25,16 +25,18 @@ class Executable:
         name: The name in messages.
         compute: The function to trace. Its first argument is donated: the program may overwrite these arrays.
         placement: The devices.
+        has_token: Whether the program returns an array that is ready once it has ended. Else its first result is.
     """
 
-    def __init__(self, name: str, compute: Callable[..., tuple[Any, Any]], placement: Placement):
-        self._name = name
+    def __init__(self, name: str, compute: Callable[..., tuple[Any, Any]], placement: Placement, *, has_token: bool = True):
+        self.name = name
         self._compute = compute
         self.placement = placement
         self._bounded = placement.deadlocks
         # For one device, the program needs no constraints inside, but JAX needs to know the device.
         home = placement.mirrored if placement.on_one_device else None
-        self._jitted = jax.jit(self._with_token, donate_argnums=0, out_shardings=home)
+        self._jitted = jax.jit(self._with_token if has_token else compute, donate_argnums=0, out_shardings=home)
+        self._has_token = has_token
         # A long program becomes one of segments, for each kind of inputs.
         self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
         self._segmented: list[_segmented.Segmented] = []
@@ -42,7 +44,7 @@ class Executable:
         self._size_of_results: int | None = None  # once a program of several workers has run
         self._inline = _inline.Choice(self._jitted) if self._may_run_inline(placement) else None
         if placement.world is None:
-            self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready(), self._fresh)
+            self._first_runs = _memory.FirstRuns(lambda outputs: self._first(outputs).block_until_ready(), self._fresh)
         else:  # nobody waits, because others must run it, too, and JAX would compile it once more to tell its temporaries
             self._first_runs = _memory.FirstRuns(None, lambda *_: self._size_of_results or 0)
 
@@ -54,12 +56,26 @@ class Executable:
 
     def trace(self, *inputs: Any) -> Any:
         """Return the jaxpr of the program, which JAX caches."""
-        return self._jitted.trace(*inputs).jaxpr
+        return self.traced(*inputs).jaxpr
+
+    def traced(self, *inputs: Any) -> Any:
+        """Return what JAX traces the program to, with the structure of what it returns."""
+        return self._jitted.trace(*inputs)
+
+    @property
+    def may_be_small(self) -> bool:
+        """Whether it is asked if the program is small."""
+        return self._inline is not None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the program takes a fraction of a millisecond. This is known from its second run on."""
+        return self._inline is not None and self._inline.is_small
 
     def check_workers(self, jaxpr: Any) -> None:
         """Raise WorkerMismatchError if another worker has traced a different program. All workers must call this."""
         if self.placement.world is not None:
-            check_same_program(self._name, jaxpr, self.placement.world)
+            check_same_program(self.name, jaxpr, self.placement.world)
             self._channels[_key(jaxpr.in_avals)] = channel_of(jaxpr)
 
     def lower(self, *inputs: Any) -> Any:
@@ -75,29 +91,45 @@ class Executable:
         `keeper` stores the state even if Ctrl-C interrupts the call.
         """
         if _steps.recorder is None:
-            return self._start(inputs, keeper)[1:]
-        with _steps.recorder.step(self._name) as step:
-            step.result, *rest = self._start(inputs, keeper)
-        return rest[0], rest[1]
+            return self._start(inputs, keeper)[-2:]
+        with _steps.recorder.step(self.name) as step:
+            outputs = self._start(inputs, keeper)
+            step.result = self._first(outputs)
+        return outputs[-2:]
 
-    def _start(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None) -> tuple[jax.Array, Any, Any]:
-        """Start the program. Return an array that is ready once it has ended, and what `start` returns."""
+    def try_out(self, *inputs: Any) -> tuple[Any, Any]:
+        """Do what `start` does, for a small program, without counting it as a step."""
+        if self._inline is not None and self._inline.may_be_new():
+            self._inline.decide(inputs)
+        return self._jitted(*inputs)[-2:]
+
+    def _first(self, outputs: Any) -> jax.Array:
+        """Return an array that is ready once the program has ended."""
+        return outputs[0] if self._has_token else outputs[0][0]
+
+    def _start(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None) -> Any:
+        """Start the program. Return its outputs, of which the last two are what `start` returns."""
         call = _in_flight.call
         if self.placement.world is not None:
             self.placement.world.steps += 1
             with program_with(lambda: self._channels.get(_key(map(jax.typeof, jax.tree.leaves(inputs))))):  # JAX may lower it now
                 outputs = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
             if self._size_of_results is None:
-                self._size_of_results = _bytes_on_device(outputs[1])
+                self._size_of_results = _bytes_on_device(outputs[-2])
             return outputs
         program = self._segmented_for(inputs) if self._may_be_long else None
-        options = {"bounded": self._bounded, "state": keeper, "in_parts": program is not None}
         if program is not None or self._inline is None:
-            return self._first_runs.run(call, program or self._jitted, *inputs, **options)
+            in_parts = program is not None
+            return self._first_runs.run(
+                call, program or self._jitted, *inputs, bounded=self._bounded, state=keeper, in_parts=in_parts
+            )
         if self._inline.may_be_new():
             self._inline.decide(inputs)
-        outputs = self._first_runs.run(call, self._jitted, *inputs, **options)
-        self._inline.after_run(outputs[0])
+        if self._first_runs.are_over:  # as nearly always
+            outputs = call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
+        else:
+            outputs = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
+        self._inline.after_run(self._first(outputs))
         return outputs
 
     @staticmethod

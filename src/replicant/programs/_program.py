@@ -19,6 +19,7 @@ from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState
 from ..variables._ref import Ref, Refs
 from ._executable import Executable
 from ._learning import trace_until_learned
+from ._packing import Packing
 from ._results import PassedNumber, Shape, array_homes
 from ._watch import Watch
 
@@ -61,6 +62,7 @@ class Program:
         self._shape: Shape | None = None
         self._stacked: list[bool] = []
         self.executable = Executable(name, self._traced, self.placement)
+        self._packing = Packing(self.executable, self.written) if self.executable.may_be_small else None
 
     def and_older(self) -> "Iterator[Program]":
         """Yield all programs of the same signature, the last used first."""
@@ -138,16 +140,24 @@ class Program:
         placement = self.placement
         if placement.world is not None:
             adopt([*self.written, *self.kept], placement)
-        return (
-            self._overwritten.load(),
-            [ref.load(placement, donated=False) for ref in self.kept],
-            _placed(arrays, placement),
-        )
+        return (self._overwritten.load(), *self._others(arrays))
+
+    def _others(self, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the inputs that are not overwritten."""
+        placement = self.placement
+        return [ref.load(placement, donated=False) for ref in self.kept], _placed(arrays, placement)
 
     def run(self, arrays: list[Any], on_host: list[Any]) -> Any:
         """Run on `arrays`. Variables are read before and written after. Arrays on the host are only passed through."""
         with _in_flight.lock:
-            results, _ = self.executable.start(*self._inputs(arrays), keeper=self._overwritten)
+            packing = self._packing
+            packed = None if packing is None or packing.is_over else packing.program(self._inputs, arrays)
+            if packed is None:
+                results, _ = self.executable.start(*self._inputs(arrays), keeper=self._overwritten)
+            else:
+                others, refs = self._others(arrays), packed.refs
+                with refs.lock:
+                    results, _ = packed.executable.start(refs.load(), *others, keeper=refs)
         assert self._shape is not None
         return self._shape.fill(results, on_host, arrays)
 

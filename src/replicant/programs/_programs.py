@@ -24,7 +24,7 @@ class _Form(NamedTuple):
 
     tree: Any
     placement: Placement
-    leaves: list[tuple[type, tuple[int, ...], Any, bool]]
+    leaves: list[tuple[type, Any, tuple[int, ...], Any, bool]]
     program: Program
 
 
@@ -48,8 +48,10 @@ class Programs:
         form = self._form
         if form is None or form.program is not self._last or form.placement is not placement or form.tree != tree:
             return None
-        for leaf, (kind, shape, dtype, weak_type) in zip(leaves, form.leaves, strict=True):
-            if type(leaf) is not kind or leaf.shape != shape or leaf.dtype != dtype or leaf.weak_type is not weak_type:
+        for leaf, (kind, aval, shape, dtype, weak_type) in zip(leaves, form.leaves, strict=True):
+            if type(leaf) is not kind:
+                return None
+            if leaf.aval is not aval and (leaf.shape != shape or leaf.dtype != dtype or leaf.weak_type is not weak_type):
                 return None
         return form.program if form.program.watch.holds() else None
 
@@ -57,7 +59,7 @@ class Programs:
         """Note the form of a call, so that the next one may be found by it."""
         arrays = signature.arrays
         if signature.tree.num_leaves == len(arrays) and all(isinstance(x, jax.Array) and hasattr(x, "weak_type") for x in arrays):
-            kinds = [(type(x), x.shape, x.dtype, x.weak_type) for x in arrays]
+            kinds = [(type(x), x.aval, x.shape, x.dtype, x.weak_type) for x in arrays]  # of a dataset, all have the same aval
             self._form = _Form(signature.tree, signature.placement, kinds, program)
         else:
             self._form = None

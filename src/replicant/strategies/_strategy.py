@@ -16,7 +16,7 @@ from ..errors import ArgumentTypeError
 from ..input._contexts import InputContext, ValueContext
 from ..input._shapes_only import planned
 from ..input.adapters import as_dataset
-from ..input.distributed._direct import NoProgram, PlaceAtOnce
+from ..input.distributed._direct import OneByOne, PlaceAtOnce
 from ..input.distributed._distributed import DistributedDataset
 from ..programs._compiled import Compiled
 from ..programs._function_key import function_key
@@ -426,7 +426,7 @@ class Strategy:
         placement = self._placement
         if not placement.devices or not placement.on_cpu or placement.planning is not None:
             return None
-        return places(placement) if placement.on_one_device else NoProgram()
+        return places(placement) if placement.on_one_device else OneByOne()
 
     def _exchange(self, label: str) -> Callable[[Any], list[Any]] | None:
         world = self._placement.world
@@ -473,5 +473,5 @@ class Strategy:
             options,
             self._exchange("dataset"),
             workers=self._workers_places(),
-            at_once=self._at_once(lambda _: NoProgram()),
+            at_once=self._at_once(lambda _: OneByOne()),
         )

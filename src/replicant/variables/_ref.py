@@ -1,7 +1,7 @@
 """``Ref``, a variable of any library as a step sees it, and ``Refs``, the variables of one program together."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
@@ -11,6 +11,7 @@ from ..replicas._copies import VariableAggregation, aggregate_copies, split_valu
 from ..replicas._model_axis import ModelCut
 from ..replicas._own_mesh import on_own_mesh
 from ..replicas._placement import Placement, is_local, on_all
+from ._packs import Pack, stored
 from ._slices import LARGE, in_pieces, known_value, note_cut, read_whole
 
 
@@ -39,6 +40,7 @@ class Ref:
         owned_on: The placement on which `owned` lies.
         stand_in: Another library's variable with the same storage, for a library that tracks only its own variables.
         moved: The last array that had to be moved, with the placement and the array on it.
+        place: The pack in which the value lies unless `holder` has one, and its number there.
 
     ``Refs`` reads and writes `holder`, `owned`, `owned_on` and `moved`.
     """
@@ -61,6 +63,16 @@ class Ref:
         self.owned_on: Placement | None = None
         self.stand_in: Any = None
         self.moved: tuple[Any, Placement, jax.Array] | None = None
+        self.place: tuple[Pack, int] | None = None
+
+    if not TYPE_CHECKING:  # attributes that are missing should be found
+
+        def __getattr__(self, name: str) -> Any:
+            return stored(self, self, name)
+
+    def can_be_packed(self) -> bool:
+        """Whether `stored` is asked for a value that the holder lacks."""
+        return self.holder is self
 
     @property
     def made_under(self) -> Any:

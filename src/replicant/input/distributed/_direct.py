@@ -3,7 +3,7 @@
 The thread that reads ahead and the loop both need Python's lock. If a batch is a few rows of arrays in memory, and its devices are
 this machine's processors, the exchange between the two takes several times as long as the batch.
 
-Of tiny batches, some are read and placed at once, by one program that cuts them apart. That takes half of the time.
+Of tiny batches, some are read at once. That takes half of the time.
 """
 
 import os
@@ -32,9 +32,9 @@ MOST_BYTES = 1 << 19  # larger batches take so long that it is worth while to re
 SECONDS = 1e-3  # of processor time: the longest that a batch may usually take
 _MOST_DEBT = 8.0
 _MOST_AT_ONCE = 2.0
-RUN = 8  # batches that are read and placed at once, if all of them
+RUN = 8  # batches that are read at once, if all of them
 _RUN_BYTES = 1 << 18  # are no larger than this,
-_RUNS_AFTER = 256  # after so many batches of a dataset, for which it is worth while to compile a program
+_RUNS_AFTER = 256  # after so many batches of a dataset: whoever reads fewer of them gets each when it is asked for
 _TIMED = 32  # batches whose processor time is read, which takes a while, after one that was slow by the clock
 
 # They only move memory: no files, no code of the user, nothing that waits. Types that are derived from these may do so.
@@ -50,7 +50,7 @@ class PlaceAtOnce(Protocol):
         """Place the components, given the arguments for each. Returns None if that must be done one by one."""
         ...
 
-    def run(self, columns: Sequence[np.ndarray], count: int, sizes: tuple[int, ...]) -> list[list[Any]] | None:
+    def run(self, columns: Sequence[np.ndarray], count: int, sizes: tuple[int, ...]) -> Sequence[Sequence[Any]] | None:
         """Place `count` batches that were read at once. Returns None if that must be done batch by batch."""
         ...
 
@@ -59,7 +59,7 @@ _config: Any = jax.config  # its options are attributes that type checkers do no
 _WIDE = _config.jax_enable_x64  # outside of all contexts
 
 
-class NoProgram:
+class OneByOne:
     """Places no batch at once, but component by component."""
 
     def __call__(self, parts: Sequence[tuple[Any, ...]]) -> None:
@@ -101,7 +101,7 @@ class Pace:
         self.is_slow = False
         self.is_sized = False
         self._are_small = False
-        self._num_placed = 0  # batches, by a program
+        self._num_placed = 0  # batches, all components at once
         self._debt = 0.0
         self._to_time = 0
 
@@ -113,11 +113,11 @@ class Pace:
 
     @property
     def in_runs(self) -> bool:
-        """Whether several batches are read and placed at once."""
+        """Whether several batches are read at once."""
         return self._are_small and self._num_placed >= _RUNS_AFTER
 
     def placed(self) -> None:
-        """Note that a program has placed a batch."""
+        """Note that all components of a batch were placed at once."""
         self._num_placed += 1
 
     def clock(self) -> Callable[[], float]:
