@@ -225,7 +225,7 @@ def test_what_a_signal_raises_within_a_run_loses_and_repeats_nothing(one, monkey
         assert direct.num_ready == 0
         with monkeypatch.context() as patch:
             if where == "place":
-                patch.setattr(direct._pace.place, "_put", lambda arrays: (_ for _ in ()).throw(error()))
+                patch.setattr(direct._pace.place, "_put", lambda *_: (_ for _ in ()).throw(error()))
             else:
                 source = direct._cursor.source.source  # half of the run has been read
                 patch.setattr(

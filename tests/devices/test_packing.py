@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import types
 import weakref
 
 import jax
@@ -18,6 +19,8 @@ import pytest
 
 import replicant
 from replicant import kernels
+from replicant.cluster import ClusterSpec, SimpleClusterResolver
+from replicant.coordinator import ClusterCoordinator
 from replicant.programs import _packing
 from replicant.runtime import _in_flight
 
@@ -360,6 +363,27 @@ def test_programs_with_callbacks_have_none(one):
     assert [float(v.value()) for v in variables] == [i + 10 for i in range(8)]
 
 
+def test_variables_on_servers_have_none():
+    """Loading one asks its server, and storing one is a push, which may happen once for each step."""
+    cluster = SimpleClusterResolver(ClusterSpec({"ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:0"]}))
+    strategy = replicant.ParameterServerStrategy(cluster, transport="threads")
+    try:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            variables = [replicant.Variable(np.zeros(2, np.float32), name=f"v{i}") for i in range(8)]
+
+        @replicant.function
+        def step(x):
+            return strategy.run(lambda: [v.assign_add(jnp.full(2, x)) for v in variables] and x)
+
+        for _ in range(40):
+            coordinator.schedule(step, args=(np.float32(1),))
+        coordinator.join(SECONDS)
+        assert [v.numpy().tolist() for v in variables] == [[40, 40]] * 8
+    finally:
+        strategy.close()
+
+
 def test_few_or_large_variables_have_none(one):
     with one.scope():
         few = [replicant.Variable(np.float32(0)) for _ in range(4)]
@@ -376,6 +400,26 @@ def test_few_or_large_variables_have_none(one):
     for _ in range(10):
         step(), much()
     assert [packing.is_over for packing in [*packings(step), *packings(much)]] == [True, True]
+
+
+def test_loops_in_the_scope_and_with_options_of_jax_have_them_too(one):
+    with one.scope(), jax.default_matmul_precision("highest"), jax.default_device(jax.devices()[1]):
+        counters = Counters(one)
+        until_packed(counters.step, jnp.float32(1))
+        counters.check(9)
+
+
+def test_other_options_of_jax_end_them(one, caplog):
+    """The packed program is made of a trace with the options of before."""
+    counters = Counters(one)
+    until_packed(counters.step, jnp.float32(1))
+    with caplog.at_level(logging.DEBUG, logger="replicant.programs"), jax.default_matmul_precision("highest"):
+        counters.step(jnp.float32(1))
+        counters.check(10)
+    assert "goes on without packs: options of JAX have changed" in caplog.text
+    assert are_packed(counters.step) == [False]
+    counters.step(jnp.float32(1))
+    counters.check(11)
 
 
 def test_a_switch_turns_them_off(one):
@@ -432,7 +476,8 @@ def test_what_keeps_it_from_being_compiled_is_noted(one, fails, monkeypatch, cap
     if fails == "start":
         monkeypatch.setattr(_packing.threading.Thread, "start", fail)
     else:
-        monkeypatch.setattr(_packing.Packed, "_compute", fail)
+        make, lowered = _packing.Packing._make, types.SimpleNamespace(compile=fail)
+        monkeypatch.setattr(_packing.Packing, "_make", lambda packing, packed, _: make(packing, packed, lowered))
     counters = Counters(one)
     with caplog.at_level(logging.DEBUG, logger="replicant.programs"):
         for _ in range(5):

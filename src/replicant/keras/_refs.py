@@ -40,7 +40,8 @@ class KerasRef(Ref):
         return self.variable, "_trainable"
 
     def can_be_packed(self) -> bool:
-        return getattr(type(self.variable), "__getattr__", None) is stored_of and "_value" in self.variable.__dict__
+        known = "_value" in self.variable.__dict__ or self.place is not None
+        return known and getattr(type(self.variable), "__getattr__", None) is stored_of
 
     def get_raw(self) -> tuple[Any, bool]:
         value = self.variable._value

@@ -1,4 +1,4 @@
-"""Lets a small program that runs often have its small variables in packs (``variables/_packs.py``).
+"""Lets a small program that runs often have its small variables in packs (``variables/_packed_refs.py``).
 
 The packed program is made of what the other was traced to, and compiled in a thread, while that goes on running. Once it is ready,
 both compute some steps. The packed one takes over if all bits of their results are the same. They need not be: LLVM computes
@@ -19,9 +19,10 @@ import numpy as np
 
 from ..kernels._switch import is_on
 from ..tracing._host_calls import host_call_in
-from ..variables._packs import PackedRefs
-from ..variables._ref import Ref, Refs
+from ..variables._packed_refs import PackedRefs
+from ..variables._ref import Ref
 from ._executable import Executable
+from ._segmented import trace_options
 
 FAMILY = "pack"  # the kernel for which this is done
 
@@ -37,6 +38,10 @@ _config: Any = jax.config  # its options are attributes that type checkers do no
 _logger = logging.getLogger("replicant.programs")
 
 
+class OtherOptions(Exception):
+    """JAX traces a packed program again, with other options than those with which the user's function was traced."""
+
+
 class Packed:
     """A program with packs, and the variables that it overwrites.
 
@@ -49,10 +54,13 @@ class Packed:
     def __init__(self, executable: Executable, refs: PackedRefs, inputs: Sequence[Any]):
         traced = executable.traced(*inputs)
         self.refs, self._closed, self._form = refs, traced.jaxpr, jax.tree.structure(traced.out_info)
+        self._options = trace_options()
         has_token = not traced.out_info[1]
         self.executable = Executable(executable.name, self._compute, executable.placement, has_token=has_token)
 
     def _compute(self, state: Sequence[Any], *others: Any) -> tuple[Any, Any]:
+        if trace_options() is not self._options:
+            raise OtherOptions("options of JAX have changed, so the function must be traced again")
         values = self.refs.unpack(state)
         flat = jex.jaxpr_as_fun(self._closed)(*jax.tree.leaves((values, *others)))
         _, results, new = jax.tree.unflatten(self._form, flat)
@@ -72,6 +80,7 @@ class Packing:
         self._executable, self._refs = executable, refs
         self._runs = self._alike = 0
         self._thread: threading.Thread | None = None
+        self._error = "it was not compiled"  # as in a fork, which has no threads
         self._made: Packed | None = None
         self._used: Packed | None = None
         self.is_over = not is_on(FAMILY) or executable.placement.mirrored is None
@@ -85,8 +94,7 @@ class Packing:
         """
         if self._used is not None:
             if self._used.refs.debt > _MOST_DEBT or not is_on(FAMILY):
-                self._note("its variables are read or set too often, or packs were switched off")
-                self._end()
+                self.end("its variables are read or set too often, or packs were switched off")
             elif _config.jax_debug_nans or _config.jax_debug_infs:  # which look for them in arrays of floats
                 return None
             return self._used
@@ -102,11 +110,10 @@ class Packing:
     def _try(self, inputs: Inputs) -> None:
         """Run both programs. After some runs, the packed one is used if it is quicker."""
         made = self._made
-        if made is None:  # its error was noted
-            self._end()
+        if made is None:
+            self.end(self._error)
         elif not self._is_same(made, inputs):
-            self._note("it would round otherwise")
-            self._end()
+            self.end("it would round otherwise")
         elif self._alike < _ALIKE:
             self._alike += 1
         elif (quick := _seconds(made.executable, made.refs.copies(), *inputs[1:])) < (
@@ -115,38 +122,36 @@ class Packing:
             made.refs.begin()
             self._used = made
         else:
-            self._note(f"it would take {1e6 * quick:.0f} microseconds instead of {1e6 * plain:.0f}")
-            self._end()
+            self.end(f"it would take {1e6 * quick:.0f} microseconds instead of {1e6 * plain:.0f}")
 
-    def _end(self) -> None:
+    def end(self, reason: Any) -> None:
+        """Go on without packs."""
+        _logger.debug("%s goes on without packs: %s", self._executable.name, reason)
         if self._used is not None:
             self._used.refs.end()
         self._made = self._used = None
         self.is_over = True
 
     def _begin(self, inputs: Inputs) -> None:
-        refs = PackedRefs(self._refs, self._executable.placement, Refs)
+        refs = PackedRefs(self._refs, self._executable.placement)
         if not self._executable.is_small or refs.saved < _LEAST or _has_effects(self._executable.trace(*inputs)):
-            self._end()
+            self.end("it is large, calls the host, or has few small variables")
             return
         packed = Packed(self._executable, refs, inputs)
-        self._thread = threading.Thread(target=self._make, args=(packed, (refs.copies(), *inputs[1:])), name="replicant-packs")
+        lowered = packed.executable.traced(refs.copies(), *inputs[1:]).lower()  # here, because other threads may have other options
+        self._thread = threading.Thread(target=self._make, args=(packed, lowered), name="replicant-packs")
         try:
             self._thread.start()
         except RuntimeError as error:  # there are too many threads
-            self._note(repr(error))
-            self._end()
+            self.end(repr(error))
 
-    def _make(self, packed: Packed, inputs: Inputs) -> None:
+    def _make(self, packed: Packed, lowered: Any) -> None:
         try:
-            packed.executable.traced(*inputs).lower().compile()
-        except (RuntimeError, TypeError, ValueError) as error:  # JAX's own: what it compiles was traced before
-            self._note(repr(error))
+            lowered.compile()
+        except RuntimeError as error:  # XLA's
+            self._error = repr(error)
         else:
             self._made = packed
-
-    def _note(self, reason: Any) -> None:
-        _logger.debug("%s goes on without packs: %s", self._executable.name, reason)
 
     def _is_same(self, packed: Packed, inputs: Inputs) -> bool:
         """Whether both programs give the same bits, for inputs that are left as they are."""

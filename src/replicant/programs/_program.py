@@ -19,7 +19,7 @@ from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState
 from ..variables._ref import Ref, Refs
 from ._executable import Executable
 from ._learning import trace_until_learned
-from ._packing import Packing
+from ._packing import OtherOptions, Packing
 from ._results import PassedNumber, Shape, array_homes
 from ._watch import Watch
 
@@ -62,7 +62,8 @@ class Program:
         self._shape: Shape | None = None
         self._stacked: list[bool] = []
         self.executable = Executable(name, self._traced, self.placement)
-        self._packing = Packing(self.executable, self.written) if self.executable.may_be_small else None
+        local = not any(ref.elsewhere for ref in needs.refs)  # loading another tells its server of a step
+        self._packing = Packing(self.executable, self.written) if local and self.executable.may_be_small else None
 
     def and_older(self) -> "Iterator[Program]":
         """Yield all programs of the same signature, the last used first."""
@@ -150,16 +151,24 @@ class Program:
     def run(self, arrays: list[Any], on_host: list[Any]) -> Any:
         """Run on `arrays`. Variables are read before and written after. Arrays on the host are only passed through."""
         with _in_flight.lock:
-            packing = self._packing
-            packed = None if packing is None or packing.is_over else packing.program(self._inputs, arrays)
-            if packed is None:
+            results = None if self._packing is None or self._packing.is_over else self._run_packed(self._packing, arrays)
+            if results is None:
                 results, _ = self.executable.start(*self._inputs(arrays), keeper=self._overwritten)
-            else:
-                others, refs = self._others(arrays), packed.refs
-                with refs.lock:
-                    results, _ = packed.executable.start(refs.load(), *others, keeper=refs)
         assert self._shape is not None
         return self._shape.fill(results, on_host, arrays)
+
+    def _run_packed(self, packing: Packing, arrays: list[Any]) -> list[Any] | None:
+        """Run the packed program and return its results; None if there is none, or it cannot run now."""
+        packed = packing.program(self._inputs, arrays)
+        if packed is None:
+            return None
+        others, refs = self._others(arrays), packed.refs
+        try:
+            with refs.lock:
+                return packed.executable.start(refs.load(), *others, keeper=refs)[0]
+        except OtherOptions as error:  # while it was traced, so nothing is overwritten yet
+            packing.end(error)
+            return None
 
 
 def rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], placement: Placement) -> Needs:

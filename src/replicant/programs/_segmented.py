@@ -40,7 +40,7 @@ class Segmented:
     """
 
     def __init__(self, traced: Any, inputs: Sequence[Any], num_donated: int, home: Sharding | None):
-        self._kinds, self._options = _kinds(jax.tree.leaves(inputs)), _options()
+        self._kinds, self._options = _kinds(jax.tree.leaves(inputs)), trace_options()
         self._tree = jax.tree.structure(traced.out_info)
         self._consts = [jax.device_put(x, home) for x in traced.jaxpr.consts]
         plan = _Plan(traced.jaxpr, num_donated, home)
@@ -49,7 +49,7 @@ class Segmented:
 
     def takes(self, inputs: Sequence[Any]) -> bool:
         """Whether it was made for inputs of these shapes, dtypes and places, and with JAX's present options."""
-        return _options() is self._options and _kinds(jax.tree.leaves(inputs)) == self._kinds
+        return trace_options() is self._options and _kinds(jax.tree.leaves(inputs)) == self._kinds
 
     def __call__(self, *inputs: Any) -> Any:
         slots: list[Any] = [*jax.tree.leaves(inputs), *self._consts]
@@ -160,7 +160,7 @@ def _function(segment: Segment) -> Callable[..., list[Any]]:
     return compute
 
 
-def _options() -> object:
+def trace_options() -> object:
     """Return an object that stands for the options with which JAX traces: the precision of products, the default device and others.
 
     JAX keeps one trace of an empty program for each set of them.

@@ -71,8 +71,8 @@ class Ref:
             return stored(self, self, name)
 
     def can_be_packed(self) -> bool:
-        """Whether `stored` is asked for a value that the holder lacks."""
-        return self.holder is self
+        """Whether the value may lie in a pack: `holder` keeps it in `_value`, and asks `stored` if that is missing."""
+        return False
 
     @property
     def made_under(self) -> Any:
