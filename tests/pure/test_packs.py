@@ -75,6 +75,9 @@ def test_a_missing_attribute_is_named(kind):
     target = variable._ref if kind == "own" else variable
     with pytest.raises(AttributeError, match=f"'{type(target).__name__}' object has no attribute 'nothing'"):
         _ = target.nothing
+    blank = type(target).__new__(type(target))  # as `copy` makes one
+    with pytest.raises(AttributeError, match=f"'{type(target).__name__}' object has no attribute '__setstate__'"):
+        _ = blank.__setstate__
     del target._value  # which nothing holds for it
     with pytest.raises(AttributeError, match=f"'{type(target).__name__}' object has no attribute '_value'"):
         _ = target._value

@@ -30,6 +30,7 @@ OFTEN = 1000  # runs, after which it is worth while to compile a second program
 _ALIKE = 16  # runs of both programs
 _TIMED = 16  # runs of each
 _LEAST = 4  # arrays that are saved
+_MOST_BYTES = 4 << 20  # that the program overwrites, of which each run on trial takes a copy
 _MOST_DEBT = 16.0  # so often was each variable read or set, and too few runs were between
 
 Inputs: TypeAlias = tuple[Any, Any, Any]  # the variables that are overwritten, the others, and the arrays of the call
@@ -134,7 +135,8 @@ class Packing:
 
     def _begin(self, inputs: Inputs) -> None:
         refs = PackedRefs(self._refs, self._executable.placement)
-        if not self._executable.is_small or refs.saved < _LEAST or _has_effects(self._executable.trace(*inputs)):
+        is_small = self._executable.is_small and sum(array.nbytes for array in inputs[0]) <= _MOST_BYTES
+        if not is_small or refs.saved < _LEAST or _has_effects(self._executable.trace(*inputs)):
             self.end("it is large, calls the host, or has few small variables")
             return
         packed = Packed(self._executable, refs, inputs)

@@ -77,11 +77,11 @@ def stored(ref: Any, owner: Any, name: str) -> Any:
     Raises:
         AttributeError: If another attribute is missing, or the variable lies in no pack.
     """
-    held = ref.holder.__dict__
     while name == "_value" and (place := ref.place) is not None:
         pack, index = place
         with pack.lock:
             if ref.place is place:  # else it is in another pack by now
+                held = ref.holder.__dict__
                 if "_value" not in held:
                     ref.holder._value = pack.show(index)  # noqa: SLF001 - see Holder
                 return held["_value"]
