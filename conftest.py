@@ -20,9 +20,7 @@ if QUICK and importlib.metadata.version("jaxlib").startswith("0.10."):
 # These tests compile much and compute little. Processes that they start, such as those of the kernel's own tests, have it.
 WITHOUT_MEMORY = QUICK and "REPLICANT_KERNELS" not in os.environ
 if WITHOUT_MEMORY:
-    os.environ["REPLICANT_KERNELS"] = (
-        "argmax,conv,max_pool,avg_pool,direct_conv,strided_conv,lstm,flat_update,dot,attention,inline,pack"
-    )
+    os.environ["REPLICANT_KERNELS"] = "argmax,conv,max_pool,avg_pool,direct_conv,strided_conv,lstm,flat_update,dot,attention,inline"
 
 import jax  # noqa: E402
 

@@ -26,14 +26,22 @@ from replicant.runtime import _in_flight
 
 SECONDS = 30
 
+same_bits = pytest.mark.skipif(
+    jax.__version__.startswith("0.10."),
+    reason="with jax 0.10, the packed program of this model rounds otherwise for some numbers, which is why packs are a choice",
+)
+
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """Try packs after four runs."""
+    """Switch packs on, and try them after four runs."""
+    kernels.enable("pack")
     monkeypatch.setattr(_packing, "OFTEN", 4)
     monkeypatch.setattr(_packing, "_ALIKE", 2)
     # Which of the two is quicker would depend on the machine.
     monkeypatch.setattr(_packing, "_seconds", lambda executable, *inputs: float(not is_packed(executable)))
+    yield
+    kernels.disable("pack")
 
 
 @pytest.fixture(params=["one", "fused"])
@@ -431,6 +439,18 @@ def test_other_options_of_jax_end_them(one, caplog):
     counters.check(11)
 
 
+def test_by_default_there_are_none(one):
+    kernels.disable("pack")
+    kernels.enable()
+    counters = Counters(one)
+    for _ in range(20):
+        counters.step(jnp.float32(1))
+    assert [packing._thread for packing in packings(counters.step)] == [None]
+    kernels.enable("pack")
+    until_packed(counters.step, jnp.float32(1))
+    counters.check(29)
+
+
 def test_a_switch_turns_them_off(one):
     counters = Counters(one)
     until_packed(counters.step, jnp.float32(1))
@@ -601,6 +621,7 @@ BETWEEN = {
 }
 
 
+@same_bits
 @pytest.mark.long_cases(*BETWEEN.keys() - {"nothing", "restore"})
 @pytest.mark.parametrize("between", list(BETWEEN))
 def test_a_model_trains_to_the_same_bits(one, between, monkeypatch, tmp_path):
@@ -621,6 +642,7 @@ def test_a_model_trains_to_the_same_bits(one, between, monkeypatch, tmp_path):
     assert runs[0] == runs[1]
 
 
+@same_bits
 @pytest.mark.long
 def test_two_hundred_steps_have_the_same_bits(strategy, monkeypatch):
     runs = []

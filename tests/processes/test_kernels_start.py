@@ -249,6 +249,6 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
-        "(all) or some of argmax,attention,avg_pool,conv,direct_conv,dot,flat_update,inline,lstm,max_pool,memory,numba_conv,"
-        "numba_dot,numba_lstm,pack,strided_conv, separated by commas."
+        "(all but pack) or some of argmax,attention,avg_pool,conv,direct_conv,dot,flat_update,inline,lstm,max_pool,memory,"
+        "numba_conv,numba_dot,numba_lstm,pack,strided_conv, separated by commas."
     )

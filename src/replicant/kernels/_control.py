@@ -24,6 +24,7 @@ from ._lowering import Kernel, register
 from ._switch import (
     FAMILIES,
     LOWERINGS,
+    ONLY_BY_NAME,
     VARIABLE,
     choose,
     choose_here,
@@ -115,8 +116,9 @@ def enable(*names: str) -> None:
 
     Args:
         *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "inline",
-            "lstm", "numba_conv", "numba_dot", "numba_lstm" or "pack". Without names, all that can be used on this machine are
-            switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable REPLICANT_KERNELS.
+            "lstm", "numba_conv", "numba_dot", "numba_lstm" or "pack". Without names, all but "pack" that can be used on this
+            machine are switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable
+            REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
@@ -132,7 +134,7 @@ def enable(*names: str) -> None:
     'dot', 'flat_update', 'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'pack', 'strided_conv', or no
     name to switch all.
     """
-    wanted = chosen_everywhere() | _checked(names)
+    wanted = chosen_everywhere() | (_checked(names) if names else _checked(names) - ONLY_BY_NAME)
     for name in sorted(wanted):
         if reason := _objection(name):
             if name in names:

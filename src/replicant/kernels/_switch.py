@@ -32,10 +32,11 @@ FAMILIES = {
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",
 }
 LOWERINGS = frozenset(FAMILIES) - {"conv", "memory"}
+ONLY_BY_NAME = frozenset({"pack"})  # all that are asked for without names do not include it
 
 
 def from_environment() -> frozenset[str]:
-    """The kernels that REPLICANT_KERNELS asks for: names, separated by commas. "0" means none, and "1" means all.
+    """The kernels that REPLICANT_KERNELS asks for: names, separated by commas. "0" means none, and "1" all but `ONLY_BY_NAME`.
 
     Raises:
         ConfigurationError: If the variable names a kernel that does not exist.
@@ -46,10 +47,10 @@ def from_environment() -> frozenset[str]:
     names = _names(text)
     if unknown := sorted(names - set(FAMILIES) - {"1"}):
         raise ConfigurationError(
-            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all) or some of "
-            f"{','.join(sorted(FAMILIES))}, separated by commas."
+            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all but "
+            f"{', '.join(sorted(ONLY_BY_NAME))}) or some of {','.join(sorted(FAMILIES))}, separated by commas."
         )
-    return frozenset(FAMILIES) if "1" in names else names
+    return (frozenset(FAMILIES) - ONLY_BY_NAME) | (names - {"1"}) if "1" in names else names
 
 
 def is_named(name: str) -> bool:

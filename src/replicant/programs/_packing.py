@@ -2,7 +2,9 @@
 
 The packed program is made of what the other was traced to, and compiled in a thread, while that goes on running. Once it is ready,
 both compute some steps. The packed one takes over if all bits of their results are the same. They need not be: LLVM computes
-``a * b + c * d`` with a rounding less, at either of the two products, and may choose the other one in other code.
+``a * b + c * d`` with a rounding less, at either of the two products, and may choose the other one in other code. With other
+numbers, they may still differ later, and then a run that was interrupted would not end with the bits of one that was not. So this
+is only done where somebody has asked for it.
 """
 
 import logging
@@ -84,7 +86,7 @@ class Packing:
         self._error = "it was not compiled"  # as in a fork, which has no threads
         self._made: Packed | None = None
         self._used: Packed | None = None
-        self.is_over = not is_on(FAMILY) or executable.placement.mirrored is None
+        self.is_over = executable.placement.mirrored is None
 
     def program(self, inputs: Callable[[list[Any]], Inputs], arrays: list[Any]) -> Packed | None:
         """Return the packed program for the next run; None for the other one. The lock of programs must be held.
@@ -100,7 +102,7 @@ class Packing:
                 return None
             return self._used
         self._runs += 1
-        if self._runs < OFTEN:
+        if self._runs < OFTEN or not is_on(FAMILY):
             return None
         if self._thread is None:
             self._begin(inputs(arrays))
