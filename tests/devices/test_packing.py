@@ -121,6 +121,17 @@ class Counters:
             np.testing.assert_array_equal(np.asarray(variable.value()).astype(np.float64), value)
 
 
+def tried_in_vain(strategy):
+    counters = Counters(strategy)
+    for _ in range(5):
+        counters.step(jnp.float32(1))
+    are_packed(counters.step)
+    for _ in range(5):
+        counters.step(jnp.float32(1))
+    assert [packing.is_over for packing in packings(counters.step)] == [True]
+    return counters
+
+
 def test_variables_of_several_dtypes(strategy):
     counters = Counters(strategy)
     until_packed(counters.step, jnp.float32(1))
@@ -371,8 +382,10 @@ def test_programs_with_callbacks_have_none(one):
     assert [float(v.value()) for v in variables] == [i + 10 for i in range(8)]
 
 
-def test_variables_on_servers_have_none():
+def test_variables_on_servers_have_none(monkeypatch):
     """Loading one asks its server, and storing one is a push, which may happen once for each step."""
+    decided, decide = [], _packing.Packing.__init__
+    monkeypatch.setattr(_packing.Packing, "__init__", lambda self, *args: decided.append(args) or decide(self, *args))
     cluster = SimpleClusterResolver(ClusterSpec({"ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:0"]}))
     strategy = replicant.ParameterServerStrategy(cluster, transport="threads")
     try:
@@ -388,6 +401,7 @@ def test_variables_on_servers_have_none():
             coordinator.schedule(step, args=(np.float32(1),))
         coordinator.join(SECONDS)
         assert [v.numpy().tolist() for v in variables] == [[40, 40]] * 8
+        assert decided == []
     finally:
         strategy.close()
 
@@ -473,13 +487,7 @@ def test_what_is_tried_counts_as_no_step(one, monkeypatch):
 def test_a_form_that_takes_longer_is_not_used(one, monkeypatch, caplog):
     caplog.set_level(logging.DEBUG, logger="replicant.programs")
     monkeypatch.setattr(_packing, "_seconds", lambda executable, *inputs: 2e-6 if is_packed(executable) else 1e-6)
-    counters = Counters(one)
-    for _ in range(5):
-        counters.step(jnp.float32(1))
-    are_packed(counters.step)
-    for _ in range(5):
-        counters.step(jnp.float32(1))
-    assert [packing.is_over for packing in packings(counters.step)] == [True]
+    counters = tried_in_vain(one)
     assert "goes on without packs: it would take 2 microseconds instead of 1" in caplog.text
     counters.check(10)
 
@@ -487,13 +495,7 @@ def test_a_form_that_takes_longer_is_not_used(one, monkeypatch, caplog):
 def test_other_bits_keep_a_program_without(one, monkeypatch):
     numbers = itertools.count()
     monkeypatch.setattr(_packing, "_bits", lambda array: next(numbers))
-    counters = Counters(one)
-    for _ in range(5):
-        counters.step(jnp.float32(1))
-    are_packed(counters.step)
-    for _ in range(5):
-        counters.step(jnp.float32(1))
-    assert [packing.is_over for packing in packings(counters.step)] == [True]
+    counters = tried_in_vain(one)
     counters.check(10)
 
 

@@ -196,6 +196,8 @@ def status() -> Status:
             states[name] = f"off: {reason}"
         elif name in chosen():
             states[name] = "on" if name in _installed.families else "off: this JAX has changed the lowering that it replaces"
+        elif name in ONLY_BY_NAME and name not in asked:
+            states[name] = f'off: it is only used where it is named, as in kernels.enable("{name}")'
         else:
             states[name] = "off: switched off" if name in asked else f"off: {VARIABLE} does not ask for it"
     return Status(states)

@@ -13,12 +13,13 @@ from pathlib import Path
 from ... import cluster, kernels
 from ...errors import ReplicantError
 from ...kernels._flags import OPTION, VALUE, accelerator
+from ...kernels._switch import ONLY_BY_NAME
 from ...runtime._compile_cache import compile_cache
 from ._result import Result
 
 Environ = Mapping[str, str]
 
-_MORE_IS_NEEDED = "memory", "numba_conv", "numba_dot", "numba_lstm"  # kernels that need more than JAX
+_MAY_BE_OFF = {"memory", "numba_conv", "numba_dot", "numba_lstm"} | ONLY_BY_NAME  # the first four need more than JAX
 
 OLDEST_JAX, OLDEST_KERAS = (0, 10), (3, 12)
 NEWEST = {"jax": (0, 12), "keras": (3, 15), "Python": (3, 13)}  # the newest versions that this release was tested with
@@ -146,7 +147,7 @@ def cpu_kernels(_: Environ) -> Result:
 
 def judge_kernels(states: dict[str, str], beside: str | None) -> Result:
     """Judge these states of the CPU kernels. Beside an accelerator, on which training runs, some are off by design."""
-    off = [name for name, state in states.items() if state != "on" and name not in _MORE_IS_NEEDED]
+    off = [name for name, state in states.items() if state != "on" and name not in _MAY_BE_OFF]
     detail = ", ".join(f"{name} {state}" for name, state in states.items())
     if not off or beside is not None:
         return Result("CPU kernels", "ok", detail)
