@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
@@ -106,6 +106,9 @@ def test_values_and_gradients_are_those_of_xla() -> None:
 LARGE = {
     "NN": (NN, (1030, 600), (600, 80)),
     "NN, a column of panels": (NN, (5000, 300), (300, 16)),
+    "NN, panels for several blocks of rows": (NN, (8200, 60), (60, 144)),
+    "NT, panels for several blocks of rows": (NT, (8200, 200), (80, 200)),
+    "NN, many columns": (NN, (520, 40), (40, 1040)),
     "NT": (NT, (770, 530), (112, 530)),
     "TN": (TN, (2000, 80), (2000, 50)),
     "a batch": ((((2,), (1,)), ((0,), (0,))), (9, 130, 270), (9, 270, 48)),
@@ -119,6 +122,36 @@ def test_large_products(numbers: Any, lhs: Any, rhs: Any) -> None:
     actual, expected, calls = both(lambda x, y: lax.dot_general(x, y, numbers), *arrays(lhs, rhs))
     assert calls == 1
     assert_equal(actual, expected)
+
+
+def test_parts_are_each_product_once_and_their_panels_have_room() -> None:
+    import numba
+
+    from replicant.kernels import _direct_dot as dot
+
+    @numba.njit
+    def divide(job: Any, threads: Any) -> Any:
+        return dot._divide(job, threads)
+
+    @given(st.integers(1, 9000), st.integers(1, 300), st.integers(1, 200), st.integers(1, 16))
+    @example(1, 1, 1, 16)
+    @example(4096, 8, 1, 2)
+    def check(rows: int, sixteens: int, batch: int, threads: int) -> None:
+        job = np.zeros(64, np.int64)
+        facts = {dot._ROWS: rows, dot._COLUMNS: 16 * sixteens, dot._BATCH: batch}
+        for place, number in facts.items():
+            job[place // 8] = number
+        parts = divide(job.ctypes.data, threads)
+        row_groups, column_groups = job[dot._ROW_GROUPS // 8], job[dot._COLUMN_GROUPS // 8]
+        assert parts == batch * row_groups * column_groups
+        for size, groups, together in (
+            (rows, row_groups, job[dot._ROWS_TOGETHER // 8]),
+            (16 * sixteens, column_groups, job[dot._COLUMNS_TOGETHER // 8]),
+        ):
+            assert (groups - 1) * together < size <= groups * together
+        assert job[dot._COLUMNS_TOGETHER // 8] <= dot.MAX_TOGETHER * dot.PANEL
+
+    check()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ the other in its first cache, and multiplies rows of the first matrix by them: u
 for all panels of a part. A tile of 12 rows and a panel has its sums in registers (`_tiles.py`). `_frames.py` tells how XLA
 calls this.
 
-The first matrix is read number by number, so its strides may be any. In the second one, the numbers of a row or of a column must
-lie side by side. Each number of the result is summed in the same order, however many threads there are.
+The first matrix is read number by number, so its strides may be any. Its next rows are asked for while those of a tile are
+multiplied: in training, a matrix seldom lies in a cache, and no processor sees by itself that rows which lie apart are read next.
+In the second matrix, the numbers of a row or of a column must lie side by side. Each number of the result is summed in the same
+order, however many threads there are.
 """
 
 from typing import Any
@@ -41,9 +43,10 @@ from ._tiles import make_rows
 
 PANEL, DEPTH, ROWS = 2 * WIDTH, 256, 256
 PARTS_OF_A_THREAD = 4
+HEIGHT = 12  # rows of a tile
 MIN_ROWS = 96  # of a part, if there are more
 PRODUCTS_OF_A_THREAD = 1 << 20  # another thread takes some ten microseconds to begin
-MAX_TOGETHER = 4  # panels that are copied at once
+MAX_TOGETHER = 4  # panels that are copied at once, and for which rows are read from memory once
 NUM_ATTRIBUTES = 13
 
 # The numbers of a job are, from FACTS on: the attributes of the call, sorted by their names in `_compiled_dot.py`, which are counts
@@ -57,7 +60,7 @@ _LHS, _RHS, _OUT = (FACTS + 8 * i for i in range(13, 16))
 _ROWS_TOGETHER, _ROW_GROUPS, _COLUMNS_TOGETHER, _COLUMN_GROUPS = (FACTS + 8 * i for i in range(16, 20))
 
 _place_for_panels = make_place(MAX_TOGETHER * DEPTH * _PANEL_BYTES)
-_wide, _narrow = make_rows(2, (12, 8, 4, 1)), make_rows(1, (16, 8, 4, 1))
+_wide, _narrow = make_rows(2, (HEIGHT, 8, 4, 1), reads_ahead=True), make_rows(1, (16, 8, 4, 1), reads_ahead=True)
 
 
 @jit
@@ -97,7 +100,9 @@ def _multiply(job: Any, lhs: Any, rhs: Any, out: Any, panels: Any, rows: Any, be
         for k in range(0, all_depth, DEPTH):
             depth = min(DEPTH, all_depth - k)
             a, b, adds = lhs + row * lhs_rows + k * lhs_depth, rhs + k * rhs_depth + begin * rhs_columns, 1 if k else 0
-            if rhs_columns == 4:
+            if row and all_depth <= DEPTH:
+                pass  # the panels of the rows above are the same
+            elif rhs_columns == 4:
                 _copy_panels(panels, b, rhs_depth, depth, end - begin)
             else:
                 _copy_turned_panels(panels, b, rhs_columns, depth, end - begin)
@@ -138,6 +143,31 @@ def _work(job: Any) -> None:
 
 
 @jit
+def _divide(job: Any, threads: Any) -> Any:
+    """Write down what the parts are: some rows, and some panels of columns, of one product. Returns how many there are.
+
+    Rows that lie in memory cost more to read than panels to copy. So there are as many panels in a part as may be, and the rows are
+    divided, unless there are too few.
+    """
+    rows, panels, batch = load(job + _ROWS), (load(job + _COLUMNS) + PANEL - 1) // PANEL, load(job + _BATCH)
+    wanted = (PARTS_OF_A_THREAD * threads + batch - 1) // batch if threads > 1 else 1  # parts of each product
+    column_groups = (panels + MAX_TOGETHER - 1) // MAX_TOGETHER
+    row_groups = max(1, min((wanted + column_groups - 1) // column_groups, rows // MIN_ROWS))
+    while column_groups * row_groups * batch % threads and rows // (row_groups + 1) >= MIN_ROWS:
+        row_groups += 1  # or some threads have nothing to do at the end
+    column_groups = min(panels, max(column_groups, (wanted + row_groups - 1) // row_groups))
+    together = (panels + column_groups - 1) // column_groups
+    column_groups = (panels + together - 1) // together
+    rows_together = (rows + HEIGHT * row_groups - 1) // (HEIGHT * row_groups) * HEIGHT
+    row_groups = (rows + rows_together - 1) // rows_together
+    store(job + _ROWS_TOGETHER, rows_together)
+    store(job + _ROW_GROUPS, row_groups)
+    store(job + _COLUMNS_TOGETHER, together * PANEL)
+    store(job + _COLUMN_GROUPS, column_groups)
+    return batch * row_groups * column_groups
+
+
+@jit
 def _job(frame: Any, threads: Any) -> Any:
     """Allocate a job and write down what is to be done. Returns 0 if there is no memory."""
     job = allocate(_HEADER)
@@ -148,18 +178,7 @@ def _job(frame: Any, threads: Any) -> Any:
     store(job + _LHS, data_of(buffer(frame, ARGUMENTS, 0)))
     store(job + _RHS, data_of(buffer(frame, ARGUMENTS, 1)))
     store(job + _OUT, data_of(buffer(frame, RESULTS, 0)))
-    rows, panels, batch = load(job + _ROWS), (load(job + _COLUMNS) + PANEL - 1) // PANEL, load(job + _BATCH)
-    wanted = PARTS_OF_A_THREAD * threads if threads > 1 else 1
-    together = min(MAX_TOGETHER, max(1, panels * batch // wanted))
-    column_groups = (panels + together - 1) // together
-    row_groups = min((wanted + batch * column_groups - 1) // (batch * column_groups), max(1, rows // MIN_ROWS))
-    rows_together = (rows + row_groups - 1) // row_groups
-    row_groups = (rows + rows_together - 1) // rows_together
-    store(job + _ROWS_TOGETHER, rows_together)
-    store(job + _ROW_GROUPS, row_groups)
-    store(job + _COLUMNS_TOGETHER, together * PANEL)
-    store(job + _COLUMN_GROUPS, column_groups)
-    begin_job(job, batch * row_groups * column_groups)
+    begin_job(job, _divide(job, threads))
     return job
 
 

@@ -54,10 +54,11 @@ def _loop(builder: Any, start: list[Any], count: Any, body: Any) -> list[Any]:
     return following[1:]
 
 
-def _prefetch(builder: Any, address: Any) -> None:
-    """Begin to read the line at an address, which is about to be written."""
+def _prefetch(builder: Any, address: Any, *, writes: bool) -> None:
+    """Begin to read the line at an address: into the first cache if it is about to be written, or else into the second."""
     function = external(builder, "llvm.prefetch.p0", ir.VoidType(), _BYTES, _I32, _I32, _I32)
-    builder.call(function, [builder.inttoptr(address, _BYTES), _I32(1), _I32(3), _I32(1)])
+    kind = [_I32(1), _I32(3)] if writes else [_I32(0), _I32(2)]
+    builder.call(function, [builder.inttoptr(address, _BYTES), *kind, _I32(1)])
 
 
 def _while(builder: Any, start: list[Any], condition: Callable[..., Any], body: Callable[..., list[Any]]) -> list[Any]:
@@ -76,7 +77,24 @@ def _while(builder: Any, start: list[Any], condition: Callable[..., Any], body: 
     return values
 
 
-def _tile(builder: Any, num_rows: int, num_vectors: int, add: Any, args: Any) -> None:
+def _next_lines(builder: Any, num_rows: int, first: Any, first_j: Any, first_l: Any) -> Callable[[Any], Any]:
+    """Make the function that says at which address to read ahead at step l, so that the tile below lies in the cache in time.
+
+    If the numbers of a row lie side by side, a line of the cache has those of 16 steps, so 16 steps read a line of each of the next
+    16 rows. Otherwise the rows lie side by side, and each step reads the line that has its own numbers of the next rows.
+    """
+    side_by_side = builder.icmp_signed("==", first_l, _I64(4))
+    near, far = builder.select(side_by_side, first_j, first_l), builder.shl(first_l, _I64(4))
+    begin = builder.add(first, builder.mul(first_j, builder.select(side_by_side, _I64(num_rows), _I64(2 * num_rows - 1))))
+
+    def address(step: Any) -> Any:
+        line, part = builder.and_(step, _I64(15)), builder.lshr(step, _I64(4))
+        return builder.add(begin, builder.add(builder.mul(line, near), builder.mul(part, far)))
+
+    return address
+
+
+def _tile(builder: Any, num_rows: int, num_vectors: int, add: Any, args: Any, *, reads_ahead: bool) -> None:
     """Compute `num_rows` rows of what `make_rows` computes, with sums in registers."""
     first, first_j, first_k, first_l, second, second_k, second_l, num_k, num_l, out, out_j, adds = args
     cells = [(j, v) for j in range(num_rows) for v in range(num_vectors)]
@@ -84,22 +102,27 @@ def _tile(builder: Any, num_rows: int, num_vectors: int, add: Any, args: Any) ->
     rows = [builder.mul(first_j, _I64(j)) for j in range(num_rows)]
     present, zero = builder.icmp_signed("!=", adds, _I64(0)), ir.Constant(VECTOR, [0.0] * WIDTH)
 
-    def of_l(first: Any, second: Any, *sums: Any) -> list[Any]:
+    next_lines = _next_lines(builder, num_rows, first, first_j, first_l)
+
+    def of_l(step: Any, first: Any, second: Any, *sums: Any) -> list[Any]:
+        if reads_ahead:
+            _prefetch(builder, next_lines(step), writes=False)
         added = add(builder, list(sums), first, rows, second)
-        return [builder.add(first, first_l), builder.add(second, second_l), *added]
+        return [builder.add(step, _I64(1)), builder.add(first, first_l), builder.add(second, second_l), *added]
 
     def of_k(first: Any, second: Any, *sums: Any) -> list[Any]:
-        added = _loop(builder, [first, second, *sums], num_l, of_l)[2:]
+        added = _loop(builder, [_I64(0), first, second, *sums], num_l, of_l)[3:]
         return [builder.add(first, first_k), builder.add(second, second_k), *added]
 
     for place in places:  # or the last loads wait for memory
-        _prefetch(builder, place)
-    for place, total in zip(places, _loop(builder, [first, second, *[zero] * len(cells)], num_k, of_k)[2:], strict=True):
+        _prefetch(builder, place, writes=True)
+    totals = _loop(builder, [first, second, *[zero] * len(cells)], num_k, of_k)[2:]
+    for place, total in zip(places, totals, strict=True):
         before = builder.select(present, loaded(builder, place, VECTOR), zero)
         stored(builder, builder.fadd(before, total), place)
 
 
-def make_rows(num_vectors: int, heights: tuple[int, ...], *, of_each: bool = False) -> Any:
+def make_rows(num_vectors: int, heights: tuple[int, ...], *, of_each: bool = False, reads_ahead: bool = False) -> Any:
     """Make the function that computes ``out[j, v] (+)= sum over k, l of first[j, k, l] * second[k, l, v]``.
 
     There are `num_vectors` vectors v. As many rows j as the first of the `heights` says are computed at once as long as there are
@@ -107,6 +130,9 @@ def make_rows(num_vectors: int, heights: tuple[int, ...], *, of_each: bool = Fal
     number but vectors, and each number in them is multiplied by that in ``second[k, l, v]`` at the same place. The arguments are:
     the address of `first`, and the strides of j, k and l in it; the address of `second`, and the strides of k and l in it; the
     numbers of k and l; the address of `out`, and the stride of j in it; whether to add (1) or to write (0); and the number of rows.
+
+    If it `reads_ahead`, the rows of `first` begin to come into the second cache while those above them are multiplied. This is of
+    use if they lie far apart, or else the processor sees by itself what is read next.
 
     All of it is one function, because numba optimizes each one again wherever it is called.
     """
@@ -117,7 +143,7 @@ def make_rows(num_vectors: int, heights: tuple[int, ...], *, of_each: bool = Fal
 
         def with_height(height: int, first: Any, out: Any, left: Any) -> list[Any]:
             numbers = (first_j, first_k, first_l, second, second_k, second_l, num_k, num_l)
-            _tile(builder, height, num_vectors, add, (first, *numbers, out, out_j, adds))
+            _tile(builder, height, num_vectors, add, (first, *numbers, out, out_j, adds), reads_ahead=reads_ahead)
             steps = (builder.mul(stride, _I64(height)) for stride in (first_j, out_j))
             return [*map(builder.add, (first, out), steps), builder.sub(left, _I64(height))]
 
