@@ -67,10 +67,11 @@ def main() -> None:
         pipes[processor], theirs = context.Pipe()
         context.Process(target=multiply, args=(processor, theirs, barrier), daemon=True).start()
     sample(pipes)  # the processes start
-    found, end = [], time.monotonic() + args.seconds
+    end = time.monotonic() + args.seconds
+    found = [sample(pipes)]
     while time.monotonic() < end:
-        found.append(sample(pipes))
         time.sleep(BURST)
+        found.append(sample(pipes))
     for pipe in pipes.values():
         pipe.send(None)
     ratios = [together / alone for alone, together in found]

@@ -95,6 +95,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=96)
     parser.add_argument("--torch", action="store_true", help="PyTorch's rates, instead of those of this package")
     args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error(f"--rounds {args.rounds}: there must be one or more")
     head = None
     for product in PRODUCTS:
         found = rates(args, product)

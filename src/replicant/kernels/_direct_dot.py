@@ -6,7 +6,7 @@ for all panels of a part. A tile of 12 rows and a panel has its sums in register
 calls this.
 
 The first matrix is read number by number, so its strides may be any. Its next rows are asked for while those of a tile are
-multiplied: in training, a matrix seldom lies in a cache, and no processor sees by itself that rows which lie apart are read next.
+multiplied: in training, a matrix seldom lies in a cache, and the processors that were measured do not foresee rows that lie apart.
 In the second matrix, the numbers of a row or of a column must lie side by side. Each number of the result is summed in the same
 order, however many threads there are.
 """

@@ -40,12 +40,12 @@ def _sums_of_each(builder: Any, sums: list[Any], first: Any, first_rows: list[An
 
 
 def _loop(builder: Any, start: list[Any], count: Any, body: Any) -> list[Any]:
-    """Call ``body(*values) -> next values`` `count` times, at least once. Returns the last values."""
+    """Call ``body(number, *values) -> next values`` `count` times, at least once, with numbers from 0. Returns the last values."""
     before, inside, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(inside)
     builder.position_at_end(inside)
     values = [builder.phi(value.type) for value in (_I64(0), *start)]
-    following = [builder.add(values[0], _I64(1)), *body(*values[1:])]
+    following = [builder.add(values[0], _I64(1)), *body(*values)]
     for phi, first, later in zip(values, (_I64(0), *start), following, strict=True):
         phi.add_incoming(first, before)
         phi.add_incoming(later, builder.block)
@@ -102,16 +102,16 @@ def _tile(builder: Any, num_rows: int, num_vectors: int, add: Any, args: Any, *,
     rows = [builder.mul(first_j, _I64(j)) for j in range(num_rows)]
     present, zero = builder.icmp_signed("!=", adds, _I64(0)), ir.Constant(VECTOR, [0.0] * WIDTH)
 
-    next_lines = _next_lines(builder, num_rows, first, first_j, first_l)
+    next_lines = _next_lines(builder, num_rows, first, first_j, first_l) if reads_ahead else None
 
     def of_l(step: Any, first: Any, second: Any, *sums: Any) -> list[Any]:
-        if reads_ahead:
+        if next_lines:
             _prefetch(builder, next_lines(step), writes=False)
         added = add(builder, list(sums), first, rows, second)
-        return [builder.add(step, _I64(1)), builder.add(first, first_l), builder.add(second, second_l), *added]
+        return [builder.add(first, first_l), builder.add(second, second_l), *added]
 
-    def of_k(first: Any, second: Any, *sums: Any) -> list[Any]:
-        added = _loop(builder, [_I64(0), first, second, *sums], num_l, of_l)[3:]
+    def of_k(_: Any, first: Any, second: Any, *sums: Any) -> list[Any]:
+        added = _loop(builder, [first, second, *sums], num_l, of_l)[2:]
         return [builder.add(first, first_k), builder.add(second, second_k), *added]
 
     for place in places:  # or the last loads wait for memory
