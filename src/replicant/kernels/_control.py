@@ -15,6 +15,7 @@ from . import (
     _lstm,
     _lstm_loops,
     _memory,
+    _norm,
     _phases,
     _products,
     _windows,
@@ -71,8 +72,9 @@ _KERNELS = (
     *(_convolutions.KERNEL, *_phases.KERNELS, _compiled.KERNEL),
     *(_products.KERNEL, _compiled_dot.KERNEL),
     *_lstm_loops.KERNELS,
+    *_norm.KERNELS,
 )
-_NATIVE = {function.family: function for function in (_compiled.FUNCTION, _compiled_dot.FUNCTION, _lstm_loops.FUNCTION)}
+_NATIVE = {each.family: each for each in (_compiled.FUNCTION, _compiled_dot.FUNCTION, _lstm_loops.FUNCTION, _norm.FUNCTION)}
 _OPTION_OF = {"conv": "XLA", "memory": "the allocator"}
 
 
@@ -116,9 +118,9 @@ def enable(*names: str) -> None:
 
     Args:
         *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "inline",
-            "lstm", "numba_conv", "numba_dot", "numba_lstm" or "pack". Without names, all but "pack" that can be used on this
-            machine are switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable
-            REPLICANT_KERNELS.
+            "lstm", "numba_conv", "numba_dot", "numba_lstm", "numba_norm" or "pack". Without names, all but "pack" that can be
+            used on this machine are switched on. You can choose "conv" and "memory" only before JAX starts, with the environment
+            variable REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
@@ -131,8 +133,8 @@ def enable(*names: str) -> None:
     Traceback (most recent call last):
     ...
     replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv',
-    'dot', 'flat_update', 'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'pack', 'strided_conv', or no
-    name to switch all.
+    'dot', 'flat_update', 'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'numba_norm', 'pack',
+    'strided_conv', or no name to switch all.
     """
     wanted = chosen_everywhere() | (_checked(names) if names else _checked(names) - ONLY_BY_NAME)
     for name in sorted(wanted):

@@ -11,8 +11,9 @@ from ..errors import ConfigurationError
 
 VARIABLE = "REPLICANT_KERNELS"
 
-# The families of lowerings, three that take the place of what Keras traces ("attention", "flat_update" and "lstm"), one that says
-# where programs run ("inline"), and two options: "conv" is XLA's (see _flags.py), and "memory" the allocator's (see _memory.py).
+# The families of lowerings, four that take the place of what Keras traces ("attention", "flat_update", "lstm" and "numba_norm"),
+# one that says where programs run ("inline"), and two options: "conv" is XLA's (see _flags.py), and "memory" the allocator's (see
+# _memory.py).
 FAMILIES = {
     "argmax": "argmax and argmin over many elements, as a maximum and its first position",
     "attention": "Keras's attention with many scores, whose derivative passes over them less often",
@@ -25,6 +26,7 @@ FAMILIES = {
     "memory": "memory of large temporary arrays is kept from step to step",
     "numba_conv": "convolutions and their gradients by a function that numba compiles",
     "numba_dot": "products of matrices by a function that numba compiles",
+    "numba_norm": "the sums of BatchNormalization by a function that numba compiles, which passes over arrays less often",
     "numba_lstm": "the loops over time of lstm by a function that numba compiles",
     "pack": "small variables of a small program that runs often share an array",
     "max_pool": "max pooling and its gradient, without a scatter",

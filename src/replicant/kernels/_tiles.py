@@ -12,9 +12,13 @@ _BYTES = ir.IntType(8).as_pointer()
 _FLOAT, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 
 
+def multiply_add(builder: Any, first: Any, second: Any, third: Any) -> Any:
+    """The product of two vectors, number by number, plus a third one."""
+    return builder.call(external(builder, f"llvm.fma.v{WIDTH}f32", VECTOR, VECTOR, VECTOR, VECTOR), [first, second, third])
+
+
 def _sums(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], second: Any) -> list[Any]:
     """Add the products of some numbers with each of some vectors."""
-    multiply_add = external(builder, f"llvm.fma.v{WIDTH}f32", VECTOR, VECTOR, VECTOR, VECTOR)
     num_vectors = len(sums) // len(first_rows)
     vectors = [loaded(builder, builder.add(second, _I64(v * 4 * WIDTH)), VECTOR) for v in range(num_vectors)]
     undefined, everywhere = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_I32, WIDTH), [0] * WIDTH)
@@ -22,24 +26,23 @@ def _sums(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], seco
     for j, row in enumerate(first_rows):
         number = builder.insert_element(undefined, loaded(builder, builder.add(first, row), _FLOAT), _I32(0))
         spread = builder.shuffle_vector(number, undefined, everywhere)
-        result += [builder.call(multiply_add, [spread, x, sums[j * num_vectors + v]]) for v, x in enumerate(vectors)]
+        result += [multiply_add(builder, spread, x, sums[j * num_vectors + v]) for v, x in enumerate(vectors)]
     return result
 
 
 def _sums_of_each(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], second: Any) -> list[Any]:
     """Add the products of some vectors with one vector each, number by number."""
-    multiply_add = external(builder, f"llvm.fma.v{WIDTH}f32", VECTOR, VECTOR, VECTOR, VECTOR)
     places = [_I64(v * 4 * WIDTH) for v in range(len(sums) // len(first_rows))]
     vectors = [loaded(builder, builder.add(second, place), VECTOR) for place in places]
     result = []
     for j, row in enumerate(first_rows):
         for v, (place, x) in enumerate(zip(places, vectors, strict=True)):
             y = loaded(builder, builder.add(builder.add(first, row), place), VECTOR)
-            result.append(builder.call(multiply_add, [y, x, sums[j * len(places) + v]]))
+            result.append(multiply_add(builder, y, x, sums[j * len(places) + v]))
     return result
 
 
-def _loop(builder: Any, start: list[Any], count: Any, body: Any) -> list[Any]:
+def loop(builder: Any, start: list[Any], count: Any, body: Any) -> list[Any]:
     """Call ``body(number, *values) -> next values`` `count` times, at least once, with numbers from 0. Returns the last values."""
     before, inside, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(inside)
@@ -111,12 +114,12 @@ def _tile(builder: Any, num_rows: int, num_vectors: int, add: Any, args: Any, *,
         return [builder.add(first, first_l), builder.add(second, second_l), *added]
 
     def of_k(_: Any, first: Any, second: Any, *sums: Any) -> list[Any]:
-        added = _loop(builder, [first, second, *sums], num_l, of_l)[2:]
+        added = loop(builder, [first, second, *sums], num_l, of_l)[2:]
         return [builder.add(first, first_k), builder.add(second, second_k), *added]
 
     for place in places:  # or the last loads wait for memory
         _prefetch(builder, place, writes=True)
-    totals = _loop(builder, [first, second, *[zero] * len(cells)], num_k, of_k)[2:]
+    totals = loop(builder, [first, second, *[zero] * len(cells)], num_k, of_k)[2:]
     for place, total in zip(places, totals, strict=True):
         before = builder.select(present, loaded(builder, place, VECTOR), zero)
         stored(builder, builder.fadd(before, total), place)

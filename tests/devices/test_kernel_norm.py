@@ -1,0 +1,419 @@
+"""The sums of BatchNormalization by a function that numba compiles: those of JAX and of float64, in training as well."""
+
+import functools
+import os
+import threading
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import replicant
+from replicant import kernels
+from replicant.data import Dataset
+from replicant.errors import ConfigurationError
+from replicant.keras import _batch_norm
+from replicant.kernels import _norm
+
+TARGET = _norm.TARGET
+absent = _norm.FUNCTION.objection()
+usable = pytest.mark.skipif(absent is not None, reason=f"the kernel cannot be used here: {absent}")
+pytestmark = usable
+
+ROWS, CHANNELS = 37, 32
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(_norm, "MIN_NUMBERS", 0)
+    monkeypatch.setattr(_batch_norm, "MIN_NUMBERS", 0)
+    kernels.enable("numba_norm")
+    yield
+    kernels.disable("numba_norm")
+
+
+def drawn(seed: int, rows: int = ROWS, channels: int = CHANNELS, batches: int = 1) -> Any:
+    """An array, scales and shifts."""
+    rng = np.random.default_rng(seed)
+    shapes = ((batches, rows, channels), (batches, channels), (batches, channels))
+    return tuple(jnp.asarray(rng.normal(size=shape).astype(np.float32)) for shape in shapes)
+
+
+def of_everything(x: Any, scale: Any, shift: Any) -> Any:
+    """The results of all functions, and the gradients of functions of them."""
+
+    def results(x: Any, scale: Any, shift: Any) -> Any:
+        return _norm.moments(x), _norm.scaled(x, scale, shift), _norm.rectified(x, scale, shift)
+
+    out, pull = jax.vjp(results, x, scale, shift)
+    return out, pull(jax.tree.map(jnp.cos, out))
+
+
+NUM_CALLS = 3  # of the compiled function, in `of_everything`: moments, and two pairs of gradients
+
+
+def both(function: Any, *args: Any) -> Any:
+    """The results of a jitted function with the kernel and without it, and how often it calls the compiled function."""
+    jitted = jax.jit(functools.partial(function))  # not `function`, or what was lowered for another test is used again
+    with kernels.disabled("numba_norm"):
+        plain = jitted(*args)
+    return jitted(*args), plain, jitted.lower(*args).as_text().count(f"@{TARGET}(")
+
+
+def assert_close(actual: Any, expected: Any, tolerance: float = 2e-6) -> None:
+    """Compare with the largest number of each array."""
+    for mine, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        largest = float(np.abs(theirs).max(initial=0))
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * max(largest, 1e-3))
+
+
+# From one row, by fewer rows than are taken side by side, to several parts. Channels of one register and of many.
+@pytest.mark.parametrize("channels", [16, 32, 48, 64, 112, 256, 1040, 4096])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 31, 1000])
+def test_sums_are_those_of_float64(rows: int, channels: int) -> None:
+    for batches, mean in ((1, 0.0), (3, 1000.0)):
+        x, scale, shift = drawn(rows, rows, channels, batches)
+        x, gradient = x + mean, jnp.cos(x)
+        shift -= scale * mean
+        exact = tuple(np.asarray(a, np.float64) for a in (x, gradient, scale, shift))
+        x64, gradient64, scale64, shift64 = exact
+        actual = jax.jit(_norm.moments)(x)
+        # The mean of floats around 1000 has steps of 6e-5.
+        np.testing.assert_allclose(actual[0], x64.mean(1), rtol=3e-7, atol=1e-6)
+        np.testing.assert_allclose(actual[1], x64.var(1), rtol=2e-6, atol=1e-7)
+        sums = jax.jit(_norm._SUMS_OF.bind)(gradient, x)
+        largest = np.abs(gradient64 * x64).sum(1)
+        assert (np.abs(sums[0] - (gradient64 * x64).sum(1)) <= 1e-6 * largest).all()
+        np.testing.assert_allclose(sums[1], gradient64.sum(1), atol=1e-6 * rows)
+        outputs = x64 * scale64[:, None] + shift64[:, None]
+        clear = np.where(np.abs(outputs) > 1e-3, gradient64, 0)  # rounding decides about the others
+        positive = np.where(outputs > 0, clear, 0)
+        sums = jax.jit(_norm._RECTIFIED_SUMS.bind)(clear.astype(np.float32), x, scale, shift)
+        assert (np.abs(sums[0] - (positive * x64).sum(1)) <= 1e-6 * largest).all()
+        np.testing.assert_allclose(sums[1], positive.sum(1), atol=1e-6 * rows)
+
+
+def test_a_large_mean_takes_nothing_from_a_variance() -> None:
+    x = jnp.asarray(np.arange(4000, dtype=np.float32).reshape(1, 250, 16) % 5 + 1e6)
+    _, variance = jax.jit(_norm.moments)(x)
+    np.testing.assert_allclose(variance[0], np.asarray(x[0], np.float64).var(0), rtol=1e-6)
+
+
+@pytest.mark.long
+def test_values_and_gradients_are_those_of_jax() -> None:
+    num_called = 0
+
+    @settings(max_examples=60 if os.environ.get("REPLICANT_TEST_FULL") else 6, deadline=None)
+    @given(st.integers(1, 200), st.sampled_from([16, 32, 48, 80]), st.integers(1, 3))
+    def check(rows: int, channels: int, batches: int) -> None:
+        nonlocal num_called
+        actual, expected, calls = both(of_everything, *drawn(rows, rows, channels, batches))
+        num_called += calls
+        assert_close(actual, expected)
+
+    check()
+    assert num_called >= 6 * NUM_CALLS
+
+
+def test_batches_do_not_depend_on_each_other_nor_on_threads() -> None:
+    arrays = drawn(0, 5000, 64, 3)
+    together = jax.jit(of_everything)(*arrays)
+    for batch in range(3):
+        alone = jax.jit(of_everything)(*(a[batch : batch + 1] for a in arrays))
+        same = jax.tree.map(lambda one, of_all, i=batch: np.array_equal(one[0], of_all[i]), alone, together)
+        assert all(jax.tree.leaves(same))
+
+
+@pytest.mark.parametrize("row", [0, 17, 299])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_column(number: float, row: int) -> None:
+    x, scale, shift = drawn(0, 300)
+    x = x.at[0, row, 3].set(number)
+    moments, plain, calls = both(_norm.moments, x)
+    assert calls == 1
+    for mine, theirs in zip(moments, plain, strict=True):
+        np.testing.assert_array_equal(np.isfinite(mine), np.isfinite(theirs))
+    of_column = np.arange(CHANNELS) == 3
+    np.testing.assert_array_equal(np.isfinite(moments[1][0]), ~of_column)
+    sums = jax.jit(_norm._RECTIFIED_SUMS.bind)(jnp.ones_like(x), x, scale, shift)
+    assert np.isfinite(np.delete(sums[0], 3, axis=1)).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "channels", "dtype", "calls"),
+    [
+        (ROWS, 32, "float32", NUM_CALLS),
+        (ROWS, 24, "float32", 0),
+        (ROWS, 4112, "float32", 0),
+        (ROWS, 32, "float64", 0),
+        (0, 32, "float32", 0),
+        (ROWS, 0, "float32", 0),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")
+def test_only_what_it_can_do_is_given_to_it(rows: int, channels: int, dtype: str, calls: int) -> None:
+    with jax.enable_x64(dtype == "float64"):
+        arrays = [a.astype(dtype) for a in drawn(0, rows, channels)]
+        actual, expected, num_calls = both(of_everything, *arrays)
+        assert num_calls == calls
+        if rows:
+            assert_close(actual, expected)
+
+
+def test_small_arrays_are_left_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_norm, "MIN_NUMBERS", ROWS * CHANNELS + 1)
+    assert both(of_everything, *drawn(0))[2] == 0
+
+
+def summed(x: Any, scale: Any, shift: Any) -> Any:
+    mean, variance = _norm.moments(x)
+    normal = _norm.scaled(x, scale * jax.lax.rsqrt(variance + 1e-3), shift - mean)
+    return jnp.sum(jnp.sin(normal) * _norm.rectified(x, scale, shift))
+
+
+ARGUMENTS = range(3)
+DERIVATIVES: dict[str, Any] = {
+    "forward": jax.jvp,
+    "reverse": lambda f, arguments, _: jax.grad(f, ARGUMENTS)(*arguments),
+    "forward over reverse": lambda f, arguments, tangents: jax.jvp(jax.grad(f, ARGUMENTS), arguments, tangents),
+    "reverse over forward": lambda f, arguments, tangents: jax.grad(lambda *a: jax.jvp(f, a, tangents)[1], ARGUMENTS)(*arguments),
+    "reverse over reverse": lambda f, arguments, tangents: jax.grad(
+        lambda *a: sum(map(jnp.vdot, jax.tree.leaves(jax.grad(f, ARGUMENTS)(*a)), jax.tree.leaves(tangents))), ARGUMENTS
+    )(*arguments),
+    "transposed twice": lambda f, arguments, tangents: jax.linear_transpose(
+        jax.vjp(f, *arguments)[1], jax.ShapeDtypeStruct((), jnp.float32)
+    )(tangents),
+}
+
+
+def plainly(x: Any, scale: Any, shift: Any) -> Any:
+    """What `summed` computes, in terms of NumPy's functions."""
+    mean, variance = jnp.mean(x, axis=1), jnp.var(x, axis=1)
+    normal = x * (scale * jax.lax.rsqrt(variance + 1e-3))[:, None] + (shift - mean)[:, None]
+    return jnp.sum(jnp.sin(normal) * jax.nn.relu(x * scale[:, None] + shift[:, None]))
+
+
+@pytest.mark.parametrize("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
+@pytest.mark.long
+def test_derivatives_of_both_modes_and_second_order(derivative: Any) -> None:
+    actual, plain, calls = both(lambda *a: derivative(summed, a, drawn(1)), *drawn(0))
+    assert calls >= 1
+    assert_close(actual, plain, tolerance=1e-5)
+    assert_close(actual, derivative(plainly, drawn(0), drawn(1)), tolerance=1e-5)
+
+
+def test_a_batch_is_computed_together() -> None:
+    x, scale, shift = drawn(0)
+    for axis in (0, 2):
+        several = jnp.stack([x, x + 1, x - 1], axis)
+        actual, expected, calls = both(jax.vmap(of_everything, in_axes=(axis, None, None)), several, scale, shift)
+        assert calls == NUM_CALLS
+        assert_close(actual, expected)
+    actual, expected, calls = both(
+        jax.vmap(of_everything, in_axes=(None, 0, 1)), x, jnp.stack([scale, shift]), jnp.stack([shift] * 2, 1)
+    )
+    assert calls == NUM_CALLS
+    assert_close(actual, expected)
+
+
+def test_threads_may_call_it_at_once() -> None:
+    arrays = drawn(0, 6000, 48)
+    compute = jax.jit(of_everything)
+    expected = jax.tree.map(np.asarray, compute(*arrays))
+    wrong: list[int] = []
+
+    def repeat() -> None:
+        for i in range(25):
+            same = jax.tree.map(lambda mine, theirs: np.array_equal(np.asarray(mine), theirs), compute(*arrays), expected)
+            if not all(jax.tree.leaves(same)):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=repeat) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_exported_programs_and_those_that_xla_divides_do_not_contain_it() -> None:
+    x, scale, shift = drawn(0, rows=6)
+    assert TARGET not in jax.export.export(jax.jit(of_everything))(x, scale, shift).mlir_module()
+    mesh = Mesh(np.asarray(jax.devices()[:2]), ("d",))
+    rows = jax.NamedSharding(mesh, P(None, "d"))
+    assert TARGET not in jax.jit(of_everything).lower(jax.device_put(x, rows), scale, shift).as_text()
+
+
+@pytest.mark.long
+def test_without_jit() -> None:
+    arrays = drawn(0)
+    expected = jax.jit(of_everything)(*arrays)
+    assert_close(of_everything(*arrays), expected)
+    with jax.disable_jit():
+        assert_close(of_everything(*arrays), expected)
+
+
+# Keras
+
+IMAGES = np.random.default_rng(0).normal(size=(12, 6, 6, 3)).astype(np.float32)
+LABELS = np.random.default_rng(1).integers(0, 3, 12).astype(np.int32)
+
+
+def with_relu(x: Any) -> Any:
+    return keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+
+
+def with_activation(x: Any) -> Any:
+    return keras.layers.Activation("relu")(keras.layers.BatchNormalization(momentum=0.5)(x))
+
+
+def without_scale(x: Any) -> Any:
+    return keras.ops.relu(keras.layers.BatchNormalization(scale=False, center=False)(x))
+
+
+def with_sum(x: Any) -> Any:
+    """The ReLU of something else, and a normalization whose result is used twice."""
+    normal = keras.layers.BatchNormalization()(x)
+    return keras.layers.ReLU()(keras.layers.Add()([normal, x])) + keras.layers.ReLU()(normal) + keras.layers.ReLU()(normal)
+
+
+def with_silu(x: Any) -> Any:
+    return keras.layers.Activation("silu")(keras.layers.BatchNormalization()(x))
+
+
+def with_mask(x: Any) -> Any:
+    """Moments with a mask are sums, which Keras writes itself."""
+    mask = keras.ops.any(x > 0, axis=-1)
+    return keras.layers.ReLU()(keras.layers.BatchNormalization()(x, mask=mask))
+
+
+def classifier(middle: Any) -> Any:
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6, 6, 3))
+    x = middle(keras.layers.Conv2D(CHANNELS, 3, use_bias=False)(inputs))
+    x = middle(keras.layers.Conv2D(48, 3, use_bias=False)(x))
+    return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.GlobalAveragePooling2D()(x)))
+
+
+def strategy_of(num_replicas: int) -> replicant.MirroredStrategy:
+    return replicant.MirroredStrategy([f"cpu:{i}" for i in range(num_replicas)])
+
+
+def fitted(middle: Any, num_replicas: int) -> Any:
+    with strategy_of(num_replicas).scope():
+        model = classifier(middle)
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    losses = model.fit(IMAGES, LABELS, batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"]
+    return losses, [np.asarray(v) for v in model.variables], model.predict(IMAGES, verbose=0)
+
+
+def looped(middle: Any, num_replicas: int) -> Any:
+    strategy = strategy_of(num_replicas)
+    with strategy.scope():
+        model, optimizer = classifier(middle), keras.optimizers.SGD(0.1)
+        losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+
+    def replica_step(x: Any, y: Any) -> Any:
+        with replicant.GradientTape() as tape:
+            loss = replicant.compute_average_loss(losses(y, model(x, training=True)), global_batch_size=4)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    @replicant.function
+    def step(batch: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(replica_step, args=batch))
+
+    batches = strategy.experimental_distribute_dataset(Dataset.from_tensor_slices((IMAGES, LABELS)).batch(4).repeat(3))
+    return [float(step(batch)) for batch in batches], [np.asarray(v) for v in model.variables]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The kinds of sums that were lowered as calls of the compiled function."""
+    kinds: list[int] = []
+    original = _norm._compiled
+    monkeypatch.setattr(_norm, "_compiled", lambda kind, *arrays: kinds.append(kind) or original(kind, *arrays))
+    return kinds
+
+
+MOMENTS, SUMS, WHERE_POSITIVE = range(3)
+
+
+@pytest.mark.both_ways
+@pytest.mark.cases("fused-looped")
+@pytest.mark.parametrize("train", [fitted, looped])
+@pytest.mark.long
+def test_training_is_the_same_with_and_without(train: Any, fuse_replicas: str, calls: list[int]) -> None:
+    for num_replicas in (1, 2):
+        calls.clear()
+        actual = train(with_relu, num_replicas)
+        divided = num_replicas > 1 and fuse_replicas == "apart"
+        assert {*calls} == (set() if divided else {MOMENTS, WHERE_POSITIVE})
+        with kernels.disabled("numba_norm"):
+            assert_close(actual, train(with_relu, num_replicas), tolerance=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("middle", "kinds"),
+    [
+        (with_activation, {MOMENTS, WHERE_POSITIVE}),
+        (without_scale, {MOMENTS, WHERE_POSITIVE}),
+        (with_sum, {MOMENTS, SUMS, WHERE_POSITIVE}),
+        (with_silu, {MOMENTS, SUMS}),
+        (with_mask, {WHERE_POSITIVE}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask:UserWarning")
+@pytest.mark.long
+def test_other_layers_of_keras(middle: Any, kinds: set[int], calls: list[int]) -> None:
+    actual = fitted(middle, 1)
+    assert {*calls} == kinds
+    with kernels.disabled("numba_norm"):
+        assert_close(actual, fitted(middle, 1), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), [0, 1, 2], (-4, -3, -2), (1, 2), 0, (0, 1, 2, 3)])
+def test_moments_have_the_shapes_of_keras(axes: Any) -> None:
+    strategy = strategy_of(1)
+
+    def of_keras(keepdims: bool) -> Any:
+        return strategy.run(lambda x: keras.ops.moments(x, axes, keepdims=keepdims), args=(jnp.asarray(IMAGES),))
+
+    for keepdims in (False, True):
+        expected = (
+            IMAGES.mean(tuple(np.atleast_1d(axes)), keepdims=keepdims),
+            IMAGES.var(tuple(np.atleast_1d(axes)), keepdims=keepdims),
+        )
+        for mine, theirs in zip(of_keras(keepdims), expected, strict=True):
+            assert np.shape(mine) == theirs.shape
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_is_kept_of_a_trace_that_has_ended() -> None:
+    with jax.checking_leaks():
+        fitted(with_silu, 1)
+    assert _batch_norm._last.operands_of(None) is None
+    assert _batch_norm._last._operands is None
+
+
+def test_outside_of_a_strategy_keras_computes() -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(8, 5, CHANNELS)).astype(np.float32))
+    layer = keras.layers.BatchNormalization()
+    layer.build(x.shape)
+    weights, others = ([v.value for v in some] for some in (layer.trainable_variables, layer.non_trainable_variables))
+    text = jax.jit(lambda w: layer.stateless_call(w, others, x, training=True)[0]).lower(weights).as_text()
+    assert TARGET not in text
+
+
+def test_enabling_it_without_numba_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"'numba_norm' cannot be switched on: numba is not installed; pip install"):
+        kernels.enable("numba_norm")
