@@ -229,7 +229,7 @@ HOOKS = (
     *([Hook(backend, "bidirectional_lstm", ("inputs",), (_recurrent.lstm,))] if hasattr(backend, "bidirectional_lstm") else []),
     Hook(backend.nn, "moments", ("x", "axes", "keepdims"), (_batch_norm.moments_of,)),
     Hook(backend.nn, "batch_normalization", ("x", "mean", "variance", "axis"), (_batch_norm.normalized,)),
-    Hook(backend.nn, "relu", ("x",), (_batch_norm.rectified_linear,)),
+    Hook(backend.nn, "relu", ("x",), (_batch_norm.rectified,)),
     Hook(backend.nn, "dot_product_attention", ("query", "key", "value", "bias", "mask", "scale"), (_attention.attend,)),
     Hook(keras.layers.LSTM, "inner_loop", ("self", "sequences", "initial_state", "mask", "training"), (_recurrent.inner_loop,)),
     # Saved layers

@@ -153,8 +153,8 @@ def _gradient(of_outputs: Array, of_carries: Array, *others: Array) -> tuple[Arr
 _FORWARD_LOOP = operation("replicant_lstm", _forward, ((None, 1, 0, 0, None, 1), (1, 1, 1)))
 _CHANGE_LOOP = operation("replicant_lstm_change", _change, ((1, 0, 0, None, 1, 1, 0, 1), (1, 1)))
 _GRADIENT_LOOP = operation("replicant_lstm_gradient", _gradient, ((1, 1, None, 1, 1, 0, 1), (1, 0, 0)))
-transposes_to(_CHANGE_LOOP, 3, _GRADIENT_LOOP)
-transposes_to(_GRADIENT_LOOP, 2, _CHANGE_LOOP)
+transposes_to(_CHANGE_LOOP, 3, _GRADIENT_LOOP.bind)
+transposes_to(_GRADIENT_LOOP, 2, _CHANGE_LOOP.bind)
 
 
 def _compiled(kind: int, recurrent_kernel: Array, steps: Array, *others: Array) -> Sequence[Array]:

@@ -15,14 +15,20 @@ from jax.interpreters import ad, batching, mlir
 Rows = int | None  # the axis along which an array has rows, or None
 
 
-def operation(name: str, compute: Callable[..., Sequence[Any]], rows: tuple[Sequence[Rows], Sequence[int]]) -> Primitive:
+def operation(
+    name: str,
+    compute: Callable[..., Sequence[Any]],
+    rows: tuple[Sequence[Rows], Sequence[int]] | None,
+    batch: Primitive | None = None,
+) -> Primitive:
     """Make a primitive.
 
     Args:
         name: Its name.
         compute: A function of arrays that returns several. Where no kernel takes its place, it is what is lowered.
         rows: Along which axis each operand and each result has rows, which do not depend on each other. The last operands may be
-            missing. A batch of such arrays is computed as one that has the rows of all.
+            missing. A batch of such arrays is computed as one that has the rows of all. None if there is `batch`.
+        batch: The primitive that computes a batch of such arrays, along their first axes.
     """
     primitive = Primitive(name)
     primitive.multiple_results = True
@@ -45,7 +51,9 @@ def operation(name: str, compute: Callable[..., Sequence[Any]], rows: tuple[Sequ
         points, directions = (tuple(x for x, moves in zip(some, moves, strict=True) if moves) for some in (operands, tangents))
         return jax.jvp(of_moving, points, directions)
 
-    def batch(operands: Any, axes: Any) -> tuple[Any, Any]:
+    def batched(operands: Any, axes: Any) -> tuple[Any, Any]:
+        if rows is None:
+            return _in_batches(batch, operands, axes)
         given = list(zip(operands, axes, rows[0], strict=False))
         if any(row is None and axis is not None for _, axis, row in given):
             out = list(jax.vmap(compute, in_axes=axes)(*operands))
@@ -57,9 +65,20 @@ def operation(name: str, compute: Callable[..., Sequence[Any]], rows: tuple[Sequ
     primitive.def_impl(compute_now)
     primitive.def_abstract_eval(results)
     ad.primitive_jvps[primitive] = derivative
-    batching.primitive_batchers[primitive] = batch
+    batching.primitive_batchers[primitive] = batched
     mlir.register_lowering(primitive, mlir.lower_fun(compute, multiple_results=True))
     return primitive
+
+
+def _in_batches(primitive: Any, operands: Any, axes: Any) -> tuple[Any, Any]:
+    """Compute a batch with a primitive whose operands all have it along their first axes."""
+    size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
+    along = [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(operands, axes, strict=True)
+    ]
+    out = primitive.bind(*along)
+    return out, [0] * len(out)
 
 
 def _merged(x: Any, batched: Rows, row: int, size: int) -> Any:
@@ -73,17 +92,17 @@ def _parted(x: Any, row: int, size: int) -> Any:
     return x.reshape(*x.shape[:row], size, x.shape[row] // size, *x.shape[row + 1 :])
 
 
-def transposes_to(linear: Primitive, num_linear: int, transposed: Primitive) -> None:
-    """Make one primitive the transposition of another.
+def transposes_to(linear: Primitive, num_linear: int, transposed: Callable[..., Sequence[Any]]) -> None:
+    """Make a function, such as the `bind` of another primitive, the transposition of a primitive.
 
-    ``linear.bind(*operands)`` must be linear in the first `num_linear` operands. ``transposed.bind(*of_results, *others)`` computes
+    ``linear.bind(*operands)`` must be linear in the first `num_linear` operands. ``transposed(*of_results, *others)`` computes
     their gradients of those of the results and of the other operands.
     """
 
     def transpose(of_results: Sequence[Any], *operands: Any) -> list[Any]:
         others, linear_operands = operands[num_linear:], operands[:num_linear]
         present = [ad.instantiate_zeros(g) for g in of_results]
-        gradients = transposed.bind(*present, *others)
+        gradients = transposed(*present, *others)
         wanted = map(ad.is_undefined_primal, linear_operands)
         return [g if is_wanted else None for g, is_wanted in zip(gradients, wanted, strict=True)] + [None] * len(others)
 
