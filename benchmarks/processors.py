@@ -1,12 +1,21 @@
-"""Tells whether processors compute side by side: in a virtual machine, two of them may be the two threads of one core.
+"""Tells what other guests of a virtual machine's host take from it: whole processors, or the cache that all of them share.
 
-A process on each processor multiplies matrices for some hundredths of a second, first by itself and then with all others. If each
-has a core, all of them together are as many times as fast as one. If two share a core, they are not, and whatever is measured
-meanwhile takes up to twice as long. This can change within seconds, where a host moves its guests from core to core. The machine
-must be at rest, or else other programs look the same. Run: ``python benchmarks/processors.py [--seconds 30]``.
+**Processors.** In a virtual machine, two processors may be the two threads of one core. A process on each of them multiplies
+matrices for some hundredths of a second, first by itself and then with all others. If each has a core, all of them together are as
+many times as fast as one. If two share a core, they are not, and whatever is measured meanwhile takes up to twice as long. This can
+change within seconds, where a host moves its guests from core to core.
+
+**The cache** (``--cache``, needs numba). A loop follows addresses through a few megabytes that it has just read, and each one must
+wait for the one before. If they are still in the cache that all processors share, an address takes some ten to thirty nanoseconds.
+If other guests take that cache, they come from memory, and take several times as long. Then operations that pass over arrays take
+up to three times as long, and products of matrices hardly longer.
+
+The machine must be at rest, or else other programs look the same. Run: ``python benchmarks/processors.py [--seconds 30]
+[--cache]``.
 """
 
 import argparse
+import importlib
 import multiprocessing
 import os
 import statistics
@@ -20,6 +29,7 @@ import numpy as np
 SIDE, BURST = 384, 0.04
 SHARED = 0.75  # of what the processors have one by one
 DEADLINE = 30
+CACHED, TAKEN = 4 << 20, 2.5  # more bytes than one processor's own caches hold
 
 
 def multiply(processor: int, pipe: Any, barrier: Any) -> None:
@@ -55,11 +65,48 @@ def sample(pipes: dict[int, Any]) -> tuple[float, float]:
     return alone, sum(answer(processor, pipe) for processor, pipe in pipes.items())
 
 
+def latencies(seconds: float) -> list[float]:
+    """Sample for a while how many nanoseconds an address takes that was read a moment ago, among CACHED bytes."""
+    numba = importlib.import_module("numba")
+
+    @numba.njit
+    def follow(lines: Any) -> Any:
+        place = 0
+        for _ in range(lines.size // 8):
+            place = lines[place]
+        return place
+
+    order = np.random.default_rng(0).permutation(CACHED // 64)
+    lines = np.zeros(CACHED // 8, np.int64)  # eight numbers for each line of the cache
+    lines[8 * order] = 8 * np.roll(order, -1)
+    end, found = time.monotonic() + seconds, list[float]()
+    follow(lines)  # is compiled
+    while time.monotonic() < end:
+        follow(lines)  # reads them
+        start = time.perf_counter()
+        follow(lines)
+        found.append(1e9 * (time.perf_counter() - start) / len(order))
+        time.sleep(BURST)
+    return found
+
+
+def report_cache(seconds: float) -> None:
+    """Print how long addresses take, and how often others took the cache."""
+    found = sorted(latencies(seconds))
+    taken = sum(each > TAKEN * found[0] for each in found)
+    print(f"an address among {CACHED >> 20} MB takes {found[0]:.0f} to {found[-1]:.0f} ns, median {statistics.median(found):.0f}")
+    print(f"more than {TAKEN:g} times the least: {taken} of {len(found)} samples, {100 * taken / len(found):.0f} %")
+
+
 def main() -> None:
-    """Sample for a while, and print how often processors shared a core."""
-    parser = argparse.ArgumentParser(description="Do processors share cores?")
+    """Sample for a while, and print how often processors shared a core, or others took the cache."""
+    parser = argparse.ArgumentParser(description="Do processors share cores, and do others take the cache?")
     parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--cache", action="store_true", help="the cache instead of the processors")
     args = parser.parse_args()
+    if args.cache:
+        report_cache(args.seconds)
+        return
     context = multiprocessing.get_context("spawn")
     processors = sorted(os.sched_getaffinity(0))
     barrier, pipes = context.Barrier(len(processors)), {}

@@ -82,7 +82,7 @@ def _change_of_positive(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _rows(x: Array) -> Array:
-    """An array with one axis of rows. XLA's loops over several are slower."""
+    """An array with one axis of rows."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # -1 would not do for no channels
 
 
