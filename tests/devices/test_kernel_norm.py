@@ -205,6 +205,7 @@ def plainly(x: Any, scale: Any, shift: Any) -> Any:
     return jnp.sum(jnp.sin(normal) * jax.nn.relu(x * scale + shift))
 
 
+@pytest.mark.cases("reverse over reverse")
 @pytest.mark.parametrize("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
 @pytest.mark.long
 def test_derivatives_of_both_modes_and_second_order(derivative: Any) -> None:
@@ -381,6 +382,7 @@ def test_training_is_the_same_with_and_without(train: Any, fuse_replicas: str, c
             assert_close(actual, train(with_relu, num_replicas), tolerance=2e-5)
 
 
+@pytest.mark.cases("with_sum-kinds2")
 @pytest.mark.parametrize(
     ("middle", "kinds"),
     [
