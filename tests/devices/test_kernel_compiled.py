@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from jax.sharding import PartitionSpec as P
 from replicant import kernels
 from replicant.errors import ConfigurationError
 from replicant.kernels import _compiled, _object_code
+
+from ._threads import assert_same_in_threads
 
 CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
 TARGET = _compiled.TARGET
@@ -239,22 +240,7 @@ def test_exported_programs_and_those_that_xla_divides_do_not_contain_it() -> Non
 @pytest.mark.usefixtures("switched_on")
 def test_threads_may_call_it_at_once() -> None:
     x, w, g = arrays((19, 9, 9, 16), (3, 3, 16, 48), (19, 9, 9, 48))
-    compute = jax.jit(lambda x, w, g: jax.vjp(convolve, x, w)[1](g))
-    expected = [np.asarray(part) for part in compute(x, w, g)]
-    wrong: list[int] = []
-
-    def repeat() -> None:
-        for i in range(25):
-            for part, right in zip(compute(x, w, g), expected, strict=True):
-                if not np.array_equal(np.asarray(part), right):
-                    wrong.append(i)
-
-    threads = [threading.Thread(target=repeat) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert_same_in_threads(jax.jit(lambda x, w, g: jax.vjp(convolve, x, w)[1](g)), x, w, g)
 
 
 @usable

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import threading
 from typing import Any
 
 import jax
@@ -21,6 +20,7 @@ from replicant.errors import ConfigurationError
 from replicant.kernels import _lstm, _lstm_loops
 
 from ._classifier import fit_classifier, loop_classifier
+from ._threads import assert_same_in_threads
 
 TARGET = _lstm_loops.TARGET
 absent = _lstm_loops.FUNCTION.objection()
@@ -229,23 +229,7 @@ def test_a_batch_of_rows_is_computed_together_and_one_of_weights_is_not() -> Non
 
 
 def test_threads_may_call_it_at_once() -> None:
-    arguments = drawn(0, steps=20, rows=19)
-    compute = jax.jit(of_everything)
-    expected = jax.tree.map(np.asarray, compute(*arguments))
-    wrong: list[int] = []
-
-    def repeat() -> None:
-        for i in range(25):
-            same = jax.tree.map(lambda mine, theirs: np.array_equal(np.asarray(mine), theirs), compute(*arguments), expected)
-            if not all(jax.tree.leaves(same)):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=repeat) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert_same_in_threads(jax.jit(of_everything), *drawn(0, steps=20, rows=19))
 
 
 def test_exported_programs_and_those_that_xla_divides_do_not_contain_it() -> None:

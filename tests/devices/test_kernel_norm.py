@@ -2,7 +2,6 @@
 
 import functools
 import os
-import threading
 from typing import Any
 
 import jax
@@ -18,10 +17,12 @@ from jax.sharding import PartitionSpec as P
 
 import replicant
 from replicant import kernels
-from replicant.data import Dataset
 from replicant.errors import ConfigurationError
 from replicant.keras import _batch_norm
 from replicant.kernels import _norm
+
+from ._classifier import fit_classifier, loop_classifier
+from ._threads import assert_same_in_threads
 
 TARGET = _norm.TARGET
 absent = _norm.FUNCTION.objection()
@@ -246,23 +247,7 @@ def test_a_relu_has_the_gradient_of_its_own_operand() -> None:
 
 
 def test_threads_may_call_it_at_once() -> None:
-    arrays = drawn(0, 6000, 48)
-    compute = jax.jit(of_everything)
-    expected = jax.tree.map(np.asarray, compute(*arrays))
-    wrong: list[int] = []
-
-    def repeat() -> None:
-        for i in range(25):
-            same = jax.tree.map(lambda mine, theirs: np.array_equal(np.asarray(mine), theirs), compute(*arrays), expected)
-            if not all(jax.tree.leaves(same)):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=repeat) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert_same_in_threads(jax.jit(of_everything), *drawn(0, 6000, 48))
 
 
 def test_exported_programs_and_those_that_xla_divides_do_not_contain_it() -> None:
@@ -329,31 +314,11 @@ def strategy_of(num_replicas: int) -> replicant.MirroredStrategy:
 
 
 def fitted(middle: Any, num_replicas: int) -> Any:
-    with strategy_of(num_replicas).scope():
-        model = classifier(middle)
-        model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    losses = model.fit(IMAGES, LABELS, batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"]
-    return losses, [np.asarray(v) for v in model.variables], model.predict(IMAGES, verbose=0)
+    return fit_classifier(functools.partial(classifier, middle), IMAGES, LABELS, num_replicas, rate=0.1)
 
 
 def looped(middle: Any, num_replicas: int) -> Any:
-    strategy = strategy_of(num_replicas)
-    with strategy.scope():
-        model, optimizer = classifier(middle), keras.optimizers.SGD(0.1)
-        losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
-
-    def replica_step(x: Any, y: Any) -> Any:
-        with replicant.GradientTape() as tape:
-            loss = replicant.compute_average_loss(losses(y, model(x, training=True)), global_batch_size=4)
-        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
-        return loss
-
-    @replicant.function
-    def step(batch: Any) -> Any:
-        return strategy.reduce("SUM", strategy.run(replica_step, args=batch))
-
-    batches = strategy.experimental_distribute_dataset(Dataset.from_tensor_slices((IMAGES, LABELS)).batch(4).repeat(3))
-    return [float(step(batch)) for batch in batches], [np.asarray(v) for v in model.variables]
+    return loop_classifier(functools.partial(classifier, middle), IMAGES, LABELS, num_replicas, rate=0.1)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Products of matrices by a function that numba compiles: what XLA computes, from several threads and devices."""
 
 import os
-import threading
 from typing import Any
 
 import jax
@@ -21,6 +20,8 @@ from replicant import kernels
 from replicant.data import Dataset
 from replicant.errors import ConfigurationError
 from replicant.kernels import _compiled_dot
+
+from ._threads import assert_same_in_threads
 
 TARGET = _compiled_dot.TARGET
 absent = _compiled_dot.FUNCTION.objection()
@@ -207,20 +208,7 @@ def test_what_is_not_finite_stays_so() -> None:
 
 def test_threads_may_call_it_at_once() -> None:
     x, y = arrays((600, 300), (300, 144))
-    compute = jax.jit(lambda x, y: jax.vjp(jnp.matmul, x, y)[1](jnp.ones((600, 144))))
-    expected = [np.asarray(part) for part in compute(x, y)]
-    wrong: list[Any] = []
-
-    def repeat() -> None:
-        for _ in range(50):
-            wrong.extend(mine for mine, right in zip(compute(x, y), expected, strict=True) if not np.array_equal(mine, right))
-
-    threads = [threading.Thread(target=repeat) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert_same_in_threads(jax.jit(lambda x, y: jax.vjp(jnp.matmul, x, y)[1](jnp.ones((600, 144)))), x, y, repeats=50)
 
 
 def test_exported_programs_and_those_that_xla_divides_do_not_contain_it() -> None:
