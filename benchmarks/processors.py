@@ -15,7 +15,7 @@ The machine must be at rest, or else other programs look the same. Run: ``python
 """
 
 import argparse
-import importlib
+import importlib.util
 import multiprocessing
 import os
 import statistics
@@ -104,6 +104,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--cache", action="store_true", help="the cache instead of the processors")
     args = parser.parse_args()
+    if args.seconds <= 0:
+        parser.error(f"--seconds must be more than 0; got {args.seconds:g}")
+    if args.cache and importlib.util.find_spec("numba") is None:
+        parser.error("--cache needs numba: pip install numba")
     if args.cache:
         report_cache(args.seconds)
         return

@@ -19,6 +19,7 @@ from replicant import kernels
 from replicant.errors import ConfigurationError
 from replicant.kernels import _lstm, _lstm_loops
 
+from . import _both
 from ._classifier import fit_classifier, loop_classifier
 from ._threads import assert_same_in_threads
 
@@ -57,19 +58,8 @@ def of_everything(x: Any, state: Any, weights: Any, mask: Any = None) -> Any:
     return out, pull(jax.tree.map(jnp.cos, out))
 
 
-def both(function: Any, *args: Any) -> Any:
-    """The results of a jitted function with the kernel and without it, and how often it calls the compiled function."""
-    jitted = jax.jit(functools.partial(function))  # not `function`, or what was lowered for another test is used again
-    with kernels.disabled("numba_lstm"):
-        plain = jitted(*args)
-    return jitted(*args), plain, jitted.lower(*args).as_text().count(f"@{TARGET}(")
-
-
-def assert_close(actual: Any, expected: Any, tolerance: float = 3e-6) -> None:
-    """Compare with the largest number of each array."""
-    for mine, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        largest = float(np.abs(theirs).max(initial=0))
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * max(largest, 1e-3))
+both = functools.partial(_both.both, "numba_lstm", TARGET)
+assert_close = functools.partial(_both.assert_close, tolerance=3e-6)
 
 
 @pytest.mark.long

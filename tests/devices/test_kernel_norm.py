@@ -21,6 +21,7 @@ from replicant.errors import ConfigurationError
 from replicant.keras import _batch_norm
 from replicant.kernels import _norm
 
+from . import _both
 from ._classifier import fit_classifier, loop_classifier
 from ._threads import assert_same_in_threads
 
@@ -65,19 +66,8 @@ def of_everything(x: Any, scale: Any, shift: Any) -> Any:
 NUM_CALLS = 3  # of the compiled function, in `of_everything`: moments, and two pairs of gradients
 
 
-def both(function: Any, *args: Any) -> Any:
-    """The results of a jitted function with the kernel and without it, and how often it calls the compiled function."""
-    jitted = jax.jit(functools.partial(function))  # not `function`, or what was lowered for another test is used again
-    with kernels.disabled("numba_norm"):
-        plain = jitted(*args)
-    return jitted(*args), plain, jitted.lower(*args).as_text().count(f"@{TARGET}(")
-
-
-def assert_close(actual: Any, expected: Any, tolerance: float = 2e-6) -> None:
-    """Compare with the largest number of each array."""
-    for mine, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        largest = float(np.abs(theirs).max(initial=0))
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * max(largest, 1e-3))
+both = functools.partial(_both.both, "numba_norm", TARGET)
+assert_close = functools.partial(_both.assert_close, tolerance=2e-6)
 
 
 # From one row, by fewer rows than are taken side by side, to several parts. Channels of one register and of many.

@@ -18,6 +18,8 @@ _last_normalized = Last()
 
 def moments_of(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Compute what Keras calls the backend's moments: the means and the variances over some axes."""
+    if not _is_used():
+        return original(*args, **kwargs)
     given = inspect.signature(original).bind(*args, **kwargs).arguments
     x, axes, keepdims = given.pop("x"), given.pop("axes"), given.pop("keepdims", False)
     axes = axes if isinstance(axes, list | tuple) else (axes,)
@@ -31,6 +33,8 @@ def moments_of(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def normalized(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Compute what Keras calls the backend's batch normalization, from means and variances of the channels."""
+    if not _is_used():
+        return original(*args, **kwargs)
     given = inspect.signature(original).bind(*args, **kwargs).arguments
     x, mean, variance, axis = (given.pop(name) for name in ("x", "mean", "variance", "axis"))
     offset, scale, epsilon = (given.pop(name, default) for name, default in (("offset", None), ("scale", None), ("epsilon", 1e-3)))
@@ -54,8 +58,13 @@ def rectified(original: Callable[..., Any], x: Any) -> Any:
     return original(x) if operands is None else positive(x, *operands)
 
 
+def _is_used() -> bool:
+    """Whether the kernel is on, and may be used in what is being traced."""
+    return is_on(FAMILY) and runs_on_one_cpu()
+
+
 def _fits(x: Any) -> bool:
-    """Whether the kernel computes the same, and pays."""
-    if not (is_on(FAMILY) and runs_on_one_cpu() and getattr(x, "ndim", 0) > 1 and jnp.result_type(x) == jnp.float32):
+    """Whether the kernel computes the same of an array, and pays."""
+    if not (getattr(x, "ndim", 0) > 1 and jnp.result_type(x) == jnp.float32):
         return False
     return all(isinstance(size, int) for size in x.shape) and math.prod(x.shape) >= MIN_NUMBERS

@@ -7,18 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from ._machine_code import VECTOR, WIDTH, extending, int64, ir, jit, loaded, stored, void
-from ._tiles import loop, multiply_add
+from ._tiles import loop, multiply_add, spread
 
 _AT_ONCE = (4, 1)  # vectors
 _FLOAT, _I64 = ir.FloatType(), ir.IntType(64)
 _ZERO = ir.Constant(VECTOR, [0.0] * WIDTH)
 
 
-def _spread(builder: Any, number: Any) -> Any:
+def _count(builder: Any, number: Any) -> Any:
     """A vector of one whole number."""
-    undefined = ir.Constant(VECTOR, ir.Undefined)
-    one = builder.insert_element(undefined, builder.sitofp(number, _FLOAT), ir.IntType(32)(0))
-    return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH))
+    return spread(builder, builder.sitofp(number, _FLOAT))
 
 
 def _joined(builder: Any, mean: Any, squares: Any, other: Any, other_squares: Any, before: Any, count: Any) -> tuple[Any, Any]:
@@ -45,7 +43,7 @@ def _moments(builder: Any, count: int, args: list[Any]) -> None:
     def add(_: Any, row: Any, *totals: Any) -> list[Any]:
         return [builder.add(row, line), *map(builder.fadd, totals, distances(row))]
 
-    num_rows, present = _spread(builder, rows), _spread(builder, before)
+    num_rows, present = _count(builder, rows), _count(builder, before)
     means = [builder.fdiv(total, num_rows) for total in loop(builder, [first, *[_ZERO] * count], rows, add)[1:]]
 
     def add_squares(_: Any, row: Any, *totals: Any) -> list[Any]:
@@ -178,7 +176,7 @@ def join_moments(_: Any, to: Any, squares_to: Any, mean: Any, squares: Any, befo
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vectors = [loaded(builder, address, VECTOR) for address in args[:4]]
-        both = _joined(builder, *vectors, *(_spread(builder, number) for number in args[4:]))
+        both = _joined(builder, *vectors, *(_count(builder, number) for number in args[4:]))
         for value, address in zip(both, args[:2], strict=True):
             stored(builder, value, address)
         return context.get_dummy_value()
@@ -191,7 +189,7 @@ def divide_vector(_: Any, to: Any, number: Any) -> Any:
     """Divide the WIDTH numbers at `to` by a whole number."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        stored(builder, builder.fdiv(loaded(builder, args[0], VECTOR), _spread(builder, args[1])), args[0])
+        stored(builder, builder.fdiv(loaded(builder, args[0], VECTOR), _count(builder, args[1])), args[0])
         return context.get_dummy_value()
 
     return void(int64, int64), generate

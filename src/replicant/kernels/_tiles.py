@@ -17,16 +17,20 @@ def multiply_add(builder: Any, first: Any, second: Any, third: Any) -> Any:
     return builder.call(external(builder, f"llvm.fma.v{WIDTH}f32", VECTOR, VECTOR, VECTOR, VECTOR), [first, second, third])
 
 
+def spread(builder: Any, number: Any) -> Any:
+    """A vector of one number."""
+    undefined, everywhere = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_I32, WIDTH), [0] * WIDTH)
+    return builder.shuffle_vector(builder.insert_element(undefined, number, _I32(0)), undefined, everywhere)
+
+
 def _sums(builder: Any, sums: list[Any], first: Any, first_rows: list[Any], second: Any) -> list[Any]:
     """Add the products of some numbers with each of some vectors."""
     num_vectors = len(sums) // len(first_rows)
     vectors = [loaded(builder, builder.add(second, _I64(v * 4 * WIDTH)), VECTOR) for v in range(num_vectors)]
-    undefined, everywhere = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_I32, WIDTH), [0] * WIDTH)
     result = []
     for j, row in enumerate(first_rows):
-        number = builder.insert_element(undefined, loaded(builder, builder.add(first, row), _FLOAT), _I32(0))
-        spread = builder.shuffle_vector(number, undefined, everywhere)
-        result += [multiply_add(builder, spread, x, sums[j * num_vectors + v]) for v, x in enumerate(vectors)]
+        number = spread(builder, loaded(builder, builder.add(first, row), _FLOAT))
+        result += [multiply_add(builder, number, x, sums[j * num_vectors + v]) for v, x in enumerate(vectors)]
     return result
 
 
