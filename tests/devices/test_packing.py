@@ -1,14 +1,16 @@
-"""Small programs that run often have their variables in packs. Whoever reads or sets a variable sees no difference."""
+"""Small programs have their variables in packs. Whoever reads or sets a variable sees no difference."""
 
+import collections
 import copy
 import gc
-import itertools
 import logging
+import os
+import re
 import signal
+import subprocess
 import sys
 import threading
 import time
-import types
 import weakref
 
 import jax
@@ -21,25 +23,19 @@ import replicant
 from replicant import kernels
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
 from replicant.coordinator import ClusterCoordinator
+from replicant.kernels._pack import FUNCTION
 from replicant.programs import _packing
 from replicant.runtime import _in_flight
 
 SECONDS = 30
 
-same_bits = pytest.mark.skipif(
-    jax.__version__.startswith("0.10."),
-    reason="with jax 0.10, the packed program of this model rounds otherwise for some numbers, which is why packs are a choice",
-)
+pytestmark = pytest.mark.skipif(FUNCTION.objection() is not None, reason=f"there are no packs here: {FUNCTION.objection()}")
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    """Switch packs on, and try them after four runs."""
+def switched_on():
+    """The tests of other files have no packs, so that they compile less."""
     kernels.enable("pack")
-    monkeypatch.setattr(_packing, "OFTEN", 4)
-    monkeypatch.setattr(_packing, "_ALIKE", 2)
-    # Which of the two is quicker would depend on the machine.
-    monkeypatch.setattr(_packing, "_seconds", lambda executable, *inputs: float(not is_packed(executable)))
     yield
     kernels.disable("pack")
 
@@ -54,38 +50,29 @@ def one():
     return replicant.OneDeviceStrategy("cpu:0")
 
 
-def is_packed(executable):
-    return isinstance(executable._compute.__self__, _packing.Packed)
-
-
 def packings(function):
     return [program._packing for program in function._compiled._programs if program._packing is not None]
 
 
 def are_packed(function):
-    """Wait until it is decided whether the programs of a function have packs. Returns the decisions."""
-    found = packings(function)
-    for packing in found:
-        if packing._thread is not None:
-            packing._thread.join(SECONDS)
-    return [packing._used is not None for packing in found]
+    """Whether each program of a function has packs."""
+    return [packing._used is not None for packing in packings(function)]
 
 
-def until_packed(function, *args):
-    for _ in range(5):
-        function(*args)
-    are_packed(function)
-    for _ in range(4):
-        function(*args)
+def run_nine_times(function, *args):
+    """Run a function, whose program has packs from the first run on."""
+    function(*args)
     assert are_packed(function) == [True]
+    for _ in range(8):
+        function(*args)
 
 
 class Counters:
-    """Eight variables of several kinds, which a step changes by known amounts."""
+    """Variables of several kinds, which a step changes by known amounts."""
 
     def __init__(self, strategy):
         with strategy.scope():
-            self.floats = [replicant.Variable(np.full((i + 1,), i, np.float32)) for i in range(4)]
+            self.floats = [replicant.Variable(np.full((i + 1,), i, np.float32)) for i in range(7)]
             self.steps = replicant.Variable(np.int32(0))
             self.words = replicant.Variable(np.uint32([1, 2]))
             self.halves = [replicant.Variable(jnp.zeros((3,), jnp.bfloat16)), replicant.Variable(jnp.zeros((2,), jnp.bfloat16))]
@@ -114,32 +101,21 @@ class Counters:
         return x
 
     def check(self, steps):
-        expected = [np.full((i + 1,), i + steps * (i + 1)) for i in range(4)]
+        expected = [np.full((i + 1,), i + steps * (i + 1)) for i in range(7)]
         expected += [steps, np.uint32([1, 2]) * np.uint32(1 + steps), np.full(3, steps), np.full(2, steps)]
         expected += [np.full((64, 64), steps), np.int8(steps % 256 if steps < 128 else steps - 256)]
         for variable, value in zip(self.all, expected, strict=True):
             np.testing.assert_array_equal(np.asarray(variable.value()).astype(np.float64), value)
 
 
-def tried_in_vain(strategy):
-    counters = Counters(strategy)
-    for _ in range(5):
-        counters.step(jnp.float32(1))
-    are_packed(counters.step)
-    for _ in range(5):
-        counters.step(jnp.float32(1))
-    assert [packing.is_over for packing in packings(counters.step)] == [True]
-    return counters
-
-
 def test_variables_of_several_dtypes(strategy):
     counters = Counters(strategy)
-    until_packed(counters.step, jnp.float32(1))
+    run_nine_times(counters.step, jnp.float32(1))
     (packing,) = packings(counters.step)
     assert [pack._dtype for pack in packing._used.refs._packs] == [np.uint32, np.uint16]
-    assert [len(members) for members in packing._used.refs._members] == [6, 2]
+    assert [len(members) for members in packing._used.refs._members] == [9, 2]
     held = [variable._ref.__dict__ for variable in counters.all]
-    assert ["_value" in each for each in held] == [False] * 8 + [True] * 2  # the large one, and that of other size, stay
+    assert ["_value" in each for each in held] == [False] * 11 + [True] * 2  # the large one, and that of other size, stay
     counters.check(9)
     assert all("_value" in each for each in held)
     for _ in range(41):
@@ -149,7 +125,7 @@ def test_variables_of_several_dtypes(strategy):
 
 def test_reads_between_steps(one):
     counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
+    run_nine_times(counters.step, jnp.float32(1))
     seen = [counters.steps.value()]
     for i in range(1, 21):
         counters.step(jnp.float32(1))
@@ -161,7 +137,7 @@ def test_reads_between_steps(one):
 
 def test_assignments_between_steps(one):
     counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
+    run_nine_times(counters.step, jnp.float32(1))
     counters.floats[1].assign([10.0, 20.0])
     counters.steps.assign_add(100)
     counters.large.assign(np.ones((64, 64)))
@@ -186,8 +162,8 @@ def test_two_functions_share_variables(one):
         one.run(lambda: counters.words.assign_add(jnp.uint32([0, 0])))
         return one.run(lambda: [v.assign_add(jnp.zeros_like(v.value())) for v in counters.floats])
 
-    until_packed(counters.step, jnp.float32(1))
-    until_packed(other)
+    run_nine_times(counters.step, jnp.float32(1))
+    run_nine_times(other)
     assert counters.steps.numpy() == 9 + 9000
     for i in range(1, 6):
         counters.step(jnp.float32(1))
@@ -201,37 +177,80 @@ def test_two_functions_share_variables(one):
     np.testing.assert_array_equal(counters.floats[3].value(), np.full(4, 3 + 4 * 20))
 
 
-def test_reading_all_the_time_ends_the_packs(one, monkeypatch):
-    monkeypatch.setattr(_packing, "_MOST_DEBT", 2.0)
+def test_programs_for_other_shapes_have_the_same_packs(one):
     counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
-    (packing,) = packings(counters.step)
-    for i in range(10, 60):
-        counters.step(jnp.float32(1))
-        counters.check(i)
-    assert packing.is_over
-    assert packing._used is None
-    assert all(variable._ref.place is None for variable in counters.all)
-    counters.check(59)
-    for _ in range(3):
-        counters.step(jnp.float32(1))
-    counters.check(62)
-
-
-def test_other_shapes_have_programs_of_their_own(one):
-    counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
+    run_nine_times(counters.step, jnp.float32(1))
     for i in range(10, 40):
         counters.step(jnp.zeros(i % 3 + 1))
-    are_packed(counters.step)
+    assert are_packed(counters.step) == [True] * 4
+    assert len({id(packing._used.refs) for packing in packings(counters.step)}) == 1
     for _ in range(5):
         counters.step(jnp.float32(1))
     counters.check(44)
 
 
+@pytest.mark.parametrize("times", [1, 30])  # from the ninth on, a program shows them
+def test_another_program_reads_what_lies_in_a_pack(one, times):
+    counters = Counters(one)
+
+    @replicant.function
+    def total(x):
+        return one.run(lambda: x + sum(jnp.sum(v.value()) for v in counters.floats) + counters.steps.value())
+
+    def expected(steps):
+        return sum((i + 1) * (i + steps * (i + 1)) for i in range(7)) + steps
+
+    assert float(total(jnp.float32(0.5))) == expected(0) + 0.5  # before they lie in one
+    for steps in range(1, times + 1):
+        counters.step(jnp.float32(1))
+        assert float(total(jnp.float32(0.5))) == expected(steps) + 0.5
+        assert float(total(jnp.float32(0.25))) == expected(steps) + 0.25
+    value = counters.floats[1].value()
+    counters.floats[2].assign([0.0, 0.0, 0.0])
+    assert float(total(jnp.float32(0))) == expected(times) - 3 * (2 + times * 3)
+    counters.step(jnp.float32(1))
+    assert float(total(jnp.float32(0))) == expected(times + 1) - 3 * (2 + times * 3)
+    np.testing.assert_array_equal(value, [1 + 2 * times] * 2)  # what was read keeps its value
+    assert are_packed(counters.step) == [True]
+
+
+def test_a_program_without_packs_writes_some_of_the_variables(one):
+    counters = Counters(one)
+
+    @replicant.function
+    def forget():
+        one.run(lambda: counters.steps.assign(0))
+        one.run(lambda: counters.floats[0].assign_add([0.5]))
+
+    for i in range(1, 13):
+        counters.step(jnp.float32(1))
+        forget()
+        assert counters.steps.numpy() == 0
+        np.testing.assert_array_equal(counters.floats[0].value(), [1.5 * i])
+    assert are_packed(forget) == [False]
+    np.testing.assert_array_equal(counters.floats[3].value(), np.full(4, 3 + 4 * 12))
+
+
+def test_numbers_and_keys_as_inputs(one):
+    counters = Counters(one)
+
+    @replicant.function
+    def step(key, rate):
+        noise = one.run(lambda: counters.change(jax.random.uniform(key)))
+        one.run(lambda: counters.floats[0].assign_add(rate * jnp.ones(1)))
+        return noise
+
+    for i in range(6):
+        noise = step(jax.random.key(i), 0.5 * i)
+        assert float(noise) == float(jax.random.uniform(jax.random.key(i)))
+    assert set(are_packed(step)) == {True}
+    np.testing.assert_array_equal(counters.floats[0].value(), [6 + 0.5 * 15])
+    np.testing.assert_array_equal(counters.floats[6].value(), np.full(7, 6 + 6 * 7))
+
+
 def test_a_thread_reads_meanwhile(one):
     counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
+    run_nine_times(counters.step, jnp.float32(1))
     seen, errors, end = [], [], threading.Event()
 
     def read():
@@ -257,7 +276,7 @@ def test_a_thread_reads_meanwhile(one):
 
 def test_two_threads_run_steps(one):
     counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
+    run_nine_times(counters.step, jnp.float32(1))
     threads = [threading.Thread(target=lambda: [counters.step(jnp.float32(1)) for _ in range(500)]) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -269,10 +288,9 @@ def test_two_threads_run_steps(one):
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer signals")
 @pytest.mark.filterwarnings("ignore:Exception ignored in")  # some come while JAX's own code for the collector runs
-def test_ctrl_c_leaves_every_variable_after_the_same_step(one, monkeypatch):
-    monkeypatch.setattr(_packing, "_MOST_DEBT", 1e9)
+def test_ctrl_c_leaves_every_variable_after_the_same_step(one):
     counters, x = Counters(one), jnp.float32(1)
-    until_packed(counters.step, x)
+    run_nine_times(counters.step, x)
     interrupted, armed = 0, False
 
     def handler(*_):
@@ -310,21 +328,21 @@ def test_ctrl_c_leaves_every_variable_after_the_same_step(one, monkeypatch):
 
 def test_nans_are_found_where_jax_looks_for_them(one):
     with one.scope():
-        variables = [replicant.Variable(np.float32(i)) for i in range(8)]
+        variables = [replicant.Variable(np.float32(i)) for i in range(12)]
 
     @replicant.function
     def step(x):
         one.run(lambda: [v.assign(v * x) for v in variables])
         return jnp.float32(0)
 
-    until_packed(step, jnp.float32(1))
+    run_nine_times(step, jnp.float32(1))
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
         step(jnp.float32(np.nan))
 
 
 def test_another_programs_callback_reads_what_lies_in_a_pack(one):
     counters, read = Counters(one), []
-    until_packed(counters.step, jnp.float32(1))
+    run_nine_times(counters.step, jnp.float32(1))
 
     @replicant.function
     def other(x):
@@ -343,7 +361,7 @@ def test_another_programs_callback_reads_what_lies_in_a_pack(one):
 
 def test_a_program_of_jax_that_is_traced_reads_what_lies_in_a_pack(one):
     counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
+    run_nine_times(counters.step, jnp.float32(1))
     traced = jax.jit(lambda x: x + counters.steps.value())
     assert int(traced(1)) == 10
     for variable in counters.all:
@@ -357,7 +375,7 @@ def test_a_program_of_jax_that_is_traced_reads_what_lies_in_a_pack(one):
 def test_a_guard_of_transfers(one, guard):
     """With either, steps on arrays and reads are no transfers to complain of, in packs or not."""
     counters, x = Counters(one), jnp.float32(1)
-    until_packed(counters.step, x)
+    run_nine_times(counters.step, x)
     with jax.transfer_guard(guard) if guard == "disallow" else jax.transfer_guard_device_to_host(guard):
         counters.steps.value()
         counters.step(x)
@@ -368,7 +386,7 @@ def test_a_guard_of_transfers(one, guard):
 
 def test_programs_with_callbacks_have_none(one):
     with one.scope():
-        variables = [replicant.Variable(np.float32(i)) for i in range(8)]
+        variables = [replicant.Variable(np.float32(i)) for i in range(12)]
 
     @replicant.function
     def step(x):
@@ -379,7 +397,7 @@ def test_programs_with_callbacks_have_none(one):
         step(jnp.float32(1))
     assert [packing.is_over for packing in packings(step)] == [True]
     assert are_packed(step) == [False]
-    assert [float(v.value()) for v in variables] == [i + 10 for i in range(8)]
+    assert [float(v.value()) for v in variables] == [i + 10 for i in range(12)]
 
 
 def test_variables_on_servers_have_none(monkeypatch):
@@ -391,7 +409,7 @@ def test_variables_on_servers_have_none(monkeypatch):
     try:
         coordinator = ClusterCoordinator(strategy)
         with strategy.scope():
-            variables = [replicant.Variable(np.zeros(2, np.float32), name=f"v{i}") for i in range(8)]
+            variables = [replicant.Variable(np.zeros(2, np.float32), name=f"v{i}") for i in range(12)]
 
         @replicant.function
         def step(x):
@@ -400,7 +418,7 @@ def test_variables_on_servers_have_none(monkeypatch):
         for _ in range(40):
             coordinator.schedule(step, args=(np.float32(1),))
         coordinator.join(SECONDS)
-        assert [v.numpy().tolist() for v in variables] == [[40, 40]] * 8
+        assert [v.numpy().tolist() for v in variables] == [[40, 40]] * 12
         assert decided == []
     finally:
         strategy.close()
@@ -436,95 +454,134 @@ def test_few_or_large_variables_have_none(one):
 def test_loops_in_the_scope_and_with_options_of_jax_have_them_too(one):
     with one.scope(), jax.default_matmul_precision("highest"), jax.default_device(jax.devices()[1]):
         counters = Counters(one)
-        until_packed(counters.step, jnp.float32(1))
+        run_nine_times(counters.step, jnp.float32(1))
         counters.check(9)
 
 
-def test_other_options_of_jax_end_them(one, caplog):
-    """The packed program is made of a trace with the options of before."""
+def test_programs_for_other_options_of_jax_have_the_same_packs(one):
+    """A packed program is made of a trace with some options, so other options need another one."""
     counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
-    with caplog.at_level(logging.DEBUG, logger="replicant.programs"), jax.default_matmul_precision("highest"):
+    run_nine_times(counters.step, jnp.float32(1))
+    (packing,) = packings(counters.step)
+    before = packing._used
+    for i in range(1, 4):
+        with jax.default_matmul_precision("highest"):
+            counters.step(jnp.float32(1))
+            assert packing._used is not before
+            assert packing._used.refs is before.refs
         counters.step(jnp.float32(1))
-        counters.check(10)
-    assert "goes on without packs: options of JAX have changed" in caplog.text
-    assert are_packed(counters.step) == [False]
-    counters.step(jnp.float32(1))
-    counters.check(11)
+        assert packing._used is before
+        counters.check(9 + 2 * i)
+    assert len(packing._made) == 2
 
 
-def test_by_default_there_are_none(one):
-    kernels.disable("pack")
-    kernels.enable()
+def test_a_switch_turns_them_off_and_on(one):
     counters = Counters(one)
-    for _ in range(20):
-        counters.step(jnp.float32(1))
-    assert [packing._thread for packing in packings(counters.step)] == [None]
-    kernels.enable("pack")
-    until_packed(counters.step, jnp.float32(1))
-    counters.check(29)
-
-
-def test_a_switch_turns_them_off(one):
-    counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
+    run_nine_times(counters.step, jnp.float32(1))
+    held = counters.steps._ref.__dict__
     with kernels.disabled("pack"):
         counters.step(jnp.float32(1))
-        assert are_packed(counters.step) == [False]
+        assert "_value" in held
+        counters.step(jnp.float32(1))
+    counters.step(jnp.float32(1))
+    assert "_value" not in held
+    kernels.disable("pack")
+    counters.step(jnp.float32(1))
+    assert "_value" in held
+    counters.check(13)
+
+
+def test_a_program_without_jit_has_none(one):
+    counters = Counters(one)
+    run_nine_times(counters.step, jnp.float32(1))
+    with jax.disable_jit():
+        counters.step(jnp.float32(1))
     counters.check(10)
 
 
-def test_what_is_tried_counts_as_no_step(one, monkeypatch):
-    """Not in a profile, and not in what a launched worker reports."""
+def test_only_steps_count_as_steps(one, monkeypatch):
+    """In a profile, and in what a launched worker reports. To show what lies in a pack is none."""
     called = []
     call = _in_flight.call
     monkeypatch.setattr(_in_flight, "call", lambda *args, **options: called.append(1) or call(*args, **options))
     counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
-    assert len(called) == 9
+
+    @replicant.function
+    def read():
+        return one.run(lambda: counters.steps.value() + 0)
+
+    for i in range(1, 21):
+        counters.step(jnp.float32(1))
+        assert int(read()) == i
+    assert len(called) == 40
 
 
-def test_a_form_that_takes_longer_is_not_used(one, monkeypatch, caplog):
-    caplog.set_level(logging.DEBUG, logger="replicant.programs")
-    monkeypatch.setattr(_packing, "_seconds", lambda executable, *inputs: 2e-6 if is_packed(executable) else 1e-6)
-    counters = tried_in_vain(one)
-    assert "goes on without packs: it would take 2 microseconds instead of 1" in caplog.text
-    counters.check(10)
+def test_why_a_program_has_none_is_noted(one, caplog):
+    with one.scope():
+        one_of_few = replicant.Variable(0.0)
+        many = [replicant.Variable(0.0) for _ in range(12)]
 
+    @replicant.function
+    def small():
+        return one.run(lambda: one_of_few.assign_add(1.0))
 
-def test_other_bits_keep_a_program_without(one, monkeypatch):
-    numbers = itertools.count()
-    monkeypatch.setattr(_packing, "_bits", lambda array: next(numbers))
-    counters = tried_in_vain(one)
-    counters.check(10)
+    @replicant.function
+    def large(x):
+        return one.run(lambda: [v.assign_add(jnp.sum(x)) for v in many])
 
+    @replicant.function
+    def called(x):
+        one.run(lambda: [v.assign_add(1.0) for v in many])
+        return jax.pure_callback(lambda value: value, jax.ShapeDtypeStruct((), jnp.float32), x)
 
-@pytest.mark.parametrize("fails", ["start", "compile"])
-def test_what_keeps_it_from_being_compiled_is_noted(one, fails, monkeypatch, caplog):
-    def fail(*_):
-        raise RuntimeError("can't start new thread")
-
-    if fails == "start":
-        monkeypatch.setattr(_packing.threading.Thread, "start", fail)
-    else:
-        make, lowered = _packing.Packing._make, types.SimpleNamespace(compile=fail)
-        monkeypatch.setattr(_packing.Packing, "_make", lambda packing, packed, _: make(packing, packed, lowered))
-    counters = Counters(one)
     with caplog.at_level(logging.DEBUG, logger="replicant.programs"):
-        for _ in range(5):
-            counters.step(jnp.float32(1))
-        if fails == "compile":
-            are_packed(counters.step)
-        for _ in range(5):
-            counters.step(jnp.float32(1))
-    assert 'goes on without packs: RuntimeError("can\'t start new thread")' in caplog.text
-    assert [packing.is_over for packing in packings(counters.step)] == [True]
-    counters.check(10)
+        small()
+        large(jnp.ones(1 << 20))
+        called(jnp.float32(0))
+    told = [record.getMessage() for record in caplog.records if "has no packs" in record.getMessage()]
+    assert [each.split(": ")[1] for each in told] == ["it overwrites few small variables", "it is large", "it calls the host"]
+    assert [float(v.value()) for v in many] == [(1 << 20) + 1] * 12
+
+
+WITHOUT_NUMBA = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *args: None if name == "numba" else find(name, *args)
+import replicant, jax.numpy as jnp
+strategy = replicant.OneDeviceStrategy("cpu:0")
+with strategy.scope():
+    variables = [replicant.Variable(0.0) for _ in range(12)]
+
+@replicant.function
+def step():
+    return strategy.run(lambda: [v.assign_add(1.0) for v in variables])
+
+step()
+step()
+print([float(v.value()) for v in variables] == [2.0] * 12, replicant.kernels.status().kernels["pack"])
+"""
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.long
+def test_without_numba_there_are_none_and_who_named_them_is_told(named):
+    environment = {key: value for key, value in os.environ.items() if key != "REPLICANT_KERNELS"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_NUMBA],
+        env=environment | ({"REPLICANT_KERNELS": "1,pack"} if named else {}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "True off: numba is not installed; pip install 'replicant[numba]'\n", done.stderr
+    message = "The CPU kernel 'pack' is off: numba is not installed; pip install 'replicant[numba]'. Variables keep arrays"
+    assert done.stderr.count(message) == int(named)
 
 
 def test_other_variables_do_not_keep_one_alive(one):
     counters = Counters(one)
-    until_packed(counters.step, jnp.float32(1))
+    run_nine_times(counters.step, jnp.float32(1))
     kept, gone = counters.floats[0], weakref.ref(counters.floats[3]._ref)
     del counters
     gc.collect()
@@ -623,19 +680,16 @@ BETWEEN = {
 }
 
 
-@same_bits
 @pytest.mark.long_cases(*BETWEEN.keys() - {"nothing", "restore"})
 @pytest.mark.parametrize("between", list(BETWEEN))
-def test_a_model_trains_to_the_same_bits(one, between, monkeypatch, tmp_path):
+def test_a_model_trains_to_the_same_bits_as_without_packs(one, between, tmp_path):
     runs = []
-    for often in (4, 10**9):
-        monkeypatch.setattr(_packing, "OFTEN", often)
+    for switch in (kernels.enable, kernels.disable):
+        switch("pack")
         trained = Trained(one)
-        trained.step(5)
-        are_packed(trained._run)
-        trained.step(5)
-        assert are_packed(trained._run) == [often == 4]
-        folder = tmp_path / str(often)
+        trained.step(10)
+        assert are_packed(trained._run) == [switch is kernels.enable]
+        folder = tmp_path / switch.__name__
         folder.mkdir()
         for _ in range(2):
             BETWEEN[between](trained, folder)
@@ -644,17 +698,63 @@ def test_a_model_trains_to_the_same_bits(one, between, monkeypatch, tmp_path):
     assert runs[0] == runs[1]
 
 
-@same_bits
 @pytest.mark.long
-def test_two_hundred_steps_have_the_same_bits(strategy, monkeypatch):
+def test_two_hundred_steps_have_the_same_bits_as_without_packs(strategy):
     runs = []
-    for often in (4, 10**9):
-        monkeypatch.setattr(_packing, "OFTEN", often)
+    for switch in (kernels.enable, kernels.disable):
+        switch("pack")
         trained = Trained(strategy)
-        losses = [float(trained.step()) for _ in range(5)]
-        are_packed(trained._run)
-        losses += [float(trained.step()) for _ in range(195)]
-        assert are_packed(trained._run) == [often == 4]
+        losses = [float(trained.step()) for _ in range(200)]
+        assert are_packed(trained._run) == [switch is kernels.enable]
         runs.append((losses, trained.bits()))
     assert runs[0] == runs[1]
     assert runs[0][0][-1] < runs[0][0][0] / 3
+
+
+@pytest.mark.parametrize("first", ["train", "evaluate"])
+def test_a_run_that_is_restored_ends_with_the_bits_of_one_that_went_through(strategy, first, tmp_path):
+    def checkpoint(trained):
+        return replicant.Checkpoint(model=trained.model, optimizer=trained.optimizer, accuracy=trained.accuracy)
+
+    def evaluate(trained):
+        return replicant.function(lambda x: strategy.run(lambda x: jnp.sum(trained.model(x)), args=(x,)))(trained.batch[0])
+
+    through = Trained(strategy)
+    through.step(7)
+    path = checkpoint(through).save(tmp_path / "checkpoint")
+    through.step(8)
+    restored = Trained(strategy)
+    if first == "train":
+        restored.step(2)
+    else:
+        evaluate(restored)  # which of the programs comes first makes no difference
+    checkpoint(restored).restore(path)
+    restored.step(4)
+    evaluate(restored)
+    restored.step(4)
+    assert are_packed(through._run) == are_packed(restored._run) == [True]
+    assert restored.bits() == through.bits()
+
+
+def test_xla_computes_what_it_would_compute_without_packs(one):
+    """The loops that it makes are the same ones. They are compared by their text, with names in the order of their appearance."""
+
+    def loops(executable, inputs):
+        text = executable.traced(*inputs).lower().compile().as_text()
+        text = re.sub(r", metadata=\{[^}]*\}|, sharding=\{(?:[^{}]|\{[^{}]*\})*\}", "", text)
+        found = []
+        for block in text.split("\n\n"):
+            if block.startswith("%"):
+                names = {name: f"%{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"%[\w.\-]+", block)))}
+                found.append(re.sub(r"%[\w.\-]+", lambda match, names=names: names[match.group()], block))
+        return collections.Counter(found)
+
+    trained = Trained(one)
+    trained.step(2)
+    (program,) = trained._run._compiled._programs
+    packed = program._packing._used
+    others = program._others(list(trained.batch))
+    packs = packed.refs.load()
+    plain = loops(program.executable, program._inputs(list(trained.batch)))
+    assert loops(packed.executable, (packs, *others)) == plain
+    assert sum(plain.values()) > 5

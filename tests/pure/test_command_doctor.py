@@ -60,7 +60,7 @@ def test_python(version, remedy):
     ("states", "accelerator", "state"),
     [
         ({"conv": "on", "memory": "off: it is not Linux"}, None, "ok"),
-        ({"conv": "on", "pack": "off: it is only used where it is named"}, None, "ok"),
+        ({"conv": "on", "pack": "off: numba is not installed"}, None, "ok"),
         ({"conv": "off: JAX started first", "memory": "on"}, None, "warn"),
         ({"conv": "off: JAX has plugins (xla_cuda13)", "memory": "on"}, "JAX has plugins (xla_cuda13)", "ok"),
     ],

@@ -16,6 +16,7 @@ from . import (
     _lstm_loops,
     _memory,
     _norm,
+    _pack,
     _phases,
     _products,
     _windows,
@@ -25,7 +26,6 @@ from ._lowering import Kernel, register
 from ._switch import (
     FAMILIES,
     LOWERINGS,
-    ONLY_BY_NAME,
     VARIABLE,
     choose,
     choose_here,
@@ -74,7 +74,9 @@ _KERNELS = (
     *_lstm_loops.KERNELS,
     *_norm.KERNELS,
 )
-_NATIVE = {each.family: each for each in (_compiled.FUNCTION, _compiled_dot.FUNCTION, _lstm_loops.FUNCTION, _norm.FUNCTION)}
+_NATIVE = {
+    each.family: each for each in (_compiled.FUNCTION, _compiled_dot.FUNCTION, _lstm_loops.FUNCTION, _norm.FUNCTION, _pack.FUNCTION)
+}
 _OPTION_OF = {"conv": "XLA", "memory": "the allocator"}
 
 
@@ -108,7 +110,7 @@ def _register() -> None:
             _installed.registered.add(kernel)
             _installed.families.add(kernel.family)
     # The users of these ask whether they are on.
-    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _loading.FAMILY, "pack"}
+    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _loading.FAMILY, _pack.FAMILY}
 
 
 def enable(*names: str) -> None:
@@ -118,9 +120,9 @@ def enable(*names: str) -> None:
 
     Args:
         *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "inline",
-            "lstm", "numba_conv", "numba_dot", "numba_lstm", "numba_norm" or "pack". Without names, all but "pack" that can be
-            used on this machine are switched on. You can choose "conv" and "memory" only before JAX starts, with the environment
-            variable REPLICANT_KERNELS.
+            "lstm", "numba_conv", "numba_dot", "numba_lstm", "numba_norm" or "pack". Without names, all that can be used on this
+            machine are switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable
+            REPLICANT_KERNELS.
 
     Raises:
         ArgumentError: If there is no such kernel, or if it cannot be switched now.
@@ -136,7 +138,7 @@ def enable(*names: str) -> None:
     'dot', 'flat_update', 'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'numba_norm', 'pack',
     'strided_conv', or no name to switch all.
     """
-    wanted = chosen_everywhere() | (_checked(names) if names else _checked(names) - ONLY_BY_NAME)
+    wanted = chosen_everywhere() | _checked(names)
     for name in sorted(wanted):
         if reason := _objection(name):
             if name in names:
@@ -198,8 +200,6 @@ def status() -> Status:
             states[name] = f"off: {reason}"
         elif name in chosen():
             states[name] = "on" if name in _installed.families else "off: this JAX has changed the lowering that it replaces"
-        elif name in ONLY_BY_NAME and name not in asked:
-            states[name] = f'off: it is only used where it is named, as in kernels.enable("{name}")'
         else:
             states[name] = "off: switched off" if name in asked else f"off: {VARIABLE} does not ask for it"
     return Status(states)

@@ -30,7 +30,7 @@ _MAX_THREADS = 16
 NEXT, DONE, HOLDERS, SLOTS, PARTS = 8, 16, 24, 32, 40
 FACTS = 48  # where the job's own numbers begin
 
-ARGUMENTS, NUM_ARGUMENTS, RESULTS = 72, 56, 112  # of the frame
+ARGUMENTS, NUM_ARGUMENTS, RESULTS, NUM_RESULTS = 72, 56, 112, 96  # of the frame
 _FRAME_API, _FRAME_CONTEXT, _ATTRIBUTES = 16, 24, 160
 _CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE, _NUM_THREADS = 48, 64, 136, 144  # in XLA_FFI_Api
 
@@ -140,7 +140,7 @@ def _memory_error(frame: Any) -> Any:
 
 
 @jit
-def _describe(frame: Any) -> Any:
+def describe(frame: Any) -> Any:
     """Answer the call with which XLA asks for the version of its interface. Returns whether this was such a call."""
     extension = load(frame + 8)
     if extension == 0 or load_half(extension + 8) != 1:
@@ -185,7 +185,7 @@ def make_handle(most_threads: Any, make_job: Any, work: Any, finish: Any = nothi
             work(pointer)
             _release(pointer)
             return 0
-        if _describe(pointer):
+        if describe(pointer):
             return 0
         return run(pointer, this_function())
 

@@ -27,13 +27,13 @@ _SHARED = ("_machine_code.py", "_frames.py", "_tiles.py")
 _lock = threading.Lock()
 
 
-def objection() -> str | None:
-    """Why this machine cannot have such functions, or None. Does not load numba."""
+def objection(*, wide: bool = True) -> str | None:
+    """Why this machine cannot have such functions, or None. Does not load numba. `wide` are those that need AVX-512."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return "it needs Linux on x86-64"
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed; pip install 'replicant[numba]'"
-    if not _has_wide_registers():
+    if wide and not _has_wide_registers():
         return "the processor has no AVX-512"
     return None
 
@@ -54,6 +54,7 @@ class Native:
         module: The module whose `handle` it is. It imports numba.
         sources: The files that its machine code depends on besides those that all share.
         instead: What becomes of the operations without it, a sentence for the warning.
+        wide: Whether it needs AVX-512.
     """
 
     family: str
@@ -61,12 +62,13 @@ class Native:
     module: str
     sources: tuple[str, ...]
     instead: str
+    wide: bool = True
     _failed: str | None = None
     _is_registered: bool = field(default=False, repr=False)
 
     def objection(self) -> str | None:
         """Why it cannot be used on this machine, or None. Does not load numba."""
-        return objection() or self._failed
+        return objection(wide=self.wide) or self._failed
 
     def is_ready(self) -> bool:
         """Compile the function and give it to XLA, once. If that fails, warn, and return False from now on."""
@@ -82,7 +84,7 @@ class Native:
 
     def _register(self) -> str | None:
         """Returns what is wrong, or None."""
-        if reason := objection():
+        if reason := objection(wide=self.wide):
             return reason
         try:
             address = self._address()

@@ -12,8 +12,8 @@ from ..errors import ConfigurationError
 VARIABLE = "REPLICANT_KERNELS"
 
 # The families of lowerings, four that take the place of what Keras traces ("attention", "flat_update", "lstm" and "numba_norm"),
-# one that says where programs run ("inline"), and two options: "conv" is XLA's (see _flags.py), and "memory" the allocator's (see
-# _memory.py).
+# two of which one says where programs run ("inline") and one where variables lie ("pack"), and two options: "conv" is XLA's (see
+# _flags.py), and "memory" the allocator's (see _memory.py).
 FAMILIES = {
     "argmax": "argmax and argmin over many elements, as a maximum and its first position",
     "attention": "Keras's attention with many scores, whose derivative passes over them less often",
@@ -28,17 +28,16 @@ FAMILIES = {
     "numba_dot": "products of matrices by a function that numba compiles",
     "numba_norm": "the sums of BatchNormalization by a function that numba compiles, which passes over arrays less often",
     "numba_lstm": "the loops over time of lstm by a function that numba compiles",
-    "pack": "small variables of a small program that runs often share an array",
+    "pack": "small variables of a small program share an array",
     "max_pool": "max pooling and its gradient, without a scatter",
     "strided_conv": "transposed convolutions, and gradients of strided ones, without products with zeros",
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",
 }
 LOWERINGS = frozenset(FAMILIES) - {"conv", "memory"}
-ONLY_BY_NAME = frozenset({"pack"})  # all that are asked for without names do not include it
 
 
 def from_environment() -> frozenset[str]:
-    """The kernels that REPLICANT_KERNELS asks for: names, separated by commas. "0" means none, and "1" all but `ONLY_BY_NAME`.
+    """The kernels that REPLICANT_KERNELS asks for: names, separated by commas. "0" means none, and "1" all.
 
     Raises:
         ConfigurationError: If the variable names a kernel that does not exist.
@@ -49,10 +48,10 @@ def from_environment() -> frozenset[str]:
     names = _names(text)
     if unknown := sorted(names - set(FAMILIES) - {"1"}):
         raise ConfigurationError(
-            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all but "
-            f"{', '.join(sorted(ONLY_BY_NAME))}) or some of {','.join(sorted(FAMILIES))}, separated by commas."
+            f"{VARIABLE}={text!r}: there is no kernel {', '.join(map(repr, unknown))}. Set it to 0 (none), 1 (all) or "
+            f"some of {','.join(sorted(FAMILIES))}, separated by commas."
         )
-    return (frozenset(FAMILIES) - ONLY_BY_NAME) | (names - {"1"}) if "1" in names else names
+    return frozenset(FAMILIES) if "1" in names else names
 
 
 def is_named(name: str) -> bool:

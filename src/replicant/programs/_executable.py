@@ -63,14 +63,9 @@ class Executable:
         return self._jitted.trace(*inputs)
 
     @property
-    def may_be_small(self) -> bool:
-        """Whether it is asked if the program is small."""
+    def is_alone(self) -> bool:
+        """Whether the program runs on one CPU device, and in one process."""
         return self._inline is not None
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the program takes a fraction of a millisecond. This is known from its second run on."""
-        return self._inline is not None and self._inline.is_small
 
     def check_workers(self, jaxpr: Any) -> None:
         """Raise WorkerMismatchError if another worker has traced a different program. All workers must call this."""

@@ -37,7 +37,6 @@ class Choice:
         self._num_settled, self._tries = 0, 0
         self._wait_every, self._runs = 0, 0
         self.fresh_bytes: int | None = None  # of the program that was last decided for
-        self.is_small = False  # and whether it is small
 
     def may_be_new(self) -> bool:
         """Whether JAX has programs that nothing is decided for. To ask takes no time; to find the program of some inputs does."""
@@ -58,10 +57,10 @@ class Choice:
         self._decided[id(program)] = program
         self.fresh_bytes = fresh_bytes(compiled)
         is_large = self.fresh_bytes >= _LARGE_BYTES
-        self._wait_every, self.is_small = 0, not is_large and _is_small(compiled, traced.jaxpr)
+        self._wait_every, is_small = 0, not is_large and _is_small(compiled, traced.jaxpr)
         if not is_on(FAMILY) or objection() or not jax.config.values[_OPTION]:  # without that, JAX runs all programs in this thread
             return
-        if not is_large and not self.is_small:
+        if not is_large and not is_small:
             return
         is_loaded = load_again(program)
         if is_loaded:

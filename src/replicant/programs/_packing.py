@@ -1,44 +1,39 @@
-"""Lets a small program that runs often have its small variables in packs (``variables/_packed_refs.py``).
+"""Lets a small program have its small variables in packs (``variables/_packed_refs.py``).
 
-The packed program is made of what the other was traced to, and compiled in a thread, while that goes on running. Once it is ready,
-both compute some steps. The packed one takes over if all bits of their results are the same. They need not be: LLVM computes
-``a * b + c * d`` with a rounding less, at either of the two products, and may choose the other one in other code. With other
-numbers, they may still differ later, and then a run that was interrupted would not end with the bits of one that was not. So this
-is only done where somebody has asked for it.
+The packed program is made of what the other one was traced to. Which programs have packs depends on nothing but their variables and
+inputs, and those that have them do so from their first run on. XLA's compiler may round ``a * b + c * d`` at either of the two
+products, and may choose otherwise in other code. So if a program got packs later, a run that was interrupted might not end with
+the bits of one that was not.
 """
 
 import logging
-import math
-import threading
-import time
+import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import jax
 import jax.extend.core as jex
-import numpy as np
 
+from ..kernels._pack import FAMILY, FUNCTION
 from ..kernels._switch import is_on
+from ..replicas._placement import Placement
 from ..tracing._host_calls import host_call_in
-from ..variables._packed_refs import PackedRefs
+from ..variables._packed_refs import PackedRefs, show_together
+from ..variables._packs import Pack
 from ..variables._ref import Ref
+from ._costs import is_small
 from ._executable import Executable
 from ._segmented import trace_options
 
-FAMILY = "pack"  # the kernel for which this is done
-
-OFTEN = 1000  # runs, after which it is worth while to compile a second program
-_ALIKE = 16  # runs of both programs
-_TIMED = 16  # runs of each
-_LEAST = 4  # arrays that are saved
-_MOST_BYTES = 4 << 20  # that the program overwrites, of which each run on trial takes a copy
-_MOST_DEBT = 16.0  # so often was each variable read or set, and too few runs were between
+_LEAST = 8  # arrays that are saved, as other programs that read the variables take some twenty microseconds longer
+_SHOWN_ONE_BY_ONE = 8  # times that values are shown before a program is compiled that shows them together
 
 Inputs: TypeAlias = tuple[Any, Any, Any]  # the variables that are overwritten, the others, and the arrays of the call
 
 _config: Any = jax.config  # its options are attributes that type checkers do not know
 _logger = logging.getLogger("replicant.programs")
+# Programs that overwrite the same variables, as for batches of other sizes, have the same packs.
+_shared: weakref.WeakValueDictionary[Any, PackedRefs] = weakref.WeakValueDictionary()
 
 
 class OtherOptions(Exception):
@@ -63,16 +58,15 @@ class Packed:
 
     def _compute(self, state: Sequence[Any], *others: Any) -> tuple[Any, Any]:
         if trace_options() is not self._options:
-            raise OtherOptions("options of JAX have changed, so the function must be traced again")
+            raise OtherOptions
         values = self.refs.unpack(state)
         flat = jex.jaxpr_as_fun(self._closed)(*jax.tree.leaves((values, *others)))
         _, results, new = jax.tree.unflatten(self._form, flat)
-        # Without the barrier, XLA would compute some variables once more for others that depend on them, and round otherwise.
-        return results, self.refs.pack(jax.lax.optimization_barrier(new))
+        return results, self.refs.pack(new)
 
 
 class Packing:
-    """Decides about one program: whether it has packs, and from when on.
+    """Decides about one program: whether it has packs.
 
     Args:
         executable: The program.
@@ -81,108 +75,78 @@ class Packing:
 
     def __init__(self, executable: Executable, refs: Sequence[Ref]):
         self._executable, self._refs = executable, refs
-        self._runs = self._alike = 0
-        self._thread: threading.Thread | None = None
-        self._error = "it was not compiled"  # as in a fork, which has no threads
-        self._made: Packed | None = None
         self._used: Packed | None = None
+        self._made: dict[Any, Packed] = {}  # by the options with which it was traced
         self.is_over = executable.placement.mirrored is None
 
     def program(self, inputs: Callable[[list[Any]], Inputs], arrays: list[Any]) -> Packed | None:
-        """Return the packed program for the next run; None for the other one. The lock of programs must be held.
+        """Return the packed program; None if there is none, or it cannot run now. The lock of programs must be held.
 
         Args:
-            inputs: Returns the inputs of the program for the arrays of that run.
+            inputs: Returns the inputs of the program for the arrays of the next run.
             arrays: These arrays.
         """
-        if self._used is not None:
-            if self._used.refs.debt > _MOST_DEBT or not is_on(FAMILY):
-                self.end("its variables are read or set too often, or packs were switched off")
-            elif _config.jax_debug_nans or _config.jax_debug_infs:  # which look for them in arrays of floats
-                return None
-            return self._used
-        self._runs += 1
-        if self._runs < OFTEN or not is_on(FAMILY):
-            return None
-        if self._thread is None:
-            self._begin(inputs(arrays))
-        elif not self._thread.is_alive():
-            self._try(inputs(arrays))
+        if not is_on(FAMILY) or _config.jax_disable_jit or _config.jax_debug_nans or _config.jax_debug_infs:
+            return None  # JAX would look for them in arrays of floats
+        if self._used is None:
+            self._used = self._made.get(trace_options()) or self._make(inputs(arrays))
         return self._used
 
-    def _try(self, inputs: Inputs) -> None:
-        """Run both programs. After some runs, the packed one is used if it is quicker."""
-        made = self._made
-        if made is None:
-            self.end(self._error)
-        elif not self._is_same(made, inputs):
-            self.end("it would round otherwise")
-        elif self._alike < _ALIKE:
-            self._alike += 1
-        elif (quick := _seconds(made.executable, made.refs.copies(), *inputs[1:])) < (
-            plain := _seconds(self._executable, _copied(inputs[0]), *inputs[1:])
-        ):
-            made.refs.begin()
-            self._used = made
-        else:
-            self.end(f"it would take {1e6 * quick:.0f} microseconds instead of {1e6 * plain:.0f}")
+    def _make(self, inputs: Inputs) -> Packed | None:
+        placement = self._executable.placement
+        key = tuple(map(id, (placement, *self._refs)))  # which the value keeps alive
+        refs = _shared.get(key)
+        if refs is None:
+            refs = PackedRefs(self._refs, placement)
+        if reason := self._objection(refs, inputs):
+            _logger.debug("%s has no packs: %s", self._executable.name, reason)
+            self.is_over = True
+            return None
+        _shared[key] = refs
+        made = self._made[trace_options()] = Packed(self._executable, refs, inputs)
+        return made
 
-    def end(self, reason: Any) -> None:
-        """Go on without packs."""
-        _logger.debug("%s goes on without packs: %s", self._executable.name, reason)
-        if self._used is not None:
-            self._used.refs.end()
-        self._made = self._used = None
-        self.is_over = True
+    def _objection(self, refs: PackedRefs, inputs: Inputs) -> str | None:
+        if refs.saved < _LEAST:
+            return "it overwrites few small variables"
+        jaxpr = self._executable.trace(*inputs)
+        if not is_small(jaxpr.jaxpr):  # else it takes much longer than JAX does for its arrays
+            return "it is large"
+        if jaxpr.effects or host_call_in(jaxpr.jaxpr) is not None:
+            return "it calls the host"  # which might read what lies in a pack
+        return None if FUNCTION.is_ready() else "there is no function that cuts packs"  # it warns
 
-    def _begin(self, inputs: Inputs) -> None:
-        refs = PackedRefs(self._refs, self._executable.placement)
-        is_small = self._executable.is_small and sum(array.nbytes for array in inputs[0]) <= _MOST_BYTES
-        if not is_small or refs.saved < _LEAST or _has_effects(self._executable.trace(*inputs)):
-            self.end("it is large, calls the host, or has few small variables")
-            return
-        packed = Packed(self._executable, refs, inputs)
-        lowered = packed.executable.traced(refs.copies(), *inputs[1:]).lower()  # here, because other threads may have other options
-        self._thread = threading.Thread(target=self._make, args=(packed, lowered), name="replicant-packs")
-        try:
-            self._thread.start()
-        except RuntimeError as error:  # there are too many threads
-            self.end(repr(error))
-
-    def _make(self, packed: Packed, lowered: Any) -> None:
-        try:
-            lowered.compile()
-        except RuntimeError as error:  # XLA's
-            self._error = repr(error)
-        else:
-            self._made = packed
-
-    def _is_same(self, packed: Packed, inputs: Inputs) -> bool:
-        """Whether both programs give the same bits, for inputs that are left as they are."""
-        results, new = self._executable.try_out(_copied(inputs[0]), *inputs[1:])
-        others, packs = packed.executable.try_out(packed.refs.copies(), *inputs[1:])
-        pairs = zip(jax.tree.leaves((results, new)), jax.tree.leaves((others, packed.refs.unpack(packs))), strict=True)
-        return all(_bits(one) == _bits(other) for one, other in pairs)
+    def try_again(self) -> None:
+        """Have another packed program, after this one could not be traced because of `OtherOptions`."""
+        self._used = None
 
 
-def _copied(arrays: Any) -> Any:
-    return jax.tree.map(partial(jax.numpy.array, copy=True), arrays)
+class Shown:
+    """Gives the variables that a program only reads arrays of their own, if they lie in packs of other programs.
 
+    Args:
+        refs: The variables.
+        placement: The one device on which they are.
+    """
 
-def _seconds(executable: Executable, state: Any, *others: Any) -> float:
-    """Return the least time that one of several runs takes, each of which begins with what the last one has left."""
-    least = math.inf
-    for _ in range(_TIMED):
-        began = time.perf_counter()
-        _, state = jax.block_until_ready(executable.try_out(state, *others))
-        least = min(least, time.perf_counter() - began)
-    return least
+    def __init__(self, refs: Sequence[Ref], placement: Placement):
+        self._refs, self._placement = refs, placement
+        self._programs: weakref.WeakKeyDictionary[Pack, dict[tuple[int, ...], Any]] = weakref.WeakKeyDictionary()
 
+    def __call__(self) -> None:
+        """Do so for the next run. The lock of programs must be held."""
+        show_together(self._refs, self._cut)
 
-def _has_effects(jaxpr: Any) -> bool:
-    return bool(jaxpr.effects) or host_call_in(jaxpr.jaxpr) is not None  # which might read what lies in a pack
+    def _cut(self, pack: Pack, numbers: tuple[int, ...]) -> Sequence[jax.Array]:
+        programs = self._programs.setdefault(pack, {})
+        known = programs.get(numbers, 0)
+        if isinstance(known, int):
+            programs[numbers] = known = known + 1 if known < _SHOWN_ONE_BY_ONE else self._cutting(pack.cut, numbers)
+        return list(map(pack.show, numbers)) if isinstance(known, int) else known.try_out((), pack.array)[0]
 
+    def _cutting(self, cut: Callable[[jax.Array], list[jax.Array]], numbers: tuple[int, ...]) -> Executable:
+        def compute(state: Any, array: jax.Array) -> tuple[Any, Any]:
+            values = cut(array)
+            return [values[i] for i in numbers], state
 
-def _bits(array: Any) -> tuple[Any, ...]:
-    host = np.array(array, copy=True)
-    return host.shape, host.dtype, host.tobytes()
+        return Executable("values of a pack", compute, self._placement, has_token=False)

@@ -19,7 +19,7 @@ from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState
 from ..variables._ref import Ref, Refs
 from ._executable import Executable
 from ._learning import trace_until_learned
-from ._packing import OtherOptions, Packing
+from ._packing import OtherOptions, Packing, Shown
 from ._results import PassedNumber, Shape, array_homes
 from ._watch import Watch
 
@@ -63,7 +63,9 @@ class Program:
         self._stacked: list[bool] = []
         self.executable = Executable(name, self._traced, self.placement)
         local = not any(ref.elsewhere for ref in needs.refs)  # loading another tells its server of a step
-        self._packing = Packing(self.executable, self.written) if local and self.executable.may_be_small else None
+        is_alone = self.executable.is_alone
+        self._packing = Packing(self.executable, self.written) if local and is_alone else None
+        self._shown = Shown(self.kept, self.placement) if is_alone else None
 
     def and_older(self) -> "Iterator[Program]":
         """Yield all programs of the same signature, the last used first."""
@@ -146,6 +148,8 @@ class Program:
     def _others(self, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return the inputs that are not overwritten."""
         placement = self.placement
+        if self._shown is not None:
+            self._shown()
         return [ref.load(placement, donated=False) for ref in self.kept], _placed(arrays, placement)
 
     def run(self, arrays: list[Any], on_host: list[Any]) -> Any:
@@ -159,16 +163,14 @@ class Program:
 
     def _run_packed(self, packing: Packing, arrays: list[Any]) -> list[Any] | None:
         """Run the packed program and return its results; None if there is none, or it cannot run now."""
-        packed = packing.program(self._inputs, arrays)
-        if packed is None:
-            return None
-        others, refs = self._others(arrays), packed.refs
-        try:
-            with refs.lock:
-                return packed.executable.start(refs.load(), *others, keeper=refs)[0]
-        except OtherOptions as error:  # while it was traced, so nothing is overwritten yet
-            packing.end(error)
-            return None
+        while (packed := packing.program(self._inputs, arrays)) is not None:
+            others, refs = self._others(arrays), packed.refs
+            try:
+                with refs.lock:
+                    return packed.executable.start(refs.load(), *others, keeper=refs)[0]
+            except OtherOptions:  # while it was traced, so nothing is overwritten yet
+                packing.try_again()
+        return None
 
 
 def rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], placement: Placement) -> Needs:

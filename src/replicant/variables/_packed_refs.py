@@ -1,10 +1,10 @@
-"""``PackedRefs``: the variables of one program together, of which the small ones lie in packs."""
+"""``PackedRefs``: the variables that a program overwrites, of which the small ones lie in packs; and those that it reads."""
 
 import itertools
 import math
 import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,15 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..replicas._placement import Placement
-from ._packs import Pack
+from ._packs import Pack, hand_over
 from ._ref import Ref, Refs
 
 MOST_BYTES = 8 << 10  # of a variable, because a program copies its packs in each run
 MOST_IN_ALL = 128 << 10
 _DTYPES = frozenset(np.dtype(x) for x in (np.float32, np.float16, jnp.bfloat16, np.int32, np.uint32))
-_RUNS_FOR_ALL = 8  # runs of a program that save as much time as packing all of its variables again takes
 _has, _VALUE = dict[str, Any].__contains__, itertools.repeat("_value")
-_is_whole = operator.attrgetter("is_whole")
+_missing = operator.attrgetter("missing")
 
 
 class PackedRefs:
@@ -35,7 +34,6 @@ class PackedRefs:
         lock: The lock of the packs, to be held from `load` to `store`. It is not that of all programs, because a callback of
             another program may read what lies here.
         saved: How many arrays fewer there are.
-        debt: Grows with the variables that were read or set before a run, by one for all of them, and shrinks with each run.
     """
 
     def __init__(self, refs: Sequence[Ref], placement: Placement):
@@ -53,11 +51,9 @@ class PackedRefs:
         self._rest = Refs([refs[i] for i in self._others], placement)
         self._placement = placement
         specs = [[(tuple(ref.shape), np.dtype(ref.dtype)) for ref in members] for members in self._members]
-        home = placement.mirrored
-        assert home is not None, "the strategy has a device"
-        self._packs = [Pack(each, home, self.lock) for each in specs]
+        self._packs = [Pack(each, placement, self.lock) for each in specs]
         self._held = [ref.holder.__dict__ for members in self._members for ref in members]
-        self.saved, self.debt = len(packed) - len(self._groups), 0.0
+        self.saved = len(packed) - len(self._groups)
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """Return the values of the variables in their order, given what `load` has returned. In a trace."""
@@ -75,37 +71,31 @@ class PackedRefs:
     def load(self) -> list[jax.Array]:
         """Return the packs and the other variables, to be donated."""
         packs = self._packs
-        if any(map(_has, self._held, _VALUE)) or not all(map(_is_whole, packs)):
+        if any(map(_has, self._held, _VALUE)) or any(map(_missing, packs)):
             for pack, members in zip(packs, self._members, strict=True):
                 self._take(pack, members)
-        if self.debt:
-            self.debt = max(0.0, self.debt - 1 / _RUNS_FOR_ALL)
         arrays = [pack.array for pack in packs]
         return [*arrays, *self._rest.load()] if self._others else arrays
 
     def _take(self, pack: Pack, members: Sequence[Ref]) -> None:
-        """Put into a pack whatever has another value, or lies in another pack."""
-        changed = {}
-        for i, ref in enumerate(members):
-            held, is_here = ref.holder.__dict__, ref.place is not None and ref.place[0] is pack
-            if "_value" in held or not is_here:
-                self.debt += 1 / len(self._held)
-                if not is_here or held["_value"] is not pack.shown.get(i):  # else somebody has only read it
-                    changed[i] = np.array(ref.load(self._placement, donated=True), copy=True)
+        """Put into a pack whatever has another value, or lies elsewhere."""
+        present = [i for i, ref in enumerate(members) if "_value" in ref.holder.__dict__]
+        changed = {i for i in present if members[i].holder.__dict__["_value"] is not pack.shown.get(i)}  # else nobody has set it
+        changed |= pack.missing
         if changed:
-            pack.array = pack.with_values(changed)
-        pack.is_whole = True
-        for i, ref in enumerate(members):  # if this is interrupted, the others are packed again, with the same values
-            if i in changed:
-                _move(ref, (pack, i))
-            ref.holder.__dict__.pop("_value", None)
+            pack.array = pack.with_values({i: self._on_host(members[i]) for i in changed})
+        for i in changed:  # if this is interrupted, the others are packed again, with the same values
+            _move(members[i], pack, i)
+        for i in present:
+            members[i].holder.__dict__.pop("_value", None)
         pack.shown.clear()
 
-    def begin(self) -> None:
-        """Pack all variables."""
-        with self.lock:
-            self.load()
-            self.debt = 0.0
+    def _on_host(self, ref: Ref) -> np.ndarray:
+        if ref.place is not None and "_value" not in ref.holder.__dict__:
+            with ref.place[0].lock:
+                return ref.place[0].part(ref.place[1])
+        raw, is_stacked = ref.get_raw()
+        return np.array(ref.load(self._placement, donated=True) if is_stacked else raw, copy=True)
 
     def store(self, raws: Sequence[jax.Array]) -> None:
         """Store what a program wrote."""
@@ -118,30 +108,33 @@ class PackedRefs:
         """Do what `Refs.take_back` does."""
         self._rest.take_back()
 
-    def copies(self) -> list[jax.Array]:
-        """Return what `load` would return, in memory of its own, and leave the variables as they are."""
-        values = [[np.array(ref.load(self._placement, donated=True), copy=True) for ref in each] for each in self._members]
-        packs = [pack.with_values(dict(enumerate(each))) for pack, each in zip(self._packs, values, strict=True)]
-        return [*packs, *[jnp.array(array, copy=True) for array in self._rest.load()]]
 
-    def end(self) -> None:
-        """Give all variables arrays of their own again."""
-        with self.lock:
-            for pack, members in zip(self._packs, self._members, strict=True):
-                for ref in members:
-                    if ref.place is not None and ref.place[0] is pack:
-                        ref.get_raw()
-                        ref.place = None
+def show_together(refs: Iterable[Ref], cut: Callable[[Pack, tuple[int, ...]], Sequence[jax.Array]]) -> None:
+    """Let variables that lie in packs have arrays of their own, as programs need them that only read them.
+
+    Args:
+        refs: The variables.
+        cut: ``cut(pack, numbers)`` returns copies of the values of these numbers.
+    """
+    hidden: dict[Pack, dict[int, Ref]] = {}
+    for ref in refs:
+        if ref.place is not None and "_value" not in ref.holder.__dict__:
+            hidden.setdefault(ref.place[0], {})[ref.place[1]] = ref
+    for pack, members in hidden.items():
+        with pack.lock:
+            for (i, ref), array in zip(members.items(), cut(pack, tuple(members)), strict=True):
+                hand_over(ref, pack, i, array)
 
 
-def _move(ref: Ref, place: tuple[Pack, int]) -> None:
+def _move(ref: Ref, pack: Pack, index: int) -> None:
     """Let a variable lie in a pack. It may have been in another one."""
     with nullcontext() if ref.place is None else ref.place[0].lock:
-        if ref.place is not None and ref.place[0] is not place[0]:
-            ref.place[0].is_whole = False
-        ref.set_raw(place[0].array, stacked=False)
-        ref.place, ref.owned, ref.moved = place, None, None
+        if ref.place is not None and ref.place[0] is not pack:
+            ref.place[0].missing.add(ref.place[1])
+        ref.set_raw(pack.array, stacked=False)
+        ref.place, ref.owned, ref.moved = (pack, index), None, None
         del ref.holder.__dict__["_value"]
+        pack.missing.discard(index)
 
 
 def _is_small(ref: Ref, placement: Placement) -> bool:

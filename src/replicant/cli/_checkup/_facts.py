@@ -13,13 +13,12 @@ from pathlib import Path
 from ... import cluster, kernels
 from ...errors import ReplicantError
 from ...kernels._flags import OPTION, VALUE, accelerator
-from ...kernels._switch import ONLY_BY_NAME
 from ...runtime._compile_cache import compile_cache
 from ._result import Result
 
 Environ = Mapping[str, str]
 
-_MAY_BE_OFF = {"memory", "numba_conv", "numba_dot", "numba_lstm", "numba_norm"} | ONLY_BY_NAME  # the first five need more than JAX
+_MAY_BE_OFF = {"memory", "numba_conv", "numba_dot", "numba_lstm", "numba_norm", "pack"}  # they need more than JAX
 
 OLDEST_JAX, OLDEST_KERAS = (0, 10), (3, 12)
 NEWEST = {"jax": (0, 12), "keras": (3, 15), "Python": (3, 13)}  # the newest versions that this release was tested with
