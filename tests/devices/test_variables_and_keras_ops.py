@@ -49,7 +49,7 @@ def trained(make: Callable[[Any], Any], optimizer: Any, how: str, strategy: repl
     return [np.asarray(v) for v in variables]
 
 
-@pytest.mark.cases("momentum-apply", "adam-apply_gradients", "loss scaling-built")
+@pytest.mark.cases("momentum-apply", "adam-apply_gradients", "adam-built", "loss scaling-built")
 @pytest.mark.parametrize("how", ["apply", "apply_gradients", "built"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_in_a_function(name: str, how: str) -> None:

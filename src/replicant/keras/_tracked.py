@@ -120,6 +120,7 @@ def build(original: Any, optimizer: Any, variables: Any) -> None:
 
 def add_slot(original: Any, optimizer: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
     """Add a variable of an optimizer on the device of the one that it belongs to, even outside the scope of the strategy."""
+    (reference_variable,) = for_optimizer([reference_variable])  # an optimizer's own `build` passes on what it was given
     with on_device_of(reference_variable.__dict__.get(MADE_UNDER), reference_variable._value):
         return original(optimizer, reference_variable, *args, **kwargs)
 
