@@ -7,22 +7,22 @@ import jax.extend.core as jex
 
 from ..tracing._marks import inner_jaxprs
 
-_BYTES, _FLOPS = 4 << 20, 10_000_000  # that the operations of a small program read and write, and compute
-_LOOPS = frozenset({"while", "scan"})
+SMALL_BYTES, SMALL_FLOPS = 4 << 20, 10_000_000  # that the operations of a small program read and write, and compute
+LOOPS = frozenset({"while", "scan"})
 
 
 def is_small(jaxpr: jex.Jaxpr) -> bool:
     """Whether a program has no loop, takes and computes few bytes, and multiplies few numbers."""
     bytes_taken = sum(map(_bytes, (var.aval for var in (*jaxpr.invars, *jaxpr.constvars))))
     computed, flops = _costs(jaxpr)
-    return bytes_taken + computed < _BYTES and flops < _FLOPS
+    return bytes_taken + computed < SMALL_BYTES and flops < SMALL_FLOPS
 
 
 def _costs(jaxpr: jex.Jaxpr) -> tuple[float, float]:
     """The bytes of all results of operations, and what products and convolutions compute."""
     size = flops = 0.0
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _LOOPS:
+        if eqn.primitive.name in LOOPS:
             return math.inf, math.inf
         inner = [_costs(each) for each in inner_jaxprs(eqn)]
         size += sum(each for each, _ in inner) if inner else sum(_bytes(var.aval) for var in eqn.outvars)
