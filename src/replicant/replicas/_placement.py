@@ -323,12 +323,20 @@ def on_all(program: Callable[..., Any], arrays: Any, *static: Any) -> Any:
     wide = next((x for x in jax.tree.leaves(arrays) if not is_local(x)), None)
     if wide is None:
         return program(arrays, *static)
-    return _in_flight.call(_everywhere(program, wide.sharding.mesh, static), arrays, bounded=True)
+    return _in_flight.call(_everywhere(program, wide.sharding.mesh, static), arrays, bounded=True)[1]
 
 
 @functools.lru_cache(maxsize=256)
 def _everywhere(program: Callable[..., Any], mesh: Mesh, static: tuple[Any, ...]) -> Callable[[Any], Any]:
-    return jax.jit(lambda x: program(x, *static), out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return jax.jit(with_token(lambda x: program(x, *static)), out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def with_token(program: Callable[[Any], Any]) -> Callable[[Any], tuple[jax.Array, Any]]:
+    """Return a function to compile that returns, before the result, an array that is ready once the program has ended.
+
+    What waits for the program must not hold its result instead: its owner may donate it, and its memory would stay in use.
+    """
+    return lambda x: (jnp.zeros((), jnp.int8), program(x))
 
 
 def host_copy(array: Any) -> np.ndarray:

@@ -40,7 +40,8 @@ def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | 
     """Start ``program(*args)`` and return its results, which may still be computed.
 
     Args:
-        program: The program. It returns an array, or a tuple that begins with one, which is ready once the program has ended.
+        program: The program. It returns an array, or a tuple that begins with one, which is ready once the program has ended. If
+            the program is bounded, nobody else may get this array.
         *args: The inputs of the program. Inputs that it consumes must be read under `lock`.
         bounded: Whether to limit the number of such programs in flight, because too many of them would wait for each other forever.
         state: Stores the last of the program's results, even if Ctrl-C arrives while the program starts. They must not be lost,

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..cluster._world import World
 from ..replicas._collectives import AXIS
+from ..replicas._placement import with_token
 from ..replicas._swapped_sums import install as swap_sums_of_two
 from ..runtime import _in_flight
 
@@ -74,7 +75,7 @@ class SumsOfWorkers:
         mine = jax.device_put(flat[None], mesh.local_devices[0])
         home = NamedSharding(mesh, PartitionSpec(AXIS))
         stack = jax.make_array_from_single_device_arrays((mesh.size, flat.size), home, [mine])
-        found = _in_flight.call(self._program, stack, bounded=True)
+        _, found = _in_flight.call(self._program, stack, bounded=True)
         return np.array(found.addressable_data(0))
 
     @functools.cached_property
@@ -91,4 +92,4 @@ class SumsOfWorkers:
     def _program(self) -> Any:
         cut, whole = PartitionSpec(AXIS), PartitionSpec()
         summed = jax.shard_map(lambda x: lax.psum(x[0], AXIS), mesh=self._mesh, in_specs=cut, out_specs=whole, check_vma=False)
-        return jax.jit(summed)
+        return jax.jit(with_token(summed))

@@ -1,6 +1,6 @@
 """``strategy.reduce`` and ``strategy.gather``: combine PerReplica values in cross-replica context."""
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..replicas._collectives import ReduceOp, check_reducible, mean_of, normalized_axis
-from ..replicas._placement import is_local, on_all
+from ..replicas._placement import is_local, on_all, with_token
 from ..replicas._values import Mirrored, PerReplica, is_array, is_distributed
 from ..runtime import _in_flight
 from ..runtime._own_memory import own
@@ -98,7 +98,14 @@ def _dispatch(program: Any, value: Any, **static: Any) -> Any:
     if not is_local(leaf):
         return on_all(program, value, *static.values())
     spread = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
-    return _in_flight.call(partial(program, **static), value, bounded=spread)
+    if not spread:
+        return _in_flight.call(partial(program, **static), value, bounded=False)
+    return _in_flight.call(_with_token(program, tuple(static.items())), value, bounded=True)[1]
+
+
+@lru_cache(maxsize=256)
+def _with_token(program: Any, static: tuple[tuple[str, Any], ...]) -> Any:
+    return jax.jit(with_token(partial(program, **dict(static))))
 
 
 @partial(jax.jit, static_argnames=("op", "axes"))
