@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import Array, lax
 
+from . import _registers
 from ._lowering import Kernel
 from ._native import Native
 
@@ -98,6 +99,8 @@ def _choose(lhs: Any, rhs: Any, *, dimension_numbers: Any, **params: Any) -> Any
     sums, batch = dimension_numbers
     compute = product
     if not batch[0] and all(tuple(axes) == tuple(range(len(axes))) for axes in sums):
+        if _registers.width() == 8:  # then tiles have too few rows where those lie side by side, and `dot` is faster
+            return None
         compute, lhs, rhs, dimension_numbers = turned_product, rhs, lhs, ((sums[1], sums[0]), batch)
     numbers = _numbers(lhs, rhs, dimension_numbers)
     if numbers is None or not _is_worth_it(numbers) or 4 not in (numbers["rhs_columns"], numbers["rhs_depth"]):

@@ -2,7 +2,7 @@
 
 The columns of the second matrix are taken in panels. A thread copies up to DEPTH rows of such a panel, so that they lie one after
 the other in its first cache, and multiplies rows of the first matrix by them: up to ROWS, whose numbers stay in the second cache
-for all panels of a part. A tile of 12 rows and a panel has its sums in registers (`_tiles.py`). `_frames.py` tells how XLA
+for all panels of a part. A tile of HEIGHT rows and a panel has its sums in registers (`_tiles.py`). `_frames.py` tells how XLA
 calls this.
 
 The first matrix is read number by number, so its strides may be any. Its next rows are asked for while those of a tile are
@@ -39,14 +39,14 @@ from ._machine_code import (
     store_half,
     transpose_square,
 )
-from ._tiles import make_rows
+from ._tiles import HEIGHTS, HEIGHTS_OF_TWO, make_rows
 
 PANEL, DEPTH, ROWS = 2 * WIDTH, 256, 256
 PARTS_OF_A_THREAD = 4
-HEIGHT = 12  # rows of a tile
+HEIGHT = HEIGHTS_OF_TWO[0]  # rows of a tile
 MIN_ROWS = 96  # of a part, if there are more
 PRODUCTS_OF_A_THREAD = 1 << 20  # another thread takes some ten microseconds to begin
-MAX_TOGETHER = 4  # panels that are copied at once, and for which rows are read from memory once
+MAX_TOGETHER = 128 // PANEL  # panels that are copied at once, and for which rows are read from memory once
 NUM_ATTRIBUTES = 13
 
 # The numbers of a job are, from FACTS on: the attributes of the call, sorted by their names in `_compiled_dot.py`, which are counts
@@ -60,7 +60,11 @@ _LHS, _RHS, _OUT = (FACTS + 8 * i for i in range(13, 16))
 _ROWS_TOGETHER, _ROW_GROUPS, _COLUMNS_TOGETHER, _COLUMN_GROUPS = (FACTS + 8 * i for i in range(16, 20))
 
 _place_for_panels = make_place(MAX_TOGETHER * DEPTH * _PANEL_BYTES)
-_wide, _narrow = make_rows(2, (HEIGHT, 8, 4, 1), reads_ahead=True), make_rows(1, (16, 8, 4, 1), reads_ahead=True)
+# Reading ahead takes as many instructions as 4 of a tile's products, which is too many for the 12 of a tile of AVX2.
+_narrow, _wide = (
+    make_rows(vectors, tuple(height for height in heights if height not in {2, 3}), reads_ahead=WIDTH == 16)
+    for vectors, heights in ((1, HEIGHTS), (2, HEIGHTS_OF_TWO))
+)
 
 
 @jit

@@ -50,7 +50,7 @@ _FEW_ROWS, _MANY_ROWS = 8, 16  # of a part: few, if there are not many for each 
 # panels, the other arrays that are given but for the recurrent kernel, up to five, and the three results (see _lstm_loops.py).
 _HEADER, _PANEL_BYTES, _VECTOR_BYTES = 256, 4 * PANEL, 4 * WIDTH
 
-_add_product = make_rows(2, (8, 4, 1))
+_add_product = make_rows(2, (8, 4, 1) if WIDTH == 16 else (4, 1))
 
 
 @jit

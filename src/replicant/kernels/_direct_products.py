@@ -9,15 +9,16 @@ from typing import Any
 
 from ._frames import FACTS
 from ._machine_code import WIDTH, clear, jit, load
-from ._tiles import make_rows
+from ._tiles import HEIGHTS, HEIGHTS_OF_TWO, make_rows
 
 _CACHED_BYTES = 16384  # of images or gradients, for which sums of a filter gradient stay in registers
 _LEAST_PIXELS = 64  # for which they do, even if those are more bytes
 _CACHED_BYTES_OF_EACH = 1 << 17  # the same for a depthwise one, which reads them once for each row of the window
 
 
-_narrow, _wide = make_rows(1, (16, 8, 4, 3, 2, 1)), make_rows(2, (12, 8, 4, 3, 2, 1))
-_narrow_of_each, _wide_of_each = make_rows(1, (8, 3, 1), of_each=True), make_rows(2, (8, 3, 1), of_each=True)
+_narrow, _wide = make_rows(1, HEIGHTS), make_rows(2, HEIGHTS_OF_TWO)
+_OF_EACH = (8 if WIDTH == 16 else 6, 3, 1)
+_narrow_of_each, _wide_of_each = make_rows(1, _OF_EACH, of_each=True), make_rows(2, _OF_EACH, of_each=True)
 
 
 @jit

@@ -7,6 +7,8 @@ this, once a program can use it.
 import importlib
 from typing import Any
 
+from . import _registers
+
 numba: Any = importlib.import_module("numba")
 extending: Any = importlib.import_module("numba.extending")
 cgutils: Any = importlib.import_module("numba.core.cgutils")
@@ -15,7 +17,7 @@ ir: Any = importlib.import_module("llvmlite.ir")
 # Only other compiled functions call these. What Python would need to call them takes long to compile.
 jit: Any = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-WIDTH = 16  # float32 numbers in a register of AVX-512
+WIDTH = _registers.width() or 8  # float32 numbers in a register: 16 with AVX-512, 8 with AVX2
 
 int64, void = numba.types.int64, numba.types.void
 _I8, _I32, _I64, _FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()

@@ -5,7 +5,6 @@ the next process.
 """
 
 import contextlib
-import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -21,27 +20,21 @@ from typing import Any
 
 import jax
 
-from . import _object_code
+from . import _object_code, _registers
 
 _SHARED = ("_machine_code.py", "_frames.py", "_tiles.py")
 _lock = threading.Lock()
 
 
-def objection(*, wide: bool = True) -> str | None:
-    """Why this machine cannot have such functions, or None. Does not load numba. `wide` are those that need AVX-512."""
+def objection(*, vectors: bool = True) -> str | None:
+    """Why this machine cannot have such functions, or None. Does not load numba. `vectors` says whether they compute with any."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return "it needs Linux on x86-64"
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed; pip install 'replicant[numba]'"
-    if wide and not _has_wide_registers():
-        return "the processor has no AVX-512"
+    if vectors and _registers.width() is None:
+        return "the processor has neither AVX-512 nor AVX2 with FMA"
     return None
-
-
-@functools.cache
-def _has_wide_registers() -> bool:
-    lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    return any(line.startswith("flags") and "avx512vl" in line.split() for line in lines)
 
 
 @dataclass
@@ -54,7 +47,7 @@ class Native:
         module: The module whose `handle` it is. It imports numba.
         sources: The files that its machine code depends on besides those that all share.
         instead: What becomes of the operations without it, a sentence for the warning.
-        wide: Whether it needs AVX-512.
+        vectors: Whether it computes with vectors, as wide as `_registers.py` says.
     """
 
     family: str
@@ -62,13 +55,13 @@ class Native:
     module: str
     sources: tuple[str, ...]
     instead: str
-    wide: bool = True
+    vectors: bool = True
     _failed: str | None = None
     _is_registered: bool = field(default=False, repr=False)
 
     def objection(self) -> str | None:
         """Why it cannot be used on this machine, or None. Does not load numba."""
-        return objection(wide=self.wide) or self._failed
+        return objection(vectors=self.vectors) or self._failed
 
     def is_ready(self) -> bool:
         """Compile the function and give it to XLA, once. If that fails, warn, and return False from now on."""
@@ -84,7 +77,7 @@ class Native:
 
     def _register(self) -> str | None:
         """Returns what is wrong, or None."""
-        if reason := objection(wide=self.wide):
+        if reason := objection(vectors=self.vectors):
             return reason
         try:
             address = self._address()
@@ -111,7 +104,7 @@ class Native:
         """Where the machine code is kept: beside that of Python, or where this user keeps such things if that cannot be written."""
         sources = b"".join(Path(__file__).with_name(name).read_bytes() for name in (*_SHARED, *self.sources, f"{self.module}.py"))
         versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
-        key = zlib.crc32(repr((sources, versions, _object_code.machine())).encode())
+        key = zlib.crc32(repr((sources, versions, _object_code.machine(), _registers.width())).encode())
         folder = Path(importlib.util.cache_from_source(__file__)).parent
         if not os.access(folder if folder.exists() else folder.parent, os.W_OK):
             folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replicant"

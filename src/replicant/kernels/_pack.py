@@ -18,7 +18,7 @@ from ._native import Native
 FAMILY = "pack"  # variables/_packs.py has the packs; programs/_packing.py decides which programs have them
 TARGET = "replicant_pack"
 
-FUNCTION = Native(FAMILY, TARGET, "_direct_pack", (), "Variables keep arrays of their own.", wide=False)
+FUNCTION = Native(FAMILY, TARGET, "_direct_pack", (), "Variables keep arrays of their own.", vectors=False)
 
 Specs: TypeAlias = Sequence[tuple[tuple[int, ...], np.dtype]]  # the shapes and dtypes of variables, all of one size per element
 

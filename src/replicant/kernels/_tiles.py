@@ -8,6 +8,10 @@ from typing import Any
 
 from ._machine_code import VECTOR, WIDTH, extending, external, int64, ir, jit, loaded, stored, void
 
+# Tiles whose sums and operands fit into the registers: 32 of AVX-512, or 16 of AVX2. First with one vector, then with two.
+HEIGHTS = (16, 8, 4, 3, 2, 1) if WIDTH == 16 else (8, 4, 3, 2, 1)
+HEIGHTS_OF_TWO = (12, 8, 4, 3, 2, 1) if WIDTH == 16 else (6, 4, 3, 2, 1)
+
 _BYTES = ir.IntType(8).as_pointer()
 _FLOAT, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 
