@@ -18,7 +18,7 @@ from ._result_shape import result_shape
 
 FAMILY = "numba_conv"
 TARGET = "replicant_convolution"
-FILTERS_AT_ONCE = 16  # the width of the registers that it needs
+FILTERS_AT_ONCE = 16  # a register of AVX-512, or two of AVX2
 MAX_CHANNELS = 128  # measured up to here, see docs/kernels.md
 MAX_WINDOW = 49
 MIN_PRODUCTS = 100_000  # a call costs as much as some ten thousand

@@ -19,7 +19,7 @@ from ._native import Native
 
 FAMILY = "numba_dot"
 TARGET = "replicant_dot"
-COLUMNS_AT_ONCE = 16  # the width of the registers that it needs
+COLUMNS_AT_ONCE = 16  # a register of AVX-512, or two of AVX2
 MIN_SIDE = 8
 MIN_ROWS = 512  # if they are read number by number
 MIN_PRODUCTS = 1 << 18  # of all matrices of a batch, see docs/kernels.md

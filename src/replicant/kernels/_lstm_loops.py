@@ -24,7 +24,7 @@ from ._switch import is_on
 FAMILY = "numba_lstm"
 TARGET = "replicant_lstm"
 MAX_UNITS = 512  # measured up to here, see docs/performance.md
-UNITS_AT_ONCE = 32  # two registers
+UNITS_AT_ONCE = 32  # two registers of AVX-512, or four of AVX2
 MIN_PRODUCTS = 1 << 16  # of all steps
 
 _FORWARD, _GRADIENT = range(2)  # as in _direct_lstm.py

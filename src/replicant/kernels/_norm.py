@@ -28,7 +28,7 @@ from ._operation import operation, transposes_to
 
 FAMILY = "numba_norm"
 TARGET = "replicant_norm"
-CHANNELS_AT_ONCE = 16  # a register
+CHANNELS_AT_ONCE = 16  # a register of AVX-512, or two of AVX2
 MAX_CHANNELS = 4096
 MIN_NUMBERS = 1 << 15  # of an array; with fewer, little is gained
 
