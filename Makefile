@@ -57,15 +57,16 @@ test: setup
 	@mkdir -p build
 	$(PYTEST) -m 'not long' $(ARGS)
 
-# The other tests that CI always runs: each takes some seconds, and together they take as long as those of `make test`.
+# Tests that take some seconds each; together, they take longer than those of `make test`. SHARE=2/3 runs the second of three shares of
+# their files. CI runs at least one, and all of them on a machine that is quick enough.
+ifdef SHARE
+test-long test-slow test-chaos: export REPLICANT_TEST_SHARE := $(SHARE)
+endif
 test-long: setup
 	@mkdir -p build
 	$(PYTEST) -m long $(ARGS)
 
-# What `make test` leaves out, in four parts; `make --keep-going test-all` does not stop at the first that fails. SHARE=2/3 runs the
-# second of three shares of the files of the last two.
-SHARE ?= 1/1
-test-slow test-chaos: export REPLICANT_TEST_SHARE := $(SHARE)
+# What `make test` leaves out, in four parts; `make --keep-going test-all` does not stop at the first that fails.
 test-all: test-long test-again test-slow test-chaos
 
 # The tests of numbers once more, with programs that are compiled as users compile them, not quickly.

@@ -86,9 +86,9 @@ def chaos() -> Chaos:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the slow tests out, and the further cases of tests that name a few, unless all are asked for."""
     _mark_named_cases(items, whole="::" not in " ".join(config.args))
+    if share := os.environ.get("REPLICANT_TEST_SHARE"):
+        _leave_out_other_shares(config, items, share, shared="slow" if _runs_all() else "long")
     if _runs_all():
-        if share := os.environ.get("REPLICANT_TEST_SHARE"):
-            _leave_out_other_shares(config, items, share)
         return
     skip = pytest.mark.skip(reason="takes minutes: `make test-all` runs it")
     for item in items:
@@ -96,16 +96,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
-def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item], share: str) -> None:
-    """Keep the files of one share: of "2/3", the second of three. All have about as many long tests."""
+def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item], share: str, *, shared: str) -> None:
+    """Keep the files of one share: of "2/3", the second of three. All have about as many tests with the mark `shared`."""
     number, _, count = share.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise pytest.UsageError(f"REPLICANT_TEST_SHARE={share!r} is no share such as 2/3.")
-    num_long = collections.Counter(item.path for item in items if "slow" in item.keywords)
+    num_shared = collections.Counter(item.path for item in items if shared in item.keywords)
     sizes, share_of = [0] * int(count), {}
-    for path in sorted(num_long, key=lambda path: (-num_long[path], path)):
+    for path in sorted(num_shared, key=lambda path: (-num_shared[path], path)):
         share_of[path] = sizes.index(min(sizes))
-        sizes[share_of[path]] += num_long[path]
+        sizes[share_of[path]] += num_shared[path]
     kept = [item for item in items if share_of.get(item.path) == int(number) - 1]
     config.hook.pytest_deselected(items=[item for item in items if share_of.get(item.path) != int(number) - 1])
     items[:] = kept

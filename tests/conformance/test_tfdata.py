@@ -188,6 +188,7 @@ def test_each_case_was_recorded_and_each_method_has_enough():
 
 
 @pytest.mark.parametrize("subject", FIGURES)
+@pytest.mark.long_cases("rejection_resample")
 def test_elements_spec_and_cardinality_are_those_of_tensorflow(subject, evaluated, report):
     assert unexplained(of_subject(subject), evaluated, report) == []
 

@@ -144,6 +144,7 @@ def test_an_optimizer_that_is_built_by_the_first_step(figures, report, n):
 
 @pytest.mark.cases("0", "3")
 @pytest.mark.parametrize("n", range(4))
+@pytest.mark.long_cases("3")
 def test_metrics(figures, report, n):
     strategy, recorded = strategy_of(n), figures["misc"][f"metrics n={n}"]
     with strategy.scope():

@@ -154,6 +154,7 @@ def test_every_input_goes_on_where_it_was(tmp_path: Path, data: str) -> None:
     ],
     ids=["without a strategy", "epochs", "validation", "several steps per execution", "seconds"],
 )
+@pytest.mark.long_cases("epochs")
 def test_every_way_of_training_goes_on_where_it_was(tmp_path: Path, off_after: tuple[int, ...], options: dict[str, Any]) -> None:
     expected = train(tmp_path / "whole", **options)
     interrupted(tmp_path / "run", *off_after, **options)

@@ -107,6 +107,7 @@ def test_restored_weights_do_not_depend_on_the_names_that_keras_invents(tmp_path
 
 @pytest.mark.cases("2-None", "3-2")
 @pytest.mark.parametrize(("num_saved", "num_restored"), [(1, 2), (2, None), (2, 3), (3, 1), (3, 2)])
+@pytest.mark.long_cases("2-None")
 def test_training_continues_on_other_devices(tmp_path: Path, num_saved: int, num_restored: int | None) -> None:
     first = Training(num_saved)
     first.run(slice(0, 24))

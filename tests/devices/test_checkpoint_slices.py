@@ -106,6 +106,7 @@ def test_without_slices_the_format_is_that_of_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", ["4 slices", "sliced slots", "mirrored"])
 @pytest.mark.cases("4 slices-2 slices", "4 slices-3 slices", "4 slices-one device", "mirrored-4 slices", "sliced slots-mirrored")
 @pytest.mark.long_cases("4 slices-2 slices")
+@pytest.mark.long_cases("4 slices-3 slices")
 def test_any_devices_go_on(tmp_path: Path, before: str, after: str) -> None:
     model, checkpoint = made(before)
     path = checkpoint.save(tmp_path / "ckpt")

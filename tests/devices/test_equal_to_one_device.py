@@ -52,6 +52,7 @@ def assert_equal(run, expected) -> None:
 @pytest.mark.cases("3-adam", "8-sgd")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("num_replicas", [1, 2, 3, 4, 5, 8])
+@pytest.mark.long_cases("3-adam")
 def test_optimizers(train, one_device, name: str, num_replicas: int) -> None:
     assert_equal(train(num_replicas, OPTIMIZERS[name]), one_device(name))
 
@@ -59,6 +60,7 @@ def test_optimizers(train, one_device, name: str, num_replicas: int) -> None:
 @pytest.mark.cases("2-sgd", "3-adam")
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 @pytest.mark.parametrize("num_replicas", [2, 3])
+@pytest.mark.long_cases("3-adam")
 def test_fused_replicas(train, one_device, monkeypatch: pytest.MonkeyPatch, name: str, num_replicas: int) -> None:
     monkeypatch.setenv("REPLICANT_FUSE_REPLICAS", "1")
     assert_equal(train(num_replicas, OPTIMIZERS[name]), one_device(name))
@@ -66,6 +68,7 @@ def test_fused_replicas(train, one_device, monkeypatch: pytest.MonkeyPatch, name
 
 @pytest.mark.cases("clipnorm", "accumulation", "loss scaling")
 @pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.long_cases("accumulation", "loss scaling")
 def test_every_keras_optimizer(train, one_device, name: str) -> None:
     assert_equal(train(2, OTHERS[name]), one_device(name))
 
@@ -73,11 +76,13 @@ def test_every_keras_optimizer(train, one_device, name: str) -> None:
 @pytest.mark.cases("2-1-8", "4-3-2")
 @pytest.mark.parametrize(("num_examples", "global_batch"), [(1, 8), (3, 2), (7, 7), (10, 4), (9, 1)])
 @pytest.mark.parametrize("num_replicas", [2, 4])
+@pytest.mark.long_cases("4-3-2")
 def test_batches_smaller_than_the_replicas(train, one_device, num_replicas: int, num_examples: int, global_batch: int) -> None:
     setting = {"num_examples": num_examples, "global_batch": global_batch, "epochs": 1}
     assert_equal(train(num_replicas, OPTIMIZERS["momentum"], **setting), one_device("momentum", **setting))
 
 
+@pytest.mark.long
 def test_each_remainder_is_compiled_once(train) -> None:
     assert train(4, OPTIMIZERS["sgd"], epochs=3).num_compiled == 2  # 8 rows, and 5
 
@@ -93,11 +98,13 @@ def recurrent() -> keras.Model:
 @pytest.mark.cases("apart-regularized", "fused-regularized")
 @pytest.mark.both_ways
 @pytest.mark.parametrize("make_model", [regularized, recurrent])
+@pytest.mark.long_cases("apart-regularized")
 def test_models(train, make_model) -> None:
     expected = train(0, OPTIMIZERS["adam"], make_model=make_model)
     assert_equal(train(3, OPTIMIZERS["adam"], make_model=make_model), expected)
 
 
+@pytest.mark.long
 def test_mixed_precision(train) -> None:
     """bfloat16 rounds each replica's share by itself, so equality is to its 8 bits."""
 
@@ -110,6 +117,7 @@ def test_mixed_precision(train) -> None:
     np.testing.assert_allclose(run.losses, expected.losses, rtol=2**-7)
 
 
+@pytest.mark.long
 def test_layer_freezing_is_honoured(train) -> None:
     def make_model() -> keras.Model:
         model = keras.Sequential([keras.layers.Dense(5), keras.layers.Dense(3)])

@@ -224,6 +224,13 @@ def assert_equal(actual: Any, expected: Any, tolerance: float = TOLERANCE) -> No
 @pytest.mark.parametrize(
     "row", ROWS, ids=lambda row: f"{row.n} {row.model} {row.optimizer} {row.rows}/{row.batch} {dict(row.options)}"
 )
+@pytest.mark.long_cases(
+    "2 dropout momentum 6/8 {}",
+    "2 sequential sgd 1/8 {}",
+    "4 batch norm adam 6/8 {}",
+    "4 own compute_loss adam 6/8 {}",
+    "8 two inputs, two outputs adam 6/8 {}",
+)
 def test_a_run_equals_plain_keras(row: Row) -> None:
     plain = train(row._replace(n=0))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(plain))  # else equality would say nothing
@@ -232,12 +239,14 @@ def test_a_run_equals_plain_keras(row: Row) -> None:
 
 @pytest.mark.cases("4 sequential 35/8", "2 built by fit 6/8")
 @pytest.mark.parametrize("row", ROWS[::5], ids=lambda row: f"{row.n} {row.model} {row.rows}/{row.batch}")
+@pytest.mark.long_cases("4 sequential 35/8")
 def test_fused_replicas_equal_plain_keras(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the last bits: how XLA cuts a sum into vectors depends on the processor, and a fused program has its own shapes."""
     monkeypatch.setenv("REPLICANT_FUSE_REPLICAS", "1")
     assert_equal(train(row), train(row._replace(n=0)), tolerance=2e-6)
 
 
+@pytest.mark.long
 def test_mixed_precision() -> None:
     """bfloat16 has 8 bits, and each device rounds the partial sums of its own share: equal to those 8 bits only."""
     keras.config.set_dtype_policy("mixed_bfloat16")
@@ -266,6 +275,7 @@ def test_a_model_is_spread_over_the_devices() -> None:
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
+@pytest.mark.long_cases("1")
 def test_each_remainder_is_compiled_once(caplog: pytest.LogCaptureFixture, steps_per_execution: int) -> None:
     with mirrored(4).scope():
         model = dense()

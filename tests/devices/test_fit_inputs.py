@@ -157,6 +157,7 @@ def test_arrays(trained: Any, expected: Any, array: Callable[[Any], Any]) -> Non
 # Keras says so at the end of the first epoch of whatever does not tell its length.
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long_cases("Dataset")
 def test_what_yields_batches(trained: Any, expected: Any, kind: str) -> None:
     """Without labels as the only member of a tuple, which is how Keras wants them."""
     make = KINDS[kind]

@@ -82,6 +82,7 @@ def test_a_loaded_model_goes_on_as_the_saved_one(saved: tuple[keras.Model, Path]
 
 
 @pytest.mark.parametrize("n", [0, 3])
+@pytest.mark.long_cases("0")
 def test_weights_alone(saved: tuple[keras.Model, Path], n: int) -> None:
     went_on, path = saved
     model = trained(n)

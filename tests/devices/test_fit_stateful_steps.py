@@ -142,6 +142,7 @@ def reference() -> Any:
 @pytest.mark.parametrize("kind", [Taped, Calling, Applying])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.long_cases("apart-Calling", "none-Taped")
+@pytest.mark.long_cases("none-Applying")
 def test_it_equals_keras_own_steps(strategy: str, kind: type[Any]) -> None:
     assert_equal(trained(kind, strategy), reference())
 
@@ -354,6 +355,7 @@ def by_hand(kind: type[Any]) -> tuple[Any, Any]:
 @pytest.mark.parametrize("kind", [Gan, Vae, Distiller])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.long_cases("none-Gan")
+@pytest.mark.long_cases("three-Vae")
 def test_several_models_and_optimizers(strategy: str, kind: type[Any]) -> None:
     model = make(kind, STRATEGIES[strategy]())
     history = model.fit(*data_of(kind), batch_size=4, epochs=2, shuffle=False, verbose=0).history
@@ -505,6 +507,7 @@ class Both(Plain):
         return super().train_step(*args, **kwargs)
 
 
+@pytest.mark.long
 def test_a_model_with_both_forms() -> None:
     assert_equal(trained(Both, "apart"), reference())
 

@@ -122,6 +122,7 @@ def is_cut(variable: Any) -> bool:
 @pytest.mark.parametrize(("name", "n"), SIZES, ids=[f"{name}-{n}" for name, n in SIZES])
 @pytest.mark.parametrize("train", [pytest.param(loop, id="loop"), pytest.param(fit, id="fit")])
 @pytest.mark.long_cases("fit-all together-4", "loop-adafactor-2", "loop-all together-2", "loop-clipped norm-4")
+@pytest.mark.long_cases("loop-global norm-2")
 def test_optimizers_give_the_numbers_of_one_device(train: Any, name: str, n: int) -> None:
     mine, alone = train(sharded(n), OPTIMIZERS[name]), train(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS[name])
     assert_equal(mine, alone)
@@ -173,6 +174,7 @@ ALIKE = [(model, train) for model in MODELS for train in (loop, fit) if (model, 
 @pytest.mark.parametrize("n", [2, 4, 8])
 @pytest.mark.parametrize(("model", "train"), ALIKE, ids=[f"{model}-{train.__name__}" for model, train in ALIKE])
 @pytest.mark.long_cases("cnn-fit-4", "transformer-loop-4")
+@pytest.mark.long_cases("rematerialized-loop-2")
 def test_models_give_the_numbers_of_one_device(model: str, train: Any, n: int) -> None:
     epochs = 7  # 21 steps
     expected = train(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS["sgd"], MODELS[model], epochs)
@@ -534,6 +536,7 @@ def test_a_checkpoint_goes_on_elsewhere(target: Any, tmp_path: Any) -> None:
         np.testing.assert_array_equal(np.asarray(mine.value), np.asarray(wanted.value))
 
 
+@pytest.mark.long
 def test_a_model_is_saved_and_loaded(tmp_path: Any) -> None:
     _, model, _ = fit(sharded(4), OPTIMIZERS["adam"])
     model.save(tmp_path / "m.keras")

@@ -161,6 +161,7 @@ def test_runs_give_the_same_batches(strategy, name, runs):
 
 @pytest.mark.cases("one-seeded", "fused-no seed")
 @pytest.mark.parametrize("seed", [3, None], ids=["seeded", "no seed"])
+@pytest.mark.long_cases("fused-no seed")
 def test_every_position_within_a_run_continues_with_and_without_a_thread(strategy, runs, seed):
     def dataset():
         return Dataset.range(97).shuffle(20, seed=seed).repeat(3).batch(4)
@@ -353,6 +354,7 @@ def test_a_batch_that_only_waited_is_not_slow():
     assert not pace.is_slow
 
 
+@pytest.mark.long_cases("apart", "fused")
 def test_a_position_saved_in_the_middle_continues_with_and_without_a_thread(strategy):
     def dataset():
         return Dataset.range(400).shuffle(50, seed=7).repeat(2).batch(4)

@@ -146,6 +146,7 @@ def test_losses_that_sum_or_do_not_reduce_work(two: replicant.MirroredStrategy) 
     ("aggregation", "assigned", "added"),
     [("sum", 3.0, 13.0), ("mean", 1.5, 11.5), ("only_first_replica", 1.0, 11.0)],
 )
+@pytest.mark.long_cases("fused-mean-1.5-11.5")
 def test_keras_variables_combine_what_replicas_assign(
     two: replicant.MirroredStrategy, aggregation: str, assigned: float, added: float
 ) -> None:

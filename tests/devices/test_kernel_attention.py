@@ -192,6 +192,7 @@ def with_and_without(trained: Callable[[], list[np.ndarray]], computed: list[Any
 @pytest.mark.parametrize("num_replicas", [1, 2])
 @pytest.mark.parametrize("way", ["fit", "loop"])
 @pytest.mark.long_cases("loop-2")
+@pytest.mark.long_cases("fit-1")
 def test_training_is_the_same_with_and_without(way: str, num_replicas: int, computed: list[Any]) -> None:
     rng = np.random.default_rng(0)  # its own: the numbers must not depend on which tests this process ran before
     x, y = (rng.normal(size=(40, 128, n)).astype(np.float32) for n in (16, 2))

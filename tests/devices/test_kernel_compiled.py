@@ -160,6 +160,7 @@ TYPES = ["float32", "float32", "float32", "float16", "bfloat16", "int32", "float
 
 @usable
 @pytest.mark.usefixtures("small_ones_too")
+@pytest.mark.long
 def test_what_it_cannot_do_is_left_to_xla() -> None:
     @settings(max_examples=200 if os.environ.get("REPLICANT_TEST_FULL") else 6, deadline=None)
     @given(odd_convolutions())

@@ -88,6 +88,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("options", PLAIN.values(), ids=PLAIN)
 @pytest.mark.long_cases("backwards-True")
+@pytest.mark.long_cases("dropout-False")
 def test_computes_what_keras_computes(options: dict[str, Any], masked: bool, calls: list[Any]) -> None:
     given = {"mask": MASK} if masked else {}
     with_kernel, without = both(lambda: layer_of(**options), X, training=True, **given)

@@ -206,6 +206,7 @@ def test_derivatives_of_both_modes_and_second_order(derivative: Any) -> None:
     assert_close(actual, derivative(plainly, drawn(0), drawn(1)), tolerance=1e-5)
 
 
+@pytest.mark.long
 def test_a_batch_is_computed_together() -> None:
     x, scale, shift = drawn(0)
     for axis in (0, 1, 2):
@@ -374,6 +375,7 @@ def test_moments_have_the_shapes_of_keras(axes: Any) -> None:
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_nothing_is_kept_of_a_trace_that_has_ended() -> None:
     with jax.checking_leaks():
         fitted(with_silu, 1)

@@ -221,6 +221,7 @@ def train(steps: int) -> tuple[list[np.ndarray], list[float]]:
     return [np.asarray(w) for w in model.get_weights()], history.history["loss"]
 
 
+@pytest.mark.long
 def test_training_is_the_same_after_200_steps() -> None:
     with_kernels, losses = train(200)
     with kernels.disabled():

@@ -41,6 +41,7 @@ def train(library, *, rows=16, wrap=lambda fn: fn, num_replicas=2, **options):
 
 
 @each_library(*NAMES)
+@pytest.mark.long_cases("equinox", "linen")
 def test_run(library):
     assert_close(*train(library))
 

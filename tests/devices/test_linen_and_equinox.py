@@ -113,6 +113,7 @@ def test_a_linen_state_works_outside_of_run():
 
 
 @pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.long_cases("False")
 def test_a_step_counter_costs_no_program_for_each_step(compiled):
     """Flax begins with a Python number. It is a constant of the first program, and an input of all later ones."""
     strategy, state, traced = mirrored(2), linen_state("mlp"), []
@@ -147,6 +148,7 @@ def equinox_step(tx):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long_cases("mlp")
 def test_equinox_training_equals_one_device_with_ragged_batches(kind):
     strategy, tx = mirrored(4), make_optimizer(kind)
     model = EQUINOX[kind](jax.random.key(0))

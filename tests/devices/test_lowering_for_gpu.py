@@ -104,6 +104,7 @@ def expected(row: Row) -> Step:
 )
 @pytest.mark.parametrize("row", list(gpu_lowering.rows()), ids=str)
 @pytest.mark.long_cases("transformer-mixed_bfloat16-value_and_grad-8")
+@pytest.mark.long_cases("transformer-mixed_bfloat16-fit-2")
 def test_a_step_lowers_for_gpus(row: Row) -> None:
     facts, step = _gpu.lower(gpu_lowering.program(row), row.devices), expected(row)
     assert Step(facts.exchanges, facts.donated, facts.state, facts.kernels) == step

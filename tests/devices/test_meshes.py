@@ -150,6 +150,7 @@ def test_fit_evaluate_and_predict(strategy: str, mesh: str) -> None:
 
 
 @pytest.mark.cases("fused")
+@pytest.mark.long_cases("fused")
 def test_checkpoints_and_saved_models(tmp_path: Any) -> None:
     expected = kept(STRATEGIES["four"](), str(tmp_path / "a"))
     with jax.set_mesh(mesh_of("two axes")):

@@ -148,6 +148,7 @@ IDS = ["-".join(map(str, case)) for case in CASES]
 @pytest.mark.cases("mlp-adam-loop-4-2", "mlp-adafactor-fit-4-2")
 @pytest.mark.parametrize(("model", "name", "way", "n", "k"), CASES, ids=IDS)
 @pytest.mark.long_cases("mlp-adafactor-fit-4-2")
+@pytest.mark.long_cases("mlp-adam-loop-4-2")
 def test_the_numbers_are_those_of_one_device(model: str, name: str, way: str, n: int, k: int) -> None:
     strategy = cut(n, k)
     assert strategy.num_replicas_in_sync == n // k
@@ -235,6 +236,7 @@ def test_a_sum_over_replicas_is_checked_like_other_sums() -> None:
 @pytest.mark.cases("loop-4-2")
 @pytest.mark.parametrize(("n", "k"), [(4, 2), (2, 2)])
 @pytest.mark.parametrize("train", [pytest.param(loop, id="loop"), pytest.param(fit, id="fit")])
+@pytest.mark.long_cases("loop-4-2")
 def test_each_device_keeps_its_share(train: Any, n: int, k: int) -> None:
     _, model, optimizer = train(cut(n, k), epochs=1)
     variables = [*model.variables, *[v for v in optimizer.variables if v.shape]]

@@ -76,6 +76,7 @@ def assert_close(found, expected, tolerance=1e-5):
 
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("kind", ["mlp", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("lstm", "transformer"))])
+@pytest.mark.long_cases("mlp-4")
 def test_training_equals_one_device_with_ragged_batches(kind, n):
     losses, weights, slots = train(mirrored(n), kind, compiled=kind == "mlp")
     expected_losses, expected_weights, expected_slots = one_device(kind)
@@ -134,6 +135,7 @@ def test_dropout_differs_by_replica_and_is_reproducible():
     np.testing.assert_array_equal(first[:, 0], [one(jnp.ones(64)), one(jnp.ones(64))])  # replica 0 draws what one device draws
 
 
+@pytest.mark.long
 def test_metrics_are_added_up_over_the_replicas():
     strategy = mirrored(4)
     with strategy.scope():
@@ -161,6 +163,7 @@ def test_metrics_are_added_up_over_the_replicas():
         assert float(metrics.accuracy.total[...]) == 0
 
 
+@pytest.mark.long
 def test_a_tape_takes_state_and_variables():
     strategy = mirrored(2)
     with strategy.scope():
@@ -438,6 +441,7 @@ def test_modules_are_copied_and_pickled_after_a_step():
         assert int(other.dropout.rngs.count[...]) == int(model.dropout.rngs.count[...])
 
 
+@pytest.mark.long
 def test_checkpoints_of_modules(tmp_path):
     strategy = mirrored(2)
 

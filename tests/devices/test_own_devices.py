@@ -59,6 +59,7 @@ def model_of(strategy: replicant.Strategy, *, compiled_inside: bool = True) -> A
 
 @pytest.mark.parametrize("compiled_inside", [True, False])
 @pytest.mark.long_cases("one-True", "fused-True", "sliced-True")
+@pytest.mark.long_cases("fused-False", "mirrored-True", "one-False", "sliced-False")
 def test_a_model_before_and_after_fit(
     strategy: replicant.Strategy, compiled_inside: bool, on_default_device: Callable[[], list[str]]
 ) -> None:
@@ -86,6 +87,7 @@ def test_what_is_assigned(strategy: replicant.Strategy, tmp_path: Path, on_defau
     assert on_default_device() == []
 
 
+@pytest.mark.long_cases("sliced")
 def test_what_is_loaded(strategy: replicant.Strategy, tmp_path: Path, on_default_device: Callable[[], list[str]]) -> None:
     model = model_of(strategy)
     model.fit(ROWS, TARGETS, batch_size=4, verbose=0)

@@ -682,6 +682,7 @@ BETWEEN = {
 
 @pytest.mark.long_cases(*BETWEEN.keys() - {"nothing", "restore"})
 @pytest.mark.parametrize("between", list(BETWEEN))
+@pytest.mark.long_cases("nothing")
 def test_a_model_trains_to_the_same_bits_as_without_packs(one, between, tmp_path):
     runs = []
     for switch in (kernels.enable, kernels.disable):
@@ -712,6 +713,7 @@ def test_two_hundred_steps_have_the_same_bits_as_without_packs(strategy):
 
 
 @pytest.mark.parametrize("first", ["train", "evaluate"])
+@pytest.mark.long_cases("fused-evaluate", "fused-train")
 def test_a_run_that_is_restored_ends_with_the_bits_of_one_that_went_through(strategy, first, tmp_path):
     def checkpoint(trained):
         return replicant.Checkpoint(model=trained.model, optimizer=trained.optimizer, accuracy=trained.accuracy)

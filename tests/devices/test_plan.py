@@ -81,6 +81,7 @@ def counts(plan: Plan) -> tuple[Any, ...]:
 @pytest.mark.parametrize("program", [by_fit, by_loop])
 @pytest.mark.parametrize(("topology", "devices"), [("cpu:2", 2), ("gpu:8xh100", 8)])
 @pytest.mark.long_cases("cpu:2-2-by_fit")
+@pytest.mark.long_cases("cpu:2-2-by_loop")
 def test_a_plan_counts_what_a_step_holds(program: Any, topology: str, devices: int) -> None:
     plan = make_plan(program, topology)
     # Adam's moments; the loop also counts the number of steps and the learning rate, 4 bytes each.

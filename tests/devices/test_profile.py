@@ -87,6 +87,7 @@ def check(step: StepProfile) -> None:
     assert step.seconds <= whole * (1 + 1e-6) + 1e-6  # parts overlap, and nothing is left out
 
 
+@pytest.mark.long
 def test_a_loop_on_devices_that_exchange():
     with replicant.profile(steps=4) as profile:
         loop(fuse_replicas=False)
@@ -108,6 +109,7 @@ def test_a_loop_on_devices_that_exchange():
     assert lines[-1].startswith('For every single operation: replicant.profile(folder="profiles") keeps the files')
 
 
+@pytest.mark.long
 def test_input_that_is_waited_for():
     with replicant.profile(steps=None) as profile:
         loop(num_steps=5, slow_input=0.1, fuse_replicas=True)
@@ -118,6 +120,7 @@ def test_input_that_is_waited_for():
         check(step)
 
 
+@pytest.mark.long
 def test_the_numbers_are_the_same_and_steps_behind_the_profile_go_on():
     plain = loop()
     with replicant.profile(steps=2) as profile:
@@ -127,6 +130,7 @@ def test_the_numbers_are_the_same_and_steps_behind_the_profile_go_on():
     assert "2 step(s)" in str(profile)
 
 
+@pytest.mark.long
 def test_fewer_steps_than_asked_and_none():
     with replicant.profile(steps=50) as profile:
         loop(1)
@@ -199,6 +203,7 @@ def test_a_fit_that_raises_is_recorded_up_to_there():
     assert len(profile.steps) == 2
 
 
+@pytest.mark.long
 def test_nested_profiles_and_another_one_of_jax(tmp_path):
     with replicant.profile(steps=3) as outer:
         with pytest.raises(errors.ContextError, match="another profile is being recorded in this process"), replicant.profile():
@@ -235,6 +240,7 @@ def test_threads_have_steps_of_their_own():
         check(step)
 
 
+@pytest.mark.long
 def test_the_block_is_in_another_thread_than_the_steps():
     profile, entered, done = replicant.profile(steps=None), threading.Event(), threading.Event()
 
@@ -252,6 +258,7 @@ def test_the_block_is_in_another_thread_than_the_steps():
     assert len(profile.steps) == 5
 
 
+@pytest.mark.long
 def test_the_files_are_kept_where_asked(tmp_path):
     with replicant.profile(steps=2, folder=tmp_path / "new" / "profiles") as profile:
         loop(1)

@@ -59,6 +59,7 @@ def batches():
         pytest.param((batches(),), {"steps": 3}, id="some steps of it"),
     ],
 )
+@pytest.mark.long_cases("sample weights, three shards")
 def test_workers_and_coordinator_agree(model, data, options):
     shards = options.pop("shards", "auto")
     found = model.evaluate(*data, **options, pss_evaluation_shards=shards, return_dict=True, verbose=0)
@@ -74,6 +75,7 @@ def test_results_come_as_keras_gives_them_and_a_function_may_make_the_dataset(mo
     assert found == pytest.approx(model.evaluate(batches(), verbose=0), abs=1e-6)
 
 
+@pytest.mark.long
 def test_fit_validates_on_workers_and_writes_for_tensorboard(strategy, model, tmp_path):
     keras.utils.set_random_seed(0)
     board = TensorBoard(tmp_path, write_graph=False)

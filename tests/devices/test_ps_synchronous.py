@@ -88,6 +88,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_cases("rows")
 def test_three_workers_equal_one_device(strategy, name):
     make_model, make_optimizer, inputs = CASES[name]
     coordinator = ClusterCoordinator(strategy)

@@ -154,6 +154,7 @@ SLOW = ("mean", "function", "mean by weights", "ignored class")  # each has a ne
 
 @pytest.mark.cases("two outputs", "mask", "mean, with weights")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES])
+@pytest.mark.long_cases("mask", "two outputs")
 def test_unequal_batches_and_a_short_round_equal_one_device(strategy, name):
     make, batch_of = CASES[name]
     batches = [batch_of(n) for n in SIZES]

@@ -118,6 +118,7 @@ def assigned(rule: str, how: str, operands: list[float], old: float) -> float:
     assignments=st.lists(assignment, min_size=1, max_size=2),
     result=expression,
 )
+@pytest.mark.long
 def test_replicas_compute_what_numpy_computes(num_replicas, extra, compiled, assignments, result) -> None:
     num_rows = extra % (2 * num_replicas + 2)
     strategy = replicant.MirroredStrategy([f"cpu:{i}" for i in range(num_replicas)])

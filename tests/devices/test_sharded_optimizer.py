@@ -68,6 +68,7 @@ def values_per_device(optimizer: Any) -> list[int]:
         (fit, "accumulation"),
     ],
 )
+@pytest.mark.long_cases("custom_loop-global norm")
 def test_weights_are_those_of_one_device(name: str, train: Any) -> None:
     expected, _ = train(replicant.OneDeviceStrategy("cpu:0"), OPTIMIZERS[name])
     weights, _ = train(sharded(2), OPTIMIZERS[name])

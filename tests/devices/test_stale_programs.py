@@ -180,6 +180,7 @@ def fine_tuning(strategy: replicant.Strategy, *, compiled: bool) -> tuple[bool, 
 
 
 @pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.long_cases("1-True")
 def test_fine_tuning_after_a_frozen_phase(strategy, compiled) -> None:
     assert fine_tuning(strategy, compiled=compiled) == (False, True)
 

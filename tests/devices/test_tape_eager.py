@@ -73,6 +73,7 @@ def random_function(seed):
 
 @pytest.mark.cases("some")
 @pytest.mark.parametrize("seeds", [range(4), range(4, 100)], ids=["some", "many"])
+@pytest.mark.long_cases("some")
 def test_random_functions_have_the_gradients_of_compiled_code(seeds) -> None:
     for seed in seeds:
         v, fn = replicant.Variable(np.random.default_rng(seed).normal(size=(3, 4)).astype(np.float32)), random_function(seed)
@@ -106,6 +107,7 @@ def assert_equal(actual, expected):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), actual, expected)
 
 
+@pytest.mark.long
 def test_a_loop_with_a_keras_model() -> None:
     assert_equal(train(taped), train(replicant.function(taped)))
 

@@ -126,6 +126,7 @@ def test_no_batch_hook_so_keras_reads_no_log_values():
 
 
 @num_replicas
+@pytest.mark.long_cases("3 replicas")
 def test_several_batches_in_one_execution(tmp_path, num_replicas):
     model = make_model(num_replicas, steps_per_execution=2)
     fit(model, TensorBoard(tmp_path, update_freq=1, write_steps_per_second=True), batch_size=4)

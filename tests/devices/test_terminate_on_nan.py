@@ -83,6 +83,7 @@ def fit(model: Any, dataset: Any, *callbacks: Any, epochs: int = 2, **options: A
     ],
     ids=["plain", "two replicas", "eager", "several steps on two replicas", "several steps"],
 )
+@pytest.mark.long_cases("two replicas")
 def test_a_skipped_batch_was_never_there(num_replicas: int, options: dict[str, Any], value: float, bad: Sequence[int]) -> None:
     model, expected = create(num_replicas, **options), create(num_replicas, **options)
     skip = TerminateOnNaN("skip")

@@ -69,6 +69,7 @@ DATA = {
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("kind", DATA)
 @pytest.mark.long_cases("arrays-1", "arrays-2")
+@pytest.mark.long_cases("lists-1", "lists-2")
 def test_training_from_strings_equals_training_from_numbers(expected, kind, n):
     losses, predictions, loss = expected
     x, y = DATA[kind]

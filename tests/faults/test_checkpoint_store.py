@@ -84,6 +84,7 @@ def uploads(system, url):
 
 
 @pytest.mark.parametrize("lost", [ConnectionError("the answer was lost"), KeyboardInterrupt()], ids=["lost", "interrupted"])
+@pytest.mark.long_cases("lost")
 def test_an_upload_whose_answer_was_lost_does_not_stay(url, port, at, small_parts, monkeypatch, lost):  # noqa: PLR0917
     system, whole, left = at(port), _upload.Upload._call, [lost]
 

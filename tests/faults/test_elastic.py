@@ -73,6 +73,7 @@ def test_who_does_not_leave_its_step_is_replaced_and_the_others_wait_for_nobody(
 @pytest.mark.parametrize(
     ("mode", "seconds"), [("connect", 10.0), *((mode, 5.0) for mode in ("backends", "mesh", "sockets", "step"))]
 )
+@pytest.mark.long_cases("sockets-5.0")
 def test_who_dies_while_all_connect_costs_the_others_seconds(tmp_path: Path, mode: str, seconds: float) -> None:
     out, said = run(tmp_path, mode)
     assert len(re.findall(r"rank \d \(.*\) was ended by SIGKILL", said)) == 1, said

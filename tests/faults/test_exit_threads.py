@@ -122,6 +122,7 @@ def test_a_thread_inside_of_jax_is_waited_for_at_exit(begin: str, tmp_path: Path
     assert "ZeroDivisionError" in done.stderr
 
 
+@pytest.mark.long
 def test_a_call_at_exit_is_answered() -> None:
     """Python 3.12.1 starts no thread at exit, when a worker tells the others that its program has ended."""
     program = """

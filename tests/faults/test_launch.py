@@ -168,6 +168,7 @@ def test_a_worker_that_is_frozen_after_its_program_has_ended_is_ended(tmp_path: 
     )
 
 
+@pytest.mark.long
 def test_a_frozen_worker_is_named_and_replaced(tmp_path: Path) -> None:
     result = launch(tmp_path, "frozen", workers=3, heartbeat=3.0, max_restarts=1)
     assert result.code == 0

@@ -48,6 +48,7 @@ def names(folder):
     return sorted(path.name.partition("-")[0] for path in folder.iterdir())
 
 
+@pytest.mark.long
 def test_what_a_killed_save_left_is_removed_by_the_next_one_and_what_a_living_one_writes_is_not(tmp_path, writer):
     folder = tmp_path / "saved"
     assert names(folder) == ["run", "run", "run", "snapshot.json"]  # the folder of each save, and the lock of the second

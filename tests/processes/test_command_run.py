@@ -217,18 +217,21 @@ WRONG = [
 
 @pytest.mark.cases("missing", "cores")
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=["missing", "cores", "allocator", "devices", "strategy"])
+@pytest.mark.long_cases("cores")
 def test_mistakes_are_told(tmp_path: Path, arguments: list[str], message: str) -> None:
     done = run(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("replicant run: " + message.format(cwd=tmp_path))
 
 
+@pytest.mark.long
 def test_code_or_a_module(tmp_path: Path) -> None:
     done = run("-m", "-c", "1", cwd=tmp_path)
     assert done.returncode == 2
     assert "not allowed with argument" in done.stderr
 
 
+@pytest.mark.long
 def test_what_cannot_be_loaded_is_not_announced(tmp_path: Path) -> None:
     (tmp_path / "libjemalloc.so").write_text("not a library")
     done = run("--allocator", "./libjemalloc.so", "-c", "print('ran')", cwd=tmp_path)

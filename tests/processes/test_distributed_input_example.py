@@ -80,6 +80,7 @@ def printed(tmp_path_factory) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("title", EXPECTED)
+@pytest.mark.long_cases("Without a strategy")
 def test_every_section_prints_what_the_guide_prints(printed, title):
     (lines,) = [lines for heading, lines in printed.items() if heading.startswith(title)]
     assert lines == EXPECTED[title]

@@ -63,6 +63,7 @@ def test_sums_of_two_are_those_of_numpy(answers, dtype):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.long_cases("2")
 def test_special_values(answers, workers):
     sums = answers(workers)[0]["sums"]
     expected = SPECIAL[workers]
@@ -162,6 +163,7 @@ def alone(tmp_path_factory):
 @pytest.mark.parametrize(
     ("workers", "exchange"), [(2, "collective-permute"), pytest.param(3, "all-reduce", marks=pytest.mark.slow)]
 )
+@pytest.mark.long_cases("2-collective-permute")
 def test_a_step_of_fit_is_one_exchange_with_its_loss_and_metrics(answers, alone, workers, exchange):
     first, *others = [answer["fit"] for answer in answers(workers)]
     assert first["exchanges"] == [exchange]

@@ -92,6 +92,7 @@ def test_xla_flags(before: str, environment: dict[str, str], flags: str, state: 
     assert done.stdout.splitlines() == [flags, state], done.stderr
 
 
+@pytest.mark.long
 def test_the_installed_jaxlib_takes_the_option() -> None:
     done = run("import replicant, jax.numpy as jnp; print(jnp.ones(3).sum(), replicant.list_devices())")
     assert done.stdout == "3.0 ['cpu:0']\n", done.stderr
@@ -140,6 +141,7 @@ def test_programs_of_several_processes_run_where_jax_runs_them() -> None:
     assert [worker.communicate(timeout=120)[0] for worker in workers] == ["2 None\n"] * 2
 
 
+@pytest.mark.long
 def test_asking_whether_jax_has_started_changes_nothing() -> None:
     done = run(
         "import replicant, jax; print(len(jax.devices()), jax.config.values['jax_num_cpu_devices'])", JAX_NUM_CPU_DEVICES="3"

@@ -97,6 +97,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.long_cases("2")
 def test_one_local_step_of_fit_is_one_device(answers, alone, workers):
     for answer in answers(workers, 1, {}, "alike,fit"):
         found = answer["fit"]
@@ -137,6 +138,7 @@ def test_after_fit_all_workers_have_the_same_weights(answers, workers):
         assert other == first
 
 
+@pytest.mark.long
 def test_statistics_are_the_mean_of_the_workers(answers):
     first, second = [answer["statistics"] for answer in answers(2, 3, DILOCO, "alike,uneven,fit,statistics,resume")]
     assert first["weights"] == second["weights"]

@@ -103,6 +103,7 @@ def test_all_workers_hold_the_same(answers, shape):
 
 @pytest.mark.cases("2x1", "2x2")
 @pytest.mark.parametrize("shape", ALL)
+@pytest.mark.long_cases("2x2")
 def test_run_reduce_gather_and_variables(answers, shape):
     workers, replicas = shape
     n = workers * replicas

@@ -23,6 +23,7 @@ def run(tmp_path, mode, *, num_workers=2, **environ):
     return _group.Group(HERE / "_worker_failing.py", num_workers, tmp_path, environ=variables)
 
 
+@pytest.mark.long
 def test_a_worker_that_raises_ends_all_with_its_error(tmp_path):
     workers = run(tmp_path, "raise", num_workers=3).wait()
     assert [worker.status for worker in workers] == [1, 1, 1]
@@ -130,6 +131,7 @@ def test_a_worker_that_hangs_is_named(tmp_path, large):
 
 
 @pytest.mark.parametrize("large", ["0", pytest.param("524288", marks=pytest.mark.slow)])
+@pytest.mark.long_cases("0")
 def test_a_worker_that_leaves_early_is_named(tmp_path, large):
     workers = run(tmp_path, "leave", LARGE=large).wait()
     assert [worker.status for worker in workers] == [1, 0]

@@ -109,6 +109,7 @@ CASES = {
 
 @pytest.mark.cases("own name is loopback")
 @pytest.mark.parametrize(("first", "second", "variables"), CASES.values(), ids=CASES)
+@pytest.mark.long_cases("own name is loopback")
 def test_workers_of_two_hosts_exchange(
     hosts: tuple[str, str], tmp_path: Path, first: list[str], second: list[str], variables: dict[str, str]
 ) -> None:

@@ -14,6 +14,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)).map(lambda pai
 
 
 @hypothesis.given(RANGES.map(tuple), st.sampled_from([_boxes.BLOCK // 5, _boxes.BLOCK // 2 + 1, _boxes.BLOCK, 2 * _boxes.BLOCK]))
+@pytest.mark.long
 def test_blocks_follow_each_other_and_are_small(box: _boxes.Box, itemsize: int) -> None:
     sizes = _boxes.sizes_of(box)
     positions = np.arange(math.prod(sizes)).reshape(sizes)

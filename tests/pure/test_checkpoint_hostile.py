@@ -332,6 +332,7 @@ def test_whatever_a_manifest_says_it_is_restored_as_it_was_or_refused(saved: Pat
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.long
 def test_whatever_the_bytes_are_it_is_restored_as_it_was_or_refused(saved: Path, tmp_path: Path, data: st.DataObject) -> None:
     folder = plant(saved, tmp_path / "ckpt-1", manifest_of(saved))
     file = folder / data.draw(st.sampled_from(["manifest.json", "arrays.bin"]))

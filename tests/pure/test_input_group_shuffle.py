@@ -133,6 +133,7 @@ def within_windows(places):
     return [np.bincount(tenths[:, row::ROWS].ravel(), minlength=10) for row in range(ROWS)]
 
 
+@pytest.mark.long
 def test_rows_land_evenly_over_a_pass_and_within_windows(places):
     size, groups = GROUPS * ROWS, places.reshape(len(places), GROUPS, ROWS)
     # Over the epochs, a row of each group (rows of one group come together) lands in each fifth of the pass equally often.

@@ -246,6 +246,7 @@ def test_settings_count_for_files_that_are_read_at_once(tmp_path):
     [lambda rows: rows, lambda rows: rows.prefetch(16), lambda rows: rows.batch(7).unbatch()],
     ids=["", "prefetch", "batch"],
 )
+@pytest.mark.long_cases("prefetch-.gz", "prefetch-.zst")
 def test_rows_before_the_end_of_a_file_that_is_cut_off_come_first(tmp_path, suffix, change):
     numbers = np.random.default_rng(0).integers(0, 1 << 30, 30_000).tolist()
     path = write(tmp_path / "a", [{"x": x} for x in numbers], suffix)

@@ -209,6 +209,7 @@ def test_an_iterator_continues_from_every_point_with_any_number_of_threads(name)
 
 
 @pytest.mark.parametrize("leave", ["end", "close", "drop"])
+@pytest.mark.long_cases("drop")
 def test_threads_end_with_the_iterator(leave):
     iterator = iter(Dataset.range(30).map(late, num_parallel_calls=3))
     next(iterator)

@@ -322,6 +322,7 @@ def read(iterator):
 
 @given(pipelines())
 @settings(max_examples=1000)
+@pytest.mark.long
 def test_a_pipeline_gives_what_the_model_gives(pipeline):
     assert read(iter(build(pipeline))) == plain(modelled(pipeline))
 

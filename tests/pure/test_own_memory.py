@@ -15,6 +15,7 @@ from replicant.runtime._own_memory import has_memory_alone, own, own_if_held, ow
 
 @example(np.zeros((0, 2), [("a", "?")]))  # has strides of 0
 @given(numpy_st.arrays(numpy_st.array_dtypes(), numpy_st.array_shapes(min_dims=0, min_side=0, max_side=40)))
+@pytest.mark.long
 def test_copies_are_equal_and_apart(x: np.ndarray) -> None:
     for each in (x, x.T, x[..., None][::-1] if x.ndim else x):
         copy = own(each)

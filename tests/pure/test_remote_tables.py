@@ -368,6 +368,7 @@ def bytes_at():
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.long_cases("3", "4", "7")
+@pytest.mark.long_cases("0")
 def test_a_ranged_file_gives_the_bytes_of_the_file(bytes_at, monkeypatch, seed):
     monkeypatch.setattr(_ranges, "_PIECE", 700)
     monkeypatch.setattr(_ranges, "_HOLE", 30)

@@ -24,6 +24,7 @@ def arrows(rooms):
     return rooms.module_arrows()
 
 
+@pytest.mark.long
 def test_there_are_no_circles(rooms, arrows):
     assert rooms.all_circles(arrows) == []
 

@@ -4,7 +4,6 @@ A program with such a call can only run in a process that has registered the fun
 the next process.
 """
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -20,9 +19,9 @@ from typing import Any
 
 import jax
 
-from . import _object_code, _registers
+from . import _object_code, _registers, _translation
 
-_SHARED = ("_machine_code.py", "_frames.py", "_tiles.py")
+_SHARED = ("_machine_code.py", "_frames.py", "_tiles.py", "_translation.py")
 _lock = threading.Lock()
 
 
@@ -92,11 +91,11 @@ class Native:
         file = self.file()
         if address := _object_code.load(file):
             return address
-        numba: Any = importlib.import_module("numba")
         handle = importlib.import_module(f".{self.module}", __package__).handle
+        if (code := _translation.translated(handle)) and (address := _object_code.load_from(_object_code.store(file, *code))):
+            return address
+        numba: Any = importlib.import_module("numba")
         function = numba.cfunc(numba.types.int64(numba.types.int64), error_model="numpy")(handle)
-        with contextlib.suppress(AttributeError):  # names of numba's that may change: then each process compiles
-            _object_code.store(file, function._wrapper_name, function._library._get_compiled_object())  # noqa: SLF001
         _functions.append(function)
         return function.address
 

@@ -1,4 +1,4 @@
-"""Keeps machine code that numba compiled in a file, which llvmlite loads in a tenth of the time of numba's import.
+"""Keeps machine code of functions that numba translates in a file, which llvmlite loads in a tenth of the time of numba's import.
 
 Numba's own cache needs numba, which takes 0.4 s to import with what it looks at. The object file refers to functions of numba that
 report an exception of Python. The function here raises none, so where numba is not loaded, these names lead to ``abort``.
@@ -39,6 +39,11 @@ def load(file: Path) -> int | None:
         content = file.read_bytes()
     except OSError:
         return None
+    return load_from(content)
+
+
+def load_from(content: bytes) -> int | None:
+    """The address of the function in the content of a file, or None as `load` says."""
     head, _, data = content[len(_MAGIC) :].partition(b"\n")
     checksum, _, name = head.decode("ascii", "replace").partition(" ")
     if not content.startswith(_MAGIC) or checksum != str(zlib.crc32(data)):
@@ -71,10 +76,12 @@ def _undefined(code: Any) -> list[str]:
     return [names[place : names.index(b"\0", place)].decode() for place in places]
 
 
-def store(file: Path, name: str, data: bytes) -> None:
-    """Keep an object file, and the name of the function in it. Nothing happens where nothing can be written."""
+def store(file: Path, name: str, data: bytes) -> bytes:
+    """Keep an object file, and the name of the function in it. Returns the content, also where nothing can be written."""
+    content = _MAGIC + f"{zlib.crc32(data)} {name}\n".encode() + data
     part = file.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(_MAGIC + f"{zlib.crc32(data)} {name}\n".encode() + data)
+        part.write_bytes(content)
         part.replace(file)
+    return content
