@@ -84,7 +84,6 @@ def check_call(layer, case, call):
 
 
 @pytest.mark.parametrize("name", sorted(BY_LAYER))
-@pytest.mark.long_cases("Discretization")
 def test_layer(name, report):
     for number, case in BY_LAYER[name]:
         if "error" in case:
