@@ -1,6 +1,7 @@
 """The leak guards of tests/conftest.py catch what they are for."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 LEAKY = """\
 import os
+import re
 import threading
 import time
 import warnings
@@ -54,18 +56,18 @@ def test_clean(tmp_path, monkeypatch):
 """
 
 
-def run_pytest(folder: Path, file: str, text: str, *options: str) -> str:
+def run_pytest(folder: Path, file: str, text: str, *options: str, share: str | None = None) -> str:
     """What pytest says about a file of tests, under this repository's conftest files."""
     for name in ("conftest.py", "pyproject.toml", "tests/conftest.py"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text((ROOT / name).read_text())
     (folder / "tests" / file).write_text(text)
-    unset = ("REPLICANT_TEST_SLOW", "REPLICANT_TEST_FULL")
+    unset = ("REPLICANT_TEST_SLOW", "REPLICANT_TEST_FULL", "REPLICANT_TEST_SHARE")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_") and name not in unset}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "tests"],
         cwd=folder,
-        env=clean | {"COLUMNS": "200"},
+        env=clean | {"COLUMNS": "200"} | ({"REPLICANT_TEST_SHARE": share} if share else {}),
         capture_output=True,
         text=True,
         timeout=120,
@@ -123,3 +125,24 @@ def test_few(number):
 )
 def test_the_cases_that_are_named_are_told_apart_and_must_be_there(tmp_path, mark, names, options, line):
     assert line in run_pytest(tmp_path, "test_cases.py", FEW.format(mark=mark, names=names), *options)
+
+
+LONG = "import pytest\n\n@pytest.mark.long\n@pytest.mark.parametrize('number', range({}))\ndef test_{}(number): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        ("1/2", ["test_five.py"]),
+        ("2/2", ["test_four.py", "test_one.py"]),
+        (None, ["test_five.py", "test_four.py", "test_one.py"]),
+        ("0/2", ["REPLICANT_TEST_SHARE='0/2' is no share such as 2/3."]),
+        ("half", ["REPLICANT_TEST_SHARE='half' is no share such as 2/3."]),
+    ],
+)
+def test_each_share_has_files_of_its_own_with_about_as_many_long_tests(tmp_path: Path, share: str | None, said: list[str]) -> None:
+    (tmp_path / "tests").mkdir()
+    for name, count in (("five", 5), ("four", 4), ("one", 1)):
+        (tmp_path / "tests" / f"test_{name}.py").write_text(LONG.format(count, name))
+    output = run_pytest(tmp_path, "test_none.py", "def test_short(): pass\n", "-m", "long", share=share)
+    assert re.findall(r"test_\w+\.py|REPLICANT_TEST_SHARE=.*", output) == said
