@@ -51,6 +51,7 @@ CORE = {
         "kernel_phases",
         "kernels_start",
         "kernels_tried",
+        "translation",
         "kernel_memory",
         "kernels_of_cudnn",
         "lowering_for_gpu",
