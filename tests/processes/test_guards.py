@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 LEAKY = """\
 import os
-import re
 import threading
 import time
 import warnings

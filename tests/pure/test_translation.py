@@ -1,6 +1,7 @@
 """Functions that numba translates and LLVM optimizes once: they compute the right numbers, and numba works as ever after that."""
 
 import ctypes
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,12 @@ def test_a_numba_with_other_insides_compiles_by_itself(names: str, monkeypatch: 
     function = _native.Native("pack", f"replicant_pack_of{names}", "_direct_pack", (), "Nothing.", vectors=False)
     assert function.is_ready()
     assert not function.file().exists()
+
+
+@pytest.mark.parametrize("module", ["numba.core.registry", "numba.core.compiler_lock"])
+def test_a_numba_whose_modules_have_other_names_compiles_by_itself(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # importing it is an ImportError
+    assert _translation.translated(handle) is None
 
 
 def test_code_that_cannot_be_loaded_is_compiled_by_numba(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,16 +11,26 @@ from typing import Any
 
 LEVEL = 3  # of LLVM's optimization, as numba's
 
-# What numba calls to optimize a library and to make machine code of it. Where one of these has another name, numba does it all.
-_OF_LIBRARIES = ("_optimize_functions", "_optimize_final_module", "_finalize_final_module", "_finalize_dynamic_globals")
-_OF_CODEGEN = ("_library_class", "set_env")
+# The private names of numba's that are used here. Where there is no such name, numba does it all.
+_OF_LIBRARIES = (
+    "_optimize_functions",
+    "_optimize_final_module",
+    "_finalize_final_module",
+    "_finalize_dynamic_globals",
+    "_ensure_finalized",
+    "get_pointer_to_function",
+)
+_OF_CODEGEN = ("_library_class", "_data_layout", "set_env")
 
 
 def translated(handle: Callable[[int], int]) -> tuple[str, bytes] | None:
     """The name and the object file of a function of one whole number that returns one. None if this numba has other insides."""
     numba: Any = importlib.import_module("numba")
-    target: Any = importlib.import_module("numba.core.registry").cpu_target.target_context
-    lock: Any = importlib.import_module("numba.core.compiler_lock").global_compiler_lock
+    try:
+        target: Any = importlib.import_module("numba.core.registry").cpu_target.target_context
+        lock: Any = importlib.import_module("numba.core.compiler_lock").global_compiler_lock
+    except (ImportError, AttributeError):
+        return None
     target.refresh()  # what numba needs for itself is compiled as ever
     with lock, _translating(target.codegen()) as can_translate:
         if not can_translate:
