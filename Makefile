@@ -58,9 +58,9 @@ test: setup
 	$(PYTEST) -m 'not long' $(ARGS)
 
 # Tests that take some seconds each; together, they take longer than those of `make test`. SHARE=2/3 runs the second of three shares of
-# their files. CI runs at least one, and all of them on a machine that is quick enough.
+# the files. CI runs as many shares as there is time for.
 ifdef SHARE
-test-long test-slow test-chaos: export REPLICANT_TEST_SHARE := $(SHARE)
+test-long test-again test-slow test-chaos test-versions: export REPLICANT_TEST_SHARE := $(SHARE)
 endif
 test-long: setup
 	@mkdir -p build

@@ -82,33 +82,38 @@ def chaos() -> Chaos:
     return Chaos(int(os.environ.get("REPLICANT_TEST_SEED", "0")), None if most is None else int(most))
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the slow tests out, and the further cases of tests that name a few, unless all are asked for."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Leave the slow tests out, and the further cases of tests that name a few, unless all are asked for. Keep one share."""
     _mark_named_cases(items, whole="::" not in " ".join(config.args))
+    if not _runs_all():
+        skip = pytest.mark.skip(reason="takes minutes: `make test-all` runs it")
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(skip)
+    yield  # `-m` chooses
     if share := os.environ.get("REPLICANT_TEST_SHARE"):
-        _leave_out_other_shares(config, items, share, shared="slow" if _runs_all() else "long")
-    if _runs_all():
-        return
-    skip = pytest.mark.skip(reason="takes minutes: `make test-all` runs it")
-    for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(skip)
+        _leave_out_other_shares(config, items, share)
 
 
-def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item], share: str, *, shared: str) -> None:
-    """Keep the files of one share: of "2/3", the second of three. All have about as many tests with the mark `shared`."""
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A share of few files may be empty."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and "REPLICANT_TEST_SHARE" in os.environ:
+        session.exitstatus = pytest.ExitCode.OK
+
+
+def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item], share: str) -> None:
+    """Keep the files of one share: of "2/3", the second of three. All have about as many tests."""
     number, _, count = share.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise pytest.UsageError(f"REPLICANT_TEST_SHARE={share!r} is no share such as 2/3.")
-    num_shared = collections.Counter(item.path for item in items if shared in item.keywords)
+    num_items = collections.Counter(item.path for item in items)
     sizes, share_of = [0] * int(count), {}
-    for path in sorted(num_shared, key=lambda path: (-num_shared[path], path)):
+    for path in sorted(num_items, key=lambda path: (-num_items[path], path)):
         share_of[path] = sizes.index(min(sizes))
-        sizes[share_of[path]] += num_shared[path]
-    kept = [item for item in items if share_of.get(item.path) == int(number) - 1]
-    config.hook.pytest_deselected(items=[item for item in items if share_of.get(item.path) != int(number) - 1])
-    items[:] = kept
+        sizes[share_of[path]] += num_items[path]
+    config.hook.pytest_deselected(items=[item for item in items if share_of[item.path] != int(number) - 1])
+    items[:] = [item for item in items if share_of[item.path] == int(number) - 1]
 
 
 def _mark_named_cases(items: list[pytest.Item], *, whole: bool) -> None:

@@ -135,6 +135,7 @@ LONG = "import pytest\n\n@pytest.mark.long\n@pytest.mark.parametrize('number', r
         ("1/2", ["test_five.py"]),
         ("2/2", ["test_four.py", "test_one.py"]),
         (None, ["test_five.py", "test_four.py", "test_one.py"]),
+        ("4/4", []),
         ("0/2", ["REPLICANT_TEST_SHARE='0/2' is no share such as 2/3."]),
         ("half", ["REPLICANT_TEST_SHARE='half' is no share such as 2/3."]),
     ],
