@@ -135,6 +135,52 @@ def test_only_the_rows_that_were_looked_up_travel(cut):
     assert cut.cluster.memories[0].ledger.pushed_bytes - before < 1000
 
 
+def test_a_tape_in_a_function_that_is_not_compiled_has_the_same_gradients(cut):
+    """A function without ``replicant.function``, and one that takes an iterator: both run operation by operation."""
+    with cut.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        table = keras.layers.Embedding(4, 1, embeddings_initializer="ones")
+        table.build(())
+        plain = replicant.Variable(np.ones((4, 1), "f4"))
+    loss_of = keras.losses.MeanSquaredError()
+
+    def gradients(x, y):
+        with replicant.GradientTape() as tape:
+            rows = table(np.array([1, 3, 1])).sum() + embedding_lookup(plain, np.array([1, 3, 1])).sum()
+            loss = loss_of(y, model(x, training=True)) + rows
+        found = tape.gradient(loss, [*model.trainable_variables, table.embeddings, plain])
+        return [g.to_dense(4) if hasattr(g, "to_dense") else g for g in found]
+
+    @replicant.function
+    def of_iterator(iterator):
+        return gradients(*next(iterator))
+
+    x, y = np.array([[1.0, 2.0]], "f4"), np.array([[1.0]], "f4")
+    coordinator = ClusterCoordinator(cut)
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: replicant.data.Dataset.from_tensors((x, y))))
+    rows = [[0.0], [2.0], [0.0], [1.0]]
+    for function, args in ((replicant.function(gradients), (x, y)), (gradients, (x, y)), (of_iterator, (iterator,))):
+        found = coordinator.schedule(function, args=args).fetch()
+        assert [g.tolist() for g in found] == [[[4.0], [8.0]], [4.0], rows, rows]
+
+    def out_of_range():
+        with replicant.GradientTape():
+            embedding_lookup(plain, np.array([4]))
+
+    coordinator.schedule(out_of_range)
+    with pytest.raises(VariableError, match="has rows 0 to 3, but row 4 was requested"):
+        coordinator.join()
+
+
+def test_fit_takes_a_shuffled_dataset(cut):
+    with cut.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    dataset = replicant.data.Dataset.from_tensor_slices((np.ones((8, 2), "f4"), np.ones((8, 1), "f4")))
+    model.fit(dataset.shuffle(8).repeat().batch(4), epochs=2, steps_per_epoch=3, verbose=0)  # pyright: ignore[reportArgumentType]
+    assert int(model.optimizer.iterations.value) == 6
+
+
 def test_changes_of_variables_in_every_way(cut):
     coordinator = ClusterCoordinator(cut)
     with cut.scope():

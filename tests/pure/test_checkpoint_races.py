@@ -309,7 +309,6 @@ class Workers:
 
     num_processes = 2
     timeouts = Timeouts()
-    apart = False
 
     def __init__(self, rank, said):
         self.process_id, self.is_chief, self.said = rank, rank == 0, said

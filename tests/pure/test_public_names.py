@@ -18,7 +18,6 @@ GOLDEN = {
         "DistributedValues",
         "FullyShardedStrategy",
         "GradientTape",
-        "LocalSGDStrategy",
         "Mirrored",
         "MirroredStrategy",
         "Module",

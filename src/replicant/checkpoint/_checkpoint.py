@@ -13,7 +13,7 @@ from ..errors import ArgumentError, ContextError
 from ..replicas._context import active_replica_context
 from ..variables._recorder import current_recorder
 from . import _storage
-from ._chief import all_read, check_own_folder, chiefs, meet_before_reading, write_once
+from ._chief import all_read, chiefs, meet_before_reading, write_once
 from ._meta import EXTRA, read_checked
 from ._numbered import next_number
 from ._objects import Inventory, kind_of
@@ -165,7 +165,6 @@ class Checkpoint(Saves):
     ) -> str:
         """Write a checkpoint. The manifest also holds `extra`; `then` is called once the checkpoint is there."""
         _require_eager("save")
-        check_own_folder(path)
         told = _heartbeat.saving(str(path))
         if self._restore is not None:
             self._restore.look().warn()
@@ -194,7 +193,7 @@ class Checkpoint(Saves):
         self, path: Place, meta: dict[str, Any], arrays: Any, parts: Parts | None, then: Callable[[], None], *, background: bool
     ) -> None:
         """Write, or begin to write: the chief alone, or all workers if variables lie in slices on all of them."""
-        world = _bootstrap.together()
+        world = _bootstrap.world()
         if parts is None or world is None:
 
             def write() -> None:

@@ -17,29 +17,13 @@ RESTORE_AGAIN = "Restore again, from this checkpoint or another one, before you 
 
 def is_writer() -> bool:
     """Return whether this process is the one that writes and deletes."""
-    world = _bootstrap.together()
-    return world is None or world.is_chief
-
-
-def own_folder_name() -> str | None:
-    """Return the name of the folder in which this worker saves, if each of several workers trains and saves by itself."""
     world = _bootstrap.world()
-    return f"worker-{world.process_id}" if world is not None and world.apart else None
-
-
-def check_own_folder(path: Any) -> None:
-    """Raise CheckpointError if each worker saves by itself, and the path is not in a folder of this worker's own."""
-    name = own_folder_name()
-    if name is not None and name not in str(path).replace("\\", "/").split("/")[:-1]:
-        raise CheckpointError(
-            f"Under LocalSGDStrategy, each worker saves its own state, and {path} would be written by all of them. Use "
-            f'strategy.own_folder(folder), which is "<folder>/{name}" on this worker.'
-        )
+    return world is None or world.is_chief
 
 
 def chiefs(label: str, make: Callable[[], Any]) -> Any:
     """Return on all workers what `make` returns on the chief: numbers, texts and lists of them. All workers call this."""
-    world = _bootstrap.together()
+    world = _bootstrap.world()
     if world is None:
         return make()
     return json.loads(world.tell(label, json.dumps(make()) if world.is_chief else "", before_next_step=True))
@@ -62,7 +46,7 @@ def write_once(write: Callable[[], None], num_bytes: int | None = None, *, what:
         Exception: What `write` raises, on the chief.
         CheckpointError: If `write` fails, on the other workers.
     """
-    world = _bootstrap.together()
+    world = _bootstrap.world()
     if world is None:
         write()
         return
@@ -87,7 +71,7 @@ def meet_before_reading(path: Any) -> None:
     Raises:
         WorkerMismatchError: If they read different checkpoints.
     """
-    world = _bootstrap.together()
+    world = _bootstrap.world()
     if world is not None:
         problem = "The workers are about to restore different checkpoints."
         world.agree("restore", str(path), problem, before_next_step=True)
@@ -107,7 +91,7 @@ def all_read(what: str, path: Any, read: Callable[[], _Result], *, num_bytes: in
         DamagedCheckpointError: If what some workers have read is damaged. All raise it, so that all pass over it.
         CheckpointError: If a worker could not read for another reason, or if other workers have assigned what they read.
     """
-    world = _bootstrap.together()
+    world = _bootstrap.world()
     if world is None:
         return read()
     result, problem = None, None

@@ -113,7 +113,7 @@ def sliced(items: Mapping[str, Any]) -> dict[str, jax.Array]:
 
     With several workers, these are the variables that lie on all of them. The chief has the others, and writes them.
     """
-    found, lies = {}, in_slices if _bootstrap.together() is None else in_pieces
+    found, lies = {}, in_slices if _bootstrap.world() is None else in_pieces
     for key, item in items.items():
         if isinstance(item, Ref):
             raw, stacked = item.get_raw()

@@ -55,12 +55,6 @@ def world() -> World | None:
     return _state["world"]
 
 
-def together() -> World | None:
-    """The workers that compute and save together with this one; None if it does both by itself."""
-    found = world()
-    return None if found is None or found.apart else found
-
-
 def timeouts_of(environ: Environ) -> Timeouts:
     """The deadlines that the environment sets, in whole seconds.
 

@@ -109,7 +109,6 @@ class World:
         self.generation = generation
         self.timeouts = timeouts or Timeouts()
         self.supervised = supervised
-        self.apart = False  # whether each worker computes and saves by itself, as in local SGD
         self.progress = 0  # number of programs started
         self.steps = 0  # number of programs over all workers started, which all workers start in the same order
         self._lock = threading.RLock()

@@ -70,6 +70,9 @@ def embedding_lookup(params: Any, ids: Any) -> jax.Array:
         return jnp.take(_recorder.read(ref), ids, axis=0)
     recorder = current_recorder()
     if recorder is None:
+        if _recorder.is_heard():  # a tape outside of traces takes the gradient of the whole table
+            check_rows(ref, np.asarray(ids).reshape(-1))
+            return jnp.take(_recorder.read(ref), ids, axis=0)
         return jnp.asarray(_rows_now(ref, np.asarray(ids)))
     check_readable(ref)
     if ref.tables is None:

@@ -184,11 +184,6 @@ def _purged(original: Callable[..., Any], model: Any, parts: dict[str, bool]) ->
     return original(model, **parts, purge_model_variables=True)
 
 
-def note_state(model: Any, state: Any) -> None:
-    """Note the state of training as the one that the variables get."""
-    _note(model, _STATE_NAMES["train_function"], state)
-
-
 def _note(model: Any, names: Iterable[str], state: Iterable[Any]) -> None:
     """Note a state as the one that the variables get. It must be no attribute of the layer: Keras would track it."""
     model.__dict__["_jax_state"] = dict(zip(names, state, strict=True))

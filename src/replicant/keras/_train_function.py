@@ -20,9 +20,8 @@ class Rank(enum.IntEnum):
 
     GUARD = 0  # decides what a step may write
     WATCH = 1  # sees what a step reads, and how long it takes
-    SHARE = 2  # reads the batch, and gives the inner ones this worker's rows
-    NOTE = 3  # keeps what a step reports
-    SKIP = 4  # replaces a step
+    NOTE = 2  # keeps what a step reports
+    SKIP = 3  # replaces a step
 
 
 class TrainFunction:

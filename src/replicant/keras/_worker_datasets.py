@@ -5,9 +5,7 @@ from typing import Any
 
 from ..input._dataset import Dataset
 from ..input._options import AutoShardPolicy
-from ..input.distributed._distributed import DistributedDataset
 from ..input.distributed._same_order import AlikeDataset
-from ..strategies._local_sgd import LocalSGDStrategy
 from ..strategies._strategy import Strategy
 
 # The strategy of the model whose loop is running, if it has several workers.
@@ -19,15 +17,9 @@ def shared(dataset: Any) -> Any:
     strategy = active.get()
     if strategy is None or not isinstance(dataset, Dataset):
         return dataset
-    world = strategy.workers if isinstance(strategy, LocalSGDStrategy) else strategy.placement.world
+    world = strategy.placement.world
     assert world is not None, "`active` is only set for a strategy over several workers"
-    if has_own_rows(dataset):
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
         return strategy.experimental_distribute_dataset(dataset)
     return AlikeDataset(dataset, world.values("dataset"))
-
-
-def has_own_rows(data: Any) -> bool:
-    """Whether each worker reads rows of its own, as the policies FILE and OFF have it; else all read the same batches."""
-    if not isinstance(data, Dataset):
-        return isinstance(data, DistributedDataset)
-    return data.options().experimental_distribute.auto_shard_policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.DATA)

@@ -14,7 +14,6 @@ import numpy as np
 
 from ..cluster._world import World
 from ..errors import ArgumentError
-from ..strategies._local_sgd import LocalSGDStrategy
 from ._fit import strategy_of
 from ._position import Randomness
 from ._read import Read, read
@@ -39,8 +38,6 @@ def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
     """Run ``fit``, ``evaluate`` or ``predict``. Prepare and check the loop if the model's strategy has several workers."""
     strategy = strategy_of(model)
     world = None if strategy is None else strategy.placement.world
-    if isinstance(strategy, LocalSGDStrategy) and strategy.workers is not None:
-        return _apart(original, strategy.workers, model, args, kwargs)
     if strategy is None or world is None:
         return original(model, *args, **kwargs)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
@@ -64,21 +61,6 @@ def loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
         active.reset(token)
         read.reset(read_token)
     return result
-
-
-def _apart(original: Callable[..., Any], world: World, model: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run a loop of a worker that computes by itself. In ``fit``, all read the same batches, of which each takes its rows."""
-    if original.__name__ != "fit" or active.get() is not None:
-        return original(model, *args, **kwargs)
-    bound = inspect.signature(original).bind(model, *args, **kwargs)
-    _shuffle_alike(world)
-    if not world.is_chief and "callbacks" in bound.arguments:
-        bound.arguments["callbacks"] = _without_writers(bound.arguments["callbacks"], in_slices=False)
-    token = active.set(strategy_of(model))
-    try:
-        return original(*bound.args, **bound.kwargs)
-    finally:
-        active.reset(token)
 
 
 def _count_alike(world: World, name: str, bound: inspect.BoundArguments) -> None:

@@ -9,7 +9,6 @@ from ._devices import list_devices as list_devices
 from ._devices import set_virtual_devices as set_virtual_devices
 from ._elastic import run_elastic as run_elastic
 from ._fully_sharded import FullyShardedStrategy as FullyShardedStrategy
-from ._local_sgd import LocalSGDStrategy as LocalSGDStrategy
 from ._mirrored import MirroredStrategy as MirroredStrategy
 from ._multi_worker import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
 from ._one_device import OneDeviceStrategy as OneDeviceStrategy

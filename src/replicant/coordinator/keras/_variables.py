@@ -11,6 +11,7 @@ import numpy as np
 
 from ...keras import _internals
 from ...replicas._context import active_strategy, entered
+from ...variables import _recorder
 from ...variables._recorder import current_recorder
 from .._libraries import connect_libraries
 from .._lookup import embedding_lookup
@@ -44,7 +45,7 @@ class _Mixin:
             return super().value  # type: ignore[misc]  # Keras's variable comes after this mixin
         scope = _internals.get_stateless_scope() if _internals.in_stateless_scope() else None
         known = None if scope is None else scope.get_current_value(self)
-        value = server_ref(self).read_eagerly() if known is None else known
+        value = _recorder.read(server_ref(self)) if known is None else known  # a tape outside of traces hears of it
         return self._maybe_autocast(value)  # type: ignore[attr-defined]  # Keras's
 
     def assign_add(self, value: Any) -> Any:

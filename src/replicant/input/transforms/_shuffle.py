@@ -9,6 +9,7 @@ import contextvars
 import dataclasses
 import itertools
 import threading
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,9 @@ class Iterations:
         self._next = first
         self.entropy = entropy  # of a run that is continued, so that its order continues too
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> Any:  # a lock cannot travel to the workers of parameter servers
+        return Iterations, (self._next, self.entropy)
 
     def draw(self) -> int:
         with self._lock:

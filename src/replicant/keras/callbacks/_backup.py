@@ -14,18 +14,15 @@ import keras
 import numpy as np
 
 from ...checkpoint import Checkpoint, CheckpointOptions
-from ...checkpoint._chief import chiefs, is_writer, own_folder_name
+from ...checkpoint._chief import chiefs, is_writer
 from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
 from ...checkpoint._packed import pack, unpack
 from ...checkpoint._places import Place, is_remote, lock_on, place_at, place_of, reaching, remove
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
-from ...strategies._rounds import Rounds
-from .._local_rounds import rounds_of
 from .._position import Position, Randomness
 from .._resume import FirstCallback, FitCallback, FitRun, run_of
 from .._stateful_step import other_optimizers, unsaved
 from ._backup_state import CallbackStates
-from ._rounds_backups import MARK, RoundsBackups, read_first
 
 _NAME = "backup"
 _KEPT = 2  # the newest backup, and one more in case it is damaged
@@ -50,8 +47,6 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
 
     Args:
         backup_dir: A directory for these backups alone. It is created if needed. No other program may use it while ``fit`` runs.
-            Under a LocalSGDStrategy, each worker has a folder of its own in it, and backs up where a round begins. All go on from
-            the newest backup that all have.
         save_freq: ``"epoch"``, a number of batches, or a time such as ``"30s"``, ``"10m"`` or ``"1h"``; False for never. The next
             step waits only until the values are on the host. The backup is then written in the background.
         delete_checkpoint: Whether to delete the backup when ``fit`` has finished.
@@ -100,7 +95,6 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         self._fitted: Any = None  # the model; every read of Keras's `self.model` would copy the state into the variables
         self._number = 0  # of the last backup
         self._due = _Due(*self._save_freq)
-        self._rounds: RoundsBackups | None = None
         self._told: set[str] = set()
 
     # -- Keras's hooks. This callback runs before all others, so between two steps their states are those after the last step.
@@ -110,29 +104,17 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         model: Any = self._model
         self._fitted = model
         self._run = _running(model)
-        self._take_own_folder()
         self._checkpoint = Checkpoint(model=model, metrics=list(model.metrics))
-        self._rounds = None
-        if (rounds := rounds_of(model)) is not None:
-            self._checkpoint.rounds = rounds
-            self._rounds = RoundsBackups(rounds, self._prefix)
         if model.optimizer is not None:
             self._checkpoint.optimizer = model.optimizer
         if others := other_optimizers(model):
             self._checkpoint.optimizers = others
         self._states: CallbackStates | None = None
         self._epoch = 0
-        self._due = _Due(*self._save_freq, rounds)
+        self._due = _Due(*self._save_freq)
         if is_writer():
             self._lock.acquire()
         self._resume = self._restore()
-
-    def _take_own_folder(self) -> None:
-        """Save in a folder of this worker's own if each worker trains by itself."""
-        name = own_folder_name()
-        if name is not None and self._prefix.parent.name != name:
-            self._prefix = self._prefix.parent / name / _NAME
-            self._lock = lock_on(self._prefix.parent)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Restore the states of the callbacks, or back up the epoch that has ended."""
@@ -141,14 +123,12 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
             self._begin()
         elif self._due.epoch(self._fitted.steps_per_execution):
             self.save()
-            if self._rounds is not None:
-                self._rounds.note_common(self._number)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Back up if a backup is due."""
         done = batch - self._num_steps
         self._num_steps = batch
-        if self._due.steps(max(0, done)) and (self._rounds is None or self._rounds.may_save):
+        if self._due.steps(max(0, done)):
             self.save()
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -165,8 +145,6 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         if is_writer():
             for _, path in numbered_checkpoints(self._prefix):
                 remove(path)
-        if self._rounds is not None:
-            self._rounds.delete_others()
 
     def on_fit_end(self) -> None:
         """Wait for the last backup, and release the directory."""
@@ -202,8 +180,6 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         }
         arrays: list[np.ndarray] = []
         packed = pack(extra, arrays)
-        if self._rounds is not None:
-            packed[MARK] = self._rounds.mark
         checkpoint = _required(self._checkpoint)
         checkpoint.sync()
         number = self._number = chiefs("backup number", self._next_number)
@@ -262,12 +238,12 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
                 f"Another program saves in {self._prefix.parent}: this fit has just written {_NAME}-{number}, but there is "
                 f"{found[-1][1].name}. Each fit needs a backup_dir of its own."
             )
-        for path in [path for _, path in found[:-_KEPT]] if self._rounds is None else self._rounds.old(found):
+        for _, path in found[:-_KEPT]:
             remove(path)
 
     def _restore(self) -> dict[str, Any] | None:
         """Restore the variables, and return everything else that was saved."""
-        path, saved = self._read_newest() if self._rounds is None else self._read_of_round(self._rounds)
+        path, saved = self._read_newest()
         if path is not None:
             self._go_on(saved)
             self._tell(path)
@@ -294,32 +270,19 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
 
     def _read_newest(self) -> tuple[Place | None, Any]:
         """Restore the variables from the newest undamaged backup. Return its path and everything else that was saved."""
+        checkpoint = _required(self._checkpoint)
         for name in chiefs("backups", lambda: [str(path) for _, path in reversed(numbered_checkpoints(self._prefix))]):
             path = place_at(name)
             try:
-                read = self._read(path)
+                status, meta, arrays = checkpoint._read("restore", name)
             except DamagedCheckpointError as error:
                 warn_passed_over(path, error, stacklevel=2)
                 continue
-            return path, self._saved(path, *read)
+            status.assert_consumed()
+            if "dict" not in meta["extra"]:
+                raise CheckpointError(f"{path} is a checkpoint, but not a backup of a fit. Choose another backup_dir.")
+            return path, _checked(path, unpack(meta["extra"], arrays), self._fitted)
         return None, None
-
-    def _read_of_round(self, rounds: RoundsBackups) -> tuple[Place | None, Any]:
-        """Do what `_read_newest` does, where each worker has backups of its own."""
-        path, read = read_first(rounds, self._read)
-        return path, None if path is None else self._saved(path, *read)
-
-    def _read(self, path: Place) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """Restore the variables from a backup. Return the manifest and the other arrays."""
-        status, meta, arrays = _required(self._checkpoint)._read("restore", str(path))
-        status.assert_consumed()
-        return meta, arrays
-
-    def _saved(self, path: Place, meta: dict[str, Any], arrays: list[np.ndarray]) -> Any:
-        """Return everything that was saved besides the variables."""
-        if "dict" not in meta["extra"]:
-            raise CheckpointError(f"{path} is a checkpoint, but not a backup of a fit. Choose another backup_dir.")
-        return _checked(path, unpack({"dict": meta["extra"]["dict"]}, arrays), self._fitted)
 
     def _go_on(self, saved: dict[str, Any]) -> None:
         position = Position.of(saved["position"])
@@ -347,12 +310,8 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
 class _Due:
     """Decides when a backup is due: never, or after every epoch, number of steps or number of seconds."""
 
-    def __init__(self, kind: str, amount: float, rounds: Rounds | None = None):
+    def __init__(self, kind: str, amount: float):
         self._kind, self._amount = kind, amount
-        self._each_epoch = kind == "epoch" or (rounds is not None and kind != "never")  # workers that train apart meet there
-        self._rounds = rounds if kind == "seconds" else None
-        if self._rounds is not None:  # all workers save where the same round begins
-            self._rounds.question = lambda: time.monotonic() - self._time >= self._amount
         self._until = 0  # steps until the workers ask the chief again
         self._stride, self._asked = 1, time.monotonic()  # on the chief: how many steps it last chose, and when
         self.saved()
@@ -360,14 +319,10 @@ class _Due:
     def saved(self) -> None:
         """Note that a backup was made."""
         self._num_steps, self._time = 0, time.monotonic()
-        if self._rounds is not None:
-            self._rounds.answer = False
 
     def steps(self, count: int) -> bool:
         """Count steps, and return whether a backup is due."""
         self._num_steps += count
-        if self._rounds is not None:
-            return self._rounds.answer
         if self._kind == "seconds":
             self._until -= count
             if self._until > 0:
@@ -387,7 +342,7 @@ class _Due:
 
     def epoch(self, count: int) -> bool:
         """Count the last steps of an epoch, and return whether a backup is due."""
-        return self.steps(count) or self._each_epoch
+        return self.steps(count) or self._kind == "epoch"
 
 
 def _parsed(save_freq: int | str | bool) -> tuple[str, float]:
