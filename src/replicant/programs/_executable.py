@@ -25,18 +25,16 @@ class Executable:
         name: The name in messages.
         compute: The function to trace. Its first argument is donated: the program may overwrite these arrays.
         placement: The devices.
-        has_token: Whether the program returns an array that is ready once it has ended. Else its first result is.
     """
 
-    def __init__(self, name: str, compute: Callable[..., tuple[Any, Any]], placement: Placement, *, has_token: bool = True):
+    def __init__(self, name: str, compute: Callable[..., tuple[Any, Any]], placement: Placement):
         self.name = name
         self._compute = compute
         self.placement = placement
         self._bounded = placement.deadlocks
         # For one device, the program needs no constraints inside, but JAX needs to know the device.
         home = placement.mirrored if placement.on_one_device else None
-        self._jitted = jax.jit(self._with_token if has_token else compute, donate_argnums=0, out_shardings=home)
-        self._has_token = has_token
+        self._jitted = jax.jit(self._with_token, donate_argnums=0, out_shardings=home)
         # A long program becomes one of segments, for each kind of inputs.
         self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
         self._segmented: list[_segmented.Segmented] = []
@@ -44,7 +42,7 @@ class Executable:
         self._size_of_results: int | None = None  # once a program of several workers has run
         self._inline = _inline.Choice(self._jitted) if self._may_run_inline(placement) else None
         if placement.world is None:
-            self._first_runs = _memory.FirstRuns(lambda outputs: self._first(outputs).block_until_ready(), self._fresh)
+            self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready(), self._fresh)
         else:  # nobody waits, because others must run it, too, and JAX would compile it once more to tell its temporaries
             self._first_runs = _memory.FirstRuns(None, lambda *_: self._size_of_results or 0)
 
@@ -56,16 +54,7 @@ class Executable:
 
     def trace(self, *inputs: Any) -> Any:
         """Return the jaxpr of the program, which JAX caches."""
-        return self.traced(*inputs).jaxpr
-
-    def traced(self, *inputs: Any) -> Any:
-        """Return what JAX traces the program to, with the structure of what it returns."""
-        return self._jitted.trace(*inputs)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the program runs on one CPU device, and in one process."""
-        return self._inline is not None
+        return self._jitted.trace(*inputs).jaxpr
 
     def check_workers(self, jaxpr: Any) -> None:
         """Raise WorkerMismatchError if another worker has traced a different program. All workers must call this."""
@@ -89,18 +78,8 @@ class Executable:
             return self._start(inputs, keeper)[-2:]
         with _steps.recorder.step(self.name) as step:
             outputs = self._start(inputs, keeper)
-            step.result = self._first(outputs)
+            step.result = outputs[0]  # is ready once the program has ended
         return outputs[-2:]
-
-    def try_out(self, *inputs: Any) -> tuple[Any, Any]:
-        """Do what `start` does, for a small program, without counting it as a step."""
-        if self._inline is not None and self._inline.may_be_new():
-            self._inline.decide(inputs)
-        return self._jitted(*inputs)[-2:]
-
-    def _first(self, outputs: Any) -> jax.Array:
-        """Return an array that is ready once the program has ended."""
-        return outputs[0] if self._has_token else outputs[0][0]
 
     def _start(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None) -> Any:
         """Start the program. Return its outputs, of which the last two are what `start` returns."""
@@ -124,7 +103,7 @@ class Executable:
             outputs = call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
         else:
             outputs = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
-        self._inline.after_run(self._first(outputs))
+        self._inline.after_run(outputs[0])
         return outputs
 
     @staticmethod
