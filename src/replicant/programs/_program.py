@@ -144,9 +144,11 @@ class Program:
     def run(self, arrays: list[Any], on_host: list[Any]) -> Any:
         """Run on `arrays`. Variables are read before and written after. Arrays on the host are only passed through."""
         with _in_flight.lock:
-            results, _ = self.executable.start(*self._inputs(arrays), keeper=self._overwritten)
+            inputs = self._inputs(arrays)
+            outputs = self.executable.start(*inputs, keeper=self._overwritten)
+        self.executable.settle(inputs[0], outputs, self._overwritten)
         assert self._shape is not None
-        return self._shape.fill(results, on_host, arrays)
+        return self._shape.fill(outputs[0], on_host, arrays)
 
 
 def rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], placement: Placement) -> Needs:

@@ -12,6 +12,7 @@ from ..replicas._copies import VariableAggregation, aggregate_copies, split_valu
 from ..replicas._model_axis import ModelCut
 from ..replicas._own_mesh import on_own_mesh
 from ..replicas._placement import Placement, is_local, on_all
+from ..runtime import _in_flight
 from ._slices import LARGE, in_pieces, known_value, note_cut, read_whole
 
 
@@ -236,7 +237,26 @@ class Refs:
             self.take_back()
             raise
 
+    def put_back(self, before: Sequence[jax.Array], after: Sequence[jax.Array]) -> None:
+        """Store the values from before a program that has failed, also where another one has computed with what it left."""
+        with _in_flight.lock:
+            for (ref, _), old, new in zip(self._slots, before, after, strict=True):
+                raw, _ = ref.get_raw()
+                if ref.elsewhere:
+                    ref.take_back()
+                elif raw is new or _has_failed(raw):
+                    ref.store(old, self._placement)
+
     def take_back(self) -> None:
         """Call ``Ref.take_back`` for each variable."""
         for ref, _ in self._slots:
             ref.take_back()
+
+
+def _has_failed(raw: Any) -> bool:
+    """Whether the program that was to compute an array has failed."""
+    try:
+        jax.block_until_ready(raw)
+    except (RuntimeError, ValueError):
+        return True
+    return False
