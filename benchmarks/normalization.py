@@ -44,7 +44,7 @@ def medians(shape: tuple[int, ...], rounds: int, megabytes: float) -> list[float
     strategy, rng = replicant.MirroredStrategy(["cpu:0"]), np.random.default_rng(0)
     count = max(2, int(megabytes * 1e6 / 8 / np.prod(shape)))
     arrays = [[jax.device_put(rng.standard_normal(shape, dtype=np.float32)) for _ in range(2)] for _ in range(count)]
-    ways = [("numba_norm", step_of(strategy, shape)), ("pack", step_of(strategy, shape))]  # a step without variables has no packs
+    ways = [("numba_norm", step_of(strategy, shape)), ("attention", step_of(strategy, shape))]  # of which the step has none
     found = []
     for drawn in (arrays, arrays[:1] * count):
         times: dict[str, list[float]] = {off: [] for off, _ in ways}

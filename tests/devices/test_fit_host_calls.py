@@ -159,3 +159,30 @@ def test_a_custom_loop_beside_fit() -> None:
         return losses, model.get_weights()
 
     assert_equal(run(4), run(0))
+
+
+@pytest.mark.both_ways
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_callback_that_fails_at_random_loses_no_state(n: int, fuse_replicas: str) -> None:
+    strategy, random = replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)]), np.random.default_rng(n)
+    with strategy.scope():
+        variable, done, failed = replicant.Variable(np.zeros(3, np.float32)), 0, 0
+
+    def host(x: Any) -> np.ndarray:
+        if random.random() < 0.3:
+            raise OSError("the disk is full")
+        return np.asarray(x)
+
+    def fn(x: Any) -> None:
+        variable.assign_add(jax.pure_callback(host, jax.ShapeDtypeStruct((3,), jnp.float32), x))
+
+    step = replicant.function(lambda x: strategy.run(fn, args=(x,)))
+    for _ in range(200):
+        try:
+            step(jnp.ones(3))
+            done += 1
+        except (RuntimeError, ValueError) as error:
+            assert "the disk is full" in str(error)  # noqa: PT017 - it may also succeed
+            failed += 1
+        assert variable.numpy().tolist() == [float(done)] * 3
+    assert min(done, failed) > 20

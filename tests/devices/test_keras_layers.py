@@ -1,5 +1,7 @@
 """Keras state inside `run`: metrics, dropout, batch statistics, seeds, losses, variables of every kind."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -188,6 +190,24 @@ def test_values_given_out_are_not_taken_back(two: replicant.MirroredStrategy) ->
     for arrays, values in zip(held, copies, strict=True):
         for a, b in zip(arrays, values, strict=True):
             np.testing.assert_array_equal(np.asarray(a), b)
+
+
+def test_a_copy_of_a_variable_is_a_snapshot(two: replicant.MirroredStrategy) -> None:
+    """As in plain Keras. It has the array of the original, which the next step must not overwrite, and for a metric all copies."""
+    v, mean = keras.Variable(np.zeros(3, "float32")), keras.metrics.Mean()
+
+    def fn(x):
+        v.assign(v + 1)
+        mean.update_state(x)
+
+    rows = per_replica([1, 2], [3, 6])
+    two.run(fn, args=(rows,))
+    snapshots = copy.copy(v), copy.copy(mean.total)
+    array = v._value  # got past everything that tells of it
+    two.run(fn, args=(rows,))
+    two.run(lambda: snapshots[0].assign(snapshots[0] + 10))
+    assert [np.asarray(x).tolist() for x in (*snapshots, array)] == [[11.0] * 3, 12.0, [1.0] * 3]
+    assert [np.asarray(x).tolist() for x in (v, mean.total)] == [[2.0] * 3, 24.0]
 
 
 def test_eager_code_goes_on_working_after_a_step(two: replicant.MirroredStrategy) -> None:

@@ -249,7 +249,6 @@ def test_what_is_on() -> None:
         "numba_dot",
         "numba_lstm",
         "numba_norm",
-        "pack",
         "strided_conv",
     ]
     assert (states["avg_pool"], states["max_pool"]) == ("on", "on")
@@ -270,7 +269,7 @@ def test_what_is_on() -> None:
             ("pool",),
             (
                 "There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv', 'dot', 'flat_update', "
-                "'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'numba_norm', 'pack', 'strided_conv', "
+                "'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'numba_norm', 'strided_conv', "
                 "or no name to switch all."
             ),
         ),
@@ -279,7 +278,7 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'conv' is an option of XLA that is read when JAX starts, so it cannot be switched later. Start the "
                 "program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,direct_conv,"
-                "dot,flat_update,inline,lstm,max_pool,memory,numba_conv,numba_dot,numba_lstm,numba_norm,pack,strided_conv for "
+                "dot,flat_update,inline,lstm,max_pool,memory,numba_conv,numba_dot,numba_lstm,numba_norm,strided_conv for "
                 "all except this one."
             ),
         ),
@@ -288,7 +287,7 @@ def test_what_is_on() -> None:
             (
                 "The kernel 'memory' is an option of the allocator that is read when JAX starts, so it cannot be switched later. "
                 "Start the program with REPLICANT_KERNELS=1 to have it, or with REPLICANT_KERNELS=argmax,attention,avg_pool,"
-                "conv,direct_conv,dot,flat_update,inline,lstm,max_pool,numba_conv,numba_dot,numba_lstm,numba_norm,pack,"
+                "conv,direct_conv,dot,flat_update,inline,lstm,max_pool,numba_conv,numba_dot,numba_lstm,numba_norm,"
                 "strided_conv for all except this one."
             ),
         ),

@@ -165,7 +165,7 @@ def test_none_at_all_and_then_one() -> None:
     )
     no = "off: REPLICANT_KERNELS does not ask for it"
     before = f"conv {no}, memory {no}, argmax {no}, attention {no}, avg_pool {no}, direct_conv {no}, dot {no}"
-    after = f"numba_conv {no}, numba_dot {no}, numba_lstm {no}, numba_norm {no}, pack {no}, strided_conv {no}"
+    after = f"numba_conv {no}, numba_dot {no}, numba_lstm {no}, numba_norm {no}, strided_conv {no}"
     status = f"CPU kernels: {before}, flat_update {no}, inline {no}, lstm {no}, max_pool on, {after}"
     assert done.stdout.splitlines() == ["True", "False", status], done.stderr
 
@@ -252,5 +252,5 @@ def test_a_kernel_that_does_not_exist() -> None:
     assert done.stderr.splitlines()[-1] == (
         "replicant.errors.ConfigurationError: REPLICANT_KERNELS='max_pool,pool': there is no kernel 'pool'. Set it to 0 (none), 1 "
         "(all) or some of argmax,attention,avg_pool,conv,direct_conv,dot,flat_update,inline,lstm,max_pool,memory,"
-        "numba_conv,numba_dot,numba_lstm,numba_norm,pack,strided_conv, separated by commas."
+        "numba_conv,numba_dot,numba_lstm,numba_norm,strided_conv, separated by commas."
     )

@@ -31,8 +31,9 @@ def test_widths(features: frozenset[str], bits: str, width: int | None, monkeypa
     monkeypatch.setattr(_registers, "_features", lambda: features)
     monkeypatch.setenv("REPLICANT_VECTOR_BITS", bits)
     assert _registers.width() == width
-    if _native.objection(vectors=False) is None:
-        assert _native.objection() == (None if width else "the processor has neither AVX-512 nor AVX2 with FMA")
+    found = _native.objection()
+    if found is None or "processor" in found:  # else something else is missing here
+        assert found == (None if width else "the processor has neither AVX-512 nor AVX2 with FMA")
 
 
 @pytest.mark.parametrize("text", ["512", "8", "no"])

@@ -60,7 +60,7 @@ def test_python(version, remedy):
     ("states", "accelerator", "state"),
     [
         ({"conv": "on", "memory": "off: it is not Linux"}, None, "ok"),
-        ({"conv": "on", "pack": "off: numba is not installed"}, None, "ok"),
+        ({"conv": "on", "numba_dot": "off: numba is not installed"}, None, "ok"),
         ({"conv": "off: JAX started first", "memory": "on"}, None, "warn"),
         ({"conv": "off: JAX has plugins (xla_cuda13)", "memory": "on"}, "JAX has plugins (xla_cuda13)", "ok"),
     ],

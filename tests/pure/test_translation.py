@@ -11,7 +11,7 @@ import pytest
 from replicant.kernels import _native, _object_code, _translation
 
 numba: Any = pytest.importorskip("numba")
-absent = _native.objection(vectors=False)
+absent = _native.objection()
 pytestmark = pytest.mark.skipif(absent is not None, reason=f"there are no such functions here: {absent}")
 
 
@@ -80,12 +80,13 @@ def test_another_thread_compiles_meanwhile(tmp_path: Path) -> None:
     assert results == {0: 10, 1: 41, 2: 12, 3: 41, 4: 14, 5: 41}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", ["_OF_LIBRARIES", "_OF_CODEGEN"])
 def test_a_numba_with_other_insides_compiles_by_itself(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_translation, names, ("no_such_name",))
     assert _translation.translated(handle) is None
     monkeypatch.setattr(_object_code, "load", lambda _: None)  # what was kept
-    function = _native.Native("pack", f"replicant_pack_of{names}", "_direct_pack", (), "Nothing.", vectors=False)
+    function = _native.Native("numba_lstm", f"replicant_lstm_of{names}", "_direct_lstm", (), "Nothing.")
     assert function.is_ready()
     assert not function.file().exists()
 
@@ -96,8 +97,9 @@ def test_a_numba_whose_modules_have_other_names_compiles_by_itself(module: str, 
     assert _translation.translated(handle) is None
 
 
+@pytest.mark.long
 def test_code_that_cannot_be_loaded_is_compiled_by_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_object_code, "load", lambda _: None)
     monkeypatch.setattr(_object_code, "store", lambda *_: b"damaged")
-    function = _native.Native("pack", "replicant_pack_of_another_test", "_direct_pack", (), "Nothing.", vectors=False)
+    function = _native.Native("numba_lstm", "replicant_lstm_of_another_test", "_direct_lstm", (), "Nothing.")
     assert function.is_ready()

@@ -204,6 +204,10 @@ class _Newest:
         """Note the new state of a program, as a `State` of programs in flight."""
         self.found = values, self.found[1]
 
+    def put_back(self, before: Any, _: Any) -> None:
+        """Note the state from before a program that has failed."""
+        self.store(before)
+
     def take_back(self) -> None:
         """Do nothing: `store` is a single assignment."""
 

@@ -34,7 +34,6 @@ from . import (
     _minimize,
     _provider,
     _recurrent,
-    _refs,
     _resume,
     _saved_layers,
     _saving,
@@ -282,10 +281,7 @@ HOOKS = (
     Hook(keras.callbacks.CallbackList, "on_predict_batch_end", _END, (_batch_ends.end,)),
 )
 
-ADDED = (
-    Added(BaseOptimizer, "minimize", _minimize.minimize),
-    Added(backend.Variable, "__getattr__", _refs.stored_of),  # what a variable lacks while it lies in a pack
-)
+ADDED = (Added(BaseOptimizer, "minimize", _minimize.minimize),)
 
 # The private names of Keras that Replicant reads, writes or calls, by class.
 PRIVATE: Mapping[type, tuple[str, ...]] = {

@@ -51,7 +51,7 @@ from ._global_generator import following
 from ._internals import KerasVariable
 from ._reached import reached, settings
 from ._recording_scope import RecordingScope
-from ._refs import MADE_UNDER, ref_of_keras
+from ._refs import MADE_UNDER, known_ref, ref_of_keras
 from ._tracked import for_optimizer
 
 __all__ = ["Aside", "following", "reached", "settings", "tracing"]  # the functions that every provider has
@@ -83,7 +83,7 @@ def value(original: Any, variable: Any) -> Any:
         return original(variable)
     if _recorder.is_heard() and variable._value is not None and not _internals.in_stateless_scope():
         return variable._maybe_autocast(_recorder.read(ref_of_keras(variable)))  # a tape outside of traces hears of it
-    ref = variable.__dict__.get("_replicant_ref")
+    ref = known_ref(variable)
     if ref is None and in_pieces(variable._value):  # a slot that a step of `fit` has left so
         ref = ref_of_keras(variable)
     if ref is None:

@@ -5,7 +5,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..replicas._copies import VariableAggregation
-from ..variables._packs import stored
 from ..variables._ref import Ref
 
 MADE_UNDER = "_replicant_made_under"  # the attribute in which a variable keeps its strategy
@@ -39,10 +38,6 @@ class KerasRef(Ref):
     def switch(self) -> tuple[Any, str]:
         return self.variable, "_trainable"
 
-    def can_be_packed(self) -> bool:
-        known = "_value" in self.variable.__dict__ or self.place is not None
-        return known and getattr(type(self.variable), "__getattr__", None) is stored_of
-
     def get_raw(self) -> tuple[Any, bool]:
         value = self.variable._value
         if value is None:  # the variable was made during this trace and is filled in at its end
@@ -56,15 +51,17 @@ class KerasRef(Ref):
 
 def ref_of_keras(variable: Any) -> KerasRef:
     """Return the one Ref of a Keras variable."""
-    ref = variable.__dict__.get("_replicant_ref")
+    ref = known_ref(variable)
     if ref is None:
         ref = variable._replicant_ref = KerasRef(variable)
     return ref
 
 
-def stored_of(variable: Any, name: str) -> Any:
-    """Return the value of a Keras variable that is in a pack. Python calls this as `__getattr__`, for what it does not find."""
+def known_ref(variable: Any) -> KerasRef | None:
+    """Return the Ref of a Keras variable, if it has one. ``copy.copy`` gives a copy the Ref of the original, and its array."""
     ref = variable.__dict__.get("_replicant_ref")
-    if ref is None:
-        raise AttributeError(f"{type(variable).__name__!r} object has no attribute {name!r}", name=name, obj=variable)
-    return stored(ref, variable, name)
+    if isinstance(ref, KerasRef) and ref.variable is not variable:
+        ref = variable._replicant_ref = KerasRef(variable)
+        value = variable._value
+        ref._copies = value if ref.on_read and value is not None and value.shape != ref.shape else None
+    return ref

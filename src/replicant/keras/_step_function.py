@@ -144,15 +144,21 @@ class StepFunction:
         if len(batches) == 1:
             data = self._spread(batches[0], axis=0)
             self._check_workers(self.one, state, data, batches[0])
-            outputs, state = self.one.start(state, data, keeper=keeper)
+            outputs, state = self._run(self.one, state, data, keeper)
             return [outputs], tuple(map(_Leaves, state))
         stacked = self._stacked(batches) if stacked is None else stacked
         data = self._spread(stacked, axis=1)
         program = self._all_of_many if all_outputs else self._last_of_many
         self._check_workers(program, state, data, stacked)
-        outputs, state = program.start(state, data, keeper=keeper)
+        outputs, state = self._run(program, state, data, keeper)
         parts = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs) if all_outputs else outputs]
         return parts, tuple(map(_Leaves, state))
+
+    @staticmethod
+    def _run(program: Executable, state: Any, data: Any, keeper: _in_flight.State | None) -> tuple[Any, Any]:
+        outputs = program.start(state, data, keeper=keeper)
+        program.settle(state, outputs, keeper)
+        return outputs
 
     def _eagerly(self, state: Any, batches: list[Any]) -> tuple[list[Any], Any]:
         outputs = []

@@ -16,7 +16,6 @@ from . import (
     _lstm_loops,
     _memory,
     _norm,
-    _pack,
     _phases,
     _products,
     _windows,
@@ -74,9 +73,7 @@ _KERNELS = (
     *_lstm_loops.KERNELS,
     *_norm.KERNELS,
 )
-_NATIVE = {
-    each.family: each for each in (_compiled.FUNCTION, _compiled_dot.FUNCTION, _lstm_loops.FUNCTION, _norm.FUNCTION, _pack.FUNCTION)
-}
+_NATIVE = {each.family: each for each in (_compiled.FUNCTION, _compiled_dot.FUNCTION, _lstm_loops.FUNCTION, _norm.FUNCTION)}
 _OPTION_OF = {"conv": "XLA", "memory": "the allocator"}
 
 
@@ -110,7 +107,7 @@ def _register() -> None:
             _installed.registered.add(kernel)
             _installed.families.add(kernel.family)
     # The users of these ask whether they are on.
-    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _loading.FAMILY, _pack.FAMILY}
+    _installed.families |= {_attention.FAMILY, _lstm.FAMILY, "flat_update", _loading.FAMILY}
 
 
 def enable(*names: str) -> None:
@@ -120,8 +117,8 @@ def enable(*names: str) -> None:
 
     Args:
         *names: "max_pool", "avg_pool", "argmax", "direct_conv", "strided_conv", "dot", "attention", "flat_update", "inline",
-            "lstm", "numba_conv", "numba_dot", "numba_lstm", "numba_norm" or "pack". Without names, all that can be used on this
-            machine are switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable
+            "lstm", "numba_conv", "numba_dot", "numba_lstm" or "numba_norm". Without names, all that can be used on this machine
+            are switched on. You can choose "conv" and "memory" only before JAX starts, with the environment variable
             REPLICANT_KERNELS.
 
     Raises:
@@ -135,7 +132,7 @@ def enable(*names: str) -> None:
     Traceback (most recent call last):
     ...
     replicant.errors.ArgumentError: There is no kernel 'pool' to switch. Use 'argmax', 'attention', 'avg_pool', 'direct_conv',
-    'dot', 'flat_update', 'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'numba_norm', 'pack',
+    'dot', 'flat_update', 'inline', 'lstm', 'max_pool', 'numba_conv', 'numba_dot', 'numba_lstm', 'numba_norm',
     'strided_conv', or no name to switch all.
     """
     wanted = chosen_everywhere() | _checked(names)

@@ -25,13 +25,13 @@ _SHARED = ("_machine_code.py", "_frames.py", "_tiles.py", "_translation.py")
 _lock = threading.Lock()
 
 
-def objection(*, vectors: bool = True) -> str | None:
-    """Why this machine cannot have such functions, or None. Does not load numba. `vectors` says whether they compute with any."""
+def objection() -> str | None:
+    """Why this machine cannot have such functions, or None. Does not load numba."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return "it needs Linux on x86-64"
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed; pip install 'replicant[numba]'"
-    if vectors and _registers.width() is None:
+    if _registers.width() is None:
         return "the processor has neither AVX-512 nor AVX2 with FMA"
     return None
 
@@ -46,7 +46,6 @@ class Native:
         module: The module whose `handle` it is. It imports numba.
         sources: The files that its machine code depends on besides those that all share.
         instead: What becomes of the operations without it, a sentence for the warning.
-        vectors: Whether it computes with vectors, as wide as `_registers.py` says.
     """
 
     family: str
@@ -54,13 +53,12 @@ class Native:
     module: str
     sources: tuple[str, ...]
     instead: str
-    vectors: bool = True
     _failed: str | None = None
     _is_registered: bool = field(default=False, repr=False)
 
     def objection(self) -> str | None:
         """Why it cannot be used on this machine, or None. Does not load numba."""
-        return objection(vectors=self.vectors) or self._failed
+        return objection() or self._failed
 
     def is_ready(self) -> bool:
         """Compile the function and give it to XLA, once. If that fails, warn, and return False from now on."""
@@ -76,7 +74,7 @@ class Native:
 
     def _register(self) -> str | None:
         """Returns what is wrong, or None."""
-        if reason := objection(vectors=self.vectors):
+        if reason := objection():
             return reason
         try:
             address = self._address()

@@ -12,8 +12,8 @@ from ..errors import ConfigurationError
 VARIABLE = "REPLICANT_KERNELS"
 
 # The families of lowerings, four that take the place of what Keras traces ("attention", "flat_update", "lstm" and "numba_norm"),
-# two of which one says where programs run ("inline") and one where variables lie ("pack"), and two options: "conv" is XLA's (see
-# _flags.py), and "memory" the allocator's (see _memory.py).
+# one that says where programs run ("inline"), and two options: "conv" is XLA's (see _flags.py), and "memory" the allocator's (see
+# _memory.py).
 FAMILIES = {
     "argmax": "argmax and argmin over many elements, as a maximum and its first position",
     "attention": "Keras's attention with many scores, whose derivative passes over them less often",
@@ -28,7 +28,6 @@ FAMILIES = {
     "numba_dot": "products of matrices by a function that numba compiles",
     "numba_norm": "the sums of BatchNormalization by a function that numba compiles, which passes over arrays less often",
     "numba_lstm": "the loops over time of lstm by a function that numba compiles",
-    "pack": "small variables of a small program share an array",
     "max_pool": "max pooling and its gradient, without a scatter",
     "strided_conv": "transposed convolutions, and gradients of strided ones, without products with zeros",
     "avg_pool": "sums over windows (average pooling and its gradient), as additions of slices",

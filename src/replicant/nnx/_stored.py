@@ -55,9 +55,6 @@ class NnxRef(Ref):
         """Return a stored array as the Variable's value."""
         return array if self.key_impl is None else jax.random.wrap_key_data(array, impl=self.key_impl)
 
-    def can_be_packed(self) -> bool:
-        return True
-
     def get_raw(self) -> tuple[Any, bool]:
         return self._value, self._stacked
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -13,30 +14,41 @@ from ..replicas._placement import Placement
 from ..replicas._planning import Held, StepFound
 from ..replicas._swapped_sums import program_with
 from ..runtime import _in_flight, _steps
+from ..tracing._host_calls import may_fail
 from ..variables._chief import check_same_program
 from . import _inline, _segmented
 from ._large_sums import channel_of
+
+_traces = ContextVar("_traces", default=False)  # whether a trace that was asked for is under way
+
+
+class _Untraced(Exception):
+    """A call is about to trace the program. It must be known before whether it may overwrite its state."""
 
 
 class Executable:
     """``compute(state, *inputs) -> (results, state)``, compiled by JAX once for each kind of inputs.
 
+    A program that calls the host may fail after it has started. It leaves the old state alone, and whoever starts it must `settle`.
+
     Args:
         name: The name in messages.
         compute: The function to trace. Its first argument is donated: the program may overwrite these arrays.
         placement: The devices.
-        has_token: Whether the program returns an array that is ready once it has ended. Else its first result is.
+
+    Attributes:
+        may_fail: Whether the program calls the host, for any of the kinds of inputs that are known.
     """
 
-    def __init__(self, name: str, compute: Callable[..., tuple[Any, Any]], placement: Placement, *, has_token: bool = True):
+    def __init__(self, name: str, compute: Callable[..., tuple[Any, Any]], placement: Placement):
         self.name = name
         self._compute = compute
         self.placement = placement
         self._bounded = placement.deadlocks
         # For one device, the program needs no constraints inside, but JAX needs to know the device.
-        home = placement.mirrored if placement.on_one_device else None
-        self._jitted = jax.jit(self._with_token if has_token else compute, donate_argnums=0, out_shardings=home)
-        self._has_token = has_token
+        self._home = placement.mirrored if placement.on_one_device else None
+        self._jitted = jax.jit(self._with_token, donate_argnums=0, out_shardings=self._home)
+        self.may_fail = False
         # A long program becomes one of segments, for each kind of inputs.
         self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
         self._segmented: list[_segmented.Segmented] = []
@@ -44,28 +56,54 @@ class Executable:
         self._size_of_results: int | None = None  # once a program of several workers has run
         self._inline = _inline.Choice(self._jitted) if self._may_run_inline(placement) else None
         if placement.world is None:
-            self._first_runs = _memory.FirstRuns(lambda outputs: self._first(outputs).block_until_ready(), self._fresh)
+            self._first_runs = _memory.FirstRuns(lambda outputs: outputs[0].block_until_ready(), self._fresh)
         else:  # nobody waits, because others must run it, too, and JAX would compile it once more to tell its temporaries
             self._first_runs = _memory.FirstRuns(None, lambda *_: self._size_of_results or 0)
 
     def _with_token(self, state: Any, *inputs: Any) -> tuple[jax.Array, Any, Any]:
         """Compute the results and the new state, and before them an array that is ready once every replica has ended."""
+        if not _traces.get() and not jax.config.jax_disable_jit:
+            raise _Untraced
         results, state = self._compute(state, *inputs)
         token = jnp.zeros((self.placement.num_replicas,), jnp.int8)
         return self.placement.constrain(token, stacked=True), results, state
 
     def trace(self, *inputs: Any) -> Any:
         """Return the jaxpr of the program, which JAX caches."""
-        return self.traced(*inputs).jaxpr
+        return self._traced(inputs).jaxpr
 
-    def traced(self, *inputs: Any) -> Any:
-        """Return what JAX traces the program to, with the structure of what it returns."""
-        return self._jitted.trace(*inputs)
+    def _traced(self, inputs: tuple[Any, ...]) -> Any:
+        """Trace the program. If it calls the host, it is one that overwrites nothing from now on."""
+        asked = _traces.set(True)
+        try:
+            traced = self._jitted.trace(*inputs)
+        finally:
+            _traces.reset(asked)
+        if self.may_fail or not may_fail(traced.jaxpr.jaxpr):
+            return traced
+        self.may_fail, self._inline = True, None
+        self._jitted = jax.jit(self._with_token, out_shardings=self._home)
+        return self._traced(inputs)
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether the program runs on one CPU device, and in one process."""
-        return self._inline is not None
+    def settle(self, before: Any, outputs: Any, keeper: _in_flight.State | None) -> None:
+        """Wait for a program that may fail, without the lock of programs: what it calls may need that.
+
+        If it fails, or Ctrl-C comes, `keeper` has the state from before it again.
+
+        Args:
+            before: The state that the program was started with.
+            outputs: What `start` has returned.
+            keeper: The keeper that was given to `start`.
+        """
+        if not self.may_fail:
+            return
+        try:
+            jax.block_until_ready(outputs)
+        except BaseException:
+            _in_flight.forget_failed()
+            if keeper is not None:
+                keeper.put_back(before, outputs[1])
+            raise
 
     def check_workers(self, jaxpr: Any) -> None:
         """Raise WorkerMismatchError if another worker has traced a different program. All workers must call this."""
@@ -76,7 +114,7 @@ class Executable:
     def lower(self, *inputs: Any) -> Any:
         """Lower the program for its devices. Neither these nor the arrays need to exist: shapes are enough."""
         platform = self.placement.platform
-        traced = self._jitted.trace(*inputs)
+        traced = self._traced(inputs)
         with program_with(lambda: channel_of(traced.jaxpr)):
             return traced.lower() if platform is None else traced.lower(lowering_platforms=(platform,))
 
@@ -89,30 +127,30 @@ class Executable:
             return self._start(inputs, keeper)[-2:]
         with _steps.recorder.step(self.name) as step:
             outputs = self._start(inputs, keeper)
-            step.result = self._first(outputs)
+            step.result = outputs[0]  # is ready once the program has ended
         return outputs[-2:]
-
-    def try_out(self, *inputs: Any) -> tuple[Any, Any]:
-        """Do what `start` does, for a small program, without counting it as a step."""
-        if self._inline is not None and self._inline.may_be_new():
-            self._inline.decide(inputs)
-        return self._jitted(*inputs)[-2:]
-
-    def _first(self, outputs: Any) -> jax.Array:
-        """Return an array that is ready once the program has ended."""
-        return outputs[0] if self._has_token else outputs[0][0]
 
     def _start(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None) -> Any:
         """Start the program. Return its outputs, of which the last two are what `start` returns."""
-        call = _in_flight.call
         if self.placement.world is not None:
             self.placement.world.steps += 1
+        try:
+            return self._start_traced(inputs, keeper)
+        except _Untraced:  # before anything has started
+            self._traced(inputs)
+            return self._start_traced(inputs, keeper)
+
+    def _start_traced(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None) -> Any:
+        call = _in_flight.call
+        if self.placement.world is not None:
             with program_with(lambda: self._channels.get(_key(map(jax.typeof, jax.tree.leaves(inputs))))):  # JAX may lower it now
                 outputs = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
             if self._size_of_results is None:
                 self._size_of_results = _bytes_on_device(outputs[-2])
             return outputs
         program = self._segmented_for(inputs) if self._may_be_long else None
+        if self.may_fail:  # nobody may wait for its first runs here
+            return call(program or self._jitted, *inputs, bounded=self._bounded, state=keeper, in_parts=program is not None)
         if program is not None or self._inline is None:
             in_parts = program is not None
             return self._first_runs.run(
@@ -124,7 +162,7 @@ class Executable:
             outputs = call(self._jitted, *inputs, bounded=self._bounded, state=keeper)
         else:
             outputs = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
-        self._inline.after_run(self._first(outputs))
+        self._inline.after_run(outputs[0])
         return outputs
 
     @staticmethod
@@ -149,11 +187,12 @@ class Executable:
         for known in self._segmented:
             if known.takes(inputs):
                 return known
-        traced, home = self._jitted.trace(*inputs), self.placement.mirrored
+        traced, home = self._traced(inputs), self.placement.mirrored
         if not _segmented.can_be_cut(traced.jaxpr, inputs, home):
             self._may_be_long = bool(self._segmented)
             return None
-        self._segmented.append(_segmented.Segmented(traced, inputs, len(jax.tree.leaves(inputs[0])), home))
+        num_donated = 0 if self.may_fail else len(jax.tree.leaves(inputs[0]))
+        self._segmented.append(_segmented.Segmented(traced, inputs, num_donated, home))
         return self._segmented[-1]
 
 

@@ -15,8 +15,9 @@ import jax.extend.core as jex
 from ..kernels._loading import FAMILY, load_again, objection
 from ..kernels._switch import is_on
 from ..tracing._marks import inner_jaxprs
-from ._costs import LOOPS, SMALL_BYTES, SMALL_FLOPS
 
+_SMALL_BYTES, _SMALL_FLOPS = 4 << 20, 10_000_000  # that the operations of a small program read and write, and compute
+_LOOPS = frozenset({"while", "scan"})
 _LARGE_BYTES = 32 << 20  # of temporary arrays and results
 _WAIT_EVERY = 8  # runs of a small program
 _TRIES = 8  # runs of programs that are known, while JAX has one that is not
@@ -92,9 +93,9 @@ def fresh_bytes(compiled: Any) -> int:
 def _is_small(compiled: Any, traced: Any) -> bool:
     """Whether a program takes a fraction of a millisecond. XLA counts a loop as one of its rounds."""
     costs = compiled.cost_analysis() or {}
-    small = costs.get("bytes accessed", SMALL_BYTES) < SMALL_BYTES and costs.get("flops", 0) < SMALL_FLOPS
+    small = costs.get("bytes accessed", _SMALL_BYTES) < _SMALL_BYTES and costs.get("flops", 0) < _SMALL_FLOPS
     return small and not _has_loop(traced.jaxpr)
 
 
 def _has_loop(jaxpr: jex.Jaxpr) -> bool:
-    return any(eqn.primitive.name in LOOPS or any(map(_has_loop, inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
+    return any(eqn.primitive.name in _LOOPS or any(map(_has_loop, inner_jaxprs(eqn))) for eqn in jaxpr.eqns)

@@ -19,7 +19,6 @@ from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState
 from ..variables._ref import Ref, Refs
 from ._executable import Executable
 from ._learning import trace_until_learned
-from ._packing import OtherOptions, Packing, Shown
 from ._results import PassedNumber, Shape, array_homes
 from ._watch import Watch
 
@@ -62,10 +61,6 @@ class Program:
         self._shape: Shape | None = None
         self._stacked: list[bool] = []
         self.executable = Executable(name, self._traced, self.placement)
-        local = not any(ref.elsewhere for ref in needs.refs)  # loading another tells its server of a step
-        is_alone = self.executable.is_alone
-        self._packing = Packing(self.executable, self.written) if local and is_alone else None
-        self._shown = Shown(self.kept, self.placement) if is_alone else None
 
     def and_older(self) -> "Iterator[Program]":
         """Yield all programs of the same signature, the last used first."""
@@ -143,34 +138,17 @@ class Program:
         placement = self.placement
         if placement.world is not None:
             adopt([*self.written, *self.kept], placement)
-        return (self._overwritten.load(), *self._others(arrays))
-
-    def _others(self, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the inputs that are not overwritten."""
-        placement = self.placement
-        if self._shown is not None:
-            self._shown()
-        return [ref.load(placement, donated=False) for ref in self.kept], _placed(arrays, placement)
+        kept = [ref.load(placement, donated=False) for ref in self.kept]
+        return self._overwritten.load(), kept, _placed(arrays, placement)
 
     def run(self, arrays: list[Any], on_host: list[Any]) -> Any:
         """Run on `arrays`. Variables are read before and written after. Arrays on the host are only passed through."""
         with _in_flight.lock:
-            results = None if self._packing is None or self._packing.is_over else self._run_packed(self._packing, arrays)
-            if results is None:
-                results, _ = self.executable.start(*self._inputs(arrays), keeper=self._overwritten)
+            inputs = self._inputs(arrays)
+            outputs = self.executable.start(*inputs, keeper=self._overwritten)
+        self.executable.settle(inputs[0], outputs, self._overwritten)
         assert self._shape is not None
-        return self._shape.fill(results, on_host, arrays)
-
-    def _run_packed(self, packing: Packing, arrays: list[Any]) -> list[Any] | None:
-        """Run the packed program and return its results; None if there is none, or it cannot run now."""
-        while (packed := packing.program(self._inputs, arrays)) is not None:
-            others, refs = self._others(arrays), packed.refs
-            try:
-                with refs.lock:
-                    return packed.executable.start(refs.load(), *others, keeper=refs)[0]
-            except OtherOptions:  # while it was traced, so nothing is overwritten yet
-                packing.try_again()
-        return None
+        return self._shape.fill(outputs[0], on_host, arrays)
 
 
 def rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], placement: Placement) -> Needs:

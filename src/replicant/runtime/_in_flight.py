@@ -31,6 +31,10 @@ class State(Protocol):
         """Store the new values."""
         ...
 
+    def put_back(self, before: Any, after: Any, /) -> None:
+        """Store the values from before a program again, whose new values are none because it failed."""
+        ...
+
     def take_back(self) -> None:
         """Undo what an interrupted `store` has left incomplete, so that it can be done again."""
         ...
@@ -132,6 +136,21 @@ def wait_for_all() -> None:
     while _in_flight:
         with suppress(RuntimeError, ValueError):  # nobody will read its results
             _in_flight.popleft().block_until_ready()
+
+
+def forget_failed() -> None:
+    """Forget the programs that have ended, after one of them has failed and its error was raised."""
+    with lock:
+        still = [x for x in _in_flight if not _has_ended(x)]
+        _in_flight.clear()
+        _in_flight.extend(still)
+
+
+def _has_ended(token: Any) -> bool:
+    try:
+        return token.is_ready()
+    except (RuntimeError, ValueError):
+        return True
 
 
 def forget() -> None:

@@ -1,7 +1,8 @@
 """``Ref``, a variable of any library as a step sees it, and ``Refs``, the variables of one program together."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from sys import getrefcount
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from ..replicas._copies import VariableAggregation, aggregate_copies, split_valu
 from ..replicas._model_axis import ModelCut
 from ..replicas._own_mesh import on_own_mesh
 from ..replicas._placement import Placement, is_local, on_all
-from ._packs import Pack, stored
+from ..runtime import _in_flight
 from ._slices import LARGE, in_pieces, known_value, note_cut, read_whole
 
 
@@ -36,11 +37,11 @@ class Ref:
         strategy: The strategy under which it was made, if that has devices of its own.
         elsewhere: Whether it lies on a server. Then storing it notes a change, which is pushed later.
         holder: The object that holds the stored array.
-        owned: An array that a program made and that nobody else has seen, so that it may be donated.
+        owned: An array that a program made and that nobody else has seen, so that it may be donated. Who gets it past `expose`, as
+            ``copy.copy`` of a Keras variable does, is found by the number of references.
         owned_on: The placement on which `owned` lies.
         stand_in: Another library's variable with the same storage, for a library that tracks only its own variables.
         moved: The last array that had to be moved, with the placement and the array on it.
-        place: The pack in which the value lies unless `holder` has one, and its number there.
 
     ``Refs`` reads and writes `holder`, `owned`, `owned_on` and `moved`.
     """
@@ -63,16 +64,6 @@ class Ref:
         self.owned_on: Placement | None = None
         self.stand_in: Any = None
         self.moved: tuple[Any, Placement, jax.Array] | None = None
-        self.place: tuple[Pack, int] | None = None
-
-    if not TYPE_CHECKING:  # attributes that are missing should be found
-
-        def __getattr__(self, name: str) -> Any:
-            return stored(self, self, name)
-
-    def can_be_packed(self) -> bool:
-        """Whether the value may lie in a pack: `holder` keeps it in `_value`, and asks `stored` if that is missing."""
-        return False
 
     @property
     def made_under(self) -> Any:
@@ -110,7 +101,7 @@ class Ref:
     def load(self, placement: Placement, *, donated: bool) -> jax.Array:
         """Return the stored array as the input of a program, which may overwrite it if `donated`."""
         raw, _ = self.get_raw()
-        if raw is self.owned and self.owned_on is placement:
+        if raw is self.owned and self.owned_on is placement and not (donated and getrefcount(raw) > _REFERENCES + 1):
             return raw
         if not donated and self.moved is not None and self.moved[0] is raw and self.moved[1] is placement:
             return self.moved[2]
@@ -200,6 +191,16 @@ class Ref:
             return jax.numpy.asarray(read_whole(self.name, raw))
 
 
+def _references() -> int:
+    """Count the references to an owned array that only a reference and its holder have."""
+    ref = Ref()
+    ref._value = ref.owned = object()  # noqa: SLF001 - see Holder
+    return getrefcount(ref.owned)
+
+
+_REFERENCES = _references()
+
+
 class Refs:
     """The variables that a program overwrites. Every step loads and stores all of them, so the usual case is inlined here."""
 
@@ -213,7 +214,9 @@ class Refs:
         placement = self._placement
         return [
             ref.owned
-            if holder._value is ref.owned is not None and ref.owned_on is placement  # noqa: SLF001 - see Holder
+            if holder._value is ref.owned is not None  # noqa: SLF001 - see Holder
+            and ref.owned_on is placement
+            and getrefcount(ref.owned) <= _REFERENCES
             else ref.load(placement, donated=True)
             for ref, holder in self._slots
         ]
@@ -234,7 +237,26 @@ class Refs:
             self.take_back()
             raise
 
+    def put_back(self, before: Sequence[jax.Array], after: Sequence[jax.Array]) -> None:
+        """Store the values from before a program that has failed, also where another one has computed with what it left."""
+        with _in_flight.lock:
+            for (ref, _), old, new in zip(self._slots, before, after, strict=True):
+                raw, _ = ref.get_raw()
+                if ref.elsewhere:
+                    ref.take_back()
+                elif raw is new or _has_failed(raw):
+                    ref.store(old, self._placement)
+
     def take_back(self) -> None:
         """Call ``Ref.take_back`` for each variable."""
         for ref, _ in self._slots:
             ref.take_back()
+
+
+def _has_failed(raw: Any) -> bool:
+    """Whether the program that was to compute an array has failed."""
+    try:
+        jax.block_until_ready(raw)
+    except (RuntimeError, ValueError):
+        return True
+    return False

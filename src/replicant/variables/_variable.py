@@ -480,9 +480,6 @@ class OwnRef(Ref):
         self.trainable = (not self.on_read) if trainable is None else trainable
         self._value, self._stacked = array, False
 
-    def can_be_packed(self) -> bool:
-        return True
-
     def get_raw(self) -> tuple[Any, bool]:
         return self._value, self._stacked
 
