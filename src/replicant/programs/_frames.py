@@ -61,7 +61,7 @@ def open_package(package: str) -> None:
 
 @contextmanager
 def telling(listener: Listener) -> Iterator[bool]:
-    """Call `listener(frame, has_ended)` for the user's code that starts and ends in this thread. Yields whether that is possible."""
+    """Call `listener(frame, has_ended)` for the user's code that runs in this thread. Yields whether that is possible."""
     mine = _listeners.setdefault(threading.get_ident(), [])
     mine.append(listener)
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 _VIEWS = (types.MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
-_SEQUENCES = (list, tuple, set, frozenset, collections.deque)
+_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 _CACHE = type(functools.lru_cache(len))
 _MEMORIES = (np.ndarray, bytearray, array.array, memoryview)
 
@@ -55,7 +55,7 @@ class Holder:
     layer: bool = False
     of_library: bool = False
     modes: Sequence[str] = ()
-    before: Mapping[Any, Any] = dataclasses.field(init=False)
+    before: dict[Any, Any] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.before = dict(self.content())
@@ -173,7 +173,7 @@ def entries_of(value: Any) -> tuple[Any, ...]:
         return (*dict.keys(value), *dict.values(value))
     for kind in _SEQUENCES:
         if isinstance(value, kind):
-            return tuple(kind.__iter__(value))  # type: ignore[arg-type]
+            return tuple(kind.__iter__(value))
     if isinstance(value, contextvars.ContextVar):
         return (value.get(ABSENT),)
     if isinstance(value, weakref.ref):
@@ -194,7 +194,8 @@ def counted(value: Any) -> tuple[Any, ...]:
 
 def size_of(value: Any) -> int:
     """Return how many items a container has."""
-    for kind in (dict, *_SEQUENCES):
+    kinds: tuple[Any, ...] = (dict, *_SEQUENCES)
+    for kind in kinds:
         if isinstance(value, kind):
             return kind.__len__(value)
     return len(entries_of(value))

@@ -112,7 +112,7 @@ class Outside:
             content = holder.content()
             for key in holder.names if holder.kind == "names" else holder.before:
                 pair = content.get(key), holder.before.get(key)
-                if not holder.layer and all(type(x) in (int, float) for x in pair) and pair[0] != pair[1]:
+                if not holder.layer and all(type(x) in (int, float) for x in pair) and repr(pair[0]) != repr(pair[1]):
                     found.append(holder.path(key))
         return found
 

@@ -1,8 +1,9 @@
 """Finds what a trace depends on: what the code that runs in it names, and all that this leads to.
 
-For each piece of the user's code that runs, its bytecode tells which names it loads, and from which objects: ``self.model.scale`` is
-followed from object to object. For an attribute of anything else (``for layer in layers: layer.scale``), only the name is known, so
-it counts for every object that was reached. Of containers, and of objects whose code is not the user's, everything counts.
+For each piece of the user's code that runs, its bytecode tells which names it loads, and from which objects:
+``self.model.scale`` is followed from object to object. For an attribute of anything else (``for layer in layers: layer.scale``),
+only the name is known, so it counts for every object that was reached. Of containers, and of objects whose code is not the user's,
+everything counts.
 """
 
 import argparse
@@ -181,7 +182,8 @@ class Reach:
                 self._note_local(values[chain.root], chain, any_name=found.reads_any)
 
     def _note_local(self, value: Any, chain: Chain, *, any_name: bool) -> None:
-        if is_plain(value) or isinstance(value, _MADE_BY_CODE):
+        of_python = not type(value).__flags__ & HEAP_TYPE and not isinstance(value, type)
+        if of_python or is_plain(value) or isinstance(value, _MADE_BY_CODE):
             return
         key = (id(value), chain)
         if key in self._locals and self._locals[key][0]() is value:
@@ -316,7 +318,7 @@ class Reach:
             self._visit_layer(value, label, *reached)
             return
         users = _of_users(kind)
-        if not users and (root_of(kind) in _TRUSTED or self._is_opaque(value, label)):
+        if not users and (self._is_opaque(value, label) or root_of(kind) in _TRUSTED):
             return
         holder = self._holder(label, value, "names", fresh=fresh)
         holder.any_name = any_name or (not users and kind not in _BY_NAME) or _has_library_base(kind)
@@ -330,7 +332,11 @@ class Reach:
             return False
         if class_attribute(kind, "__next__") is not None:
             self.unseen = self.unseen or f"`{label}`, an iterator, which is at another place after each step"
-        elif root_of(kind) not in sys.stdlib_module_names and class_attribute(kind, "__dict__") is None and not slots_of(kind):
+        elif (
+            root_of(kind) not in _TRUSTED | sys.stdlib_module_names
+            and class_attribute(kind, "__dict__") is None
+            and not slots_of(kind)
+        ):
             self.unseen = self.unseen or f"`{label}`, a {kind.__qualname__} of another library, whose state cannot be read"
         return True
 
@@ -473,10 +479,8 @@ def _of_users(value: Any) -> bool:
 
 def _has_library_base(kind: type) -> bool:
     """Whether code of a library may read any attribute of a user's object."""
-    return any(
-        base.__flags__ & HEAP_TYPE and not _of_users(base) and root_of(base) not in _TRUSTED | {"abc", "typing"}
-        for base in kind.__mro__
-    )
+    fine = _TRUSTED | {"abc", "typing"}
+    return any(base.__flags__ & HEAP_TYPE and root_of(base) not in fine and not _of_users(base) for base in kind.__mro__)
 
 
 def _weakly(value: Any) -> Any:

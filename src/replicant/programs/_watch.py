@@ -1,7 +1,7 @@
 """Watches what a trace has read and Python code can change later. A program is valid while all of that is unchanged.
 
-Outside a function, ``strategy.run`` watches what the code that ran has read. So it computes what the code would compute now, as tf.distribute's
-eager ``run`` does. Inside a ``function``, only `trainable` is watched, as in tf.function.
+Outside a function, ``strategy.run`` watches what the code that ran has read. So it computes what the code would compute now, as
+tf.distribute's eager ``run`` does. Inside a ``function``, only `trainable` is watched, as in tf.function.
 """
 
 import dataclasses
