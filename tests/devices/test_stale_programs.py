@@ -1,6 +1,9 @@
 """``run`` outside of a function computes what its code would compute now, whatever Python has changed since it was compiled."""
 
 import argparse
+import array
+import collections
+import contextvars
 import dataclasses
 import functools
 import sys
@@ -256,3 +259,114 @@ def test_state_that_is_passed_in_and_out_is_not_watched(strategy) -> None:
         trainer.losses.append(1.0)
     assert [c.num_programs for c in strategy._eager.values()] == [1]
     assert trainer.params.tolist() == [6.0, 6.0]
+
+
+class Settings:
+    """Reads its dictionary through each special method."""
+
+    def __init__(self) -> None:
+        self._d = {"lr": 2.0}
+
+    def __getitem__(self, name: str) -> float:
+        return self._d[name]
+
+    def __getattr__(self, name: str) -> float:
+        return self.__dict__["_d"][name]  # raises KeyError, as sloppy classes do
+
+    def __iter__(self) -> Any:
+        return iter(self._d.values())
+
+    def __mul__(self, x: Any) -> Any:
+        return x * self._d["lr"]
+
+    def __enter__(self) -> float:
+        return self._d["lr"]
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class Meta(type):
+    value = 2.0
+
+    @property
+    def rate(cls) -> float:
+        return cls.value
+
+
+class WithMeta(metaclass=Meta):
+    pass
+
+
+CONTEXT = contextvars.ContextVar("CONTEXT", default=2.0)
+
+
+def entered(settings: Settings) -> Any:
+    with settings as lr:
+        return ONE * lr
+
+
+def unseen_before() -> dict[str, Any]:
+    """By how it is read: the replica function, what makes it give 3.0 instead of 2.0."""
+    made: dict[str, Any] = {}
+    for name, read in {
+        "__getitem__": lambda s: ONE * s["lr"],
+        "__getattr__": lambda s: ONE * s.lr,
+        "__iter__": lambda s: ONE * sum(s),
+        "__mul__": lambda s: s * ONE,
+        "__enter__": entered,
+    }.items():
+        made[name] = functools.partial(read, s := Settings()), functools.partial(s._d.update, lr=3.0)
+    kept, queue, user, chained = {2.0}, collections.deque([2.0]), collections.UserDict(lr=2.0), collections.ChainMap({"lr": 2.0})
+    below, memory, numbers = {"lr": 2.0}, bytearray([2]), array.array("d", [2.0])
+    proxy, config, layered = types.MappingProxyType(below), Config(), keras.layers.Rescaling(2.0)
+    made["a set"] = lambda: ONE * max(kept), lambda: kept.add(3.0)
+    made["a deque"] = lambda: ONE * queue[-1], lambda: queue.append(3.0)
+    made["UserDict"] = lambda: ONE * user["lr"], lambda: user.update(lr=3.0)
+    made["ChainMap"] = lambda: ONE * chained["lr"], lambda: chained.update(lr=3.0)
+    made["a mapping proxy"] = lambda: ONE * proxy["lr"], lambda: below.update(lr=3.0)
+    made["a bytearray"] = lambda: ONE * memory[0], lambda: memory.__setitem__(0, 3)
+    made["array.array"] = lambda: ONE * numbers[0], lambda: numbers.__setitem__(0, 3.0)
+    made["a property of a metaclass"] = lambda: ONE * WithMeta.rate, lambda: setattr(WithMeta, "value", 3.0)
+    made["a context variable"] = lambda: ONE * CONTEXT.get(), lambda: CONTEXT.set(3.0)
+    made["getattr"] = lambda: ONE * getattr(config, "scale"), lambda: setattr(config, "scale", 3.0)  # noqa: B009
+    made["an attribute of a layer"] = lambda: layered(ONE), lambda: setattr(layered, "scale", 3.0)
+    return made
+
+
+@pytest.mark.parametrize("name", unseen_before())
+def test_what_special_methods_and_containers_read_is_watched(name) -> None:
+    strategy = replicant.OneDeviceStrategy("cpu:0")
+    fn, change = unseen_before()[name]
+    try:
+        assert [value(strategy.run(fn)) for _ in range(2)] == [2.0, 2.0]
+        assert [c.num_programs for c in strategy._eager.values()] == [1]
+        change()
+        assert value(strategy.run(fn)) == 3.0
+    finally:
+        WithMeta.value = 2.0
+        CONTEXT.set(2.0)
+
+
+def test_values_compare_by_type_and_bits() -> None:
+    strategy, config = replicant.OneDeviceStrategy("cpu:0"), Config(0.0)
+    assert value(strategy.run(lambda: ONE / jnp.asarray(config.scale))) == float("inf")
+    config.scale = -0.0
+    assert value(strategy.run(lambda: ONE / jnp.asarray(config.scale))) == float("-inf")
+    config.scale = float("nan")
+    read = lambda: ONE * config.scale  # noqa: E731
+    strategy.run(read)
+    config.scale = float("nan")
+    strategy.run(read)
+    assert list(strategy._eager.values())[-1].num_programs == 1
+
+
+def test_what_cannot_be_watched_is_compiled_anew_and_told() -> None:
+    strategy, numbers = replicant.OneDeviceStrategy("cpu:0"), iter([float(i) for i in range(100)])
+
+    def step() -> Any:
+        return ONE * next(numbers)
+
+    with pytest.warns(UserWarning, match=r"compiled anew at each call.*`numbers`, an iterator.*replicant\.function"):
+        first = value(strategy.run(step))
+    assert value(strategy.run(step)) > first

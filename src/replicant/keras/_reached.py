@@ -5,8 +5,6 @@ from typing import Any
 
 import keras
 
-from ..programs._reach import attribute_names
-
 _SETTINGS = ("keras.config.dtype_policy()", "keras.config.floatx()", "keras.config.epsilon()", "keras.config.image_data_format()")
 _PLAIN = (bool, int, float, str, type(None), tuple)
 _PARTS = (
@@ -16,16 +14,19 @@ _PARTS = (
     keras.metrics.Metric,
     keras.regularizers.Regularizer,
 )
+# What calls of a layer change, or nothing that is computed depends on.
+_BOOKKEEPING = {"_called", "_is_seeded", "_loss_ids", "_lock", "_path", "_saved_model_inputs_spec", "built", "name", "_name"}
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (*_PLAIN, keras.DTypePolicy)) or callable(value)
 
 
 def reached(value: Any) -> tuple[list[str], list[Any]] | None:
     """Return the attributes that a Keras object's computation depends on, and the objects inside it; None for other objects."""
     if isinstance(value, keras.Layer):
-        names = {"_trainable", "_dtype_policy"}
-        code = getattr(type(value).call, "__code__", None)
-        if code is not None:
-            names |= attribute_names(code)
-        return [name for name in vars(value) if name in names], list(value._layers)
+        names = [name for name, x in vars(value).items() if name not in _BOOKKEEPING and _is_plain(x)]
+        return names, [*value._layers, *(x for x in vars(value).values() if isinstance(x, _PARTS))]
     if isinstance(value, _PARTS):
         names = [name for name, x in vars(value).items() if isinstance(x, _PLAIN) or name == "_learning_rate"]
         inner = [x for x in vars(value).values() if isinstance(x, (*_PARTS, keras.Layer))]

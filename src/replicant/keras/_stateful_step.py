@@ -213,7 +213,7 @@ class StatefulStep:
             refs, facts = self._refs(), Facts()
             state = [[jax.ShapeDtypeStruct(tuple(ref.shape), ref.dtype) for ref in part] for part in refs]
             try:
-                with tracing():
+                with tracing(), reach.watching():
                     self._traced(state, data, facts)
             except UnknownState as unknown:
                 self._others.update(dict.fromkeys(unknown.refs))
@@ -225,7 +225,7 @@ class StatefulStep:
                 self._facts[self._signature(data)] = facts
                 self._watch = Watch()
                 watch_trainable(self._watch, [ref for part in refs for ref in part])
-                watch_layers(self._watch, reach)
+                watch_layers(self._watch, reach.settle())
                 return
         raise ReplicantError(
             f"{self._what} used different variables in each of its {_MAX_TRACES} traces. Create variables, layers and optimizers "

@@ -10,6 +10,7 @@ from ._numbers import name_of
 from ._program import Program
 from ._programs import MAX_ALIKE
 from ._signature import ARRAY, Signature
+from ._watch import Watch
 
 # How many it takes for a warning:
 _MANY_PROGRAMS = 16  # programs that differ only in a Python argument
@@ -48,12 +49,22 @@ class Advice:
                 "so the number does not count steps. Hold it in a replicant.Variable, or change it outside the function.",
             )
 
+    def on_unseen(self, watch: Watch) -> None:
+        """Warn of what the code reads and nobody can watch."""
+        if watch.unseen is not None:
+            self._warn(
+                "",
+                f"{self._name!r} is compiled anew at each call, because Replicant cannot tell when this changes: {watch.unseen}. "
+                "Pass it as an argument, or decorate the function that calls `run` with replicant.function: that keeps the first "
+                "program, and does not see changes.",
+            )
+
     def on_states(self, programs: Sequence[Program]) -> None:
         """Warn of what has changed between the programs of one signature, if there are many. The first is the newest.
 
         Threads that call a function for the first time at once compile it once each, without any change.
         """
-        outdated = [program for program in programs[1:] if not program.watch.holds()]
+        outdated = [program for program in programs[1:] if program.watch.unseen is None and not program.watch.holds()]
         if len(outdated) + 1 >= _MANY_STATES:
             label = outdated[0].watch.changed()
             self._warn(

@@ -185,7 +185,7 @@ class Compiled:
         idle: set[Ref] = set()
         facts: Facts | None = None
         for _ in range(_MAX_TRACES):
-            with tracing():
+            with tracing(), reach.watching():
                 needs = rehearse(call, signature.avals, placement)
             outside.check(repr(self._name))
             # Now that `tracing` has ended, variables that were made during the rehearsal have their values.
@@ -195,7 +195,7 @@ class Compiled:
                 needs.written.pop(ref, None)
             program = Program(self._name, call, needs, signature.number_inputs, facts)
             try:
-                with tracing():
+                with tracing(), reach.watching():
                     program.trace(arrays)
             except UnknownState as unknown:
                 extra.update(dict.fromkeys(unknown.refs))
@@ -209,7 +209,7 @@ class Compiled:
                 raise found_in_run(functools.partial(Program, self._name, call), needs, arrays, *signature.key[:2])
             watch_trainable(program.watch, needs.refs)
             follow_libraries(program.watch, needs.refs)
-            self._watch(program.watch, reach, args, kwargs)
+            self._watch(program.watch, reach)
             self._advice.on_effects(outside)
             self._remember(signature, program)
             return program
@@ -218,12 +218,13 @@ class Compiled:
             "compiled function."
         )
 
-    def _watch(self, watch: Watch, reach: Reach, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _watch(self, watch: Watch, reach: Reach) -> None:
         """Watch what the code has read and Python code can change."""
         if self._of_run is None:
-            watch_layers(watch, reach)
+            watch_layers(watch, reach.settle())
         else:
-            watch_code(watch, Reach(self._of_run, args, kwargs))  # a new Reach, which sees what the trace has made
+            watch_code(watch, reach.settle())
+            self._advice.on_unseen(watch)
 
     def _remember(self, signature: Signature, program: Program) -> None:
         self._advice.on_states(self._programs.add(signature, program))

@@ -5,18 +5,17 @@ whatever the function assigns in it is gone when it returns. And an object that 
 that the function closes over) is left with a tracer, which stands for a value only while the function is traced.
 """
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.core import Tracer
 
 from ..errors import LostStateError
 from ..replicas._values import DistributedValues, is_array, is_distributed
 from ._held import is_object
-from ._reach import Holder, Reach
+from ._holders import ABSENT, Holder
+from ._reach import Reach, drawn
 
 _PLAIN_KEYS = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
 _ADVICE = (
@@ -88,15 +87,17 @@ class Arguments:
 
 
 class Outside:
-    """What a function reaches besides its arguments, as it is before the trace."""
+    """What a function reaches besides its arguments, as it was before the code that names it ran."""
 
     def __init__(self, reach: Reach):
-        self._kept = [(holder, dict(holder.content())) for holder in reach.holders.values()]
-        self._random = [(label, x, _drawn(x)) for label, x in _generators(reach)]
+        self._reach = reach
+
+    def _holders(self) -> list[Holder]:
+        return [holder for holder in self._reach.holders.values() if not holder.fresh]
 
     def check(self, what: str) -> None:
         """Raise LostStateError if the trace left a tracer in one of the objects, after putting back what was there."""
-        lost = [found for holder, before in self._kept if (found := _restore(holder, before)) is not None]
+        lost = [found for holder in self._holders() if (found := _restore(holder, holder.before)) is not None]
         if lost:
             raise LostStateError(
                 f"{what} stores a traced value in `{lost[0]}`. It stands for a number only while the function is compiled. A "
@@ -107,24 +108,24 @@ class Outside:
     def counted(self) -> list[str]:
         """Return the Python numbers that the trace has changed. They will not change with every step."""
         found = []
-        for holder, before in self._kept:
+        for holder in self._holders():
             content = holder.content()
-            for key in before if isinstance(holder.target, list | dict) and holder.label else holder.exact:
-                pair = content.get(key), before.get(key)
-                if not holder.layer and all(type(x) in (int, float) for x in pair) and pair[0] != pair[1]:
+            for key in holder.names if holder.kind == "names" else holder.before:
+                pair = content.get(key), holder.before.get(key)
+                if not holder.layer and all(type(x) in (int, float) for x in pair) and repr(pair[0]) != repr(pair[1]):
                     found.append(holder.path(key))
         return found
 
     def frozen_random(self) -> list[str]:
         """Return the random generators that the trace has drawn from. Their numbers are constants of the program."""
-        return [label for label, generator, before in self._random if _drawn(generator) != before]
+        return [label for label, generator, before in self._reach.generators.values() if drawn(generator) != before]
 
 
 def _restore(holder: Holder, before: dict[Any, Any]) -> str | None:
     """Give `holder` back what it had. Return where a tracer was left in it; None if there is none."""
     lost = None
     for key, value in list(holder.content().items()):
-        old = before.get(key, _ABSENT)
+        old = before.get(key, ABSENT)
         if value is old or not _traced(value):
             continue
         if holder.layer and not _is_state(old):
@@ -141,11 +142,11 @@ def _put_back(holder: Holder, key: Any, old: Any) -> None:
     if isinstance(target, list):
         return
     if isinstance(target, dict):
-        if old is _ABSENT:
+        if old is ABSENT:
             del target[key]
         else:
             target[key] = old
-    elif old is _ABSENT:
+    elif old is ABSENT:
         delattr(target, key)
     else:
         setattr(target, key, old)
@@ -158,26 +159,4 @@ def _traced(value: Any) -> bool:
 
 
 def _is_state(old: Any) -> bool:
-    return old is not _ABSENT and (is_array(old) or (isinstance(old, int | float) and not isinstance(old, bool)))
-
-
-def _generators(reach: Reach) -> list[tuple[str, Any]]:
-    found = {}
-    for holder in reach.holders.values():
-        content = holder.content()
-        for name in [*holder.exact, *holder.loose]:
-            value = content.get(name)
-            if isinstance(value, np.random.Generator | np.random.RandomState | random.Random):
-                label = holder.path(name)
-                found[id(value)] = (label, value)
-    return list(found.values())
-
-
-def _drawn(generator: Any) -> str:
-    """Return the state of a generator."""
-    if isinstance(generator, np.random.Generator):
-        return repr(generator.bit_generator.state)
-    return repr(generator.get_state() if isinstance(generator, np.random.RandomState) else generator.getstate())
-
-
-_ABSENT = object()
+    return old is not ABSENT and (is_array(old) or (isinstance(old, int | float) and not isinstance(old, bool)))

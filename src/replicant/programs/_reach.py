@@ -1,394 +1,497 @@
-"""Finds the Python objects that the code of a function reaches: what it closes over, and the globals and attributes that it names.
+"""Finds what a trace depends on: what the code that runs in it names, and all that this leads to.
 
-Bytecode tells which names a function loads, and from which objects: ``self.model.scale`` is followed from object to object. For an
-attribute of anything else (``for layer in layers: layer.scale``), only the name is known, so it counts for every object that was
-reached. Functions and classes of the user's own modules are entered; those of libraries are not. This runs once per compilation.
+For each piece of the user's code that runs, its bytecode tells which names it loads, and from which objects:
+``self.model.scale`` is followed from object to object. For an attribute of anything else (``for layer in layers: layer.scale``),
+only the name is known, so it counts for every object that was reached. Of containers, and of objects whose code is not the user's,
+everything counts.
 """
 
+import argparse
+import builtins
+import copy
 import dataclasses
-import dis
+import enum
 import functools
+import gc
+import os
+import random
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
-from ..replicas._values import is_array, is_distributed, is_host_array
+from ..replicas._values import is_array, is_distributed
+from ..runtime._users_code import CLOSED, HEAP_TYPE, package_of, root_of
+from ..variables._known import is_variable
 from ..variables._libraries import connect_libraries
+from ._frames import is_open, open_package, telling
 from ._held import Held, is_object, show
+from ._holders import (
+    ABSENT,
+    Holder,
+    attributes_of,
+    class_attribute,
+    content_of_cell,
+    is_container,
+    is_fixed,
+    is_memory,
+    items_of,
+    memory_size,
+    size_of,
+    slots_of,
+)
+from ._names import Chain, names_in
 
-# Their functions and objects are not entered: they do not depend on what a program changes between two steps.
-_LIBRARIES = {
-    "_pytest", "absl", "builtins", "chex", "equinox", "flax", "grain", "haiku", "hypothesis", "IPython", "jax", "jaxlib",
-    "jaxtyping", "keras", "keras_hub", "matplotlib", "ml_dtypes", "numpy", "optax", "orbax", "pandas", "PIL", "pluggy", "pytest",
-    "ray", "replicant", "scipy", "sklearn", "tensorflow", "torch", "tqdm", "wandb",
-}  # fmt: skip
-_HEAP_TYPE = 1 << 9  # the flag of classes that Python code has made
+# Libraries whose objects are not looked into, besides those of `CLOSED`.
+_TRUSTED = CLOSED | {"builtins", "chex", "equinox", "flax", "haiku", "jaxtyping", "keras", "ml_dtypes", "numpy", "optax", "orbax"}
+_BY_NAME = (types.SimpleNamespace, argparse.Namespace)  # of the standard library; nothing there reads their attributes by itself
+_READ_ANY = (vars, dir, copy.copy, copy.deepcopy, dataclasses.asdict, dataclasses.astuple, dataclasses.replace, dataclasses.fields)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype, np.generic, range, slice, types.CodeType, Tracer)
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _MAX_OBJECTS = 20_000
-_MAX_ITEMS = 1_000  # of one list or dictionary
-_MAX_BYTES = 1_024  # of one NumPy array that is compared at every call
-_LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"}
-_LOADS_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"}
-_LOADS_CELL = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "STORE_DEREF"}
-_BETWEEN = {"CACHE", "PUSH_NULL", "RESUME", "PRECALL", "NOP", "EXTENDED_ARG", "COPY_FREE_VARS"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Chain:
-    """Names that follow each other in the code, ``root.attribute.attribute``. `kind` is "global", "local" or "import"."""
-
-    kind: str
-    root: str
-    attributes: tuple[str, ...]
-
-
-@functools.lru_cache(maxsize=4096)
-def _chains(code: types.CodeType) -> tuple[tuple[Chain, ...], frozenset[str]]:
-    """Return the chains in one piece of code, and the names of attributes of anything else."""
-    found: dict[Chain, None] = {}
-    loose: set[str] = set()
-    chain: Chain | None = None
-    for instruction in dis.get_instructions(code):
-        name, value = instruction.opname, instruction.argval
-        if name in _LOADS_ATTRIBUTE:
-            if chain is None:
-                loose.add(value)
-            else:
-                chain = dataclasses.replace(chain, attributes=(*chain.attributes, value))
-            continue
-        if name in _BETWEEN:
-            continue
-        if chain is not None:
-            found[chain] = None
-        chain = None
-        if name in _LOADS_GLOBAL:
-            chain = Chain("global", value, ())
-        elif name in _LOADS_CELL or name.startswith(("LOAD_FAST", "STORE_FAST")):
-            # From Python 3.13 on, one instruction may load two variables; the second ends up on top of the stack.
-            names = value if isinstance(value, tuple) else (value,)
-            found.update((Chain("local", n, ()), None) for n in names)
-            if not name.startswith("STORE_FAST") or name == "STORE_FAST_LOAD_FAST":
-                chain = Chain("local", names[-1], ())
-        elif name == "IMPORT_NAME":
-            chain = Chain("import", value, ())
-        elif name == "LOAD_SUPER_ATTR":
-            loose.add(value)
-    if chain is not None:
-        found[chain] = None
-    return tuple(found), frozenset(loose)
-
-
-def attribute_names(code: types.CodeType) -> set[str]:
-    """Return all attributes that a piece of code names."""
-    chains, loose = _chains(code)
-    return {name for chain in chains for name in chain.attributes} | loose
-
-
-@dataclasses.dataclass
-class Holder:
-    """Something whose content Python code can change: an object, class, module, list, dictionary or cell of a function.
-
-    Attributes:
-        label: How the code would write it.
-        target: The object itself.
-        exact: The names that the code certainly reads.
-        loose: The names that the code may read.
-        layer: Whether it is an object of a library, which tells what counts.
-        modes: The names that are watched even inside a ``function``.
-        sure: Whether the code certainly reads the holder itself.
-    """
-
-    label: str
-    target: Any
-    exact: dict[str, None] = dataclasses.field(default_factory=dict)
-    loose: dict[str, None] = dataclasses.field(default_factory=dict)
-    layer: bool = False
-    modes: Sequence[str] = ()
-    sure: bool = True
-
-    def content(self) -> Mapping[Any, Any]:
-        """Return what it holds now, by name, key or index."""
-        target = self.target
-        if isinstance(target, types.CellType):
-            try:
-                return {"cell_contents": target.cell_contents}
-            except ValueError:  # a name that is not bound yet
-                return {}
-        if isinstance(target, list):
-            return dict(enumerate(target))
-        if isinstance(target, dict):
-            return target
-        return attributes_of(target)
-
-    def path(self, key: Any) -> str:
-        """Return how the code would write one of its entries."""
-        if isinstance(self.target, types.CellType):
-            return self.label
-        if isinstance(self.target, list | dict) and self.label != "":
-            return f"{self.label}[{key!r}]"
-        return f"{self.label}.{key}" if self.label else str(key)
-
-
-def attributes_of(target: Any) -> Mapping[str, Any]:
-    """Return the own attributes of an object, a class or a module."""
-    try:
-        return vars(target)
-    except TypeError:
-        names = [n for cls in type(target).__mro__ for n in _slots(cls)]
-        return {n: getattr(target, n) for n in names if hasattr(target, n)}
-
-
-def _slots(cls: type) -> Iterable[str]:
-    slots = cls.__dict__.get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else slots
+_MAX_ITEMS = 10_000  # of one container
+_MAX_BYTES = 1 << 20  # of memory that is compared at every call
+_LEAF = jax.tree.structure(0)
 
 
 def is_plain(value: Any) -> bool:
     """Return whether `value` contains nothing to look into."""
-    return value is None or isinstance(value, bool | int | float | complex | str | bytes | np.dtype) or is_array(value)
-
-
-def holds_arrays(value: Any) -> bool:
-    """Return whether `value` is an array or contains arrays."""
-    if is_array(value) or is_distributed(value) or is_host_array(value):
-        return True
-    return not is_plain(value) and any(map(is_array, jax.tree.leaves(value)))
-
-
-def _root_module(value: Any) -> str:
-    """Return the package of a function, class or module; "" for code without one, which ``exec`` has run."""
-    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-    written = isinstance(value, types.FunctionType) or (isinstance(value, type) and bool(value.__flags__ & _HEAP_TYPE))
-    return "" if not isinstance(name, str) or (name == "builtins" and written) else name.partition(".")[0]
-
-
-def _is_users(value: Any) -> bool:
-    """Return whether a function, class or module is the user's, so that its code is entered."""
-    root = _root_module(value)
-    return root not in _LIBRARIES and (root not in sys.stdlib_module_names or root == "__main__")
+    return isinstance(value, _PLAIN) or is_array(value) or is_distributed(value)
 
 
 class Reach:
-    """What a function reaches when it is called with these arguments. Arrays and structures among them do not count."""
+    """What a function reaches when it is called with these arguments. Arrays and structures among them do not count.
+
+    Attributes:
+        holders: What was found.
+        generators: The random generators of Python and NumPy, with their labels and states.
+        unseen: Why it cannot be said what the code depends on; None if it can.
+    """
 
     def __init__(self, fn: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None):
-        self.holders: dict[int, Holder] = {}
-        self.arrays: list[tuple[str, np.ndarray]] = []  # NumPy arrays that are small enough to compare at every call
-        self._loose: set[str] = set()
+        self.holders: dict[tuple[int, str], Holder] = {}
+        self.generators: dict[int, tuple[str, Any, str]] = {}
+        self.unseen: str | None = None
+        self._loose: dict[str, None] = {}
         self._seen: dict[int, Any] = {}  # keeps the objects alive, so that no other object gets their ids
-        self._codes: set[tuple[types.CodeType, tuple[Any, ...]]] = set()
+        self._codes: dict[Any, tuple[types.CodeType, dict[str, Any]]] = {}  # what has run, with its globals
+        self._inner: set[types.CodeType] = set()  # the code inside of it
+        self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
+        self._locals: dict[Any, tuple[Any, Chain, bool]] = {}  # what local variables have held
         self._providers = [p for p in connect_libraries() if hasattr(p, "reached")]
+        self._in_library = False  # whether what is visited is called by a library, so that its frames may not be seen
         for leaf in jax.tree.leaves((args, kwargs)):
             if isinstance(leaf, Held):
                 self._visit(leaf.target, type(leaf.target).__name__)
         args, kwargs = show((args, kwargs))
         for value in (*args, *(kwargs or {}).values()):
-            if _is_one(value):
+            if is_object(value) or jax.tree.structure(value) == _LEAF:
                 self._visit(value, type(value).__name__)
-        self._visit_callable(fn, args, dict(kwargs or {}))
+        self._open(fn)
+        self._visit(fn, "self" if not isinstance(fn, type) else fn.__name__)
+
+    def _open(self, fn: Any) -> None:
+        """Count the package of the function as the user's."""
+        while isinstance(fn, functools.partial | types.MethodType):
+            fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
+        if isinstance(fn, types.FunctionType):
+            package = package_of(fn.__code__.co_filename)
+            if package is not None and "-packages" in package and root_of(fn) not in _TRUSTED:
+                open_package(package)
+
+    # What runs.
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note the code that runs in this thread."""
+        with telling(self._note) as works:
+            if not works:
+                self.unseen = "which code runs (another tool profiles this thread)"
+            yield
+
+    def _note(self, frame: types.FrameType, ended: bool) -> None:
+        """Note a frame of the user's code that starts or has ended. What happens here must not reach the code."""
+        try:
+            if ended:
+                self._note_locals(frame, names_in(frame.f_code).steady)
+            else:
+                self._note_start(frame)
+        except Exception as error:  # noqa: BLE001 - the program is traced anew then
+            self.unseen = self.unseen or f"what `{frame.f_code.co_qualname}` reads ({type(error).__name__}: {error})"
+
+    def _note_start(self, frame: types.FrameType) -> None:
+        code = frame.f_code
+        if code.co_freevars:
+            self._note_cells(code, frame.f_locals)
+        self._note_code(code, frame.f_globals)
+        arguments = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars}
+        self._note_locals(frame, names_in(code).steady & arguments)
+        if code.co_argcount:  # of a method, the class must go on having it
+            own = frame.f_locals.get(code.co_varnames[0])
+            if _of_users(own if isinstance(own, type) else type(own)):
+                self._note_local(own, Chain("local", code.co_varnames[0], (code.co_name,)), any_name=False)
+
+    def _note_code(self, code: types.CodeType, names: dict[str, Any]) -> None:
+        key = (id(code), id(names))
+        if key not in self._codes:
+            self._codes[key] = code, names
+            self._inner.update(_inner_codes(code))
+            self._follow_globals(code, names)
+            self._spread()
+
+    def _follow_globals(self, code: types.CodeType, names: dict[str, Any]) -> None:
+        found = names_in(code)
+        self._loose.update(dict.fromkeys(found.loose))
+        any_name = found.reads_any or any(_reads_any(chain, names) for chain in found.chains)
+        for chain in found.chains:
+            if chain.kind == "global" and chain.root in names:
+                holder = self._holder("", names, "names")
+                holder.names[chain.root] = None
+                value = names[chain.root]
+                fresh = holder.before.get(chain.root) is not value
+                self._along(value, chain.root, chain.attributes, fresh=fresh, any_name=any_name)
+            elif chain.kind == "import" and chain.root in sys.modules:
+                self._along(sys.modules[chain.root], chain.root, chain.attributes)
+                self._loose.update(dict.fromkeys(chain.attributes))
+            elif chain.kind == "local" and chain.root not in found.steady:
+                self._loose.update(dict.fromkeys(chain.attributes))
+
+    def _note_cells(self, code: types.CodeType, values: Mapping[str, Any]) -> None:
+        """Note the free variables of a function that runs. A frame does not tell its function, but what its variables hold."""
+
+        def fits(fn: types.FunctionType) -> bool:
+            cells = zip(code.co_freevars, fn.__closure__ or (), strict=True)
+            return all(content_of_cell(cell)[0] is values.get(name, ABSENT) for name, cell in cells)
+
+        known = [fn for fn in self._functions.get(code, ()) if fits(fn)]
+        if not known and code not in self._inner:  # else it is made during the trace
+            known = [fn for fn in gc.get_referrers(code) if isinstance(fn, types.FunctionType) and fits(fn)]
+        for fn in known:
+            self._visit_cells(fn)
+
+    def _note_locals(self, frame: types.FrameType, wanted: frozenset[str]) -> None:
+        found, values = names_in(frame.f_code), frame.f_locals
+        for chain in found.chains:
+            if chain.kind == "local" and chain.root in wanted and chain.root in values:
+                self._note_local(values[chain.root], chain, any_name=found.reads_any)
+
+    def _note_local(self, value: Any, chain: Chain, *, any_name: bool) -> None:
+        of_python = not type(value).__flags__ & HEAP_TYPE and not isinstance(value, type)
+        if of_python or is_plain(value) or isinstance(value, _MADE_BY_CODE):
+            return
+        key = (id(value), chain)
+        if key in self._locals and self._locals[key][0]() is value:
+            return
+        if id(value) in self._seen:
+            self._along(value, chain.root, chain.attributes, any_name=any_name)
+        self._locals[key] = _weakly(value), chain, any_name
+
+    def settle(self) -> "Reach":
+        """Follow everything once more, to see what the trace has made."""
+        for holder in list(self.holders.values()):
+            self._look_into(holder)
+        for code, names in list(self._codes.values()):
+            self._follow_globals(code, names)
+        for kept, chain, any_name in list(self._locals.values()):
+            if (value := kept()) is not None:
+                self._along(value, chain.root, chain.attributes, fresh=True, any_name=any_name)
+        self._locals.clear()
         self._spread()
+        return self
+
+    @property
+    def ran(self) -> list[types.FunctionType]:
+        """The functions whose code has run."""
+        codes = {code for code, _ in self._codes.values()}
+        return [fn for code in codes for fn in self._functions.get(code, ())]
+
+    # What it leads to.
+
+    def _holder(self, label: str, target: Any, kind: str, *, fresh: bool = False) -> Holder:
+        key = (id(target), kind)
+        if key not in self.holders:
+            self.holders[key] = Holder(label, target, kind, fresh)
+        return self.holders[key]
 
     def _spread(self) -> None:
         """Enter what loosely named attributes lead to, until nothing new is found."""
         done = -1
-        while done != (done := len(self._loose) + len(self._seen) + len(self.holders)):
+        while done != (done := len(self._loose) + len(self.holders) + len(self._codes)):
+            loose = self._loose.keys()
             for holder in list(self.holders.values()):
-                of_library = holder.layer and not _is_users(type(holder.target))
-                if not isinstance(holder.target, types.CellType | list | dict) and not of_library:
-                    for name in self._loose & holder.content().keys():
-                        holder.loose[name] = None
-                    self._visit_class_names(holder, self._loose)
-                    for name in holder.loose:
-                        self._visit(holder.content().get(name), holder.path(name), sure=False)
+                if holder.kind == "names" and holder.label and not holder.of_library:
+                    new = (loose & holder.content().keys()) - holder.names.keys()
+                    holder.names.update(dict.fromkeys(new))
+                    for name in new:
+                        self._visit_in(holder, name)
 
-    def _holder(self, target: Any, label: str, *, sure: bool = True) -> Holder:
-        return self.holders.setdefault(id(target), Holder(label, target, sure=sure))
+    def _visit_in(self, holder: Holder, key: Any, *, any_name: bool = False) -> None:
+        value = holder.content().get(key, ABSENT)
+        fresh = holder.fresh or holder.before.get(key, ABSENT) is not value
+        self._visit(value, holder.path(key), fresh=fresh, any_name=any_name)
 
-    def _visit(self, value: Any, label: str, *, sure: bool = True) -> None:
+    def _look_into(self, holder: Holder, *, any_name: bool = False) -> None:
+        """Visit what an object holds, as far as the code may read it."""
+        content = holder.content()
+        keys = content if holder.kind in {"items", "cell"} or holder.any_name else holder.names.keys() & content.keys()
+        for key in list(keys):
+            self._visit_in(holder, key, any_name=any_name)
+
+    def _visit(self, value: Any, label: str, *, fresh: bool = False, any_name: bool = False) -> None:
         """Note an object, and enter it."""
-        if isinstance(value, np.ndarray) and sure and value.nbytes <= _MAX_BYTES and id(value) not in self._seen:
-            self._seen[id(value)] = value
-            self.arrays.append((label, value))
-        if is_plain(value) or is_distributed(value) or id(value) in self._seen or len(self._seen) > _MAX_OBJECTS:
+        if is_memory(value):
+            self._visit_memory(value, label)
+            return
+        if value is ABSENT or is_plain(value) or is_variable(value) or isinstance(value, os.PathLike):
+            return
+        if id(value) in self._seen:
+            holder = self.holders.get((id(value), "names"))
+            if any_name and holder is not None and not holder.any_name and not holder.layer:
+                holder.any_name = True
+                self._look_into(holder)
+            return
+        if len(self._seen) > _MAX_OBJECTS:
+            self.unseen = self.unseen or f"`{label}`, with more than {_MAX_OBJECTS:,} objects that it leads to"
             return
         self._seen[id(value)] = value
-        if isinstance(value, list | tuple | set | frozenset | dict):
-            self._visit_items(value, label, sure=sure)
-        elif isinstance(value, type | types.ModuleType):
-            if _is_users(value):
-                self._holder(value, label)
-        elif isinstance(value, types.FunctionType | types.MethodType | functools.partial):
-            self._visit_callable(value)
-        elif hasattr(value, "__wrapped__") or hasattr(value, "python_function"):  # jax.jit, replicant.function
-            self._visit_callable(getattr(value, "__wrapped__", None) or getattr(value, "python_function", None))
+        if isinstance(value, _GENERATORS):
+            self.generators[id(value)] = label, value, drawn(value)
+        elif isinstance(value, types.ModuleType):
+            if _of_users(value):
+                self._holder(label, value, "names", fresh=fresh)
+        elif isinstance(value, type):
+            self._visit_class(value)
+        elif isinstance(value, _CALLABLES):
+            self._visit_callable(value, label, fresh=fresh)
         else:
-            self._visit_instance(value, label)
+            if is_container(value):
+                self._visit_items(value, label, fresh=fresh, any_name=any_name)
+            self._visit_instance(value, label, fresh=fresh, any_name=any_name)
 
-    def _visit_items(self, value: Any, label: str, *, sure: bool) -> None:
-        if len(value) > _MAX_ITEMS or (isinstance(value, dict) and "__builtins__" in value):
+    def _visit_memory(self, value: Any, label: str) -> None:
+        if id(value) in self._seen or is_fixed(value):
             return
-        if isinstance(value, list | dict):
-            self._holder(value, label, sure=sure)
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            self._visit(item, f"{label}[{key!r}]", sure=sure)
+        self._seen[id(value)] = value
+        size = memory_size(value)
+        if size > _MAX_BYTES:
+            self.unseen = self.unseen or f"`{label}`, {size:,} bytes that can be overwritten in place (make it an array of JAX)"
+            return
+        self._holder(label, value, "memory")
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            for item in value.ravel().tolist():
+                self._visit(item, label)
 
-    def _visit_instance(self, value: Any, label: str) -> None:
+    def _visit_items(self, value: Any, label: str, *, fresh: bool, any_name: bool) -> None:
+        if isinstance(value, dict) and "__builtins__" in value:
+            return
+        if (size := size_of(value)) > _MAX_ITEMS:
+            self.unseen = self.unseen or f"`{label}`, a {type(value).__name__} of {size:,} items"
+            return
+        if isinstance(value, tuple | frozenset):
+            for key, item in items_of(value).items():
+                self._visit(item, f"{label}[{key!r}]", fresh=fresh, any_name=any_name)
+        else:
+            self._look_into(self._holder(label, value, "items", fresh=fresh), any_name=any_name)
+
+    def _visit_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if _of_users(base):
+                self._seen[id(base)] = base
+                self._holder(base.__name__, base, "names")
+        if type(kind) is not type and _of_users(type(kind)) and id(type(kind)) not in self._seen:
+            self._visit(type(kind), type(kind).__name__)
+
+    def _visit_instance(self, value: Any, label: str, *, fresh: bool, any_name: bool) -> None:
+        kind = type(value)
+        if (wrapped := attributes_of(value).get("__wrapped__")) is not None:  # as jit, lru_cache and `function` have it
+            self._visit(wrapped, label)
+            self._enter(wrapped)
+            return
+        reached = next((found for p in self._providers if (found := p.reached(value)) is not None), None)
+        if reached is not None:
+            self._visit_layer(value, label, *reached)
+            return
+        users = _of_users(kind)
+        if not users and (self._is_opaque(value, label) or root_of(kind) in _TRUSTED):
+            return
+        holder = self._holder(label, value, "names", fresh=fresh)
+        holder.any_name = any_name or (not users and kind not in _BY_NAME) or _has_library_base(kind)
+        self._visit_class(kind)
+        self._look_into(holder)
+
+    def _is_opaque(self, value: Any, label: str) -> bool:
+        """Whether nothing can be said of an object of a library that is written in C."""
+        kind = type(value)
+        if attributes_of(value) or is_container(value):
+            return False
+        if class_attribute(kind, "__next__") is not None:
+            self.unseen = self.unseen or f"`{label}`, an iterator, which is at another place after each step"
+        elif (
+            root_of(kind) not in _TRUSTED | sys.stdlib_module_names
+            and class_attribute(kind, "__dict__") is None
+            and not slots_of(kind)
+        ):
+            self.unseen = self.unseen or f"`{label}`, a {kind.__qualname__} of another library, whose state cannot be read"
+        return True
+
+    def _visit_layer(self, value: Any, label: str, names: Iterable[str], inner: Iterable[Any]) -> None:
+        holder = self._holder(label, value, "names")
+        holder.layer, holder.of_library = True, not _of_users(type(value))
         for provider in self._providers:
-            reached = provider.reached(value)
-            if reached is not None:
-                names, inner = reached
-                holder = self._holder(value, label)
-                holder.layer = True
-                holder.modes = provider.modes(value) if hasattr(provider, "modes") else ()
-                holder.exact.update(dict.fromkeys(names))
-                for item in inner:
-                    self._visit(item, f"{label}.{getattr(item, 'name', type(item).__name__)}")
-                self._visit_methods(value, ("__call__",) if holder.modes else ("call",), label)
-                return
-        if _root_module(type(value)) not in _LIBRARIES:
-            self._holder(value, label)
-            self._visit_methods(value, ("__call__",), label)
+            holder.modes = holder.modes or (provider.modes(value) if hasattr(provider, "modes") else ())
+        holder.names.update(dict.fromkeys(names))
+        for item in inner:
+            self._visit(item, f"{label}.{getattr(item, 'name', type(item).__name__)}")
+        self._visit_class(type(value))
 
-    def _visit_methods(self, value: Any, names: Iterable[str], label: str) -> None:
-        for name in names:
-            found = _class_attribute(type(value), name)
-            if isinstance(found, types.FunctionType) and _is_users(found):
-                self._visit_code(found, _bound(found, (value,), {}), label)
-
-    def _visit_callable(self, fn: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+    def _visit_callable(self, fn: Any, label: str, *, fresh: bool = False) -> None:
         if isinstance(fn, functools.partial):
             for value in (*fn.args, *fn.keywords.values()):
-                self._visit(value, type(value).__name__)
-            self._visit_callable(fn.func, (*fn.args, *args), {**fn.keywords, **(kwargs or {})})
-        elif isinstance(fn, types.MethodType):
-            self._visit(fn.__self__, "self")
-            self._visit_callable(fn.__func__, (fn.__self__, *args), kwargs)
+                self._visit(value, type(value).__name__, fresh=fresh)
+            self._visit(fn.func, label, fresh=fresh)
         elif isinstance(fn, types.FunctionType):
-            if _is_users(fn):
-                self._visit_code(fn, _bound(fn, args, kwargs or {}), "")
-            elif hasattr(fn, "__wrapped__"):  # a user's function inside a library's wrapper
-                self._visit(getattr(fn, "__wrapped__", None), fn.__name__)
-        else:
-            self._visit(fn, type(fn).__name__)
+            self._visit_function(fn, label, fresh=fresh)
+        elif isinstance(fn, property | staticmethod | classmethod | functools.cached_property):
+            for name in ("fget", "__func__", "func"):
+                self._visit(getattr(fn, name, None), label)
+        else:  # a method
+            self._visit(getattr(fn, "__func__", None), label, fresh=fresh)
+            if not isinstance(fn.__self__, types.ModuleType):
+                self._visit(fn.__self__, "self" if isinstance(fn, types.MethodType) else label, fresh=fresh)
 
-    def _visit_code(self, fn: types.FunctionType, known: dict[str, Any], label: str) -> None:
-        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-            self._holder(cell, name).exact["cell_contents"] = None
-            for value in Holder(name, cell).content().values():
-                known[name] = value
-                self._visit(value, name)
-        for value in (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()):
-            self._visit(value, type(value).__name__)
-        self._follow(fn.__code__, fn.__globals__, known, label)
-
-    def _follow(self, code: types.CodeType, names: dict[str, Any], known: dict[str, Any], label: str) -> None:
-        key = (code, tuple(sorted((name, id(value)) for name, value in known.items())))
-        if key in self._codes:
+    def _visit_function(self, fn: types.FunctionType, label: str, *, fresh: bool) -> None:
+        self._visit(fn.__dict__.get("__wrapped__"), label)
+        if root_of(fn) in _TRUSTED:
             return
-        self._codes.add(key)
-        chains, loose = _chains(code)
-        self._loose |= loose
-        for chain in chains:
-            if chain.kind == "global" and chain.root in names:
-                if id(names) not in self.holders:
-                    self.holders[id(names)] = Holder("", names)
-                self.holders[id(names)].exact[chain.root] = None
-                self._visit(names[chain.root], chain.root)
-                self._along(names[chain.root], chain.root, chain.attributes)
-            elif chain.kind == "local" and chain.root in known:
-                self._along(known[chain.root], chain.root, chain.attributes)
-            elif chain.kind == "import" and chain.root in sys.modules:
-                self._visit(sys.modules[chain.root], chain.root)
-                self._loose |= set(chain.attributes)
-            else:
-                self._loose |= set(chain.attributes)
-        for constant in code.co_consts:
-            if isinstance(constant, types.CodeType):
-                inner = {name: value for name, value in known.items() if name in constant.co_freevars}
-                self._follow(constant, names, inner, label)
+        self._functions.setdefault(fn.__code__, []).append(fn)
+        self._visit(fn.__defaults__, fn.__name__, fresh=fresh)
+        self._visit(fn.__kwdefaults__, fn.__name__, fresh=fresh)
+        if fn.__dict__:
+            self._holder(label, fn, "names", fresh=fresh)
+        if self._in_library:
+            self._enter(fn)
 
-    def _along(self, value: Any, label: str, attributes: tuple[str, ...]) -> None:
+    def _visit_cells(self, fn: types.FunctionType) -> None:
+        chains = names_in(fn.__code__).chains
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+            if name == "__class__":
+                continue
+            holder = self._holder(name, cell, "cell")
+            self._visit_in(holder, "cell_contents")
+            (value,) = content_of_cell(cell)
+            for chain in chains:
+                if chain.kind == "local" and chain.root == name and value is not ABSENT:
+                    self._along(value, name, chain.attributes, fresh=holder.before.get("cell_contents") is not value)
+
+    def _enter(self, fn: Any) -> None:
+        """Count a function as one that runs, with those that it calls: a library may have kept a trace of it."""
+        if not isinstance(fn, types.FunctionType) or (id(fn.__code__), id(fn.__globals__)) in self._codes or not _is_users(fn):
+            return
+        before, self._in_library = self._in_library, True
+        self._visit_cells(fn)
+        self._note_code(fn.__code__, fn.__globals__)
+        self._in_library = before
+
+    def _along(self, value: Any, label: str, attributes: tuple[str, ...], *, fresh: bool = False, any_name: bool = False) -> None:
         """Follow a chain from an object as far as the objects along it are known."""
         for i, name in enumerate(attributes):
-            self._visit(value, label)
-            holder = self.holders.get(id(value))
-            if holder is None or isinstance(holder.target, types.CellType | list | dict):
+            self._visit(value, label, fresh=fresh)
+            step = self._step(value, label, name, fresh=fresh)
+            if step is None:
+                if not is_plain(value) and not isinstance(value, types.ModuleType):
+                    self._loose.update(dict.fromkeys(attributes[i:]))
                 return
-            content = holder.content()
-            if name in content:
-                holder.exact[name] = None
-                value, label = content[name], holder.path(name)
-                continue
-            found = self._visit_class_names(holder, (name,))
-            if found is _NOTHING:
-                if not holder.layer:
-                    self._loose |= set(attributes[i:])
-                return
-            value, label = found, holder.path(name)
-        self._visit(value, label)
+            value, label, fresh = step
+        self._visit(value, label, fresh=fresh, any_name=any_name)
 
-    def _visit_class_names(self, holder: Holder, names: Iterable[str]) -> Any:
-        """Return the class attribute of an object with one of these names. Enter methods and properties instead."""
-        owner = holder.target if isinstance(holder.target, type) else type(holder.target)
-        if isinstance(holder.target, types.ModuleType):
-            return _NOTHING
-        plain: Any = _NOTHING
-        for name in list(names):  # a copy, because entering methods adds names
-            found = _class_attribute(owner, name)
-            if found is _NOTHING:
-                continue
-            for function in _functions_in(found):
-                if _is_users(function):
-                    bound = () if isinstance(holder.target, type) else (holder.target,)
-                    self._visit_code(function, _bound(function, bound, {}), holder.label)
-            if not hasattr(type(found), "__get__") and not is_plain_callable(found):
-                holder.exact[name] = None
-                plain = found
-        if isinstance(holder.target, type):
-            for function in _functions_in(holder.target.__dict__.get("__init__")):
-                self._visit_code(function, {}, holder.label)
-        return plain
+    def _step(self, value: Any, label: str, name: str, *, fresh: bool) -> tuple[Any, str, bool] | None:
+        """Return the attribute of an object with its label, and whether it is fresh; None if code of a class finds it."""
+        if isinstance(value, types.ModuleType) and not _of_users(value):
+            found = attributes_of(value).get(name, ABSENT)
+            if root_of(value) not in _TRUSTED and root_of(value) not in sys.stdlib_module_names:
+                self._holder(label, value, "names").names[name] = None
+            return None if found is ABSENT else (found, f"{label}.{name}", fresh)
+        holder = self.holders.get((id(value), "names"))
+        if holder is None:
+            return None
+        holder.names[name] = None
+        content = holder.content()
+        if name in content:
+            found = content[name]
+            return found, holder.path(name), holder.fresh or holder.before.get(name, ABSENT) is not found
+        if isinstance(value, types.ModuleType):
+            return None
+        for kind in [value, type(value)] if isinstance(value, type) else [type(value)]:
+            for base in kind.__mro__:
+                of_base = self.holders.get((id(base), "names"))
+                if of_base is not None:
+                    of_base.names[name] = None
+            if (attribute := class_attribute(kind, name)) is not None:
+                self._visit(attribute, holder.path(name))
+                if not isinstance(attribute, _CALLABLES) and class_attribute(type(attribute), "__get__") is None:
+                    return attribute, holder.path(name), False
+                return None
+        return None
 
 
-_NOTHING = object()
-_LEAF = jax.tree.structure(0)
+_CALLABLES = (
+    types.FunctionType, types.MethodType, types.BuiltinMethodType, types.MethodWrapperType, functools.partial, property,
+    staticmethod, classmethod, functools.cached_property,
+)  # fmt: skip
+_MADE_BY_CODE = (list, tuple, dict, set, types.ModuleType, *_CALLABLES)  # local variables often hold them, and none has attributes
 
 
-def _is_one(value: Any) -> bool:
-    """Return whether `value` is one object, and no structure of others."""
-    return is_object(value) or jax.tree.structure(value) == _LEAF
+def _reads_any(chain: Chain, names: Mapping[str, Any]) -> bool:
+    """Whether a chain leads to a function that may read any attribute of what it gets."""
+    value = names.get(chain.root, getattr(builtins, chain.root, None)) if chain.kind == "global" else None
+    for name in chain.attributes:
+        value = attributes_of(value).get(name) if isinstance(value, types.ModuleType) else None
+    return any(value is each for each in _READ_ANY)
 
 
-def is_plain_callable(value: Any) -> bool:
-    """Return whether `value` is a function or descriptor from the body of a class."""
-    return isinstance(value, types.FunctionType | staticmethod | classmethod | property)
+def _inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    for inner in names_in(code).codes:
+        yield inner
+        yield from _inner_codes(inner)
 
 
-def _class_attribute(cls: type, name: str) -> Any:
-    for base in cls.__mro__:
-        if name in base.__dict__ and _root_module(base) not in _LIBRARIES:
-            return base.__dict__[name]
-    return _NOTHING
+def _is_users(fn: types.FunctionType) -> bool:
+    return root_of(fn) not in _TRUSTED and is_open(fn.__code__.co_filename)
 
 
-def _functions_in(value: Any) -> Iterator[types.FunctionType]:
-    """Yield the function behind a method, a property, or a static or class method."""
-    if isinstance(value, property):
-        value = value.fget
-    if isinstance(value, functools.cached_property):
-        value = value.func
-    if isinstance(value, staticmethod | classmethod):
-        value = value.__func__
-    value = getattr(value, "python_function", value)
-    if isinstance(value, types.FunctionType):
-        yield value
+def _of_users(value: Any) -> bool:
+    """Whether a class or module is the user's."""
+    root = root_of(value)
+    if root in _TRUSTED:
+        return False
+    module = value if isinstance(value, types.ModuleType) else sys.modules.get(value.__module__)
+    file = None if root == "" or module is None else attributes_of(module).get("__file__")
+    if file is None:
+        return root not in sys.stdlib_module_names or root == "__main__"
+    return is_open(file)
 
 
-def _bound(fn: types.FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters whose objects are known."""
-    names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
-    pairs = {**dict(zip(names, args, strict=False)), **kwargs}
-    return {name: value for name, value in pairs.items() if not is_plain(value) and _is_one(value)}
+def _has_library_base(kind: type) -> bool:
+    """Whether code of a library may read any attribute of a user's object."""
+    fine = _TRUSTED | {"abc", "typing"}
+    return any(base.__flags__ & HEAP_TYPE and root_of(base) not in fine and not _of_users(base) for base in kind.__mro__)
+
+
+def _weakly(value: Any) -> Any:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def drawn(generator: Any) -> str:
+    """Return the state of a generator."""
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    return repr(generator.get_state() if isinstance(generator, np.random.RandomState) else generator.getstate())

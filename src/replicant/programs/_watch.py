@@ -1,13 +1,11 @@
 """Watches what a trace has read and Python code can change later. A program is valid while all of that is unchanged.
 
-Outside a function, ``strategy.run`` watches what its code names. So it computes what the code would compute now, as tf.distribute's
-eager ``run`` does. Inside a ``function``, only `trainable` is watched, as in tf.function.
+Outside a function, ``strategy.run`` watches what the code that ran has read. So it computes what the code would compute now, as
+tf.distribute's eager ``run`` does. Inside a ``function``, only `trainable` is watched, as in tf.function.
 """
 
 import dataclasses
-import enum
 import operator
-import types
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
@@ -17,16 +15,19 @@ import numpy as np
 
 from ..variables._libraries import connect_libraries
 from ..variables._ref import Ref
-from ._reach import Holder, Reach, holds_arrays
+from ._holders import Holder
+from ._reach import Reach
 
-_BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)
-_MAX_ITEMS = 256  # the longest list or dictionary that is watched
+_BY_VALUE = (bool, int, str, bytes)
+_BY_TEXT = (float, complex, range, slice)
+_UNREADABLE = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # something was deleted, or changes right now
 
 
 class Watch:
     """Values, and how to read them again."""
 
     def __init__(self) -> None:
+        self.unseen: str | None = None  # what cannot be watched, so that the program is valid only once
         self._reads: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
         self._values: list[Any] = []  # all values, in the order of `_reads`
         self._labels: list[tuple[int, Callable[[int], str]]] = []  # for each read, the number of values and their names
@@ -40,9 +41,11 @@ class Watch:
 
     def holds(self) -> bool:
         """Return whether nothing has changed. Every call asks this, and nearly always finds the same objects."""
+        if self.unseen is not None:
+            return False
         try:
             now = [getter(target) for getter, target in self._reads]
-        except (AttributeError, KeyError, ValueError):  # deleted
+        except _UNREADABLE:
             return False
         if all(map(operator.is_, chain.from_iterable(now), self._values)):
             return True
@@ -59,7 +62,7 @@ class Watch:
             then, start = self._values[start : start + count], start + count
             try:
                 now = getter(target)
-            except (AttributeError, KeyError, ValueError):  # deleted
+            except _UNREADABLE:
                 return label(0)
             if len(now) != count:
                 return label(0)
@@ -70,14 +73,18 @@ class Watch:
 
 
 def _same(now: Any, then: Any) -> bool:
-    """Return whether two values lead to the same program. Plain values compare by type and value, objects by identity."""
+    """Return whether two values lead to the same program. Plain values compare by type and bits, objects by identity."""
     if now is then:
         return True
     if type(now) is not type(then):
         return False
     if isinstance(now, tuple):
         return len(now) == len(then) and all(map(_same, now, then))
-    return isinstance(now, _BY_VALUE) and bool(now == then)
+    if type(now) in _BY_TEXT:  # -0.0 is another value than 0.0, and nan is the same as nan
+        return repr(now) == repr(then)
+    if isinstance(now, np.generic):
+        return now.dtype == then.dtype and now.tobytes() == then.tobytes()
+    return (isinstance(now, np.dtype) or type(now) in _BY_VALUE) and bool(now == then)
 
 
 def watch_trainable(watch: Watch, refs: Iterable[Ref]) -> None:
@@ -107,82 +114,38 @@ def _map(read: Callable[[Any], Any], holders: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def watch_layers(watch: Watch, reach: Reach) -> None:
-    """Watch whether the layers that a function names are trainable: some layers compute something else if they are not."""
-    layers = [holder for holder in reach.holders.values() if holder.layer and "_trainable" in holder.exact]
+    """Watch whether the layers that a function uses are trainable: some layers compute something else if they are not."""
+    layers = [holder for holder in reach.holders.values() if holder.layer and "_trainable" in holder.names]
     if layers:
         read = partial(_map, operator.attrgetter("_trainable"))
         watch.add(read, [holder.target for holder in layers], lambda i: f"{layers[i].label}.trainable")
     for holder in reach.holders.values():
         if holder.modes:
-            _watch_names(watch, dataclasses.replace(holder, exact=dict.fromkeys(holder.modes), loose={}))
+            _watch_holder(watch, dataclasses.replace(holder, names=dict.fromkeys(holder.modes), any_name=False))
 
 
 def watch_code(watch: Watch, reach: Reach) -> None:
-    """Watch what the code of a function names, and the settings of the libraries in use."""
+    """Watch what the code of a function has read, and the settings of the libraries in use."""
+    watch.unseen = reach.unseen
     for holder in reach.holders.values():
-        if isinstance(holder.target, types.CellType):
-            if holder.content():
-                watch.add(_cell, holder.target, partial(_first, holder.path))
-        elif isinstance(holder.target, list | dict) and holder.label:
-            _watch_items(watch, holder)
-        else:
-            _watch_names(watch, holder)
-    for label, array in reach.arrays:
-        watch.add(_bytes, array, lambda _, label=label: label)
+        _watch_holder(watch, holder)
+    functions = reach.ran
+    if functions:
+        watch.add(partial(_map, _code_of), functions, lambda i: functions[i].__qualname__)
     for provider in connect_libraries():
         if hasattr(provider, "settings"):
             names, read = provider.settings()
             watch.add(_call, read, names.__getitem__)
 
 
-def _cell(cell: types.CellType) -> tuple[Any]:
-    return (cell.cell_contents,)
-
-
-def _bytes(array: np.ndarray) -> tuple[bytes]:
-    return (array.tobytes(),)
-
-
-def _first(path: Callable[[Any], str], index: int) -> str:
-    del index
-    return path(None)
+_code_of = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
 def _call(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     return read()
 
 
-def _watch_items(watch: Watch, holder: Holder) -> None:
-    """Watch a list or dictionary. If it holds arrays, the code must certainly read it: others may change with every step."""
-    if len(holder.target) > _MAX_ITEMS or (not holder.sure and holds_arrays(holder.target)):
-        return
-    count, keys = len(holder.target), list(holder.content())
-    if isinstance(holder.target, list):
-        watch.add(_items, holder.target, lambda i: holder.path(keys[i - 1]) if i > 0 else holder.label)
-    else:
-        watch.add(_entries, holder.target, lambda i: holder.path(keys[i - 1 - count]) if i > count else holder.label)
-
-
-def _items(items: list[Any]) -> tuple[Any, ...]:
-    return (len(items), *items)
-
-
-def _entries(items: dict[Any, Any]) -> tuple[Any, ...]:
-    return (len(items), *items, *items.values())
-
-
-def _watch_names(watch: Watch, holder: Holder) -> None:
-    """Watch the attributes of an object or class, or the globals of a module."""
-    content = holder.content()
-    names = [*holder.exact, *(n for n in holder.loose if n not in holder.exact and not holds_arrays(content.get(n)))]
-    own = [name for name in names if name in content]
-    inherited = [name for name in names if name not in content and hasattr(holder.target, name)]
-    direct = holder.target if isinstance(holder.target, dict) else getattr(holder.target, "__dict__", None)
-    if direct is None:
-        inherited, own = own + inherited, []
-    if own:  # one name is repeated, because a getter of a single name would not return a tuple
-        watch.add(operator.itemgetter(*own, own[0]), direct, lambda i: holder.path([*own, own[0]][i]))
-    if inherited:
-        watch.add(
-            operator.attrgetter(*inherited, inherited[0]), holder.target, lambda i: holder.path([*inherited, inherited[0]][i])
-        )
+def _watch_holder(watch: Watch, holder: Holder) -> None:
+    getter, keys = holder.getter()
+    if keys:
+        watch.add(getter, holder.target, lambda i: holder.path(keys[i] if i < len(keys) else None))

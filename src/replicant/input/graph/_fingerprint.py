@@ -13,34 +13,19 @@ import operator
 import os
 import random
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from ...runtime._users_code import CLOSED, is_users
+
 _WHOLE = 256 << 20  # bytes; of larger arrays, only rows spread over all of the array are read
 _SPREAD_ROWS = 4096
 _DEEPEST = 12
-_NOT_USERS = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]), "<frozen")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, np.dtype)
-# Libraries whose objects hold things that change by themselves, or nothing that decides what a function returns.
-_CLOSED = {
-    "replicant",
-    "logging",
-    "threading",
-    "jax",
-    "jaxlib",
-    "tensorflow",
-    "torch",
-    "io",
-    "_io",
-    "concurrent",
-    "multiprocessing",
-}
 
 
 def of_value(value: Any) -> str:
@@ -127,7 +112,7 @@ class Fingerprint:
 
     def _function(self, fn: types.FunctionType, depth: int) -> None:
         self.say("function", fn.__qualname__)
-        if not _is_users(fn.__code__.co_filename):
+        if not is_users(fn.__code__.co_filename):
             self.say(fn.__module__)
         else:
             self.code(fn.__code__, depth)
@@ -163,12 +148,12 @@ class Fingerprint:
             self.plain(os.fspath(value))
         elif (inner := getattr(value, "__wrapped__", None)) is not None:  # as jit and lru_cache have it
             self.add(inner, depth)
-        elif module.partition(".")[0] in _CLOSED:
+        elif module.partition(".")[0] in CLOSED:
             return
         elif callable(getattr(kind, "__array__", None)):  # for example a pandas table or a Keras variable
             self.array(np.asarray(value))
         else:
-            if _is_users(getattr(sys.modules.get(module), "__file__", None) or ""):
+            if is_users(getattr(sys.modules.get(module), "__file__", None) or ""):
                 self._items(_methods(kind), depth)
             if _is_layer(value):
                 self._layer(value, depth)
@@ -234,12 +219,6 @@ def of_array(array: np.ndarray) -> tuple[str, tuple[int, ...], str]:
     else:
         digest.update(np.ascontiguousarray(array_rows).reshape(-1).view(np.uint8).data)
     return str(array.dtype), array.shape, digest.hexdigest()
-
-
-@functools.cache
-def _is_users(path: str) -> bool:
-    """Whether a Python file belongs to the user, not to Python, an installed package or Replicant."""
-    return not ({"site-packages", "dist-packages"} & {*Path(path).parts}) and not path.startswith(_NOT_USERS)
 
 
 def _random_state(value: Any) -> Any:
