@@ -13,6 +13,7 @@ import dataclasses
 import enum
 import functools
 import gc
+import inspect
 import os
 import random
 import sys
@@ -63,6 +64,11 @@ _LEAF = jax.tree.structure(0)
 def is_plain(value: Any) -> bool:
     """Return whether `value` contains nothing to look into."""
     return isinstance(value, _PLAIN) or is_array(value) or is_distributed(value)
+
+
+def _of_module(names: dict[str, Any]) -> bool:
+    """Return whether `names` are the globals of a module."""
+    return getattr(sys.modules.get(str(names.get("__name__"))), "__dict__", None) is names
 
 
 class Reach:
@@ -129,6 +135,8 @@ class Reach:
         code = frame.f_code
         if code.co_freevars:
             self._note_cells(code, frame.f_locals)
+        if not code.co_flags & inspect.CO_NEWLOCALS and not _of_module(frame.f_globals):  # `exec`, in a dictionary of its own
+            self._holder("", frame.f_globals, "names").fresh = True
         self._note_code(code, frame.f_globals)
         arguments = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars}
         self._note_locals(frame, names_in(code).steady & arguments)
