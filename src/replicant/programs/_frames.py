@@ -24,21 +24,31 @@ def _tell(frame: FrameType, *, ended: bool) -> None:
         listener(frame, ended)
 
 
+def _is_open(frame: FrameType) -> bool:
+    """Whether the code of a frame counts as the user's. Code without a file, as `dataclass` writes it, is that of its module."""
+    if frame.f_code.co_filename != "<string>":
+        return is_open(frame.f_code.co_filename)
+    names = frame.f_globals
+    return is_open(str(names.get("__file__") or "")) and not str(names.get("__name__")).startswith("namedtuple_")
+
+
 def _on_start(code: CodeType, offset: int) -> Any:
-    del offset
-    if not is_open(code.co_filename):
+    del code, offset
+    frame = sys._getframe(1)  # noqa: SLF001 - Python has no other name for it
+    if not _is_open(frame):
         return _monitoring.DISABLE
     if threading.get_ident() in _listeners:
-        _tell(sys._getframe(1), ended=False)  # noqa: SLF001 - Python has no other name for it
+        _tell(frame, ended=False)
     return None
 
 
 def _on_return(code: CodeType, offset: int, result: Any) -> Any:
-    del offset, result
-    if not is_open(code.co_filename):
+    del code, offset, result
+    frame = sys._getframe(1)  # noqa: SLF001 - Python has no other name for it
+    if not _is_open(frame):
         return _monitoring.DISABLE
     if threading.get_ident() in _listeners:
-        _tell(sys._getframe(1), ended=True)  # noqa: SLF001 - Python has no other name for it
+        _tell(frame, ended=True)
     return None
 
 
@@ -114,7 +124,7 @@ def _profiling() -> Iterator[bool]:
         return
 
     def profile(frame: FrameType, event: str, arg: Any) -> None:
-        if event in ("call", "return") and is_open(frame.f_code.co_filename):
+        if event in ("call", "return") and _is_open(frame):
             _tell(frame, ended=event == "return")
         if before is not None:
             before(frame, event, arg)

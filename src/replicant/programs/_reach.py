@@ -50,7 +50,20 @@ from ._holders import (
 from ._names import Chain, names_in
 
 # Libraries whose objects are not looked into, besides those of `CLOSED`.
-_TRUSTED = CLOSED | {"builtins", "chex", "equinox", "flax", "haiku", "jaxtyping", "keras", "ml_dtypes", "numpy", "optax", "orbax"}
+_TRUSTED = CLOSED | {
+    "builtins",
+    "chex",
+    "equinox",
+    "flax",
+    "haiku",
+    "inspect",
+    "jaxtyping",
+    "keras",
+    "ml_dtypes",
+    "numpy",
+    "optax",
+    "orbax",
+}
 _BY_NAME = (types.SimpleNamespace, argparse.Namespace)  # of the standard library; nothing there reads their attributes by itself
 _READ_ANY = (vars, dir, copy.copy, copy.deepcopy, dataclasses.asdict, dataclasses.astuple, dataclasses.replace, dataclasses.fields)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype, np.generic, range, slice, types.CodeType, Tracer)
@@ -89,6 +102,7 @@ class Reach:
         self._codes: dict[Any, tuple[types.CodeType, dict[str, Any]]] = {}  # what has run, with its globals
         self._inner: set[types.CodeType] = set()  # the code inside of it
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
+        self._without_function: dict[Any, list[Any]] = {}  # code with what its free variables hold, which keeps the ids
         self._locals: dict[Any, tuple[Any, Chain, bool]] = {}  # what local variables have held
         self._providers = [p for p in connect_libraries() if hasattr(p, "reached")]
         self._in_library = False  # whether what is visited is called by a library, so that its frames may not be seen
@@ -179,7 +193,13 @@ class Reach:
 
         known = [fn for fn in self._functions.get(code, ()) if fits(fn)]
         if not known and code not in self._inner:  # else it is made during the trace
+            held = [values.get(name, ABSENT) for name in code.co_freevars]
+            key = (id(code), *map(id, held))
+            if key in self._without_function:
+                return
             known = [fn for fn in gc.get_referrers(code) if isinstance(fn, types.FunctionType) and fits(fn)]
+            if not known:
+                self._without_function[key] = held
         for fn in known:
             self._visit_cells(fn)
 

@@ -6,6 +6,7 @@ tf.distribute's eager ``run`` does. Inside a ``function``, only `trainable` is w
 
 import dataclasses
 import operator
+import types
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
@@ -131,7 +132,7 @@ def watch_code(watch: Watch, reach: Reach) -> None:
         _watch_holder(watch, holder)
     functions = reach.ran
     if functions:
-        watch.add(partial(_map, _code_of), functions, lambda i: functions[i].__qualname__)
+        watch.add(_codes_of, functions, lambda i: functions[i // 3].__qualname__)
     for provider in connect_libraries():
         if hasattr(provider, "settings"):
             names, read = provider.settings()
@@ -139,6 +140,10 @@ def watch_code(watch: Watch, reach: Reach) -> None:
 
 
 _code_of = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
+
+
+def _codes_of(functions: list[types.FunctionType]) -> tuple[Any, ...]:
+    return tuple(chain.from_iterable(map(_code_of, functions)))
 
 
 def _call(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
