@@ -306,6 +306,7 @@ PRIVATE: Mapping[type, tuple[str, ...]] = {
         "_inbound_nodes",
         "_layers",
         "_remat_mode",
+        "_supports_masking",
         "_trainable",
         "_untrack_variable",
     ),

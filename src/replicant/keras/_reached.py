@@ -1,5 +1,6 @@
 """The attributes of Keras objects, and the settings of Keras, that a compiled step depends on."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,23 @@ _PARTS = (
     keras.metrics.Metric,
     keras.regularizers.Regularizer,
 )
-# What calls of a layer change, or nothing that is computed depends on.
-_BOOKKEEPING = {"_called", "_is_seeded", "_loss_ids", "_lock", "_path", "_saved_model_inputs_spec", "built", "name", "_name"}
+_PRIVATE = {"_trainable", "_dtype_policy", "_supports_masking"}  # attributes behind public properties
+# What a layer needs only to be built, or a model only in `fit`.
+_NOT_IN_CALLS = {
+    "built",
+    "compiled",
+    "name",
+    "predict_function",
+    "steps_per_execution",
+    "supports_jit",
+    "test_function",
+    "train_function",
+}
+
+
+def _counts(name: str) -> bool:
+    """Whether Keras's calls may compute something else if an attribute of this name changes. A user's `call` names its own."""
+    return name in _PRIVATE or not (name.startswith("_") or name.endswith("_initializer") or name in _NOT_IN_CALLS)
 
 
 def _is_plain(value: Any) -> bool:
@@ -25,7 +41,9 @@ def _is_plain(value: Any) -> bool:
 def reached(value: Any) -> tuple[list[str], list[Any]] | None:
     """Return the attributes that a Keras object's computation depends on, and the objects inside it; None for other objects."""
     if isinstance(value, keras.Layer):
-        names = [name for name, x in vars(value).items() if name not in _BOOKKEEPING and _is_plain(x)]
+        kind = type(value)
+        methods = {name for name in vars(value) if callable(inspect.getattr_static(kind, name, None))}  # Keras wraps some
+        names = [name for name, x in vars(value).items() if _counts(name) and name not in methods and _is_plain(x)]
         return names, [*value._layers, *(x for x in vars(value).values() if isinstance(x, _PARTS))]
     if isinstance(value, _PARTS):
         names = [name for name, x in vars(value).items() if isinstance(x, _PLAIN) or name == "_learning_rate"]

@@ -111,7 +111,7 @@ class Reach:
                 self._visit(leaf.target, type(leaf.target).__name__)
         args, kwargs = show((args, kwargs))
         for value in (*args, *(kwargs or {}).values()):
-            if is_object(value) or jax.tree.structure(value) == _LEAF:
+            if is_object(value) or (jax.tree.structure(value) == _LEAF and not is_array(value)):
                 self._visit(value, type(value).__name__)
         self._open(fn)
         self._visit(fn, "self" if not isinstance(fn, type) else fn.__name__)
@@ -122,7 +122,8 @@ class Reach:
             fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
         if isinstance(fn, types.FunctionType):
             package = package_of(fn.__code__.co_filename)
-            if package is not None and "-packages" in package and root_of(fn) not in _TRUSTED:
+            root = str(fn.__globals__.get("__name__")).partition(".")[0]  # a wrapper of JAX has the `__module__` of what it wraps
+            if package is not None and "-packages" in package and root not in _TRUSTED:
                 open_package(package)
 
     # What runs.
