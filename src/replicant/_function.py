@@ -116,8 +116,8 @@ class ConcreteFunction:
         self._function = function
         compiled: Compiled = function._compiled  # noqa: SLF001 - the two are one thing
         self._signature, program = compiled.concrete(leaves, tree)
-        self._key = Signature(leaves, tree, (), self._signature.placement).key[:3]
-        self._lowered = program.lower(self._signature.arrays)
+        inputs = program.numbers.input_values(self._signature.computed) if self._signature.computed else []
+        self._lowered = program.lower([*self._signature.arrays, *inputs])
         self._bound: tuple[Any, ...] = ()
 
     def bound_to(self, first: tuple[Any, ...]) -> "ConcreteFunction":
@@ -147,7 +147,7 @@ class ConcreteFunction:
             ArgumentError: If the arguments are of another kind.
         """
         leaves, tree = jax.tree.flatten(hide(((*self._bound, *args), kwargs)))
-        if Signature(leaves, tree, (), self._signature.placement).key[:3] != self._key:
+        if not Signature(leaves, tree, self._signature.placement).is_same(self._signature):
             raise ArgumentError(
                 f"The concrete function {self.name!r} takes arguments of the structure, shapes and dtypes "
                 f"{self.structured_input_signature}; got {jax.tree.map(_described, (args, kwargs))}. Call the function itself, "

@@ -19,8 +19,10 @@ from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState
 from ..variables._ref import Ref, Refs
 from ._executable import Executable
 from ._learning import trace_until_learned
+from ._number_guards import Tape
 from ._packing import OtherOptions, Packing, Shown
-from ._results import PassedNumber, Shape, array_homes
+from ._results import Shape, array_homes
+from ._signature import Signature
 from ._watch import Watch
 
 
@@ -42,10 +44,10 @@ class Program:
         name: str,
         call: Callable[[Recorder, Sequence[Any]], Any],
         needs: Needs,
-        numbers: Sequence[int] = (),
+        numbers: Tape | None = None,
         facts: Facts | None = None,
     ):
-        self._numbers = numbers  # the positions of the inputs that are Python numbers
+        self.numbers = numbers or Tape([])  # tells for which Python numbers among the arguments the program is right
         self.watch = Watch()  # the program is valid while this holds
         self.older: Program | None = None  # a program of the same signature, for other values of what is watched
         self._call_function = call
@@ -66,6 +68,15 @@ class Program:
         is_alone = self.executable.is_alone
         self._packing = Packing(self.executable, self.written) if local and is_alone else None
         self._shown = Shown(self.kept, self.placement) if is_alone else None
+
+    def suits(self, signature: Signature) -> bool:
+        """Return whether the program is right for a call of its signature. The call is told what it computes from its numbers."""
+        if signature.numbers:
+            computed = self.numbers.evaluate(signature.numbers)
+            if computed is None:
+                return False
+            signature.computed = computed
+        return self.watch.holds()
 
     def and_older(self) -> "Iterator[Program]":
         """Yield all programs of the same signature, the last used first."""
@@ -98,10 +109,9 @@ class Program:
         if recorder.missing or unknown_writes:
             raise UnknownState([*recorder.missing, *unknown_writes])
         self.idle = [ref for ref in self.written if ref not in recorder.written]
-        numbers = {id(arrays[i]): PassedNumber(i) for i in self._numbers}
-        homes = array_homes(result, numbers)
+        homes = array_homes(result)
         self._stacked = [isinstance(leaf, PerReplica) and leaf.stacked is not None for leaf in homes]
-        shape, results = Shape.of(result, numbers)
+        shape, results = Shape.of(result)
         return shape, results, [recorder.values[ref] for ref in self.written]
 
     def _with_tape(self, known: dict[Ref, Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -152,14 +162,22 @@ class Program:
             self._shown()
         return [ref.load(placement, donated=False) for ref in self.kept], _placed(arrays, placement)
 
-    def run(self, arrays: list[Any], on_host: list[Any]) -> Any:
-        """Run on `arrays`. Variables are read before and written after. Arrays on the host are only passed through."""
+    def run(self, arrays: list[Any], on_host: list[Any], computed: Sequence[Any] = ()) -> Any:
+        """Run on `arrays`. Variables are read before and written after. Arrays on the host are only passed through.
+
+        Args:
+            arrays: The arrays among the arguments.
+            on_host: The arrays of strings and the like.
+            computed: What the tape computes from the numbers among the arguments.
+        """
+        if computed:
+            arrays = [*arrays, *self.numbers.input_values(computed)]
         with _in_flight.lock:
             results = None if self._packing is None or self._packing.is_over else self._run_packed(self._packing, arrays)
             if results is None:
                 results, _ = self.executable.start(*self._inputs(arrays), keeper=self._overwritten)
         assert self._shape is not None
-        return self._shape.fill(results, on_host, arrays)
+        return self._shape.fill(results, on_host, computed)
 
     def _run_packed(self, packing: Packing, arrays: list[Any]) -> list[Any] | None:
         """Run the packed program and return its results; None if there is none, or it cannot run now."""

@@ -5,7 +5,6 @@ eager ``run`` does. Inside a ``function``, only `trainable` is watched, as in tf
 """
 
 import dataclasses
-import enum
 import operator
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime._plain_values import PLAIN, plain_key
 from ..variables._libraries import connect_libraries
 from ..variables._ref import Ref
 from ._reach import Holder, Reach, holds_arrays
 
-_BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)
 _MAX_ITEMS = 256  # the longest list or dictionary that is watched
 
 
@@ -77,7 +76,7 @@ def _same(now: Any, then: Any) -> bool:
         return False
     if isinstance(now, tuple):
         return len(now) == len(then) and all(map(_same, now, then))
-    return isinstance(now, _BY_VALUE) and bool(now == then)
+    return isinstance(now, PLAIN) and plain_key(now) == plain_key(then)
 
 
 def watch_trainable(watch: Watch, refs: Iterable[Ref]) -> None:
