@@ -67,10 +67,10 @@ def _stop() -> None:
 
 def _on_call(code: CodeType, offset: int, called: Any, first: Any) -> Any:
     del offset
-    if called is not type or not _may_look(code.co_filename):
+    if (called is not type and first is not type) or not _may_look(code.co_filename):
         return _monitoring.DISABLE  # at this place of the code, until the next trace
     by = getattr(_watched, "by", None)
-    if by is not None and type(first) in by[1]:
+    if by is not None and (type(first) in by[1] or first is type):  # the latter as in `map(type, numbers)`
         by[0]()
     return None
 
