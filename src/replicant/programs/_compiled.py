@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from ..errors import ReplicantError
+from ..errors import LostStateError, ReplicantError
 from ..replicas._context import active_strategy
 from ..replicas._own_mesh import handed_over, in_a_trace, mesh_is_set, without_mesh
 from ..runtime import _steps
@@ -131,6 +131,8 @@ class Compiled:
                     return self._compile(signature, numbers)
                 except Refused:
                     in_doubt = numbers.in_doubt
+                except LostStateError:  # the number itself would be lost as well, and nothing would tell
+                    raise
                 except Exception:  # noqa: BLE001 - if the code itself is wrong, its error comes again
                     in_doubt = True
                 if in_doubt:

@@ -198,6 +198,20 @@ def itself(value: Any) -> Any:
     return value._recording.tape.itself(value._slot) if type(value) in _ZERO else value
 
 
+def refuse_in_structure(tree: Any) -> None:
+    """Raise Refused if a number that records is part of a structure, such as a key of a dictionary."""
+    data = tree.node_data()
+    if data is None:
+        return
+    for value in data[1] if isinstance(data[1], list | tuple) else [data[1]]:
+        if is_recording(value):
+            itself(value)
+            value._recording.tape.refused = True
+            raise Refused
+    for child in tree.children():
+        refuse_in_structure(child)
+
+
 def slot_of(number: Any) -> int:
     """Return where the tape computes a number that records."""
     return number._slot

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ..replicas._values import HostArray, is_array, is_distributed
-from ._recording_number import is_recording, slot_of
+from ._recording_number import is_recording, refuse_in_structure, slot_of
 from ._signature import ARRAY
 
 _LEAF = jax.tree.structure(0)
@@ -25,6 +25,7 @@ class Shape:
     def of(cls, result: Any) -> "tuple[Shape, list[Any]]":
         """Return the shape of `result` and its arrays."""
         leaves, tree = jax.tree.flatten(result)
+        refuse_in_structure(tree)
         static = [_Computed(slot_of(leaf)) if is_recording(leaf) else ARRAY if is_array(leaf) else leaf for leaf in leaves]
         return cls(tree, static), [jnp.asarray(leaf) for leaf, kind in zip(leaves, static, strict=True) if kind is ARRAY]
 
