@@ -138,9 +138,9 @@ def check(tree: Any, end: str, calls: list[tuple[Any, Any]], *, by_run: bool) ->
             assert isinstance(got, type(expected)), (a, b, expected, got)
             continue
         assert len(expected) == len(got)
-        for (kind, want), (kind_now, value) in zip(expected, got, strict=True):
-            assert kind == kind_now, (a, b, want, value)
-            value, want = np.complex128(value), np.complex128(want)
+        for (kind, wanted), (kind_now, given) in zip(expected, got, strict=True):
+            assert kind == kind_now, (a, b, wanted, given)
+            value, want = np.complex128(given), np.complex128(wanted)
             np.testing.assert_allclose(value, want, rtol=2e-6, err_msg=f"{a}, {b}")
             assert (np.signbit(value.real) == np.signbit(want.real)).all() or np.isnan(want).any()
 
