@@ -40,7 +40,7 @@ class Function:
     def num_compiled(self) -> int:
         """The number of compiled programs: one for each structure, shapes, dtypes and Python values of the arguments.
 
-        A Python number that has become an input adds no program when it changes.
+        A Python number adds a program when the code sees something new of it, such as another answer of an `if`.
         """
         return self._compiled.num_programs
 
@@ -116,8 +116,8 @@ class ConcreteFunction:
         self._function = function
         compiled: Compiled = function._compiled  # noqa: SLF001 - the two are one thing
         self._signature, program = compiled.concrete(leaves, tree)
-        self._key = Signature(leaves, tree, (), self._signature.placement).key[:3]
-        self._lowered = program.lower(self._signature.arrays)
+        inputs = program.numbers.input_values(self._signature.computed) if self._signature.computed else []
+        self._lowered = program.lower([*self._signature.arrays, *inputs])
         self._bound: tuple[Any, ...] = ()
 
     def bound_to(self, first: tuple[Any, ...]) -> "ConcreteFunction":
@@ -147,7 +147,7 @@ class ConcreteFunction:
             ArgumentError: If the arguments are of another kind.
         """
         leaves, tree = jax.tree.flatten(hide(((*self._bound, *args), kwargs)))
-        if Signature(leaves, tree, (), self._signature.placement).key[:3] != self._key:
+        if not Signature(leaves, tree, self._signature.placement).is_same(self._signature):
             raise ArgumentError(
                 f"The concrete function {self.name!r} takes arguments of the structure, shapes and dtypes "
                 f"{self.structured_input_signature}; got {jax.tree.map(_described, (args, kwargs))}. Call the function itself, "
@@ -214,8 +214,9 @@ def function(
     Args:
         fn: Ordinary code in cross-replica context. Arrays, PerReplica values and pytrees of them among its arguments are inputs.
             Strings, booleans and other objects are part of the signature: each new value compiles another program. A Python number
-            is a constant at first. When it changes, it becomes an input (a weakly typed scalar, as in ``jax.jit``) if the code
-            does the same with both values. If not, each value compiles another program, and a warning names the argument.
+            is an input where an array takes it (a weakly typed scalar, as in ``jax.jit``), and what Python computes from it is
+            computed at each call. A program runs only for numbers of which its code has seen the same (which answer of an `if`,
+            which shape, which text). Others compile another one, and a warning names an argument that does so again and again.
         input_signature: Must be None, because a program is compiled for the shapes and dtypes of each call.
         autograph: Has no effect, because Python code is never rewritten. It is accepted for ported code, like the arguments below.
         jit_compile: Has no effect, because XLA compiles everything.

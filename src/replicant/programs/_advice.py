@@ -1,20 +1,22 @@
 """Warns of what Python does only once, and not in every step, and of what makes a function compile again and again."""
 
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from ._lost_state import Outside
-from ._numbers import name_of
 from ._program import Program
 from ._programs import MAX_ALIKE
-from ._signature import ARRAY, Signature
+from ._signature import Number, Signature
 from ._watch import Watch
 
 # How many it takes for a warning:
 _MANY_PROGRAMS = 16  # programs that differ only in a Python argument
-_MANY_VALUES = 4  # values of a number that cannot be an input
+_MANY_VALUES = 4  # values of a number at which the code looks
 _MANY_STATES = 4  # states of what is watched
 
 
@@ -79,22 +81,31 @@ class Advice:
         static: tuple[Any, ...] = signature.key[1]
         for i, own in enumerate(static):
             values = len({key[1][i] for key in alike})
-            is_number = own is not ARRAY and type(own.value) in (int, float)
-            if values < (_MANY_VALUES if is_number else _MANY_PROGRAMS):
-                continue
-            name = name_of(self._subject, signature.tree, i)
-            advice = (
-                "It cannot be an input of one program: the code needs the Python number itself (in an `if`, a `range` or a shape), "
-                "or computes something else with an array (`x ** k`, `isinstance`), or the number does not fit into 32 bits. If "
-                "your code also works with an array, pass jnp.asarray(value) to compile only once."
-                if is_number
-                else "Pass it as an array to compile only once, or pass the same object in all calls."
-            )
-            self._warn(
-                name,
-                f"{self._name!r} has been compiled {values} times, once for each value of its argument `{name}` (now "
-                f"{own.value!r}). {advice} Replicant keeps the programs of the last {MAX_ALIKE} values.",
-            )
+            if values >= _MANY_PROGRAMS and not isinstance(own, Number):
+                advice = "Pass it as an array to compile only once, or pass the same object in all calls."
+                self._on_argument(signature, i, values, own.value, advice)
+
+    def on_numbers(self, signature: Signature, programs: Sequence[Program]) -> None:
+        """Warn of a number of which the code has seen many things, each with a program of its own. The first is the newest."""
+        positions = [i for i, own in enumerate(signature.key[1]) if isinstance(own, Number)]
+        columns = zip(*(program.numbers.views() for program in programs), strict=True)
+        for i, number, views in zip(positions, signature.numbers, columns, strict=True):
+            values = len({seen for seen, _ in views})
+            if values >= (_MANY_VALUES if any(in_full for _, in_full in views) else _MANY_PROGRAMS):
+                advice = (
+                    "Its code looks at the Python number itself (as a shape, an index, a key, in a text or an `if`), or the number "
+                    "does not fit into an array, and a program is right only for what it has seen. If your code also works with an "
+                    "array, pass jnp.asarray(value) to compile only once."
+                )
+                self._on_argument(signature, i, values, number, advice)
+
+    def _on_argument(self, signature: Signature, position: int, values: int, value: Any, advice: str) -> None:
+        name = _name_of(self._subject, signature.tree, position)
+        self._warn(
+            name,
+            f"{self._name!r} has been compiled {values} times, once for each value of its argument `{name}` (now {value!r}). "
+            f"{advice} Replicant keeps the programs of the last {MAX_ALIKE} values.",
+        )
 
     def _warn(self, about: str, message: str) -> None:
         if about not in self._warned:
@@ -112,3 +123,20 @@ def _stack_level() -> int:
 
 def _root(frame: Any) -> str:
     return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+def _name_of(fn: Callable[..., Any], tree: Any, position: int) -> str:
+    """Return what the code calls the argument at a leaf of ``(args, kwargs)``: ``step``, ``state.step``, ``args[2]``."""
+    marked = jax.tree.unflatten(tree, range(tree.num_leaves))
+    path = jax.tree_util.tree_flatten_with_path(marked)[0][position][0]
+    in_args, top, rest = path[0].idx == 0, path[1], jax.tree_util.keystr(path[2:])
+    return (_parameter(fn, top.idx) if in_args else str(top.key)) + rest
+
+
+def _parameter(fn: Callable[..., Any], index: int) -> str:
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # functions written in C
+        return f"args[{index}]"
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return positional[index] if index < len(positional) else f"args[{index}]"

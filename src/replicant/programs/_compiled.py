@@ -9,28 +9,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
-from ..errors import ReplicantError
+from ..errors import LostStateError, ReplicantError
 from ..replicas._context import active_strategy
 from ..replicas._own_mesh import handed_over, in_a_trace, mesh_is_set, without_mesh
-from ..replicas._placement import Placement
 from ..runtime import _steps
 from ..runtime._collector import CollectionPaused
 from ..variables import _recorder
 from ..variables._libraries import tracing
-from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState, recording, require_eager
+from ..variables._recorder import Facts, Recorder, UnknownState, recording, require_eager
 from ..variables._ref import Ref
 from ._advice import Advice
 from ._held import hide, show
 from ._lost_state import Arguments, Outside
-from ._number_inputs import computes_the_same
-from ._numbers import Numbers, dtype_of
+from ._number_guards import Refused, Tape
 from ._planned import found_in_run
 from ._program import Program, rehearse
 from ._programs import Programs
 from ._reach import Reach
-from ._results import computed
+from ._recording_number import recording_numbers
 from ._signature import Signature
 from ._traced_values import naming_the_line
 from ._watch import Watch, follow_libraries, watch_code, watch_layers, watch_trainable
@@ -42,7 +39,8 @@ class Compiled:
     """A function of cross-replica code, compiled once per structure, shapes and dtypes of its arguments.
 
     Arrays are inputs of the compiled program. Arrays that stay on the host (strings) bypass it, identified by position. Python
-    numbers become inputs once they have changed, if the code allows that. All other arguments are part of the signature.
+    numbers are inputs where an array takes them, and each program has guards for what its code has seen of them. All other
+    arguments are part of the signature.
 
     Args:
         fn: The function to trace.
@@ -53,8 +51,8 @@ class Compiled:
     def __init__(self, fn: Callable[..., Any], of_run: Callable[..., Any] | None = None):
         self._fn = fn
         self._of_run = of_run
-        self._numbers = Numbers()
         self._programs = Programs()
+        self._refusing: set[Any] = set()  # signatures whose code is not traced with numbers that record
         self._advice = Advice(self._name, of_run or fn, of_run=of_run is not None)
 
     @property
@@ -92,12 +90,9 @@ class Compiled:
         program = None if is_other else self._programs.same_again(leaves, tree, placement)
         if program is not None:
             return program.run(leaves, [])
-        numbers = self._numbers.inputs(tree, leaves)
-        signature = Signature(leaves, tree, numbers, placement)
-        program = self._programs.find(signature)
-        if program is None:
-            signature, program = self._compile_any(leaves, tree, placement)
-        return program.run(signature.arrays, signature.on_host)
+        signature = Signature(leaves, tree, placement)
+        program = self._programs.find(signature) or self._compile_any(signature)
+        return program.run(signature.arrays, signature.on_host, signature.computed)
 
     def concrete(self, leaves: list[Any], tree: Any) -> tuple[Signature, Program]:
         """Return the program for these leaves of ``(args, kwargs)``, which is compiled if it is new, without running it."""
@@ -105,79 +100,47 @@ class Compiled:
             _recorder.settle(in_step=True)
         placement = active_strategy().placement
         with without_mesh(bool(placement.devices)):
-            signature = Signature(leaves, tree, self._numbers.inputs(tree, leaves), placement)
-            program = self._programs.find(signature)
-            return (signature, program) if program is not None else self._compile_any(leaves, tree, placement)
+            signature = Signature(leaves, tree, placement)
+            return signature, self._programs.find(signature) or self._compile_any(signature)
 
     @property
     def _name(self) -> str:
         return _name_of(self._fn)
 
-    def _call(self, signature: Signature) -> Callable[[Recorder, Sequence[Any]], Any]:
+    def _call(self, signature: Signature, numbers: Tape) -> Callable[[Recorder, Sequence[Any]], Any]:
         """Return what is traced: the function of its inputs, with all other arguments as they are."""
+        count = len(signature.arrays)
 
         def call(recorder: Recorder, inputs: Sequence[Any]) -> Any:
-            args, kwargs = show(signature.arguments(inputs))
-            given = Arguments(args, kwargs)
-            with naming_the_line(repr(self._name if self._of_run is None else _name_of(self._of_run))), recording(recorder):
+            traced = repr(self._name if self._of_run is None else _name_of(self._of_run))
+            with naming_the_line(traced), recording(recorder), recording_numbers(numbers, inputs[count:]) as recorded:
+                args, kwargs = show(signature.arguments(inputs, recorded))
+                given = Arguments(args, kwargs)
                 result = hide(self._fn(*args, **kwargs))
             given.check(repr(self._name), result, copies_are_theirs=False)
             return result
 
         return call
 
-    def _outline(self, signature: Signature) -> Any:
-        """Return the jaxpr of a rehearsal; None if it fails."""
-        try:
-            with tracing():
-                recorder = CrossRecorder({}, signature.placement, rehearsing=True, facts=Facts())
-                call = self._call(signature)
-                return jax.make_jaxpr(lambda inputs: computed(call(recorder, inputs)))(signature.avals)
-        except Exception:  # noqa: BLE001 - code may fail with a tracer for a number; other errors come again without one
-            return None
-
-    def _learn_numbers(self, leaves: list[Any], tree: Any, placement: Placement) -> None:
-        """Learn which numbers can be inputs."""
-        constant = functools.cache(lambda: self._outline(Signature(leaves, tree, (), placement)))
-
-        def works(numbers: tuple[int, ...]) -> bool:
-            signature = Signature(leaves, tree, numbers, placement)
-            outline = self._outline(signature) if numbers else constant()
-            if outline is None or constant() is None:
-                return False
-            given = [np.asarray(x, dtype_of(x)) if i in signature.number_inputs else None for i, x in enumerate(signature.arrays)]
-            return computes_the_same(constant(), outline, given)
-
-        self._numbers.learn(tree, leaves, works)
-
-    def _compile_any(self, leaves: list[Any], tree: Any, placement: Placement) -> tuple[Signature, Program]:
+    def _compile_any(self, signature: Signature) -> Program:
+        """Make a program for these arguments. If the code refuses numbers that record, it gets the numbers themselves."""
         with CollectionPaused(), _steps.compiling():
-            return self._find_or_compile(leaves, tree, placement)
+            if signature.numbers and signature.placement.planning is None and signature.key not in self._refusing:
+                numbers = Tape(signature.numbers)
+                try:
+                    return self._compile(signature, numbers)
+                except Refused:
+                    in_doubt = numbers.in_doubt
+                except LostStateError:  # the number itself would be lost as well, and nothing would tell
+                    raise
+                except Exception:  # noqa: BLE001 - if the code itself is wrong, its error comes again
+                    in_doubt = True
+                if in_doubt:
+                    self._refusing.add(signature.key)
+            return self._compile(signature, Tape(signature.numbers, plain=True))
 
-    def _find_or_compile(self, leaves: list[Any], tree: Any, placement: Placement) -> tuple[Signature, Program]:
-        """Find or make a program for these arguments. Numbers that have changed become inputs if the code allows that."""
-
-        def signature(numbers: tuple[int, ...]) -> Signature:
-            return Signature(leaves, tree, numbers, placement)
-
-        if placement.planning is None:
-            self._learn_numbers(leaves, tree, placement)
-        wanted = signature(self._numbers.inputs(tree, leaves))
-        program = self._programs.find(wanted)
-        if program is not None:
-            return wanted, program
-        try:
-            return wanted, self._compile(wanted)
-        except Exception:  # see `_outline`; some code uses its inputs only in the second trace
-            if not wanted.numbers:
-                raise
-        wanted = signature(())
-        program = self._compile(wanted)
-        self._numbers.refuse(tree)
-        return wanted, program
-
-    def _compile(self, signature: Signature) -> Program:
-        call, placement, arrays = self._call(signature), signature.placement, signature.arrays
+    def _compile(self, signature: Signature, numbers: Tape) -> Program:
+        call, placement, arrays = self._call(signature, numbers), signature.placement, signature.arrays
         args, kwargs = signature.arguments(arrays)
         reach = Reach(self._of_run or self._fn, args, kwargs)
         outside = Outside(reach)
@@ -186,17 +149,19 @@ class Compiled:
         facts: Facts | None = None
         for _ in range(_MAX_TRACES):
             with tracing(), reach.watching():
-                needs = rehearse(call, signature.avals, placement)
+                needs = rehearse(call, [*signature.avals, *numbers.avals], placement)
+            outside.convert_numbers()
             outside.check(repr(self._name))
             # Now that `tracing` has ended, variables that were made during the rehearsal have their values.
             needs.refs.update(extra)
             needs.written.update(extra)
             for ref in idle:
                 needs.written.pop(ref, None)
-            program = Program(self._name, call, needs, signature.number_inputs, facts)
+            program = Program(self._name, call, needs, numbers, facts)
+            known_inputs = len(numbers.inputs)
             try:
                 with tracing(), reach.watching():
-                    program.trace(arrays)
+                    program.trace([*arrays, *numbers.input_values(numbers.values)])
             except UnknownState as unknown:
                 extra.update(dict.fromkeys(unknown.refs))
                 idle.difference_update(unknown.refs)
@@ -205,12 +170,16 @@ class Compiled:
                 idle.update(program.idle)
                 facts = program.facts
                 continue
+            outside.convert_numbers()
+            if len(numbers.inputs) > known_inputs:
+                continue
             if placement.planning is not None and any(ref.trainable for ref in program.written):
                 raise found_in_run(functools.partial(Program, self._name, call), needs, arrays, *signature.key[:2])
             watch_trainable(program.watch, needs.refs)
             follow_libraries(program.watch, needs.refs)
             self._watch(program.watch, reach)
             self._advice.on_effects(outside)
+            signature.computed = numbers.evaluate(signature.numbers) or []
             self._remember(signature, program)
             return program
         raise ReplicantError(
@@ -227,7 +196,9 @@ class Compiled:
             self._advice.on_unseen(watch)
 
     def _remember(self, signature: Signature, program: Program) -> None:
-        self._advice.on_states(self._programs.add(signature, program))
+        chain = self._programs.add(signature, program)
+        self._advice.on_states(chain)
+        self._advice.on_numbers(signature, chain)
         alike = self._programs.alike(signature)
         self._advice.on_values(signature, alike)
         self._programs.forget(alike)

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-_BY_VALUE = (bool, int, float, complex, str, bytes, type(None))
+from ..runtime._plain_values import PLAIN, plain_key
 
 
 class _Same:
@@ -60,8 +60,8 @@ def _values(items: Any) -> tuple[Any, ...]:
 
 
 def _value(item: Any) -> Any:
-    if isinstance(item, _BY_VALUE):
-        return (type(item), item)
+    if isinstance(item, PLAIN):
+        return plain_key(item)
     if type(item) is tuple:
         return _values(item)
     if isinstance(item, types.FunctionType) and item.__name__ == "<lambda>":

@@ -16,6 +16,7 @@ from ..replicas._values import DistributedValues, is_array, is_distributed
 from ._held import is_object
 from ._holders import ABSENT, Holder
 from ._reach import Reach, drawn
+from ._recording_number import is_recording, itself
 
 _PLAIN_KEYS = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
 _ADVICE = (
@@ -50,7 +51,7 @@ class Arguments:
         """
         returned: set[int] | None = None
         for path, leaf in self._flat():
-            if self._before.get(path) is leaf or not _traced(leaf):
+            if self._before.get(path) is leaf or not (_traced(leaf) or _recording(leaf)):
                 continue
             plain = all(isinstance(key, _PLAIN_KEYS) for key in path)
             if plain and copies_are_theirs and self._is_batch(path):
@@ -105,6 +106,13 @@ class Outside:
                 + _ADVICE
             )
 
+    def convert_numbers(self) -> None:
+        """Put the Python numbers in the place of those that record, if the trace left some. The program is right for these only."""
+        for holder in self._holders():
+            for key, value in list(holder.content().items()):
+                if value is not holder.before.get(key, ABSENT) and _recording(value):
+                    _put_back(holder, key, jax.tree.map(itself, value))
+
     def counted(self) -> list[str]:
         """Return the Python numbers that the trace has changed. They will not change with every step."""
         found = []
@@ -124,6 +132,7 @@ class Outside:
 def _restore(holder: Holder, before: dict[Any, Any]) -> str | None:
     """Give `holder` back what it had. Return where a tracer was left in it; None if there is none."""
     lost = None
+    is_list = isinstance(holder.target, list)
     for key, value in list(holder.content().items()):
         old = before.get(key, ABSENT)
         if value is old or not _traced(value):
@@ -131,17 +140,16 @@ def _restore(holder: Holder, before: dict[Any, Any]) -> str | None:
         if holder.layer and not _is_state(old):
             continue  # a layer may keep its last attention scores or the like, which the next step does not read
         lost = lost or holder.path(key)
-        _put_back(holder, key, old)
-    if lost and isinstance(holder.target, list):
+        if not is_list:
+            _put_back(holder, key, old)
+    if lost and is_list:
         holder.target[:] = list(before.values())
     return lost
 
 
 def _put_back(holder: Holder, key: Any, old: Any) -> None:
     target = holder.target
-    if isinstance(target, list):
-        return
-    if isinstance(target, dict):
+    if isinstance(target, list | dict):
         if old is ABSENT:
             del target[key]
         else:
@@ -156,6 +164,10 @@ def _traced(value: Any) -> bool:
     if isinstance(value, Tracer):
         return True
     return isinstance(value, list | tuple | dict | DistributedValues) and any(isinstance(x, Tracer) for x in jax.tree.leaves(value))
+
+
+def _recording(value: Any) -> bool:
+    return is_recording(value) or (isinstance(value, list | tuple | dict) and any(map(is_recording, jax.tree.leaves(value))))
 
 
 def _is_state(old: Any) -> bool:

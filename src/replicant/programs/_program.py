@@ -19,7 +19,9 @@ from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState
 from ..variables._ref import Ref, Refs
 from ._executable import Executable
 from ._learning import trace_until_learned
-from ._results import PassedNumber, Shape, array_homes
+from ._number_guards import Tape
+from ._results import Shape, array_homes
+from ._signature import Signature
 from ._watch import Watch
 
 
@@ -41,10 +43,10 @@ class Program:
         name: str,
         call: Callable[[Recorder, Sequence[Any]], Any],
         needs: Needs,
-        numbers: Sequence[int] = (),
+        numbers: Tape | None = None,
         facts: Facts | None = None,
     ):
-        self._numbers = numbers  # the positions of the inputs that are Python numbers
+        self.numbers = numbers or Tape([])  # tells for which Python numbers among the arguments the program is right
         self.watch = Watch()  # the program is valid while this holds
         self.older: Program | None = None  # a program of the same signature, for other values of what is watched
         self._call_function = call
@@ -61,6 +63,15 @@ class Program:
         self._shape: Shape | None = None
         self._stacked: list[bool] = []
         self.executable = Executable(name, self._traced, self.placement)
+
+    def suits(self, signature: Signature) -> bool:
+        """Return whether the program is right for a call of its signature. The call is told what it computes from its numbers."""
+        if signature.numbers:
+            computed = self.numbers.evaluate(signature.numbers)
+            if computed is None:
+                return False
+            signature.computed = computed
+        return self.watch.holds()
 
     def and_older(self) -> "Iterator[Program]":
         """Yield all programs of the same signature, the last used first."""
@@ -93,10 +104,9 @@ class Program:
         if recorder.missing or unknown_writes:
             raise UnknownState([*recorder.missing, *unknown_writes])
         self.idle = [ref for ref in self.written if ref not in recorder.written]
-        numbers = {id(arrays[i]): PassedNumber(i) for i in self._numbers}
-        homes = array_homes(result, numbers)
+        homes = array_homes(result)
         self._stacked = [isinstance(leaf, PerReplica) and leaf.stacked is not None for leaf in homes]
-        shape, results = Shape.of(result, numbers)
+        shape, results = Shape.of(result)
         return shape, results, [recorder.values[ref] for ref in self.written]
 
     def _with_tape(self, known: dict[Ref, Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -141,14 +151,22 @@ class Program:
         kept = [ref.load(placement, donated=False) for ref in self.kept]
         return self._overwritten.load(), kept, _placed(arrays, placement)
 
-    def run(self, arrays: list[Any], on_host: list[Any]) -> Any:
-        """Run on `arrays`. Variables are read before and written after. Arrays on the host are only passed through."""
+    def run(self, arrays: list[Any], on_host: list[Any], computed: Sequence[Any] = ()) -> Any:
+        """Run on `arrays`. Variables are read before and written after. Arrays on the host are only passed through.
+
+        Args:
+            arrays: The arrays among the arguments.
+            on_host: The arrays of strings and the like.
+            computed: What the tape computes from the numbers among the arguments.
+        """
+        if computed:
+            arrays = [*arrays, *self.numbers.input_values(computed)]
         with _in_flight.lock:
             inputs = self._inputs(arrays)
             outputs = self.executable.start(*inputs, keeper=self._overwritten)
         self.executable.settle(inputs[0], outputs, self._overwritten)
         assert self._shape is not None
-        return self._shape.fill(outputs[0], on_host, arrays)
+        return self._shape.fill(outputs[0], on_host, computed)
 
 
 def rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], placement: Placement) -> Needs:

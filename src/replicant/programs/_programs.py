@@ -14,7 +14,7 @@ from ._signature import Signature
 
 _MAX_PROGRAMS = 256  # programs of one function
 MAX_ALIKE = 64  # programs that differ only in Python arguments
-_MAX_STATES = 16  # programs that differ only in what is watched
+_MAX_STATES = 16  # programs that differ only in what is watched; with numbers among the arguments, MAX_ALIKE
 
 _ordering = threading.Lock()  # guards the order of programs; not an attribute, because functions are sent to other processes
 
@@ -29,7 +29,7 @@ class _Form(NamedTuple):
 
 
 class Programs:
-    """The programs of one function. Those of one signature form a chain, the last used first. ``watch`` tells which is valid."""
+    """The programs of one function. Those of one signature form a chain, the last used first. The first that suits a call runs."""
 
     def __init__(self) -> None:
         self._newest: collections.OrderedDict[Any, Program] = collections.OrderedDict()  # signature -> its last used program
@@ -65,10 +65,10 @@ class Programs:
             self._form = None
 
     def find(self, signature: Signature) -> Program | None:
-        """Return the program for these arguments for which everything that it watches is unchanged; None if there is none."""
+        """Return the program for these arguments, if everything that it watches is unchanged; None if there is none."""
         newest = program = self._newest.get(signature.key)
         newer: Program | None = None
-        while program is not None and not program.watch.holds():
+        while program is not None and not program.suits(signature):
             newer, program = program, program.older
         if program is None:
             return None
@@ -93,8 +93,9 @@ class Programs:
             program.older = self._newest.get(signature.key)
             self._newest[signature.key] = program
             chain = list(program.and_older())
-            if len(chain) >= _MAX_STATES:
-                chain[_MAX_STATES - 1].older = None
+            limit = MAX_ALIKE if signature.numbers else _MAX_STATES
+            if len(chain) >= limit:
+                chain[limit - 1].older = None
         self._newest.move_to_end(signature.key)
         self._last = program
         return chain

@@ -1,16 +1,14 @@
-"""Tells which program a call needs: arrays (and some numbers) are its inputs, and everything else is part of a key."""
+"""Tells which programs may fit a call: arrays are inputs, numbers have guards, and everything else is part of a key."""
 
-import enum
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from ..replicas._placement import Placement
 from ..replicas._values import HostArray, is_array, is_host_array
+from ..runtime._plain_values import PLAIN, plain_key
 from ._held import Held
-from ._numbers import dtype_of
 
 
 class _Array:
@@ -21,36 +19,45 @@ class _Array:
 ARRAY = _Array()
 
 
+class Number:
+    """Stands in a key for any Python number of one class. Each program has guards that tell for which it is right."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type):
+        self.kind = kind
+
+
+NUMBERS = {int: Number(int), float: Number(float)}
+
+
 class Signature:
-    """One call's arguments, separated into the inputs of a program and the key that tells which program they need.
+    """One call's arguments, separated into the inputs of a program and the key of those that may be right for them.
 
     Args:
         leaves: The leaves of the arguments.
         tree: The structure of the arguments.
-        numbers: The positions, among the leaves, of the Python numbers that are inputs.
         placement: The devices.
     """
 
-    __slots__ = ("arrays", "key", "number_inputs", "numbers", "on_host", "placement", "tree")
+    __slots__ = ("arrays", "computed", "key", "numbers", "on_host", "placement", "tree")
 
-    def __init__(self, leaves: Sequence[Any], tree: Any, numbers: tuple[int, ...], placement: Placement):
-        self.tree, self.numbers, self.placement = tree, numbers, placement
+    def __init__(self, leaves: Sequence[Any], tree: Any, placement: Placement):
+        self.tree, self.placement = tree, placement
         self.on_host: list[Any] = []
-        self.number_inputs: list[int] = []  # the positions of the numbers among the arrays
-        on_host = self.on_host
-        if numbers:
-            self.arrays = [x for i, x in enumerate(leaves) if is_array(x) or i in numbers]
-            static = tuple(ARRAY if is_array(x) or i in numbers else _Static(_stand_in(x, on_host)) for i, x in enumerate(leaves))
-            self.number_inputs = [i for i, x in enumerate(self.arrays) if not is_array(x)]
-            shapes = tuple(
-                ((), dtype_of(x), True) if type(x) in (int, float) else (x.shape, x.dtype, getattr(x, "weak_type", False))
-                for x in self.arrays
-            )
-        else:
-            self.arrays = [leaf for leaf in leaves if is_array(leaf)]
-            static = tuple(ARRAY if is_array(leaf) else _Static(_stand_in(leaf, on_host)) for leaf in leaves)
-            shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in self.arrays)
+        self.arrays = [leaf for leaf in leaves if is_array(leaf)]
+        self.numbers = [x for x in leaves if type(x) in NUMBERS] if len(self.arrays) < len(leaves) else []
+        self.computed: list[Any] = []  # what the program that was found computes from the numbers, by slot of its tape
+        static = tuple(ARRAY if is_array(leaf) else NUMBERS.get(type(leaf)) or self._static(leaf) for leaf in leaves)
+        shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in self.arrays)
         self.key: Any = (tree, static, shapes, placement)
+
+    def _static(self, leaf: Any) -> "_Static":
+        """Return what tells a leaf from others. An array on the host is kept, and something of its shape stands for it."""
+        if not is_host_array(leaf):
+            return _Static(leaf)
+        self.on_host.append(leaf)
+        return _Static(HostArray(len(self.on_host) - 1, leaf.shape, leaf.dtype))
 
     @property
     def avals(self) -> list[jax.ShapeDtypeStruct]:
@@ -60,25 +67,19 @@ class Signature:
         ]
         return [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in shapes]
 
-    def arguments(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the function's arguments with these inputs."""
-        rest = iter(inputs)
-        return jax.tree.unflatten(self.tree, [next(rest) if s is ARRAY else s.value for s in self.key[1]])
+    def arguments(self, inputs: Sequence[Any], numbers: Sequence[Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the function's arguments with these inputs, and with `numbers` in the place of the Python numbers."""
+        arrays, rest = iter(inputs), iter(self.numbers if numbers is None else numbers)
+        leaves = [next(arrays) if s is ARRAY else next(rest) if isinstance(s, Number) else s.value for s in self.key[1]]
+        return jax.tree.unflatten(self.tree, leaves)
+
+    def is_same(self, other: "Signature") -> bool:
+        """Return whether another call has the same structure, shapes, numbers and other Python objects."""
+        return self.key[:3] == other.key[:3] and [*map(plain_key, self.numbers)] == [*map(plain_key, other.numbers)]
 
     def is_like(self, key: Any) -> bool:
         """Return whether another key differs at most in Python objects."""
         return (key[0], key[2], key[3]) == (self.key[0], self.key[2], self.key[3])
-
-
-_BY_VALUE = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)
-
-
-def _stand_in(leaf: Any, on_host: list[Any]) -> Any:
-    """Add an array on the host to `on_host`, and return what replaces it in the signature. Return other leaves as they are."""
-    if not is_host_array(leaf):
-        return leaf
-    on_host.append(leaf)
-    return HostArray(len(on_host) - 1, leaf.shape, leaf.dtype)
 
 
 class _Static:
@@ -88,10 +89,10 @@ class _Static:
 
     def __init__(self, value: Any):
         self.value = value
-        self._key = (
-            type(value),
-            value.key if isinstance(value, HostArray | Held) else value if isinstance(value, _BY_VALUE) else id(value),
-        )
+        if isinstance(value, PLAIN):
+            self._key = plain_key(value)
+        else:
+            self._key = (type(value), value.key if isinstance(value, HostArray | Held) else id(value))
 
     def __hash__(self) -> int:
         return hash(self._key)

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime._plain_values import PLAIN, plain_key
 from ..variables._libraries import connect_libraries
 from ..variables._ref import Ref
 from ._holders import Holder
 from ._reach import Reach
 
-_BY_VALUE = (bool, int, str, bytes)
-_BY_TEXT = (float, complex, range, slice)
 _UNREADABLE = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # something was deleted, or changes right now
 
 
@@ -81,11 +80,11 @@ def _same(now: Any, then: Any) -> bool:
         return False
     if isinstance(now, tuple):
         return len(now) == len(then) and all(map(_same, now, then))
-    if type(now) in _BY_TEXT:  # -0.0 is another value than 0.0, and nan is the same as nan
-        return repr(now) == repr(then)
     if isinstance(now, np.generic):
         return now.dtype == then.dtype and now.tobytes() == then.tobytes()
-    return (isinstance(now, np.dtype) or type(now) in _BY_VALUE) and bool(now == then)
+    if isinstance(now, range | slice):
+        return repr(now) == repr(then)
+    return isinstance(now, PLAIN) and plain_key(now) == plain_key(then)
 
 
 def watch_trainable(watch: Watch, refs: Iterable[Ref]) -> None:

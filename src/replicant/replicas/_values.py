@@ -16,6 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..runtime._plain_values import PLAIN, plain_key
 from ._array_like import ArrayLike, NoArray
 from ._distributed_values import DistributedValues, is_distributed
 from ._own_mesh import handed_over
@@ -208,7 +209,9 @@ def is_same_object(a: Any, b: Any) -> bool:
     """Whether the Python objects of two replicas are the same object, or equal objects of one type."""
     if a is b:
         return True
-    return type(a) is type(b) and not is_array(a) and not isinstance(a, HostArray | jax.Array) and bool(a == b)
+    if type(a) is not type(b) or is_array(a) or isinstance(a, HostArray | jax.Array):
+        return False
+    return plain_key(a) == plain_key(b) if type(a) in PLAIN else bool(a == b)
 
 
 def is_array(value: Any) -> bool:
