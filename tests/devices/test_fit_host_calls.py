@@ -1,5 +1,6 @@
 """Steps of ``fit`` that call back to the host or partition an operation in their own way, on every remainder of rows."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -186,3 +187,5 @@ def test_a_callback_that_fails_at_random_loses_no_state(n: int, fuse_replicas: s
             failed += 1
         assert variable.numpy().tolist() == [float(done)] * 3
     assert min(done, failed) > 20
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # JAX raises the error of the last failed program here once more
+        jax.effects_barrier()

@@ -18,6 +18,7 @@ from ..replicas._copies import VariableAggregation
 from ..replicas._own_device import on_device_of
 from ..replicas._placement import Placement, host_copy
 from ..replicas._values import Mirrored, PerReplica
+from ..runtime import _in_flight
 from ..variables._ref import Ref
 from ..variables._slices import digest_of_names, in_pieces, note_cut, reading
 from ._boxes import Box, box_of
@@ -81,9 +82,10 @@ class Copies:
 def start_fetching(items: Iterable[Any]) -> None:
     """Start all copies from the devices to the host at once; ``fetch`` then waits for them one after the other."""
     for item in items:
-        array = item.get_raw()[0] if isinstance(item, Ref) else _bare(item)
-        if isinstance(array, jax.Array) and array.is_fully_addressable and not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-            array.copy_to_host_async()
+        with _in_flight.between_starts():
+            array = item.get_raw()[0] if isinstance(item, Ref) else _bare(item)
+            if isinstance(array, jax.Array) and array.is_fully_addressable and not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+                array.copy_to_host_async()
 
 
 def fetch(item: Any) -> Any:
@@ -93,12 +95,10 @@ def fetch(item: Any) -> Any:
     use, donated or not.
     """
     if isinstance(item, Ref):
-        raw, stacked = item.get_raw()
-        value = np.asarray(item.read_eagerly())
-        if not stacked:
-            return value
-        item.expose()
-        return Copies(value, host_copy(raw), item.aggregation.name)
+        with _in_flight.between_starts():  # the value and the copies are of one moment
+            raw, stacked = item.held()
+            value = item.read_eagerly()
+        return Copies(np.asarray(value), host_copy(raw), item.aggregation.name) if stacked else np.asarray(value)
     if isinstance(item, Stateful):
         return item.get()
     if isinstance(item, Mirrored):
@@ -116,9 +116,8 @@ def sliced(items: Mapping[str, Any]) -> dict[str, jax.Array]:
     found, lies = {}, in_slices if _bootstrap.world() is None else in_pieces
     for key, item in items.items():
         if isinstance(item, Ref):
-            raw, stacked = item.get_raw()
+            raw, stacked = item.held()  # the next step does not overwrite it
             if not stacked and lies(raw):
-                item.expose()  # the next step does not overwrite it
                 found[key] = raw
     return found
 

@@ -6,7 +6,7 @@ compiles its steps for the devices of the strategy.
 
 import contextvars
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..runtime import _steps
 from ..strategies._strategy import Strategy
 from ..variables._recorder import NotTraceable, current_recorder
 from ..variables._slices import in_pieces
-from . import _batch_statistics, _eager, _gathered_weights, _host_inputs, _micro_batches, _stateful_step
+from . import _batch_statistics, _eager, _gathered_weights, _host_inputs, _loops, _micro_batches, _stateful_step
 from ._array_batches import Several, several
 from ._check_batches import reading_for
 from ._internals import Functional
@@ -109,7 +109,8 @@ def on_own_mesh(original: Callable[..., Any], model: Any, *args: Any, **kwargs: 
     _check_outside(model, original.__name__)
     if strategy_of(model) is None:
         _adopt(model)
-    with naming_the_line(f"{original.__name__} of the model {model.name!r}"), reading_for(_inputs_of(model)):
+    name = original.__name__
+    with _loops.running(model, name), naming_the_line(f"{name} of the model {model.name!r}"), reading_for(_inputs_of(model)):
         _sync(model)
         try:
             strategy = strategy_of(model)
@@ -131,14 +132,9 @@ def _adopt(model: Any) -> None:
 
 def _sync(model: Any) -> None:
     """Give the variables what a step has returned, if Ctrl-C came in the last loop before Keras has done so."""
-    state = model.__dict__.get("_jax_state") or {}
-    if not any(_is_gone(x) for part in state.values() for x in part):
+    state = model.__dict__.get(_loops.STATE) or {}
+    if not any(_loops.is_gone(x) for part in state.values() for x in part):
         model.jax_state_sync()
-
-
-def _is_gone(x: Any) -> bool:
-    """Return whether a program has consumed an array."""
-    return isinstance(x, jax.Array) and x.is_deleted()
 
 
 def _inputs_of(model: Any) -> Sequence[Any]:
@@ -179,14 +175,10 @@ def as_they_lie() -> Iterator[None]:
 
 def _purged(original: Callable[..., Any], model: Any, parts: dict[str, bool]) -> Any:
     names = [name for name in _STATE_NAMES["train_function"] if parts.get(name)]
-    _note(model, names, original(model, **parts))
+    before = model.__dict__.get(_loops.STATE) or {}
+    _loops.note(model, names, original(model, **parts))
     model._jax_state_synced = False
-    return original(model, **parts, purge_model_variables=True)
-
-
-def _note(model: Any, names: Iterable[str], state: Iterable[Any]) -> None:
-    """Note a state as the one that the variables get. It must be no attribute of the layer: Keras would track it."""
-    model.__dict__["_jax_state"] = dict(zip(names, state, strict=True))
+    return _loops.unshared(original(model, **parts, purge_model_variables=True), [before.get(name, ()) for name in names])
 
 
 class _Newest:
@@ -197,12 +189,14 @@ class _Newest:
             come between two assignments.
     """
 
-    def __init__(self, state: Any):
+    def __init__(self, model: Any, names: Sequence[str], state: Any):
+        self._model, self._names = model, names
         self.found: tuple[Any, bool] = state, False
 
     def store(self, values: Any) -> None:
-        """Note the new state of a program, as a `State` of programs in flight."""
+        """Note the new state of a program, as a `State` of programs in flight, where other threads find it."""
         self.found = values, self.found[1]
+        _loops.note(self._model, self._names, values)
 
     def put_back(self, before: Any, _: Any) -> None:
         """Note the state from before a program that has failed."""
@@ -226,10 +220,10 @@ class _Loop:
         self._concatenate = name == "predict_function"
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        newest = _Newest(state)
+        newest = _Newest(self._model, self._state_names, state)
         try:
             outputs, state = self._advance(newest, iterator)
-            _note(self._model, self._state_names, state)  # so that Ctrl-C loses nothing before Keras does the same
+            _loops.note(self._model, self._state_names, state)  # so that Ctrl-C loses nothing before Keras does the same
         except BaseException:
             self._give_back(newest)
             raise
@@ -238,11 +232,11 @@ class _Loop:
     def _give_back(self, newest: "_Newest") -> None:
         """Give the variables their values back: Keras empties them during its loop, and an error would leave them empty."""
         state, has_others = newest.found
-        if any(map(_is_gone, jax.tree.leaves(state))):
+        if any(map(_loops.is_gone, jax.tree.leaves(state))):
             return
         if has_others and self._stateful is not None:
             state = self._stateful.keras_part(state)
-        _note(self._model, self._state_names, state)
+        _loops.note(self._model, self._state_names, state)
         self._model._jax_state_synced = False
         self._model.jax_state_sync()
 
@@ -361,7 +355,7 @@ def note_steps(original: Callable[..., Any], model: Any, step_function: Callable
 
     def step(state: Any, data: Any) -> Any:
         outputs, state = step_function(state, data)
-        _note(model, names_of[len(state)], state)
+        _loops.note(model, names_of[len(state)], state)
         return outputs, state
 
     return original(model, step, *args, **kwargs)

@@ -45,7 +45,7 @@ from ..variables import _recorder
 from ..variables._known import register_variable_type
 from ..variables._recorder import ReplicaRecorder, current_recorder
 from ..variables._slices import LARGE, in_pieces, note_cut
-from . import _fit, _internals, _labels, _sliced_optimizer
+from . import _fit, _internals, _labels, _loops, _sliced_optimizer
 from ._aside import Aside
 from ._global_generator import following
 from ._internals import KerasVariable
@@ -84,18 +84,18 @@ def value(original: Any, variable: Any) -> Any:
     if _recorder.is_heard() and variable._value is not None and not _internals.in_stateless_scope():
         return variable._maybe_autocast(_recorder.read(ref_of_keras(variable)))  # a tape outside of traces hears of it
     ref = known_ref(variable)
-    if ref is None and in_pieces(variable._value):  # a slot that a step of `fit` has left so
+    if ref is None and (in_pieces(variable._value) or _loops.in_another_thread(variable)):  # pieces are a slot that `fit` left so
         ref = ref_of_keras(variable)
-    if ref is None:
+    if ref is None or (variable._value is None and _loops.taken(variable) is None):
         return handed_over(original(variable)) if MADE_UNDER in variable.__dict__ else original(variable)
     if variable._value is not None and variable._value is ref._copies:
         return variable._maybe_autocast(ref.read_eagerly())
-    ref.expose()
-    if in_pieces(variable._value) and not _fit.takes_slices.get():
+    raw, _ = ref.held()
+    if in_pieces(raw) and not _fit.takes_slices.get():
         if _internals.in_symbolic_scope() and in_a_trace():  # Keras asks for shapes only, and one worker may ask alone
             return variable._maybe_autocast(jnp.zeros(variable.shape, variable._dtype))
         return variable._maybe_autocast(_recorder.read(ref))
-    return handed_over(original(variable))
+    return handed_over(variable._maybe_autocast(raw))
 
 
 def _scope_knows(variable: Any) -> bool:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from ..replicas._copies import VariableAggregation
 from ..variables._ref import Ref
+from . import _loops
 
 MADE_UNDER = "_replicant_made_under"  # the attribute in which a variable keeps its strategy
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")
@@ -40,9 +41,19 @@ class KerasRef(Ref):
 
     def get_raw(self) -> tuple[Any, bool]:
         value = self.variable._value
+        if value is not None and value is self._copies:
+            return value, True
+        if value is None or _loops.is_gone(value):
+            taken = _loops.taken(self.variable)
+            value = value if taken is None else taken
         if value is None:  # the variable was made during this trace and is filled in at its end
             return jnp.zeros(self.shape, self.dtype), False
-        return value, value is self._copies
+        return value, False
+
+    def keep(self, raw: Any) -> Any:
+        if not _loops.in_another_thread(self.variable) or _loops.is_gone(raw):
+            return super().keep(raw)
+        return jnp.array(raw, copy=True)  # the next step of the loop overwrites what it has
 
     def set_raw(self, raw: Any, *, stacked: bool) -> None:
         self.variable._value = raw

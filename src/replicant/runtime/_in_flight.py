@@ -24,6 +24,24 @@ lock = threading.RLock()
 _in_flight: collections.deque[Any] = collections.deque()
 
 
+_PATIENCE = 5.0  # seconds
+
+
+@contextmanager
+def between_starts() -> Iterator[bool]:
+    """Let no program start in the block, which reads or replaces what variables hold. Yields whether that is so.
+
+    A step may hold the lock until a callback of the host has ended that wants to read a variable. After some seconds, the block
+    runs all the same, because such steps overwrite nothing.
+    """
+    is_mine = lock.acquire(timeout=_PATIENCE)
+    try:
+        yield is_mine
+    finally:
+        if is_mine:
+            lock.release()
+
+
 class State(Protocol):
     """The place that keeps a program's state, whose old values the program has overwritten."""
 

@@ -433,8 +433,9 @@ def read_copies(ref: Ref) -> tuple[Any, bool]:
         settle()
     recorder = current_recorder()
     if recorder is None:
-        ref.expose()
-        return ref.get_raw()
+        raw, stacked = ref.held()
+        ref.expose()  # somebody keeps the copies
+        return raw, stacked
     if isinstance(recorder, CrossRecorder):
         return recorder.read_raw(ref), ref.copies(recorder.num_replicas)
     return recorder.read(ref), False

@@ -178,13 +178,26 @@ class Ref:
         """Return the value in cross-replica context, outside any program."""
         return self._combined() if self.strategy is None else on_own_mesh(self._combined)()
 
+    def held(self) -> tuple[Any, bool]:
+        """Return what `get_raw` does, which no step of another thread overwrites from now on."""
+        while True:
+            with _in_flight.between_starts() as is_safe:
+                raw, stacked = self.get_raw()
+                kept = raw if stacked else self.keep(raw)  # a stack is not overwritten while somebody computes with it
+            if is_safe or not (isinstance(kept, jax.Array) and kept.is_deleted()):
+                return kept, stacked
+
+    def keep(self, raw: Any) -> Any:
+        """Return the stored array as one that the next step does not overwrite."""
+        self.expose()
+        return raw
+
     def _combined(self) -> jax.Array:
-        raw, stacked = self.get_raw()
+        raw, stacked = self.held()
         if (known := known_value(raw)) is not None:
             return jax.numpy.asarray(known)
         if stacked:
             return on_all(aggregate_copies, raw, self.aggregation, self.name)
-        self.expose()
         if not in_pieces(raw):
             return raw
         with jax.ensure_compile_time_eval():  # in a plain jax.jit, its value becomes a constant, as that of any variable

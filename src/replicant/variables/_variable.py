@@ -16,6 +16,7 @@ from ..replicas._copies import VariableAggregation, VariableSynchronization, par
 from ..replicas._own_device import on_own_device
 from ..replicas._own_mesh import beside, in_a_trace, on_own_mesh, without_mesh
 from ..replicas._values import DistributedValues, Mirrored, PerReplica, is_array, unstack
+from ..runtime import _in_flight
 from ..runtime._own_memory import own
 from ..tracing import _eager
 from . import _recorder
@@ -262,8 +263,9 @@ class Variable:
         new = update(None if what == "assign" else _recorder.read(ref), operand).astype(ref.dtype)
         if recorder is None:
             _check_not_traced(what, ref, new)
-            ref.set_raw(split_value(new, ref.aggregation, raw.shape[0]) if stacked else new, stacked=stacked)
-            ref.expose()
+            with _in_flight.between_starts():
+                ref.set_raw(split_value(new, ref.aggregation, raw.shape[0]) if stacked else new, stacked=stacked)
+                ref.expose()
             ref.keep_slices()
             return new
         if isinstance(recorder, _recorder.CrossRecorder):
