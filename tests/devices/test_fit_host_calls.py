@@ -1,7 +1,7 @@
 """Steps of ``fit`` that call back to the host or partition an operation in their own way, on every remainder of rows."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -162,30 +162,101 @@ def test_a_custom_loop_beside_fit() -> None:
     assert_equal(run(4), run(0))
 
 
-@pytest.mark.both_ways
-@pytest.mark.parametrize("n", [1, 2])
-def test_a_callback_that_fails_at_random_loses_no_state(n: int, fuse_replicas: str) -> None:
-    strategy, random = replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)]), np.random.default_rng(n)
-    with strategy.scope():
-        variable, done, failed = replicant.Variable(np.zeros(3, np.float32)), 0, 0
+class FailingDisk:
+    """A callback of the host that fails now and then."""
 
-    def host(x: Any) -> np.ndarray:
-        if random.random() < 0.3:
+    def __init__(self, seed: int):
+        self._random, self.fails = np.random.default_rng(seed), False
+
+    def __call__(self, x: Any) -> np.ndarray:
+        if self.fails and self._random.random() < 0.3:
             raise OSError("the disk is full")
         return np.asarray(x)
 
+    def attempt(self, step: Callable[[], object]) -> bool:
+        """Return whether a step has ended well. Its error is that of the callback."""
+        self.fails = True
+        try:
+            step()
+        except (OSError, RuntimeError, ValueError) as error:
+            assert "the disk is full" in str(error)  # noqa: PT017 - it may also succeed
+            return False
+        finally:
+            self.fails = False
+        return True
+
+
+@pytest.fixture
+def forgetting_failed_programs() -> Iterator[None]:
+    yield
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # JAX raises the error of the last failed program here once more
+        jax.effects_barrier()
+
+
+@pytest.mark.both_ways
+@pytest.mark.parametrize(("n", "exchanges"), [(1, False), (2, False), (2, True)])
+@pytest.mark.usefixtures("forgetting_failed_programs")
+def test_a_callback_that_fails_at_random_loses_no_state(n: int, exchanges: bool, fuse_replicas: str) -> None:
+    strategy, host = replicant.MirroredStrategy([f"cpu:{i}" for i in range(n)]), FailingDisk(n)
+    with strategy.scope():
+        variable, done, value = replicant.Variable(np.zeros(3, np.float32)), 0, 0.0
+
     def fn(x: Any) -> None:
-        variable.assign_add(jax.pure_callback(host, jax.ShapeDtypeStruct((3,), jnp.float32), x))
+        change = jax.pure_callback(host, jax.ShapeDtypeStruct((3,), jnp.float32), x)
+        if exchanges:
+            context = replicant.get_replica_context()
+            assert context is not None
+            change = context.all_reduce("SUM", change)
+        variable.assign_add(change)
 
     step = replicant.function(lambda x: strategy.run(fn, args=(x,)))
     for _ in range(200):
-        try:
-            step(jnp.ones(3))
+        if host.attempt(lambda: step(jnp.ones(3))):
+            done, value = done + 1, value + (n if exchanges else 1)
+        assert variable.numpy().tolist() == [value] * 3
+    assert 20 < done < 180
+
+
+@pytest.mark.both_ways
+@pytest.mark.parametrize("loop", ["fit", "train_on_batch", "run"])
+@pytest.mark.usefixtures("forgetting_failed_programs")
+def test_a_failing_callback_leaves_the_model_as_it_was(loop: str, fuse_replicas: str) -> None:
+    strategy, host = replicant.MirroredStrategy(["cpu:0", "cpu:1"]), FailingDisk(0)
+
+    class Called(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            given = jax.lax.stop_gradient(x)
+            return x + 0 * jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), given, vmap_method="sequential")
+
+    def steps() -> tuple[Any, Callable[[], object]]:
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), Called(), keras.layers.Dense(1)])
+            model.compile("adam", "mse", metrics=["mae"])
+        (batch,) = strategy.experimental_distribute_dataset(replicant.data.Dataset.from_tensor_slices((X[:8], Y[:8])).batch(8))
+
+        def train(x: Any, y: Any) -> None:
+            with replicant.GradientTape() as tape:
+                loss = jnp.sum((model(x) - y) ** 2) / 8
+            variables = model.trainable_variables
+            model.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+        compiled = replicant.function(lambda x, y: strategy.run(train, args=(x, y)))
+        return model, {
+            "fit": lambda: model.fit(X[:8], Y[:8], batch_size=8, shuffle=False, verbose=0),
+            "train_on_batch": lambda: model.train_on_batch(X[:8], Y[:8]),
+            "run": lambda: compiled(*batch),
+        }[loop]
+
+    (model, step), (other, step_of_other) = steps(), steps()
+    step()
+    step_of_other()
+    done = 0
+    for _ in range(30):
+        if host.attempt(step):
             done += 1
-        except (RuntimeError, ValueError) as error:
-            assert "the disk is full" in str(error)  # noqa: PT017 - it may also succeed
-            failed += 1
-        assert variable.numpy().tolist() == [float(done)] * 3
-    assert min(done, failed) > 20
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # JAX raises the error of the last failed program here once more
-        jax.effects_barrier()
+            step_of_other()
+        for ours, theirs in zip(model.get_weights(), other.get_weights(), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert 5 < done < 29
+    assert int(model.optimizer.iterations.value) == done + 1

@@ -104,3 +104,29 @@ def test_an_exchange_in_a_branch_that_all_replicas_take(two, ones_and_twos) -> N
         return jax.lax.cond(all_reduce(x) > 2, lambda: all_reduce(x), lambda: x)
 
     assert floats(two.run(fn, args=(ones_and_twos,)).values) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("aggregation", ["SUM", "MEAN", "ONLY_FIRST_REPLICA"])
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_copies_that_are_assigned_before_the_first_run_of_a_function(two, aggregation: str, shape: tuple[int, ...]) -> None:
+    with two.scope():
+        v = replicant.Variable(jnp.ones(shape), synchronization="ON_READ", aggregation=aggregation)
+
+    def step(x):
+        v.assign(jnp.full(shape, 10.0))
+        before = v.value()
+        two.run(lambda x: v.assign_add(jnp.full(shape, x.sum())) is None, args=(x,))
+        return before, v.value()
+
+    added = {  # rows of 1, 2, .. on two replicas: the first has one more if their number is odd
+        "SUM": {6: 21.0, 5: 15.0},
+        "MEAN": {6: 10.5, 5: 7.5},
+        "ONLY_FIRST_REPLICA": {6: 6.0, 5: 6.0},
+    }[aggregation]
+    compiled = replicant.function(step)
+    for rows, change in added.items():
+        data = replicant.data.Dataset.from_tensor_slices(np.arange(1, rows + 1, dtype=np.float32)).batch(rows)
+        (x,) = two.experimental_distribute_dataset(data)
+        before, after = compiled(x)
+        np.testing.assert_array_equal(before, np.full(shape, 10.0))
+        np.testing.assert_array_equal(after, np.full(shape, 10.0 + change))

@@ -156,8 +156,9 @@ class StepFunction:
 
     @staticmethod
     def _run(program: Executable, state: Any, data: Any, keeper: _in_flight.State | None) -> tuple[Any, Any]:
-        outputs = program.start(state, data, keeper=keeper)
-        program.settle(state, outputs, keeper)
+        with program.alone():
+            outputs = program.start(state, data, keeper=keeper)
+            program.settle(state, outputs, keeper)
         return outputs
 
     def _eagerly(self, state: Any, batches: list[Any]) -> tuple[list[Any], Any]:

@@ -1,12 +1,15 @@
 """Compiles a function that overwrites state into one program of a placement, compares it between the workers, and starts it."""
 
 import math
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 
 from ..kernels import _memory
@@ -14,12 +17,15 @@ from ..replicas._placement import Placement
 from ..replicas._planning import Held, StepFound
 from ..replicas._swapped_sums import program_with
 from ..runtime import _in_flight, _steps
-from ..tracing._host_calls import may_fail
+from ..tracing._host_calls import HostErrors, may_fail
 from ..variables._chief import check_same_program
 from . import _inline, _segmented
 from ._large_sums import channel_of
 
 _traces = ContextVar("_traces", default=False)  # whether a trace that was asked for is under way
+
+
+_one_at_a_time = threading.RLock()  # for programs whose errors nothing but their own `settle` knows of
 
 
 class _Untraced(Exception):
@@ -49,6 +55,7 @@ class Executable:
         self._home = placement.mirrored if placement.on_one_device else None
         self._jitted = jax.jit(self._with_token, donate_argnums=0, out_shardings=self._home)
         self.may_fail = False
+        self._host_errors: HostErrors | None = None
         # A long program becomes one of segments, for each kind of inputs.
         self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
         self._segmented: list[_segmented.Segmented] = []
@@ -82,8 +89,27 @@ class Executable:
         if self.may_fail or not may_fail(traced.jaxpr.jaxpr):
             return traced
         self.may_fail, self._inline = True, None
-        self._jitted = jax.jit(self._with_token, out_shardings=self._home)
+        compute = self._with_token
+        if not self.placement.on_one_device and self.placement.world is None:
+            self._host_errors, compute = HostErrors(), self._noting_errors
+        self._jitted = jax.jit(compute, out_shardings=self._home)
         return self._traced(inputs)
+
+    def _noting_errors(self, state: Any, *inputs: Any) -> tuple[jax.Array, Any, Any]:
+        assert self._host_errors is not None
+        closed, outputs = jax.make_jaxpr(self._with_token, return_shape=True)(state, *inputs)
+        values = jex.jaxpr_as_fun(self._host_errors.noting(closed))(*jax.tree.leaves((state, *inputs)))
+        return jax.tree.unflatten(jax.tree.structure(outputs), values)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Enter this around `start` and `settle`: no other program of which only `settle` knows whether it has failed runs then."""
+        return nullcontext() if self._host_errors is None else self._alone(self._host_errors)
+
+    @contextmanager
+    def _alone(self, errors: HostErrors) -> Iterator[None]:
+        with _one_at_a_time:
+            errors.forget()  # those of a program for which Ctrl-C has ended the wait
+            yield
 
     def settle(self, before: Any, outputs: Any, keeper: _in_flight.State | None) -> None:
         """Wait for a program that may fail, without the lock of programs: what it calls may need that.
@@ -99,6 +125,8 @@ class Executable:
             return
         try:
             jax.block_until_ready(outputs)
+            if self._host_errors is not None:
+                self._host_errors.check()
         except BaseException:
             _in_flight.forget_failed()
             if keeper is not None:

@@ -6,6 +6,7 @@ import contextvars
 import dataclasses
 import functools
 import gc
+import threading
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime._users_code import root_of
+
 _VIEWS = (types.MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 _CACHE = type(functools.lru_cache(len))
+_WITH_MEMORY = frozenset({"ctypes", "_ctypes", "mmap"})
 _MEMORIES = (np.ndarray, bytearray, array.array, memoryview)
 
 
@@ -68,7 +72,11 @@ class Holder:
             return {} if (value := content_of_cell(self.target)[0]) is ABSENT else {"cell_contents": value}
         if self.kind == "memory":
             return {}
-        return self.target if isinstance(self.target, dict) and not self.label else attributes_of(self.target)
+        return self.target if self._is_globals else attributes_of(self.target)
+
+    @property
+    def _is_globals(self) -> bool:
+        return type(self.target) is dict and self.kind == "names"
 
     def path(self, key: Any) -> str:
         """Return how the code would write one of its entries."""
@@ -88,9 +96,11 @@ class Holder:
             keys = list(items_of(self.target))
             return counted, [None, *keys, *keys] if isinstance(self.target, dict) else [None, *keys]
         names = [*{**self.names, **dict.fromkeys(self.content() if self.any_name else ())}]
-        if isinstance(self.target, dict):
+        if self._is_globals:
             return _Names(names).of_dict, names
-        return (_Names(names).of_class if isinstance(self.target, type) else _Names(names).of_object), names
+        if isinstance(self.target, type):
+            return _Names(names).of_class, names
+        return _Names(names).of_object, ["__class__", *names]
 
 
 class _Names:
@@ -108,7 +118,7 @@ class _Names:
             found = object.__getattribute__(target, "__dict__").get
         except AttributeError:  # it has slots
             found = attributes_of(target).get
-        return tuple(map(found, self._names, self._absent))
+        return (type(target), *map(found, self._names, self._absent))
 
     def of_class(self, target: type) -> tuple[Any, ...]:
         return tuple(map(_dict_of_class(target).get, self._names, self._absent))
@@ -121,8 +131,9 @@ def attributes_of(target: Any) -> Mapping[str, Any]:
     """Return the own attributes of an object, a class or a module."""
     if isinstance(target, type):
         return _dict_of_class(target)
+    of_type = threading.local if isinstance(target, threading.local) else object
     try:
-        found = dict(object.__getattribute__(target, "__dict__"))
+        found = dict(of_type.__getattribute__(target, "__dict__"))
     except AttributeError:
         found = {}
     for kind in type(target).__mro__:
@@ -157,7 +168,17 @@ def is_container(value: Any) -> bool:
 
 def is_memory(value: Any) -> bool:
     """Whether `value` is bytes that can be overwritten."""
-    return isinstance(value, _MEMORIES)
+    if isinstance(value, _MEMORIES):
+        return True
+    return root_of(type(value)) in _WITH_MEMORY and not isinstance(value, type | types.ModuleType) and _has_buffer(value)
+
+
+def _has_buffer(value: Any) -> bool:
+    try:
+        memoryview(value).release()
+    except (TypeError, ValueError, BufferError):
+        return False
+    return True
 
 
 def items_of(value: Any) -> dict[Any, Any]:
@@ -203,7 +224,10 @@ def size_of(value: Any) -> int:
 
 def memory_size(value: Any) -> int:
     """Return the bytes of memory."""
-    return value.nbytes if isinstance(value, np.ndarray | memoryview) else len(value) * getattr(value, "itemsize", 1)
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    with memoryview(value) as view:
+        return view.nbytes
 
 
 def is_fixed(value: Any) -> bool:
@@ -218,7 +242,8 @@ def memory_of(value: Any) -> tuple[Any, ...]:
     if isinstance(value, np.ndarray):
         content = value.ravel().tolist() if value.dtype.hasobject else [value.tobytes()]
         return value.shape, value.dtype, *content
-    return (bytes(value),) if isinstance(value, bytearray) else (value.tobytes(),)
+    with memoryview(value) as view:
+        return (view.tobytes(),)
 
 
 def class_attribute(kind: type, name: str) -> Any:

@@ -2,15 +2,22 @@
 
 import dis
 import functools
+import string
 import types
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 _LOADS_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR"}
 _LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _LOADS_CELL = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "STORE_DEREF"}
 _BETWEEN = {"CACHE", "PUSH_NULL", "RESUME", "PRECALL", "NOP", "EXTENDED_ARG", "COPY_FREE_VARS", "NOT_TAKEN"}
 _BY_TEXT = {"getattr", "hasattr", "setattr", "delattr"}  # they take the name of an attribute
+_OF_MODULES = {"globals", "vars", "locals", "import_module", "__import__", "modules"}  # with these, it may name globals by text
 _ANY = {"__dict__", "__getstate__", "__getattribute__", "__reduce__", "__reduce_ex__"}  # with these, code may read any attribute
+
+
+_MAX_TEXT = 1_000  # longer ones are prose
 
 
 class Chain(NamedTuple):
@@ -29,6 +36,8 @@ class Names(NamedTuple):
         loose: The attributes of anything else.
         steady: The local variables that always hold what they hold when the code returns.
         reads_any: Whether it reads attributes whose names it computes.
+        texts: The names in its texts, which functions written in C may look up.
+        reads_modules: Whether it may look them up in a module.
         codes: The code inside it.
     """
 
@@ -36,6 +45,8 @@ class Names(NamedTuple):
     loose: frozenset[str]
     steady: frozenset[str]
     reads_any: bool
+    texts: frozenset[str]
+    reads_modules: bool
     codes: tuple[types.CodeType, ...]
 
 
@@ -74,8 +85,27 @@ def names_in(code: types.CodeType) -> Names:
     if chain is not None:
         found[chain] = None
     reads_any = by_text > with_text or bool(_ANY & loose) or any(_ANY & {*each.attributes} for each in found)
+    reads_modules = bool(_OF_MODULES & {*loose, *(name for each in found for name in (each.root, *each.attributes))})
     inner = tuple(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return Names(tuple(found), frozenset(loose), _steady(code), reads_any, inner)
+    texts = frozenset(name for constant in code.co_consts for name in _names_in_text(constant))
+    return Names(tuple(found), frozenset(loose), _steady(code), reads_any, texts, reads_modules, inner)
+
+
+def _names_in_text(constant: Any) -> Iterator[str]:
+    """Yield the names in a text, as getters and formats have them: "x", "model.scale", "{0.x}"; and those in a tuple of texts."""
+    if isinstance(constant, tuple):
+        for item in constant:
+            yield from _names_in_text(item)
+    if not isinstance(constant, str) or len(constant) > _MAX_TEXT:
+        return
+    texts = [constant]
+    if "{" in constant:
+        with suppress(ValueError):  # it is no format
+            texts += [field for _, field, _, _ in string.Formatter().parse(constant) if field]
+    for text in texts:
+        parts = text.split(".")
+        if all(part.isidentifier() or i == 0 for i, part in enumerate(parts)):
+            yield from filter(str.isidentifier, parts)
 
 
 def _started(name: str, value: object) -> list[Chain]:

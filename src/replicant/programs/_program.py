@@ -161,10 +161,11 @@ class Program:
         """
         if computed:
             arrays = [*arrays, *self.numbers.input_values(computed)]
-        with _in_flight.lock:
-            inputs = self._inputs(arrays)
-            outputs = self.executable.start(*inputs, keeper=self._overwritten)
-        self.executable.settle(inputs[0], outputs, self._overwritten)
+        with self.executable.alone():
+            with _in_flight.lock:
+                inputs = self._inputs(arrays)
+                outputs = self.executable.start(*inputs, keeper=self._overwritten)
+            self.executable.settle(inputs[0], outputs, self._overwritten)
         assert self._shape is not None
         return self._shape.fill(outputs[0], on_host, computed)
 

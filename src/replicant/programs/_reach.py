@@ -14,9 +14,12 @@ import enum
 import functools
 import gc
 import inspect
+import logging
+import operator
 import os
 import random
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,8 +52,8 @@ from ._holders import (
 )
 from ._names import Chain, names_in
 
-# Libraries whose objects are not looked into, besides those of `CLOSED`.
-_TRUSTED = CLOSED | {
+# Libraries whose objects are not looked into, besides those of `CLOSED`. Of loggers, only what is named counts.
+_TRUSTED = (CLOSED - {"logging"}) | {
     "builtins",
     "chex",
     "equinox",
@@ -64,9 +67,15 @@ _TRUSTED = CLOSED | {
     "optax",
     "orbax",
 }
-_BY_NAME = (types.SimpleNamespace, argparse.Namespace)  # of the standard library; nothing there reads their attributes by itself
+_BY_NAME = (
+    types.SimpleNamespace,
+    argparse.Namespace,
+    threading.local,
+    logging.Logger,
+)  # of the standard library; nothing there reads their attributes by itself
 _READ_ANY = (vars, dir, copy.copy, copy.deepcopy, dataclasses.asdict, dataclasses.astuple, dataclasses.replace, dataclasses.fields)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype, np.generic, range, slice, types.CodeType, Tracer)
+_GETTERS = (operator.attrgetter, operator.methodcaller)
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _MAX_OBJECTS = 20_000
 _MAX_ITEMS = 10_000  # of one container
@@ -103,6 +112,7 @@ class Reach:
         self._inner: set[types.CodeType] = set()  # the code inside of it
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._without_function: dict[Any, list[Any]] = {}  # code with what its free variables hold, which keeps the ids
+        self._class_names: dict[type, frozenset[str]] = {}
         self._locals: dict[Any, tuple[Any, Chain, bool]] = {}  # what local variables have held
         self._providers = [p for p in connect_libraries() if hasattr(p, "reached")]
         self._in_library = False  # whether what is visited is called by a library, so that its frames may not be seen
@@ -170,7 +180,9 @@ class Reach:
 
     def _follow_globals(self, code: types.CodeType, names: dict[str, Any]) -> None:
         found = names_in(code)
-        self._loose.update(dict.fromkeys(found.loose))
+        self._loose.update(dict.fromkeys((*found.loose, *found.texts)))
+        if found.reads_modules:
+            self._follow_texts(found.texts | found.loose, names)
         any_name = found.reads_any or any(_reads_any(chain, names) for chain in found.chains)
         for chain in found.chains:
             if chain.kind == "global" and chain.root in names:
@@ -184,6 +196,15 @@ class Reach:
                 self._loose.update(dict.fromkeys(chain.attributes))
             elif chain.kind == "local" and chain.root not in found.steady:
                 self._loose.update(dict.fromkeys(chain.attributes))
+
+    def _follow_texts(self, texts: frozenset[str], names: dict[str, Any]) -> None:
+        """Follow what code may look up in modules by text: in its own, and in those that it names."""
+        holder = self._holder("", names, "names")
+        holder.names.update(dict.fromkeys(texts & names.keys()))
+        self._look_into(holder)
+        for text in texts:
+            if text in sys.modules:
+                self._visit(sys.modules[text], text)
 
     def _note_cells(self, code: types.CodeType, values: Mapping[str, Any]) -> None:
         """Note the free variables of a function that runs. A frame does not tell its function, but what its variables hold."""
@@ -255,10 +276,19 @@ class Reach:
             loose = self._loose.keys()
             for holder in list(self.holders.values()):
                 if holder.kind == "names" and holder.label and not holder.of_library:
-                    new = (loose & holder.content().keys()) - holder.names.keys()
+                    found = self._names_of_class(holder.target) | holder.content().keys()
+                    new = (loose - holder.names.keys()) & found
                     holder.names.update(dict.fromkeys(new))
                     for name in new:
                         self._visit_in(holder, name)
+
+    def _names_of_class(self, target: Any) -> frozenset[str]:
+        """Return the names that an object, or a class, may get later and has from a class now."""
+        kind = target if isinstance(target, type) else type(target)
+        if kind not in self._class_names:
+            found = {name: value for base in reversed(kind.__mro__[:-1]) for name, value in attributes_of(base).items()}
+            self._class_names[kind] = frozenset(name for name, value in found.items() if not isinstance(value, property))
+        return self._class_names[kind]
 
     def _visit_in(self, holder: Holder, key: Any, *, any_name: bool = False) -> None:
         value = holder.content().get(key, ABSENT)
@@ -350,14 +380,14 @@ class Reach:
         if not users and (self._is_opaque(value, label) or root_of(kind) in _TRUSTED):
             return
         holder = self._holder(label, value, "names", fresh=fresh)
-        holder.any_name = any_name or (not users and kind not in _BY_NAME) or _has_library_base(kind)
+        holder.any_name = any_name or (not users and not issubclass(kind, _BY_NAME)) or _has_library_base(kind)
         self._visit_class(kind)
         self._look_into(holder)
 
     def _is_opaque(self, value: Any, label: str) -> bool:
         """Whether nothing can be said of an object of a library that is written in C."""
         kind = type(value)
-        if attributes_of(value) or is_container(value):
+        if attributes_of(value) or is_container(value) or isinstance(value, _BY_NAME):
             return False
         if class_attribute(kind, "__next__") is not None:
             self.unseen = self.unseen or f"`{label}`, an iterator, which is at another place after each step"
@@ -381,14 +411,17 @@ class Reach:
 
     def _visit_callable(self, fn: Any, label: str, *, fresh: bool = False) -> None:
         if isinstance(fn, functools.partial):
-            for value in (*fn.args, *fn.keywords.values()):
+            for value in fn.args:
                 self._visit(value, type(value).__name__, fresh=fresh)
+            self._visit(fn.keywords, f"{label}.keywords", fresh=fresh)
             self._visit(fn.func, label, fresh=fresh)
         elif isinstance(fn, types.FunctionType):
             self._visit_function(fn, label, fresh=fresh)
         elif isinstance(fn, property | staticmethod | classmethod | functools.cached_property):
             for name in ("fget", "__func__", "func"):
                 self._visit(getattr(fn, name, None), label)
+        elif isinstance(fn, _GETTERS):
+            self._loose.update(dict.fromkeys(part for name in fn.__reduce__()[1] for part in str(name).split(".")))
         else:  # a method
             self._visit(getattr(fn, "__func__", None), label, fresh=fresh)
             if not isinstance(fn.__self__, types.ModuleType):
@@ -396,6 +429,7 @@ class Reach:
 
     def _visit_function(self, fn: types.FunctionType, label: str, *, fresh: bool) -> None:
         self._visit(fn.__dict__.get("__wrapped__"), label)
+        self._visit(fn.__dict__.get("registry"), f"{label}.registry")  # of `singledispatch`
         if root_of(fn) in _TRUSTED:
             return
         self._functions.setdefault(fn.__code__, []).append(fn)
@@ -471,9 +505,9 @@ class Reach:
 
 _CALLABLES = (
     types.FunctionType, types.MethodType, types.BuiltinMethodType, types.MethodWrapperType, functools.partial, property,
-    staticmethod, classmethod, functools.cached_property,
+    staticmethod, classmethod, functools.cached_property, *_GETTERS,
 )  # fmt: skip
-_MADE_BY_CODE = (list, tuple, dict, set, types.ModuleType, *_CALLABLES)  # local variables often hold them, and none has attributes
+_MADE_BY_CODE = (types.ModuleType, *_CALLABLES)  # local variables often hold them, and none has attributes
 
 
 def _reads_any(chain: Chain, names: Mapping[str, Any]) -> bool:

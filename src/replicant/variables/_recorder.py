@@ -148,7 +148,7 @@ class CrossRecorder(Recorder):
         self.uses_tape = False
 
     def use(self, placement: Placement) -> None:
-        """Note the devices on which the program computes.
+        """Note the devices on which the program computes. From now on, variables have a copy for each of their replicas.
 
         Raises:
             MixedStrategyError: If it already computes on others.
@@ -158,7 +158,10 @@ class CrossRecorder(Recorder):
                 f"One compiled function uses two strategies, on {self.placement.listing} and on {placement.listing}. "
                 "Split it into one function per strategy."
             )
-        self.placement = placement
+        before, self.placement = self.num_replicas, placement
+        for ref, value in self.values.items():  # those that were assigned before the first `run`
+            if ref.copies(self.num_replicas) and not ref.copies(before):
+                self.values[ref] = split_value(value, ref.aggregation, self.num_replicas)
 
     def use_where_cut(self, ref: Ref) -> None:
         """Note the devices of a variable that several workers have in slices, even if the program does not call ``run``."""
