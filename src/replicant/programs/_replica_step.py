@@ -35,6 +35,7 @@ from ..variables._ref import Ref
 from ._held import hide, show
 from ._learning import trace_until_learned
 from ._lost_state import Arguments
+from ._no_rows import no_rows_explained
 from ._replica_inputs import Inputs, moves, stays_on_host
 
 # How a replica sees an array of the program: the whole (None), its row of a stack (_ROW), or its slice along an axis (0, 1, ...).
@@ -65,7 +66,7 @@ class ReplicaStep:
         context = ReplicaContext(self.strategy, group, has_rows=has_rows)
         self.counts = context.counts
         given = Arguments(args, kwargs, self._rows(leaves))
-        with recording(recorder), entered(self.strategy, context):
+        with recording(recorder), entered(self.strategy, context), no_rows_explained(self.inputs, leaves):
             result = hide(self._fn(*args, **kwargs))
         self._check_layouts(recorder)
         given.check(f"run: {getattr(self._fn, '__qualname__', self._fn)!r}", result, copies_are_theirs=True)
