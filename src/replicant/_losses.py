@@ -80,15 +80,22 @@ def _global_batch_size(size: Any, num_rows: int) -> Any:
                 "known. Call it inside `strategy.run`, or pass global_batch_size."
             )
         return _rows_of_batch(num_rows) * context.num_replicas_in_sync
-    if isinstance(size, bool) or not (isinstance(size, int) or jnp.issubdtype(jnp.asarray(size).dtype, jnp.integer)):
+    if isinstance(size, bool) or not (isinstance(size, int) or _is_of_integers(size)):
         raise ArgumentTypeError(f"global_batch_size must be an int; got {size!r}.")
-    if jnp.ndim(size) != 0:
-        raise ArgumentError(f"global_batch_size must be a scalar; got an array of shape {jnp.shape(size)}.")
+    if shape := jnp.asarray(size).shape:
+        raise ArgumentError(f"global_batch_size must be a scalar; got an array of shape {shape}.")
     if isinstance(size, Tracer):
         return size
     if int(size) < 0:
         raise ArgumentError(f"global_batch_size must be non-negative; got {int(size)}.")
     return int(size)
+
+
+def _is_of_integers(size: Any) -> bool:
+    try:
+        return jnp.issubdtype(jnp.asarray(size).dtype, jnp.integer)
+    except TypeError:  # a text, or another object of which JAX makes no array
+        return False
 
 
 def _matching_weights(weights: jax.Array, losses: jax.Array) -> jax.Array:

@@ -232,9 +232,13 @@ def test_an_exception_of_the_replica_function_comes_out_as_it_is(two: replicant.
         (["cpu:0", "CPU:0"], "'CPU:0' is given twice"),
         (["gpu:0"], "no gpu devices. Its devices are: cpu"),
         (["disk:0"], "'disk:0' is not a device"),
+        (
+            2,
+            r"devices must be names such as \['cpu:0', 'cpu:1'\].*; got 2\. Write list_devices\(\)\[:n\].*set_virtual_devices\(n\)",
+        ),
     ],
 )
-def test_bad_devices(devices: list[str], message: str) -> None:
+def test_bad_devices(devices: Any, message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         replicant.MirroredStrategy(devices)
 

@@ -242,3 +242,33 @@ def test_a_merge_call_sees_every_replicas_objects(two) -> None:
 def test_exchanges_that_do_not_match(two, fn, message) -> None:
     with pytest.raises(RaggedStepError, match=message):
         two.run(lambda x: fn(context(), x), args=(batch(two, 7),))
+
+
+@pytest.mark.both_ways
+def test_what_cannot_be_computed_without_rows_names_the_replicas_that_have_none(fuse_replicas) -> None:
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1", "cpu:2"])
+    with pytest.raises(RaggedStepError) as caught:
+        strategy.run(lambda data: keras.ops.max(data["x"]), args=({"x": batch(strategy, 1)},))
+    assert str(caught.value) == (
+        "run: replicas 1, 2 of 3 have no rows in this step (args[0]['x'] has [1, 0, 0] rows on the replicas, 1 in all), and with "
+        "none the function raises ValueError: zero-size array to reduction operation max which has no identity. Write it so that "
+        "it also computes with 0 rows, such as keras.ops.max(x, initial=-float('inf')), or x.reshape(len(x), "
+        "math.prod(x.shape[1:])) instead of -1, or leave incomplete batches out: "
+        "dataset.batch(global_batch_size, drop_remainder=True)."
+    )
+    four = batch(strategy, 4)  # 2, 2, 0
+    with pytest.raises(
+        RaggedStepError, match=r"replica 2 of 3 has no rows in this step \(args\[0\] has \[2, 2, 0\] rows .* raises "
+    ):
+        replicant.function(lambda x: strategy.run(lambda x: jnp.reshape(x, (x.shape[0], -1)), args=(x,)))(four)
+    with pytest.raises(RaggedStepError, match=r"replicas 0, 1, 2 of 3 have no rows .*\[0, 0, 0\] rows on the replicas, 0 in all"):
+        strategy.run(jnp.argmax, args=(batch(strategy, 0),))
+    # What the error says to write works, and an error where there are rows stays as it is.
+    best = strategy.run(lambda x: keras.ops.max(x.reshape(len(x), 2), initial=-float("inf")), args=(four,))
+    assert [float(v) for v in strategy.experimental_local_results(best)] == [1.0, 1.0, -np.inf]
+    with pytest.raises(ValueError, match=r"^own($|\n)"):
+        strategy.run(raises, args=(four,))
+
+
+def raises(x: Any) -> None:
+    raise ValueError("own")

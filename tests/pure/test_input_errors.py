@@ -160,7 +160,10 @@ def distribute(dataset, num_replicas=2):
         (Dataset.range(4), "the element of the dataset is a scalar, which 2 replicas cannot share.*batch"),
         (Dataset.range(4).batch(2).enumerate(), r"component \[0\] of the dataset is a scalar.*Call `batch"),
         (Dataset.range(4).batch(2).map(lambda x: {"x": x, "n": x.sum()}), r"component \['n'\] of the dataset is a scalar"),
-        (Dataset.from_tensors(([1, 2], [1])), r"component \[0\] has shape \(2,\), component \[1\] has shape \(1,\)"),
+        (
+            Dataset.from_tensors(([1, 2], [1])),
+            r"component \[0\] has shape \(2,\), component \[1\] has shape \(1,\). If these are single examples, call `batch\(",
+        ),
     ],
 )
 def test_what_replicas_cannot_share_is_refused_before_the_first_step(dataset, message):

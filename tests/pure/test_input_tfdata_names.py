@@ -164,3 +164,10 @@ def test_an_option_that_is_not_needed_says_so(name):
 
 def test_each_option_is_explained():
     assert [name for name in [*OPTIONS, "num_devices"] if name != "experimental_distribute" and not explained(name)] == []
+
+
+def test_no_difference_is_listed_twice():
+    rows = [line.split("|")[1].strip() for line in DIFFERENCES.splitlines() if line.count("|") == 5 and not line.startswith("|---")]
+    rows = [row for row in rows if row != "what"]  # the heads of the tables
+    assert len(rows) > 100
+    assert [row for row in rows if rows.count(row) > 1] == []

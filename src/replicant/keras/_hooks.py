@@ -32,6 +32,7 @@ from . import (
     _labels,
     _loss_sums,
     _minimize,
+    _optimizer_mistakes,
     _provider,
     _recurrent,
     _resume,
@@ -193,7 +194,7 @@ HOOKS = (
     Hook(SeedGenerator, "next", ("self", "ordered"), (_provider.draw_seed,)),
     Hook(seed_generator, "global_seed_generator", (), (_provider.global_generator,)),
     # Optimizers
-    Hook(BaseOptimizer, "__init__", ("self", "learning_rate"), (Slot.SERVERS,)),
+    Hook(BaseOptimizer, "__init__", ("self", "learning_rate"), (_optimizer_mistakes.make, Slot.SERVERS)),
     Hook(BaseOptimizer, "add_variable_from_reference", ("self", "reference_variable"), (_tracked.add_slot, Slot.SERVERS)),
     Hook(BaseOptimizer, "build", ("self", "variables"), (_tracked.build,)),
     Hook(BaseOptimizer, "apply", _APPLY, (_provider.apply, Slot.SERVERS, _tracked.apply)),
@@ -201,7 +202,13 @@ HOOKS = (
     Hook(JaxOptimizer, "_backend_apply_gradients", ("self", "grads", "trainable_variables"), (_sliced_optimizer.accumulate,)),
     Hook(BaseOptimizer, "_backend_update_step", ("self", "grads", "trainable_variables", "learning_rate"), (_flat_update.update,)),
     Hook(BaseOptimizer, "_clip_gradients", ("self", "grads"), (_sliced_optimizer.clip,)),
-    Hook(BaseOptimizer, "stateless_apply", ("self", "optimizer_variables", "grads", "trainable_variables")),
+    Hook(
+        BaseOptimizer,
+        "stateless_apply",
+        ("self", "optimizer_variables", "grads", "trainable_variables"),
+        (_optimizer_mistakes.stateless_apply,),
+    ),
+    Hook(BaseOptimizer, "__setattr__", ("self", "name", "value"), (_optimizer_mistakes.set_attribute,)),
     Hook(BaseOptimizer, "finalize_variable_values", ("self", "var_list"), (_fit.finalize,)),
     # Losses
     Hook(Loss, "__call__", ("self", "y_true", "y_pred", "sample_weight"), (_provider.call_loss,)),
@@ -281,7 +288,10 @@ HOOKS = (
     Hook(keras.callbacks.CallbackList, "on_predict_batch_end", _END, (_batch_ends.end,)),
 )
 
-ADDED = (Added(BaseOptimizer, "minimize", _minimize.minimize),)
+ADDED = (
+    Added(BaseOptimizer, "minimize", _minimize.minimize),
+    Added(BaseOptimizer, "__getattr__", _optimizer_mistakes.missing_attribute),
+)
 
 # The private names of Keras that Replicant reads, writes or calls, by class.
 PRIVATE: Mapping[type, tuple[str, ...]] = {

@@ -30,6 +30,7 @@ def first_of_the_best(
     another number.
     """
     (axis,) = axes
+    operand = lax.optimization_barrier(operand)  # it is compared with its own maximum, so it must not be computed twice
     size, others = operand.shape[axis], [i for i in range(operand.ndim) if i != axis]
     is_nan = lax.ne(operand, operand)
     numbers = lax.select(is_nan, lax.full_like(operand, worst), operand)
@@ -65,7 +66,7 @@ def _kernel(primitive: Any, reduce: Callable[..., Array], better: Callable[[Arra
         return _pairs(operand, better, worst, index_dtype=index_dtype, axes=axes)
 
     def choose(operand: Any, *, axes: Any, **_: Any) -> Any:
-        fits = operand.dtype.name in _DTYPES and len(axes) == 1 and _LEAST <= operand.shape[axes[0]] <= _MOST and operand.size > 0
+        fits = operand.dtype.name in _DTYPES and len(axes) == 1 and _LEAST <= operand.shape[axes[0]] <= _MOST
         return compute if fits else None
 
     return Kernel(FAMILY, primitive, choose, plain)

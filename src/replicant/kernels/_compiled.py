@@ -96,7 +96,7 @@ def _form(lhs: Any, rhs: Any, shape: tuple[int, ...], params: Any) -> Any:
     else:
         return None
     filters = shape[spec.out_spec[1]]
-    if 0 in shape or filters % FILTERS_AT_ONCE:
+    if filters % FILTERS_AT_ONCE:
         return None
     of_images, of_gradients, dilation = params["feature_group_count"], params["batch_group_count"], set(params["lhs_dilation"])
     if of_images > 1 or of_gradients > 1:

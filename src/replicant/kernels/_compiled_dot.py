@@ -94,7 +94,7 @@ def product(lhs: Array, rhs: Array, *, dimension_numbers: Any, **_: Any) -> Arra
 def _choose(lhs: Any, rhs: Any, *, dimension_numbers: Any, **params: Any) -> Any:
     if lhs.dtype != "float32" or rhs.dtype != "float32" or params.get("preferred_element_type") not in (None, lhs.dtype):
         return None
-    if 0 in (*lhs.shape, *rhs.shape) or params.get("out_sharding") is not None:
+    if params.get("out_sharding") is not None:
         return None
     sums, batch = dimension_numbers
     compute = product

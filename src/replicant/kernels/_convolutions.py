@@ -7,7 +7,7 @@ sum of a few such products per image.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,7 +23,6 @@ MAX_TERMS = 27  # products per element of such a convolution; this was measured,
 _ANY_WIDTH_TERMS = 18  # products up to which it is faster for any number of filters
 _NARROW_FILTERS = 32  # filters up to which it is faster with more products
 MAX_DEPTHWISE_TERMS = 49
-_MAX_PARTS = 8
 
 
 def sum_of_shifts(
@@ -47,30 +46,13 @@ def sum_of_shifts(
         for size, w, d, s in zip(image.shape[1:-1], window, rhs_dilation, window_strides, strict=True)
     ]
 
-    def of_images(image: Array) -> Array:
-        result = None
-        for position in positions(window):
-            shifted = _shifted(image, [p * d for p, d in zip(position, rhs_dilation, strict=True)], out, window_strides)
-            for term in _terms(shifted, filters[position], depthwise=feature_group_count > 1):
-                result = term if result is None else result + term
-        assert result is not None  # a filter has at least one element
-        return result
-
-    depthwise = feature_group_count > 1
-    result = of_images(image) if depthwise else _in_parts(of_images, image)
+    result = None
+    for position in positions(window):
+        shifted = _shifted(image, [p * d for p, d in zip(position, rhs_dilation, strict=True)], out, window_strides)
+        for term in _terms(shifted, filters[position], depthwise=feature_group_count > 1):
+            result = term if result is None else result + term
+    assert result is not None  # a filter has at least one element
     return lax.transpose(result, _inverse(_order(dimension_numbers.out_spec)))
-
-
-def _in_parts(compute: Callable[[Array], Array], images: Array) -> Array:
-    """Call `compute` on one part of the images after the other.
-
-    Without this loop, XLA would fuse the convolution into everything that uses it, and compute it again each time.
-    """
-    parts = next((k for k in range(_MAX_PARTS, 1, -1) if images.shape[0] % k == 0), 1)
-    if parts == 1:
-        return compute(images)
-    result = lax.map(compute, images.reshape(parts, -1, *images.shape[1:]))
-    return result.reshape(-1, *result.shape[2:])
 
 
 def filter_gradient(
@@ -153,13 +135,11 @@ def _terms(shifted: Array, filters: Array, *, depthwise: bool) -> list[Array]:
 
 
 def _choose(lhs: Any, rhs: Any, **params: Any) -> Any:
-    if lhs.dtype.name not in _WIDE or lhs.dtype != rhs.dtype or not lhs.size or not rhs.size:
+    if lhs.dtype.name not in _WIDE or lhs.dtype != rhs.dtype:
         return None
     if params["preferred_element_type"] not in (None, lhs.dtype):
         return None
     spec, shape = params["dimension_numbers"], result_shape(lhs, rhs, params)
-    if 0 in shape:
-        return None
     channels, filters = lhs.shape[spec.lhs_spec[1]], rhs.shape[spec.rhs_spec[0]]
     window = [rhs.shape[axis] for axis in spec.rhs_spec[2:]]
     if params["batch_group_count"] > 1:
@@ -176,4 +156,4 @@ def _choose(lhs: Any, rhs: Any, **params: Any) -> Any:
     return sum_of_shifts if terms * channels <= limit else None
 
 
-KERNEL = Kernel("direct_conv", lax.conv_general_dilated_p, _choose)
+KERNEL = Kernel("direct_conv", lax.conv_general_dilated_p, _choose, is_fusible=True)

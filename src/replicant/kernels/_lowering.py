@@ -1,7 +1,8 @@
 """Gives JAX another lowering of a primitive on CPUs. No other file uses ``jax.interpreters.mlir``.
 
-JAX calls the rule when it lowers a program. The rule uses the kernel if it is on and accepts the operands. Otherwise it uses
-`plain`, which lowers to the same operation as JAX's own rule. On other platforms, JAX keeps its own rule.
+JAX calls the rule when it lowers a program. The rule uses the kernel if it is on, accepts the operands, and neither they nor the
+results are empty. Otherwise it uses `plain`, which lowers to the same operation as JAX's own rule. On other platforms, JAX keeps
+its own rule.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from ._once import BARRIERS_HOLD, computed_once
 from ._switch import choose_here, chosen, is_on
 
 PRODUCTS = "dot"  # the family of products of matrices, which other kernels compute with
@@ -30,6 +32,8 @@ class Kernel:
             lowering that was there before is used: JAX's own, or that of another kernel.
         is_local: Whether XLA calls machine code of this process. Such a program cannot be exported, and XLA cannot divide the call
             among devices. So the kernel is only used where each device computes what is its own.
+        is_fusible: Whether XLA may fuse its operations into each user of its result, and round differently in each. It computes the
+            operation that the kernel takes the place of once, so the kernel is computed once, too (`_once.py`).
     """
 
     family: str
@@ -37,6 +41,7 @@ class Kernel:
     choose: Callable[..., Callable[..., Any] | None]
     plain: Callable[..., Any] | None = None
     is_local: bool = False
+    is_fusible: bool = False
 
 
 def _is_of_this_device(ctx: Any) -> bool:
@@ -47,6 +52,21 @@ def _is_of_this_device(ctx: Any) -> bool:
     if hasattr(axes, "manual_axes"):  # within shard_map
         return set(axes.manual_axes) == set(axes.mesh.axis_names)
     return getattr(axes, "num_devices", 0) == 1
+
+
+def _needs_that(kernel: Kernel) -> bool:
+    """Whether a kernel is only for the operations of one device in this process."""
+    return kernel.is_local or (kernel.is_fusible and not BARRIERS_HOLD)
+
+
+def _once(compute: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *operands, **params: computed_once(lambda *operands: compute(*operands, **params), *operands)
+
+
+def _has_elements(ctx: Any) -> bool:
+    """Whether neither an operand nor a result is empty, and all sizes are known, which they are not always in jax.export."""
+    sizes = [size for aval in (*ctx.avals_in, *ctx.avals_out) for size in aval.shape]
+    return all(isinstance(size, int) and size > 0 for size in sizes)
 
 
 def present_rule(primitive: Primitive) -> Callable[..., Any] | None:
@@ -67,9 +87,10 @@ def register(kernel: Kernel) -> bool:
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         compute = None
-        static = all(isinstance(size, int) for aval in ctx.avals_in for size in aval.shape)  # jax.export also has symbolic sizes
-        if is_on(kernel.family) and static and (not kernel.is_local or _is_of_this_device(ctx)):
+        if is_on(kernel.family) and _has_elements(ctx) and (_is_of_this_device(ctx) or not _needs_that(kernel)):
             compute = kernel.choose(*ctx.avals_in, **params)
+            if compute and kernel.is_fusible:
+                compute = _once(compute)
         compute = compute or kernel.plain
         if compute is None:
             assert before is not None  # this was asked above

@@ -179,7 +179,7 @@ def _fits(recurrent_kernel: Any, states: Any, operands: Any) -> bool:
     if any(str(operand.dtype) not in ("float32", "bool") for operand in operands):
         return False
     products = 4 * units * units * steps * rows
-    if units % UNITS_AT_ONCE or units > MAX_UNITS or products < max(1, MIN_PRODUCTS):
+    if units % UNITS_AT_ONCE or units > MAX_UNITS or products < MIN_PRODUCTS:
         return False
     return FUNCTION.is_ready()
 

@@ -171,9 +171,9 @@ def _fits(num_batches: int, *arrays: Any) -> bool:
     if any(str(array.dtype) != "float32" for array in arrays):
         return False
     channels, size = arrays[0].shape[-1], math.prod(arrays[0].shape)
-    if channels == 0 or channels % CHANNELS_AT_ONCE or channels > MAX_CHANNELS:
+    if channels % CHANNELS_AT_ONCE or channels > MAX_CHANNELS:
         return False
-    return size >= num_batches * max(1, MIN_NUMBERS) > 0 and FUNCTION.is_ready()
+    return size >= num_batches * MIN_NUMBERS and FUNCTION.is_ready()
 
 
 def _kernels(kind: int, primitives: tuple[Primitive, Primitive], compute: Callable[..., Sequence[Array]]) -> list[Kernel]:

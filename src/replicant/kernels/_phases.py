@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ._lowering import Kernel
+from ._once import computed_once
 from ._result_shape import result_shape
 
 MAX_PHASES = 16
@@ -123,10 +124,10 @@ def product(lhs: Array, rhs: Array, **params: Any) -> Array:
 
 
 def _choose(lhs: Any, rhs: Any, **params: Any) -> Any:
-    if not jnp.issubdtype(lhs.dtype, jnp.floating) or lhs.dtype != rhs.dtype or not lhs.size or not rhs.size:
+    if not jnp.issubdtype(lhs.dtype, jnp.floating) or lhs.dtype != rhs.dtype:
         return None
     shape = result_shape(lhs, rhs, params)
-    if params["batch_group_count"] > 1 or 0 in shape:
+    if params["batch_group_count"] > 1:
         return None
     dilated = [k for k, s in enumerate(params["lhs_dilation"]) if s > 1]
     if not dilated:
@@ -152,19 +153,9 @@ def _pays(rhs: Any, shape: Sequence[int], params: Any) -> bool:
     return overlapping and shape[spec.out_spec[1]] >= MIN_FILTERS and math.prod(space) >= MIN_POSITIONS
 
 
-def _made_first(array: Array) -> Array:
-    """Return an array that XLA writes to memory, instead of computing it again wherever it is used.
-
-    XLA:CPU removes barriers before it fuses, but it does not look into a condition that depends on data.
-    """
-    first = lax.reshape(lax.slice(array, [0] * array.ndim, [1] * array.ndim), ())
-    always = lax.bitwise_or(lax.eq(first, first), lax.ne(first, first))
-    return lax.cond(always, lambda x: x, jnp.zeros_like, array)
-
-
 def _phases_of_what_is_made_first(lhs: Array, rhs: Array, **params: Any) -> Array:
     """Do what `interleaved_phases` does for a depthwise convolution, each of whose phases reads nearly all of the images."""
-    return interleaved_phases(_made_first(lhs), rhs, **params)
+    return interleaved_phases(computed_once(lambda x: x, lhs), rhs, **params)
 
 
 def _choose_depthwise(lhs: Any, rhs: Any, **params: Any) -> Any:

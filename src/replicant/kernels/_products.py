@@ -114,7 +114,7 @@ def _choose(lhs: Any, rhs: Any, *, dimension_numbers: Any, **params: Any) -> Any
     (lhs_sums, rhs_sums), (lhs_batch, _) = dimension_numbers
     if lhs.dtype != "float32" or rhs.dtype != "float32" or params.get("preferred_element_type") not in (None, lhs.dtype):
         return None
-    if not lhs_sums or 0 in (*lhs.shape, *rhs.shape) or params.get("out_sharding") is not None:
+    if not lhs_sums or params.get("out_sharding") is not None:
         return None
     rows, batch = (math.prod(lhs.shape[axis] for axis in axes) for axes in (lhs_sums, lhs_batch))
     high, wide = lhs.size // (rows * batch), rhs.size // (rows * batch)

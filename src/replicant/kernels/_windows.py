@@ -132,13 +132,13 @@ def _small_and_dense(window: Sizes, strides: Sizes) -> bool:
     return math.prod(window) <= 4 and window[-1] == 1 and all(s == 1 for s in strides)
 
 
-def _choose_scatter(source: Any, operand: Any, *, select_prim: Any, **params: Any) -> Any:
+def _choose_scatter(_: Any, operand: Any, *, select_prim: Any, **params: Any) -> Any:
     window, strides = params["window_dimensions"], params["window_strides"]
     # Windows that share elements add up several values, which with 16 bits are not rounded as in XLA.
     alone = all(w <= s for w, s in zip(window, strides, strict=True))
     dtypes = _FLOATS if alone else _WIDE
     selects = select_prim in (lax.ge_p, lax.le_p)
-    return scatter_to_selected if selects and operand.dtype.name in dtypes and source.size and _few_positions(window) else None
+    return scatter_to_selected if selects and operand.dtype.name in dtypes and _few_positions(window) else None
 
 
 def _windows(
@@ -155,7 +155,7 @@ def _windows(
 
     def choose(operand: Any, *, window_dimensions: Sizes, **params: Any) -> Any:
         dilated = any(d != 1 for d in (*params["base_dilation"], *params["window_dilation"]))
-        fits = operand.dtype.name in dtypes and operand.size > 0 and not dilated and _few_positions(window_dimensions)
+        fits = operand.dtype.name in dtypes and not dilated and _few_positions(window_dimensions)
         left = leave is not None and leave(window_dimensions, params["window_strides"])
         return compute if fits and not left else None
 
@@ -164,7 +164,7 @@ def _windows(
         # A new function, not `combine` itself, which JAX would turn into the primitive that is being lowered.
         return lax.reduce_window(operand, first, lambda a, b: combine(a, b), window_dimensions, window_strides, padding, **rest)  # noqa: PLW0108
 
-    return Kernel(family, primitive, choose, plain)
+    return Kernel(family, primitive, choose, plain, is_fusible=True)
 
 
 def identity_of(value: float, like: Array) -> Array:
@@ -207,7 +207,7 @@ def _plain_scatter(
 
 
 KERNELS = (
-    Kernel("max_pool", lax.select_and_scatter_add_p, _choose_scatter, _plain_scatter),
+    Kernel("max_pool", lax.select_and_scatter_add_p, _choose_scatter, _plain_scatter, is_fusible=True),
     _windows("max_pool", lax.reduce_window_max_p, lax.max, -math.inf, _FLOATS),
     # With 16 bits, every addition would be rounded.
     _windows("avg_pool", lax.reduce_window_sum_p, lax.add, 0.0, _WIDE, leave=_small_and_dense),

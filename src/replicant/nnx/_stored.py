@@ -33,6 +33,12 @@ _NUMBERS = (bool, int, float, complex)
 class NnxRef(Ref):
     """One array of an ``nnx.Variable``. Random keys are kept as their numbers."""
 
+    if_copies_differ = (
+        "Combine what differs first. If it is the gradients: grads = replicant.get_replica_context().all_reduce('SUM', grads) "
+        "before optimizer.update(model, grads), with a loss that is divided by the size of the global batch. A state that each "
+        "replica adds to and that is read outside of `run` is an nnx.metrics.MetricState."
+    )
+
     def __init__(self, value: Any, rule: Rule, name: str):
         super().__init__()
         typed = is_array(value) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)

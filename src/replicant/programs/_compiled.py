@@ -183,8 +183,9 @@ class Compiled:
             self._remember(signature, program)
             return program
         raise ReplicantError(
-            f"{self._name!r} used different variables in each of its {_MAX_TRACES} traces. Create variables once, outside the "
-            "compiled function."
+            f"{self._name!r} used different variables in each of its {_MAX_TRACES} traces, such as "
+            f"{[ref.name for ref in extra][-2:]} in the last one. Create variables, layers and optimizers once, outside the "
+            "compiled function, such as in `with strategy.scope():`, and only call them inside."
         )
 
     def _watch(self, watch: Watch, reach: Reach) -> None:

@@ -32,9 +32,11 @@ from ..tracing._riders import Riders
 from ..tracing._varying import Varying
 from ..variables._recorder import CrossRecorder, Facts, Recorder, ReplicaRecorder, UnknownState, recording
 from ..variables._ref import Ref
+from ._call_arguments import arguments_explained
 from ._held import hide, show
 from ._learning import trace_until_learned
 from ._lost_state import Arguments
+from ._no_rows import no_rows_explained
 from ._replica_inputs import Inputs, moves, stays_on_host
 
 # How a replica sees an array of the program: the whole (None), its row of a stack (_ROW), or its slice along an axis (0, 1, ...).
@@ -65,7 +67,12 @@ class ReplicaStep:
         context = ReplicaContext(self.strategy, group, has_rows=has_rows)
         self.counts = context.counts
         given = Arguments(args, kwargs, self._rows(leaves))
-        with recording(recorder), entered(self.strategy, context):
+        with (
+            recording(recorder),
+            entered(self.strategy, context),
+            no_rows_explained(self.inputs, leaves),
+            arguments_explained(self._fn, args, kwargs),
+        ):
             result = hide(self._fn(*args, **kwargs))
         self._check_layouts(recorder)
         given.check(f"run: {getattr(self._fn, '__qualname__', self._fn)!r}", result, copies_are_theirs=True)
@@ -425,12 +432,7 @@ def check_agreement(written: Sequence[Ref], varies: Sequence[bool], num_replicas
         if differs and not ref.copies(num_replicas) and ref not in slices:
             raise DivergenceError(
                 f"Variable {ref.name!r} (shape {ref.shape}, aggregation=NONE) was assigned a value that differs between the "
-                f"{num_replicas} replicas, so its copies would no longer agree. If each replica should keep its own value, such as "
-                "gradients that it accumulates over several steps, create it with synchronization=ON_READ; "
-                "apply_gradients inside `run` sums such gradients itself. If all replicas should have one value, create it with "
-                "aggregation=SUM, MEAN or ONLY_FIRST_REPLICA, or combine the value first with "
-                "get_replica_context().all_reduce(...); do not give a combined gradient to apply_gradients inside `run`, which "
-                "would sum it again."
+                f"{num_replicas} replicas, so its copies would no longer agree. {ref.if_copies_differ}"
             )
 
 

@@ -119,6 +119,11 @@ def name_of(device: Device) -> str:
 
 def resolve_devices(devices: Sequence[Any] | str | None) -> tuple[Device, ...]:
     """Return the devices for names ("cpu:0", "GPU:1", "/gpu:0") or ``jax.Device`` objects; for None, all local devices."""
+    if isinstance(devices, int):
+        raise DeviceError(
+            f"devices must be names such as ['cpu:0', 'cpu:1'], or jax.Device objects; got {devices!r}. Write list_devices()[:n] "
+            "for the first n devices, or nothing for all. To try several on one CPU, call replicant.set_virtual_devices(n) first."
+        )
     if devices is None or (not isinstance(devices, str) and len(devices) == 0):
         return tuple(jax.local_devices())
     found = [_resolve(d) for d in ([devices] if isinstance(devices, str) else devices)]

@@ -35,6 +35,7 @@ class Ref:
         trainable: Whether tapes watch it.
         slot: Whether it is optimizer state, which a placement may cut into one slice per replica.
         strategy: The strategy under which it was made, if that has devices of its own.
+        if_copies_differ: What to write, for the error of a value that differs between the replicas.
         elsewhere: Whether it lies on a server. Then storing it notes a change, which is pushed later.
         holder: The object that holds the stored array.
         owned: An array that a program made and that nobody else has seen, so that it may be donated. Who gets it past `expose`, as
@@ -56,6 +57,13 @@ class Ref:
     slot: bool = False
     strategy: Any = None
     elsewhere: bool = False
+    if_copies_differ: str = (
+        "If each replica should keep its own value, such as gradients that it accumulates over several steps, create it with "
+        "synchronization=ON_READ; apply_gradients inside `run` sums such gradients itself. If all replicas should have one value, "
+        "create it with aggregation=SUM, MEAN or ONLY_FIRST_REPLICA, or combine the value first with "
+        "get_replica_context().all_reduce(...); do not give a combined gradient to apply_gradients inside `run`, which would sum "
+        "it again."
+    )
     _value: Any  # only in a reference that is its own holder
 
     def __init__(self, holder: Any = None) -> None:

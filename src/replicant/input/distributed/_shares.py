@@ -508,5 +508,6 @@ def _check_sizes(shapes: list[tuple[int | None, ...]], structure: Any, num_repli
         sizes = ", ".join(f"{name} has shape {shape}" for name, shape in zip(component_names(structure), shapes, strict=True))
         raise ElementError(
             f"All components of a global batch need the same leading size to be split over {num_replicas} replicas, "
-            f"but {sizes}. Zip the datasets before `batch`, or reshape the components in `map`."
+            f"but {sizes}. If these are single examples, call `batch(global_batch_size)` on the dataset. If they are batches, zip "
+            "the datasets before `batch`, or reshape the components in `map`."
         )
