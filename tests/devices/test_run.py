@@ -178,6 +178,8 @@ def test_devices_by_name_object_and_all() -> None:
     )
     assert replicant.list_devices() == [f"cpu:{i}" for i in range(8)]
     assert replicant.list_devices("CPU")[1] == "cpu:1"
+    device = replicant.list_devices("CPU")[1]
+    assert (device.name, device.device_type, type(device.name)) == ("cpu:1", "CPU", str)  # as TensorFlow's devices have them
 
 
 def test_value_contexts(two: replicant.MirroredStrategy) -> None:

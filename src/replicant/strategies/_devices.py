@@ -103,8 +103,26 @@ def have_threads(num_devices: int | None = None) -> None:
         os.environ["NPROC"] = str(threads)
 
 
-def list_devices(device_type: str | None = None) -> list[str]:
+class DeviceName(str):
+    """The name of a device, with what TensorFlow's devices have besides: `name` and `device_type`."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The name itself."""
+        return str(self)
+
+    @property
+    def device_type(self) -> str:
+        """The type in upper case, such as "CPU"."""
+        return self.partition(":")[0].upper()
+
+
+def list_devices(device_type: str | None = None) -> list[DeviceName]:
     """List the names of this process's devices, such as "cpu:0" or "gpu:1".
+
+    Each is a str, and also has TensorFlow's ``name``, which is the same, and ``device_type``, such as "CPU".
 
     Semantics: tf.config.list_physical_devices, except that names are short and None does not mean all types.
 
@@ -127,7 +145,7 @@ def list_devices(device_type: str | None = None) -> list[str]:
         found = jax.local_devices(backend=None if device_type is None else device_type.lower())
     except RuntimeError:  # JAX raises it if there are no devices of that type
         return []
-    return [name_of(device) for device in found]
+    return [DeviceName(name_of(device)) for device in found]
 
 
 def name_of(device: Device) -> str:
