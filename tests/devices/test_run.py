@@ -105,6 +105,20 @@ def test_local_results(two: replicant.MirroredStrategy) -> None:
     assert two.experimental_local_results({"a": ids(two), "b": 7}) == ({"a": 0.0, "b": 7}, {"a": 1.0, "b": 7})
 
 
+def test_one_can_compute_with_several_local_results(two: replicant.MirroredStrategy) -> None:
+    def fn(own):
+        return {"own": own + jnp.zeros(2), "all": replicant.get_replica_context().all_reduce("SUM", own), "no": "text"}
+
+    first, second = two.experimental_local_results(two.run(fn, args=(ids(two),)))
+    assert jnp.concatenate([first["own"], second["own"] + first["all"]]).tolist() == [0.0, 0.0, 2.0, 2.0]
+    assert (first["no"], second["no"]) == ("text", "text")
+    uneven = replicant.PerReplica([ids(two).values[0], ids(two).values[1][None]])
+    one, other = two.experimental_local_results(uneven)
+    assert (one + other).tolist() == [1.0]
+    traced = replicant.function(lambda x: sum(two.experimental_local_results(x)))
+    assert float(traced(ids(two))) == 1.0
+
+
 def test_a_lambda_in_a_loop_is_compiled_once_and_forgotten_in_the_end() -> None:
     strategy = mirrored(2)
     for _ in range(5):
@@ -164,6 +178,8 @@ def test_devices_by_name_object_and_all() -> None:
     )
     assert replicant.list_devices() == [f"cpu:{i}" for i in range(8)]
     assert replicant.list_devices("CPU")[1] == "cpu:1"
+    device = replicant.list_devices("CPU")[1]
+    assert (device.name, device.device_type, type(device.name)) == ("cpu:1", "CPU", str)  # as TensorFlow's devices have them
 
 
 def test_value_contexts(two: replicant.MirroredStrategy) -> None:

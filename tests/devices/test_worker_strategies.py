@@ -8,15 +8,6 @@ from replicant import CommunicationImplementation, CommunicationOptions
 from replicant.cluster import ClusterSpec, SimpleClusterResolver
 from replicant.errors import AlreadyStartedError, ArgumentError, ArgumentTypeError, ClusterError, DeviceError
 
-HALF_THERE = [
-    (
-        {"WORLD_SIZE": "4", "MASTER_ADDR": "node1"},
-        "WORLD_SIZE=4 and MASTER_ADDR=node1 are set, but RANK and WORLD_SIZE are not both",
-    ),
-    ({"JAX_COORDINATOR_ADDRESS": "node1:1"}, "JAX_COORDINATOR_ADDRESS=node1:1 is set, but JAX_PROCESS_ID is missing"),
-    ({"TF_CONFIG": '{"task": {"type": "worker", "index": 1}}'}, 'TF_CONFIG=.* is set, but a "cluster" in it is missing'),
-    ({"REPLICANT_JOB_ID": "a"}, "REPLICANT_JOB_ID=a is set, but a description of the cluster, such as TF_CONFIG .* is missing"),
-]
 ALONE = SimpleClusterResolver(ClusterSpec({}))
 
 
@@ -25,20 +16,21 @@ def sum_of_ids(strategy):
     return float(strategy.reduce("SUM", strategy.run(lambda x: x + 1, args=(ids,))))
 
 
-@pytest.mark.parametrize(("variables", "message"), HALF_THERE)
-def test_a_half_of_a_description_is_told(monkeypatch, variables, message):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    warned = f"^MultiWorkerMirroredStrategy: this process trains alone.* several workers: {message}"
-    with pytest.warns(UserWarning, match=warned) as told:
-        assert replicant.MultiWorkerMirroredStrategy().topology.num_workers == 1
-    assert told[0].filename == __file__
+@pytest.mark.parametrize("strategy", [replicant.MultiWorkerMirroredStrategy, replicant.FullyShardedStrategy])
+def test_who_seems_to_be_one_of_several_does_not_train_alone(monkeypatch, strategy):
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    message = rf"^{strategy.__name__}: .*PMI_SIZE=4 and PMI_RANK=0 .*one of several\. If so, set .*`replicant doctor`"
+    with pytest.raises(ClusterError, match=message):
+        strategy()
 
 
 def test_who_is_one_of_one_is_told_nothing(monkeypatch, recwarn):
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("TF_CONFIG", "{}")
     replicant.MultiWorkerMirroredStrategy()
+    monkeypatch.setenv("PMI_SIZE", "4")
+    replicant.MultiWorkerMirroredStrategy(ALONE)
     assert not recwarn.list
 
 

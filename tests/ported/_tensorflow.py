@@ -18,7 +18,28 @@ TENSORFLOW = {
     ),
     "multi_worker_with_keras": Ported(workers=True),
     "parameter_server_training": Ported(
-        aside=("asynchronous",),
+        by_hand=(
+            ("import tensorflow as tf", ""),
+            ("    worker_config = tf.compat.v1.ConfigProto()", ""),  # the strategy starts its servers and workers
+            ("    if multiprocessing.cpu_count() < num_workers + 1:", ""),
+            ("        worker_config.inter_op_parallelism_threads = num_workers + 1", ""),
+            ("    for i in range(num_workers):", ""),
+            (
+                '        tf.distribute.Server(cluster_spec, job_name="worker", task_index=i, config=worker_config)',
+                "",
+            ),
+            ("    for i in range(num_ps):", ""),
+            ('        tf.distribute.Server(cluster_spec, job_name="ps", task_index=i, protocol="grpc")', ""),
+            (
+                "creator = tf.keras.utils.experimental.DatasetCreator(dataset_fn, input_options=input_options)",
+                "creator = dataset_fn",
+            ),
+            ("assert len(emb_layer.weights) == 2", "assert len(emb_layer.weights) == 1"),  # a variable is one, whatever its shards
+            ("assert emb_layer.weights[0].shape == (4, 32)", "assert emb_layer.weights[0].shape == (8, 32)"),
+            ("assert emb_layer.weights[1].shape == (4, 32)", ""),
+            ("print(emb_layer.weights[0].device)", ""),
+        ),
+        aside=("losses", "asynchronous"),
     ),
     "distributed_training": Ported(),
     "tpu": Ported(),

@@ -75,9 +75,13 @@ def test_all_settings(tmp_path: Path) -> None:
 def test_jax_gets_the_devices_and_a_module_runs(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
-    (tmp_path / "package" / "part.py").write_text("import replicant, jax, sys\nprint(__name__, jax.device_count(), sys.argv[1:])\n")
-    done = run("--devices", "3", "--quiet", "-m", "package.part", "-v", cwd=tmp_path, REPLICANT_COMPILATION_CACHE="0")
-    assert (done.stdout, done.stderr, done.returncode) == ("__main__ 3 ['-v']\n", "", 0)
+    (tmp_path / "package" / "part.py").write_text(
+        "import replicant, jax, sys\n"
+        "print(__name__, jax.device_count(), sys.argv[1:], replicant.MirroredStrategy().placement.fused)\n"
+    )
+    options = ["--devices", "3", "--unfused", "--quiet", "-m", "package.part", "-v"]
+    done = run(*options, cwd=tmp_path, REPLICANT_COMPILATION_CACHE="0")
+    assert (done.stdout, done.stderr, done.returncode) == ("__main__ 3 ['-v'] False\n", "", 0)
 
 
 @pytest.mark.long

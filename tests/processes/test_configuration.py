@@ -6,11 +6,15 @@ import sys
 
 import pytest
 
+import replicant
+from replicant.errors import ArgumentError
+
 LIMIT_SECONDS = 120
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k not in ("NPROC", "XLA_FLAGS", "KERAS_BACKEND", "JAX_NUM_CPU_DEVICES")}
+    unset = ("NPROC", "XLA_FLAGS", "KERAS_BACKEND", "JAX_NUM_CPU_DEVICES", "REPLICANT_FUSE_REPLICAS")
+    clean = {k: v for k, v in os.environ.items() if k not in unset}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         env=clean | environment,
@@ -23,16 +27,28 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_virtual_devices_and_the_threads_they_need() -> None:
     done = run(
-        "import replicant; replicant.set_virtual_devices(3)\n"
+        "import replicant; replicant.set_virtual_devices(3, fused=False)\n"
         "import os; print(replicant.list_devices(), os.environ['NPROC'])\n"
-        "replicant.set_virtual_devices(3); print('again is fine')"
+        "replicant.set_virtual_devices(3, fused=False); print('again is fine')"
     )
     assert done.stdout == "['cpu:0', 'cpu:1', 'cpu:2'] 12\nagain is fine\n", done.stderr
 
 
 @pytest.mark.long
+def test_replicas_on_devices_of_their_own_as_on_gpus() -> None:
+    program = "import replicant; replicant.set_virtual_devices(2, fused={}); print(replicant.MirroredStrategy().placement.fused)"
+    for fused, variables in ((False, {}), (False, {"REPLICANT_FUSE_REPLICAS": "0"}), (True, {"REPLICANT_FUSE_REPLICAS": "1"})):
+        done = run(f"{program.format(fused)}\nreplicant.set_virtual_devices(2, fused={fused})", **variables)
+        assert done.stdout == f"{fused}\n", done.stderr
+    done = run(program.format(True), REPLICANT_FUSE_REPLICAS="0")
+    assert "ConfigurationError: set_virtual_devices(fused=True): the environment sets REPLICANT_FUSE_REPLICAS=0" in done.stderr
+    with pytest.raises(ArgumentError, match="fused must be True, False or None; got 'no'"):
+        replicant.set_virtual_devices(8, fused="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.long
 def test_more_threads_that_the_user_asked_for_are_kept() -> None:
-    done = run("import replicant; replicant.set_virtual_devices(2)\nimport os; print(os.environ['NPROC'])", NPROC="40")
+    done = run("import replicant; replicant.set_virtual_devices(2, fused=False)\nimport os; print(os.environ['NPROC'])", NPROC="40")
     assert done.stdout == "40\n", done.stderr
 
 

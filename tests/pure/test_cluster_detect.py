@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from replicant.cli._checkup import _facts
 from replicant.cluster import ClusterSpec, Membership, detect
 from replicant.errors import ClusterError
 
@@ -58,12 +59,18 @@ def test_nothing():
     assert found.source == "nothing"
     assert found.membership == Membership(0, 1, None, None, 0, 1)
     assert (found.resolver.cluster_spec(), found.coordinator_address, found.bind_address) == (ClusterSpec({}), None, None)
+    assert found.doubt == (
+        "nothing that Replicant reads describes a cluster, but by RANK=3 (torchrun), this process is one of several. If so, set "
+        "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or JAX_PROCESS_ID, JAX_NUM_PROCESSES and JAX_COORDINATOR_ADDRESS (the "
+        "host:port of process 0) in each process. If it is to train alone, set JAX_NUM_PROCESSES=1 and JAX_PROCESS_ID=0, or pass "
+        "SimpleClusterResolver(ClusterSpec({}))."
+    )
     assert str(found) == (
         "Cluster: nothing\n"
         "  process       0 of 1\n"
         "  on this host  0 of 1\n"
         "  because       no variable describes a cluster\n"
-        "  because       RANK=3 is set, but RANK and WORLD_SIZE are not both set"
+        f"  doubt         {found.doubt}"
     )  # fmt: skip
 
 
@@ -108,6 +115,89 @@ def test_tf_config_has_the_coordinator():
 def test_the_source_that_holds_must_make_sense():
     with pytest.raises(ClusterError, match="TF_CONFIG is not JSON"):
         detect({**SLURM, "TF_CONFIG": "{"})
+
+
+TORCHRUN_OF_ONE = {"RANK": "0", "WORLD_SIZE": "1"}
+ONE_WORKER = {"TF_CONFIG": json.dumps({"cluster": {"worker": ["tf:1"]}, "task": {"type": "worker", "index": 0}})}
+# What seems to be a job of one, and the words that say why it may not be one.
+DOUBTS = [
+    ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "by PMI_SIZE=4 and PMI_RANK=0 (MPICH, Intel MPI or Cray PALS), this"),
+    (
+        {"PMI_RANK": "0", "PMI_SIZE": "4"},
+        "set JAX_PROCESS_ID=$PMI_RANK, JAX_NUM_PROCESSES=$PMI_SIZE and JAX_COORDINATOR_ADDRESS=HOST:PORT,",
+    ),
+    ({"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0"}, "by PALS_RANKID=0 and PALS_LOCAL_RANKID=0 (MPICH"),
+    ({"ALPS_APP_PE": "0"}, "ALPS_APP_PE=0 (Cray ALPS)"),
+    ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "4"}, "FLUX_JOB_SIZE=4 and FLUX_TASK_RANK=0 (Flux)"),
+    ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "4"}, "MV2_COMM_WORLD_SIZE=4 and MV2_COMM_WORLD_RANK=1 (MVAPICH)"),
+    ({"RANK": "0", "LOCAL_RANK": "0"}, "RANK=0 and LOCAL_RANK=0 (torchrun)"),
+    ({"WORLD_SIZE": "4", "MASTER_ADDR": "node1"}, "WORLD_SIZE=4 and MASTER_ADDR=node1 (torchrun)"),
+    ({"PET_NNODES": "1:2"}, "PET_NNODES=1:2 (torchrun)"),
+    ({"NUM_PROCESSES": "2", "PROCESS_ID": "0"}, "set JAX_PROCESS_ID=$PROCESS_ID, JAX_NUM_PROCESSES=$NUM_PROCESSES and"),
+    ({"LWS_GROUP_SIZE": "two"}, "LWS_GROUP_SIZE=two (LeaderWorkerSet)"),
+    ({"OMPI_COMM_WORLD_SIZE": "2"}, "set OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE, or JAX_PROCESS_ID"),
+    ({"JAX_COORDINATOR_ADDRESS": "node1:1"}, "by JAX_COORDINATOR_ADDRESS=node1:1 (JAX variables)"),
+    ({"REPLICANT_JOB_ID": "a"}, "REPLICANT_JOB_ID=a (Replicant)"),
+    ({"SM_HOSTS": '["a", "b"]', "SM_CURRENT_HOST": "b"}, 'SM_HOSTS=["a", "b"] and SM_CURRENT_HOST=b (SageMaker)'),
+    ({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"]}}'}, "(Vertex AI)"),
+    (
+        {"TF_CONFIG": '{"task": {"type": "worker", "index": 1}}'},
+        '(TensorFlow), this process is one of several. If so, set a "cluster"',
+    ),
+    ({"TF_CONFIG": '{"cluster": {}, "task": {"type": "worker", "index": 1}}'}, "(TensorFlow)"),
+    ({"TF_CONFIG": '{"Cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'}, "(TensorFlow)"),
+    # Another source, or a launcher without one, contradicts the source that counts.
+    (
+        {**TORCHRUN_OF_ONE, **SLURM},
+        "RANK=0 and WORLD_SIZE=1 say that this process is the only one, but by SLURM_STEP_NUM_TASKS=2 and SLURM_PROCID=1 (Slurm)",
+    ),
+    ({**ONE_WORKER, **TORCHRUN}, "says that this process is the only one, but by WORLD_SIZE=8, RANK=3"),
+    (
+        {**ONE_WORKER, "FLUX_JOB_SIZE": "2"},
+        "FLUX_JOB_SIZE=2 (Flux), it is one of several. If so, unset what is wrong, or set JAX",
+    ),
+    (
+        {**TORCHRUN_OF_ONE, "TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0"},
+        "Membership(process 0 of 2, coordinator a:8482) (TPU)",
+    ),
+    ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "MPI_LOCALNRANKS": "2"}, "SLURM_JOB_ID=7 and SLURM_NTASKS=1 say"),
+]
+
+
+@pytest.mark.parametrize(("environ", "words"), DOUBTS)
+def test_a_job_of_one_in_doubt(environ, words):
+    found = detect(environ)
+    assert found.num_processes == 1
+    assert words in found.doubt
+    assert found.doubt in str(found)
+    result = _facts.cluster_variables(environ)
+    assert (result.state, result.remedy) == ("fail", f"strategies over workers refuse to start here: {found.doubt}")
+    alone = detect(environ | {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"})
+    assert (alone.num_processes, alone.doubt) == (1, None)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"WORLD_SIZE": "1", "MASTER_ADDR": "localhost"},
+        {**TORCHRUN_OF_ONE, "LOCAL_RANK": "0", "NNODES": "1", "MASTER_ADDR": "localhost", "REPLICANT_JOB_ID": "a"},
+        {"TF_CONFIG": '{"cluster": {}, "task": {"type": "master", "index": 0}, "environment": "cloud"}'},
+        {"PMI_RANK": "0", "PMI_SIZE": "1", "PALS_RANKID": "0", "PALS_NODEID": "0"},
+        {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"},
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "MASTER_ADDR": "n1", "SLURM_ARRAY_TASK_ID": "3"},
+        {"PBS_NODENUM": "0", "PBS_VNODENUM": "0", "TPU_WORKER_ID": "0", "SM_HOSTS": '["a"]', "CLUSTER_SPEC": "prod"},
+        # Others are in the cluster, although they do not train with this one.
+        {"TF_CONFIG": json.dumps({"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}), "PMI_SIZE": "2"},
+        {
+            "TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "worker", "index": 0}}),
+            "PMI_SIZE": "2",
+        },
+    ],
+)
+def test_a_job_of_one_without_doubt(environ):
+    found = detect(environ)
+    assert (found.num_processes, found.doubt) == (1, None)
+    assert _facts.cluster_variables(environ).state == "ok"
 
 
 def test_the_process_s_own_environment(monkeypatch):

@@ -166,6 +166,13 @@ def body(tmp_path, text):
             ),
         ),
         ("tf.config.set_logical_device_configuration(d, [c(), c()])", "replicant.set_virtual_devices(2)"),
+        ("tf.config.set_logical_device_configuration(d, [c()] * n)", "replicant.set_virtual_devices(n)"),
+        (
+            "tf.concat(strategy.experimental_local_results(x), axis=0)",
+            "keras.ops.concatenate(strategy.experimental_local_results(x), axis=0)",
+        ),
+        ("optimizer.apply_gradients(g, skip_gradients_aggregation=False, name='x')", "optimizer.apply_gradients(g)"),
+        ("optimizer.apply_gradients(g, experimental_aggregate_gradients=True)", "optimizer.apply_gradients(g)"),
         (
             "tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True)",
             (
@@ -382,6 +389,8 @@ def test_imports(tmp_path, old, new):
             "tf.config.set_logical_device_configuration(d, c)",
             "set_virtual_devices(n)",
         ),
+        ("tf.io.decode_raw(x, t)", "tf.io.decode_raw", "np.frombuffer(data, dtype), in dataset.map"),
+        ("tf.io.parse_tensor(x, t)", "tf.io.parse_tensor", "np.frombuffer(data, dtype).reshape(shape)"),
         ("d = tf.data.Dataset.range(3); d.batch(2).ragged_batch(2)", "ragged_batch", "replicant.data.Dataset has no ragged_batch"),
         ("tf.data.Dataset.range(3).map(f).sparse_batch(2, [3])", "sparse_batch", "replicant.data.Dataset has no sparse_batch"),
         ("f(tf)", "tf", "the module itself is used as a value"),
@@ -731,6 +740,41 @@ def test_imports_are_never_written_into_a_cell_that_is_kept(tmp_path):
     first, second, third = sources(migrated(tmp_path, text, "book.ipynb"))
     assert (first, second) == ("!ls", "%%bash\nls")
     assert third == f"{REPLICANT}import keras\ndef f():\n    return keras.ops.ones(2)"
+
+
+@pytest.mark.parametrize("option", ["skip_gradients_aggregation=True", "experimental_aggregate_gradients=flag"])
+def test_gradients_that_are_not_to_be_summed_are_listed(tmp_path, option):
+    migration = migrated(tmp_path, f"{HEAD}optimizer.apply_gradients(zip(g, v), {option})\n")
+    (found,) = migration.findings
+    assert (found.line, found.kind) == (2, "left")
+    assert "Leave out the all_reduce before it and the argument, or divide summed gradients by" in found.advice
+    assert option in migration.text
+
+
+def test_devices_that_are_listed_too_early_are_named(tmp_path):
+    text = 'd = tf.config.list_physical_devices("CPU")\ntf.config.set_logical_device_configuration(d[0], [c(), c()])\nprint(d)\n'
+    found = [finding for finding in migrated(tmp_path, HEAD + text).findings if finding.kind == "left"]
+    assert [(each.line, each.construct) for each in found] == [(2, "tf.config.list_physical_devices")]
+    assert "replicant.set_virtual_devices comes too late then: move this below it" in found[0].advice
+    assert not [each for each in migrated(tmp_path, HEAD + text.replace("print(d)\n", "")).findings if each.kind == "left"]
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import tensorflow as tf\nfrom tensorflow import keras\n",
+        "import tensorflow.keras as keras\nimport tensorflow as tf\n",
+        "from tensorflow import keras\nfrom tensorflow import keras\nimport tensorflow as tf\n",
+    ],
+)
+def test_keras_is_imported_once(tmp_path, imports):
+    text = migrated(tmp_path, f"{imports}tf.keras.Sequential([keras.layers.Dense(1)])\n").text
+    assert text == f"{REPLICANT}import keras\nkeras.Sequential([keras.layers.Dense(1)])\n"
+
+
+def test_an_import_in_a_block_stays(tmp_path):
+    text = "import tensorflow as tf\ntry:\n    from tensorflow import keras\nexcept ImportError:\n    keras = tf.keras\n"
+    assert "try:\n    import keras\nexcept ImportError:\n    " in migrated(tmp_path, text).text
 
 
 def test_packages_that_need_no_tensorflow_are_not_listed(tmp_path):

@@ -35,6 +35,14 @@ CASES = [
         {},
     ),
     ({"devices": 4}, {"REPLICANT_FUSE_REPLICAS": "0", "NPROC": "9"}, KEEP | {"JAX_NUM_CPU_DEVICES": "4"}, {"NPROC": "9"}),
+    ({"unfused": True}, {}, KEEP | {"REPLICANT_FUSE_REPLICAS": "0"}, {}),
+    (
+        {"devices": 4, "unfused": True},
+        {},
+        KEEP | {"REPLICANT_FUSE_REPLICAS": "0", "JAX_NUM_CPU_DEVICES": "4", "NPROC": "16"},
+        {},
+    ),
+    ({"unfused": True}, {"REPLICANT_FUSE_REPLICAS": "0"}, KEEP, {}),
     ({"cores": frozenset({1, 4})}, {}, KEEP, {}),
     ({"cache": "/programs"}, {}, KEEP | {"REPLICANT_COMPILATION_CACHE": "/programs"}, {}),
     ({}, {"REPLICANT_COMPILATION_CACHE": "0"}, KEEP, {"REPLICANT_COMPILATION_CACHE": "0"}),
@@ -98,6 +106,11 @@ WRONG = [
         {"cache": "/a"},
         {"REPLICANT_COMPILATION_CACHE": "0"},
         "--cache /a: the environment sets REPLICANT_COMPILATION_CACHE=0. Unset it, or leave --cache out.",
+    ),
+    (
+        {"unfused": True},
+        {"REPLICANT_FUSE_REPLICAS": "1"},
+        "--unfused: the environment sets REPLICANT_FUSE_REPLICAS=1. Unset it, or leave --unfused out.",
     ),
     ({"cores": frozenset({0, 2, 3, 9})}, {}, "--cores 0,2-3,9: this process may not use 2-3,9. Choose from 0-1,4."),
 ]

@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cores", metavar="LIST", help="the cores to use, such as 0-3,6 (default: all)")
     add("--threads", type=int, metavar="N", help="number of threads that XLA computes with (default: one for each core)")
     add("--devices", type=int, metavar="N", help="number of virtual CPU devices")
+    add("--unfused", action="store_true", help="compute each replica on a virtual device of its own, to try a program as on GPUs")
     add("--cache", metavar="DIR", help="folder for compiled programs")
     add("--strategy", metavar="NAME", help=f"give a program without strategies one, on all devices: {', '.join(STRATEGIES)}")
     add(
@@ -61,6 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
         threads=arguments.threads,
         devices=arguments.devices,
         cache=None if arguments.cache is None else str(local_path("--cache", arguments.cache).absolute()),
+        unfused=arguments.unfused,
     )
     environ = _given()
     chosen = choose(wishes, environ, _machine(environ))

@@ -8,9 +8,9 @@ from ..errors import ClusterError
 from . import _kubernetes, _launchers, _slurm, _tf_config, _tpu
 from ._addresses import split_address
 from ._environ import Environ
-from ._half_there import what_is_missing
 from ._membership import Membership
 from ._resolver import ClusterResolver, SimpleClusterResolver
+from ._signs import why_not_alone
 from ._spec import ClusterSpec
 
 # The source nearest to the process comes first: what was set for this program, then what started the process, then what runs the
@@ -38,7 +38,8 @@ class Detection:
         because: The variables that the answer is based on.
         others: Further sources, which the first one overrules, each with what it says.
         conflicts: The points where they contradict the first one.
-        missing: What this process lacks to be one of several, if only a part of a cluster's description is there.
+        doubt: Why this process may be one of several, and what to set, if the answer is that it is the only one, but something
+            says otherwise.
     """
 
     source: str
@@ -47,7 +48,7 @@ class Detection:
     because: tuple[str, ...] = ()
     others: tuple[tuple[str, str], ...] = ()
     conflicts: tuple[str, ...] = ()
-    missing: str | None = None
+    doubt: str | None = None
 
     @property
     def process_id(self) -> int:
@@ -88,6 +89,7 @@ class Detection:
         rows += [("because", fact) for fact in self.because]
         rows += [("also there", f"{source}: {said}") for source, said in self.others]
         rows += [("conflict", conflict) for conflict in self.conflicts]
+        rows += [("doubt", self.doubt)] if self.doubt else []
         return "\n".join([f"Cluster: {self.source}", *(f"  {name:<12}  {value}" for name, value in rows)])
 
 
@@ -120,6 +122,7 @@ def detect(environ: Environ | None = None) -> Detection:
     environ = os.environ if environ is None else environ
     winner: tuple[str, ClusterResolver, Membership] | None = None
     others: list[tuple[str, str]] = []
+    of_several: list[tuple[str, str]] = []
     conflicts: list[str] = []
     for source, find in SOURCES:
         try:
@@ -136,17 +139,24 @@ def detect(environ: Environ | None = None) -> Detection:
             winner = (source, resolver, membership)
         else:
             others.append((source, repr(membership)))
+            of_several += others[-1:] if membership.num_processes > 1 else []
             conflicts += _conflicts(winner[0], winner[2], source, membership)
     if winner is None:
         resolver = SimpleClusterResolver(ClusterSpec({}))
-        missing = what_is_missing(environ)
-        because = ("no variable describes a cluster", *([missing] if missing else []))
-        return Detection(NOTHING, resolver, resolver.membership(), because, missing=missing)
+        doubt = why_not_alone(environ, (), ())
+        return Detection(NOTHING, resolver, resolver.membership(), ("no variable describes a cluster",), doubt=doubt)
     source, resolver, membership = winner
     told, used = environ.get("JAX_COORDINATOR_ADDRESS", "").strip(), membership.coordinator_address
     if source == _tf_config.VARIABLE and told and used not in (None, told):
         conflicts.append(f"coordinator: {source} says {used}, JAX_COORDINATOR_ADDRESS says {told}, which is not used")
-    return Detection(source, resolver, membership, resolver.because, tuple(others), tuple(conflicts))
+    doubt = why_not_alone(environ, resolver.because, of_several) if _is_job_of_one(resolver) else None
+    return Detection(source, resolver, membership, resolver.because, tuple(others), tuple(conflicts), doubt)
+
+
+def _is_job_of_one(resolver: ClusterResolver) -> bool:
+    """Whether the cluster has this process only. An evaluator's has others."""
+    spec = resolver.cluster_spec()
+    return sum(spec.num_tasks(job) for job in spec.jobs) == 1 and resolver.task_type != "evaluator"
 
 
 def _conflicts(source: str, first: Membership, other: str, second: Membership) -> list[str]:

@@ -11,10 +11,8 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-
-import keras
 
 from ..errors import CheckpointError
 from ..input.graph._graph import Node
@@ -23,23 +21,18 @@ from ..input.sources._generator import Generator
 from ._array_batches import Several, several
 from ._batches import wants_states
 from ._data import DatasetAdapter
+from ._fit_callbacks import RUN, Run, followed, watched
 from ._position import Position, Randomness
 from ._train_function import Rank, Step, TrainFunction, train_function_of
 
-_RUN = "_replicant_fit_run"
-_LAST = 99  # the rank of all other callbacks
-_current: contextvars.ContextVar["FitRun | None"] = contextvars.ContextVar(_RUN, default=None)
+_current: contextvars.ContextVar["FitRun | None"] = contextvars.ContextVar(RUN, default=None)
 
 
-class FitRun:
-    """One call of ``fit``, which begins at `resume` if that is set."""
+class FitRun(Run):
+    """A call of Keras's own ``fit``."""
 
     def __init__(self, model: Any, callbacks: Sequence[Any]):
-        self.model = model
-        self._callbacks = callbacks
-        self.resume: Position | None = None
-        self.logs: Any = {}  # of the last step
-        self.before_saving: list[Callable[[], None]] = []  # called before the state of the fit is saved; they may raise to end it
+        super().__init__(model, callbacks)
         self._function: TrainFunction | None = None
         self._epochs: Any = None
         self._passes: list[bool] = []
@@ -47,16 +40,11 @@ class FitRun:
         self._state: Any = None
         self._begin = Randomness.now()
 
-    def callbacks(self) -> list[Any]:
-        """Return all callbacks: those that the user gave, and Keras's own History."""
-        history = self.model.history
-        return [*self._callbacks, *([] if any(each is history for each in self._callbacks) else [history])]
-
     def watch(self, epochs: Any) -> None:
         """Watch an epoch iterator, if it is the first of this fit: the first one reads the training data."""
         if self._epochs is None:
             self._epochs = epochs
-            epochs.__dict__[_RUN] = self
+            epochs.__dict__[RUN] = self
 
     def position(self, epoch: int, num_steps: int, *, all_done: bool = False) -> Position:
         """Return the position before step `num_steps` of `epoch`. Unless it is the first step, Keras has announced it already."""
@@ -277,58 +265,24 @@ def _nodes(roots: Any) -> Iterator[Node]:
         yield from _nodes(node.inputs)
 
 
-def run_of(model: Any) -> FitRun | None:
-    """Return the fit that the model is in, if a callback asked to watch it."""
-    return model.__dict__.get(_RUN)
-
-
-class FitCallback:
-    """Marks Replicant's callbacks. They are called before all others, in the order of their ranks, and learn when ``fit`` ends."""
-
-    rank = 1
-
-    def on_fit_end(self) -> None:
-        """Run when ``fit`` ends, whether or not it raises."""
-
-
-class FirstCallback(FitCallback):
-    """Marks callbacks that need a FitRun of the fit."""
-
-
 def fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Run ``fit`` with Replicant's callbacks first. Tell them when it ends, and watch it if they ask for that."""
     bound = inspect.signature(original).bind(model, *args, **kwargs)
-    given = bound.arguments.get("callbacks")
-    every = list(keras.tree.flatten(getattr(given, "callbacks", given) or []))
-    ours = [callback for callback in every if isinstance(callback, FitCallback)]
-    if not ours:
-        return original(model, *args, **kwargs)
-    every.sort(key=lambda callback: callback.rank if isinstance(callback, FitCallback) else _LAST)
-    if isinstance(given, keras.callbacks.CallbackList):
-        given.callbacks = every
-    else:
-        bound.arguments["callbacks"] = every
-    is_watched = any(isinstance(callback, FirstCallback) for callback in ours)
-    with ExitStack() as stack:
-        for callback in reversed(ours):
-            stack.callback(callback.on_fit_end)
-        if is_watched:
-            stack.enter_context(_watching(model, every))
+    with followed(model, bound.arguments.get("callbacks"), _watching) as callbacks:
+        bound.arguments["callbacks"] = callbacks
         return original(*bound.args, **bound.kwargs)
 
 
 @contextmanager
 def _watching(model: Any, callbacks: Sequence[Any]) -> Iterator[None]:
-    run = model.__dict__[_RUN] = FitRun(model, callbacks)
+    run = FitRun(model, callbacks)
     token, wanted = _current.set(run), wants_states.set(True)
     try:
-        yield
+        with watched(run):
+            yield
     finally:
         _current.reset(token)
         wants_states.reset(wanted)
-        del model.__dict__[_RUN]
-        model._initial_epoch = None
-        run.close()
 
 
 def make_epochs(original: Callable[..., Any], epochs: Any, *args: Any, **kwargs: Any) -> None:
@@ -341,11 +295,11 @@ def make_epochs(original: Callable[..., Any], epochs: Any, *args: Any, **kwargs:
 
 def get_iterator(original: Callable[..., Any], epochs: Any) -> Any:
     """Begin a pass over the data. A watched fit begins it itself."""
-    run: FitRun | None = epochs.__dict__.get(_RUN)
+    run: FitRun | None = epochs.__dict__.get(RUN)
     return original(epochs) if run is None else run.begin_pass(functools.partial(original, epochs))
 
 
 def enumerate_steps(original: Callable[..., Any], epochs: Any) -> Any:
     """Return the steps of an epoch. A watched fit leaves out those that are done."""
-    run: FitRun | None = epochs.__dict__.get(_RUN)
+    run: FitRun | None = epochs.__dict__.get(RUN)
     return original(epochs) if run is None else run.steps(original(epochs))

@@ -17,7 +17,7 @@ from ..errors import ArgumentError, ConfigurationError
 _THREADS_PER_DEVICE = 4
 _MIN_THREADS = 8
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
-_CACHE = "REPLICANT_COMPILATION_CACHE"
+_CACHE, _FUSE = "REPLICANT_COMPILATION_CACHE", "REPLICANT_FUSE_REPLICAS"
 _NAMES = ("GLIBC_TUNABLES", "LD_PRELOAD", "JAX_NUM_CPU_DEVICES", "NPROC", _CACHE)
 _MAX = 1024  # threads or devices of one process
 
@@ -38,6 +38,7 @@ class Wishes:
         threads: The number of threads that XLA computes with. By default as many as there are cores.
         devices: The number of virtual CPU devices.
         cache: The folder for compiled programs.
+        unfused: Whether each replica computes on a device of its own.
 
     Raises:
         ArgumentError: If a number breaks a rule.
@@ -48,6 +49,7 @@ class Wishes:
     threads: int | None = None
     devices: int | None = None
     cache: str | None = None
+    unfused: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("--threads", self.threads), ("--devices", self.devices)):
@@ -101,8 +103,10 @@ def choose(wishes: Wishes, environ: Mapping[str, str], machine: Machine) -> Chos
     if wishes.cores is not None:
         _check_cores(wishes.cores, machine.cores)
     found = _allocator(wishes.allocator, environ, machine)
+    if wishes.unfused:
+        found |= _agreed("--unfused", _FUSE, "0", environ)
     if wishes.devices is not None:
-        found |= _devices(wishes.devices, environ, machine)
+        found |= _devices(wishes.devices, {**environ, **found}, machine)
     if wishes.threads is not None:
         found |= _agreed("--threads", "NPROC", str(wishes.threads), environ)
     if wishes.cache is not None:
@@ -258,7 +262,7 @@ def _devices(devices: int, environ: Mapping[str, str], machine: Machine) -> dict
         raise ArgumentError(f"--devices {devices}: XLA_FLAGS contains {flag}, which also sets the number. Remove one of the two.")
     found = _agreed("--devices", "JAX_NUM_CPU_DEVICES", str(devices), environ)
     # Fused replicas do not wait for each other, and compute faster with as many threads as cores.
-    if devices > 1 and environ.get("REPLICANT_FUSE_REPLICAS") == "0" and "NPROC" not in environ:
+    if devices > 1 and environ.get(_FUSE) == "0" and "NPROC" not in environ:
         found["NPROC"] = virtual_devices(environ, devices)["NPROC"]
     return found
 
@@ -266,5 +270,6 @@ def _devices(devices: int, environ: Mapping[str, str], machine: Machine) -> dict
 def _agreed(option: str, name: str, value: str, environ: Mapping[str, str]) -> dict[str, str]:
     before = environ.get(name, "")
     if before not in ("", value):
-        raise ArgumentError(f"{option} {value}: the environment sets {name}={before}. Unset it, or leave {option} out.")
+        said = option if option == "--unfused" else f"{option} {value}"
+        raise ArgumentError(f"{said}: the environment sets {name}={before}. Unset it, or leave {option} out.")
     return {} if before else {name: value}

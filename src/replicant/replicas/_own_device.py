@@ -1,4 +1,4 @@
-"""Lets JAX make the arrays of a strategy's variables on a device of that strategy.
+"""Arrays outside of programs, on a device of a strategy.
 
 Outside of programs, JAX makes arrays on its default device, which is the first one that it has. A strategy may have others, and the
 first one may have no memory left. TensorFlow's strategies, too, make variables on their own devices only.
@@ -41,6 +41,23 @@ def on_device_of(strategy: Any, value: Any) -> AbstractContextManager[Any]:
     if not isinstance(value, jax.Array) or isinstance(value, Tracer):
         return nullcontext()
     return _on(min(value.sharding.addressable_devices, key=lambda device: device.id, default=None))
+
+
+def on_one_device(values: Any, placement: Placement) -> Any:
+    """Bring the arrays in `values` to the first device if they lie on several, where JAX cannot compute with them together.
+
+    TensorFlow copies arrays where they are used. What this process has only a part of stays where it is.
+    """
+    arrays = [x for x in jax.tree.leaves(values) if isinstance(x, jax.Array) and not isinstance(x, Tracer)]
+    if placement.planning is not None or len({frozenset(x.sharding.device_set) for x in arrays}) < 2:
+        return values
+
+    def moved(x: Any) -> Any:
+        if not isinstance(x, jax.Array) or isinstance(x, Tracer) or not (x.is_fully_addressable or x.is_fully_replicated):
+            return x
+        return jax.device_put(x if x.is_fully_addressable else x.addressable_data(0), placement.first_local_device)
+
+    return jax.tree.map(moved, values)
 
 
 def _on(device: Device | None) -> AbstractContextManager[Any]:

@@ -17,21 +17,25 @@ _THREADS_PER_DEVICE = 4
 _MIN_THREADS = 8
 _TYPES = ("cpu", "gpu", "cuda", "rocm", "tpu")
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
+_FUSE = "REPLICANT_FUSE_REPLICAS"
 
 
-def set_virtual_devices(num_devices: int) -> None:
+def set_virtual_devices(num_devices: int, *, fused: bool | None = None) -> None:
     """Make JAX show `num_devices` CPU devices, so that you can try programs for several devices on one CPU.
 
-    Call it before anything that starts JAX: before you make arrays, strategies or Keras models. A second call with the same number
-    does nothing.
+    Call it before anything that starts JAX: before you make arrays, strategies or Keras models. A second call with the same
+    arguments does nothing.
 
     Args:
         num_devices: An int >= 1.
+        fused: False lets each replica of this process's strategies compute on a device of its own, as on GPUs: slower on a CPU, but
+            what would go wrong on GPUs, such as an array on the wrong device, goes wrong here, too. True, the default on CPUs,
+            computes all on the first device. None keeps to the environment variable REPLICANT_FUSE_REPLICAS, if it is set.
 
     Raises:
-        ArgumentError: If `num_devices` is not an int >= 1.
+        ArgumentError: If `num_devices` is not an int >= 1, or if `fused` is neither a bool nor None.
         AlreadyStartedError: If JAX has started with another number.
-        ConfigurationError: If XLA_FLAGS sets the number too.
+        ConfigurationError: If XLA_FLAGS sets the number too, or if REPLICANT_FUSE_REPLICAS contradicts `fused`.
 
     >>> import replicant
     >>> replicant.set_virtual_devices(0)
@@ -41,6 +45,7 @@ def set_virtual_devices(num_devices: int) -> None:
     """
     if not isinstance(num_devices, int) or isinstance(num_devices, bool) or num_devices < 1:
         raise ArgumentError(f"set_virtual_devices needs an int >= 1; got {num_devices!r}.")
+    _set_fused(fused)
     flag = next((x for x in os.environ.get("XLA_FLAGS", "").split() if x.startswith(_DEVICE_COUNT)), None)
     if flag is not None:
         raise ConfigurationError(
@@ -61,9 +66,23 @@ def set_virtual_devices(num_devices: int) -> None:
         have_threads(num_devices)
 
 
+def _set_fused(fused: bool | None) -> None:
+    if fused is not None and not isinstance(fused, bool):
+        raise ArgumentError(f"set_virtual_devices: fused must be True, False or None; got {fused!r}.")
+    before = os.environ.get(_FUSE)
+    if fused is None or (before is not None and fused == fusing()):
+        return
+    if before is not None:
+        raise ConfigurationError(
+            f"set_virtual_devices(fused={fused}): the environment sets {_FUSE}={before}, which says otherwise. Unset it, or leave "
+            "fused out."
+        )
+    os.environ[_FUSE] = str(int(fused))
+
+
 def fusing() -> bool:
     """Return whether replicas on CPU devices are fused by default, so that no program waits for another."""
-    return os.environ.get("REPLICANT_FUSE_REPLICAS", "1") != "0"
+    return os.environ.get(_FUSE, "1") != "0"
 
 
 def have_threads(num_devices: int | None = None) -> None:
@@ -84,8 +103,26 @@ def have_threads(num_devices: int | None = None) -> None:
         os.environ["NPROC"] = str(threads)
 
 
-def list_devices(device_type: str | None = None) -> list[str]:
+class DeviceName(str):
+    """The name of a device, with what TensorFlow's devices have besides: `name` and `device_type`."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The name itself."""
+        return str(self)
+
+    @property
+    def device_type(self) -> str:
+        """The type in upper case, such as "CPU"."""
+        return self.partition(":")[0].upper()
+
+
+def list_devices(device_type: str | None = None) -> list[DeviceName]:
     """List the names of this process's devices, such as "cpu:0" or "gpu:1".
+
+    Each is a str, and also has TensorFlow's ``name``, which is the same, and ``device_type``, such as "CPU".
 
     Semantics: tf.config.list_physical_devices, except that names are short and None does not mean all types.
 
@@ -108,7 +145,7 @@ def list_devices(device_type: str | None = None) -> list[str]:
         found = jax.local_devices(backend=None if device_type is None else device_type.lower())
     except RuntimeError:  # JAX raises it if there are no devices of that type
         return []
-    return [name_of(device) for device in found]
+    return [DeviceName(name_of(device)) for device in found]
 
 
 def name_of(device: Device) -> str:

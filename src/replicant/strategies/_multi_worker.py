@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import warnings
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from ..cluster._membership import Membership
 from ..cluster._peer_memory import PeerMemory
 from ..cluster._resolver import ClusterResolver
 from ..cluster._world import World
-from ..errors import AlreadyStartedError, ArgumentTypeError, DeviceError
+from ..errors import AlreadyStartedError, ArgumentTypeError, ClusterError, DeviceError
 from ..replicas import _peer_swap
 from ..replicas._context import planning
 from ..replicas._model_axis import Layouts, check_divides
@@ -29,7 +28,7 @@ class MultiWorkerMirroredStrategy(Strategy):
     """One replica on each device of each worker, in lockstep, with variables that are mirrored on all workers.
 
     Every worker runs the same program. Make the strategy first, right after the imports: it meets the other workers and connects
-    JAX to them. A single process, without variables that describe a cluster, behaves as under MirroredStrategy.
+    JAX to them. A single process, where no variable says that there are several, behaves as under MirroredStrategy.
 
     Semantics: tf.distribute.MultiWorkerMirroredStrategy.
 
@@ -43,7 +42,8 @@ class MultiWorkerMirroredStrategy(Strategy):
         ArgumentTypeError: If an argument has another type.
         ArgumentError: If the devices do not use the implementation in `communication_options`.
         AlreadyStartedError: If JAX has started, or if this process belongs to another group of workers already.
-        ClusterError: If the workers cannot form one group. All workers raise it.
+        ClusterError: If the workers cannot form one group. All workers raise it. Also if this process would train alone, although
+            variables of a launcher say that it is one of several.
         UnreachableError: If a worker cannot be reached. All workers raise it.
         WorkerMismatchError: If the workers' strategies differ. All workers raise it.
         DeviceError: If JAX does not show the devices of all workers.
@@ -85,15 +85,14 @@ class MultiWorkerMirroredStrategy(Strategy):
 
 
 def detected(name: str) -> ClusterResolver:
-    """Return what the environment tells. Warn if it is incomplete, because the other workers would wait for this one."""
+    """Return what the environment tells.
+
+    Raises:
+        ClusterError: If it says that this process is the only one, but something else says that it is one of several.
+    """
     found = detect()
-    if found.missing is not None:
-        warnings.warn(
-            f"{name}: this process trains alone, although it seems to be one of several workers: {found.missing}. If it is, start "
-            "it as the others, with all variables of their launcher; `replicant doctor` shows what is found. If it is not, pass "
-            "cluster_resolver=SimpleClusterResolver(ClusterSpec({})).",
-            stacklevel=3,
-        )
+    if found.doubt is not None and planning() is None:  # a plan does not train
+        raise ClusterError(f"{name}: {found.doubt} `replicant doctor` shows what is found.")
     return found.resolver
 
 

@@ -23,6 +23,7 @@ from ..programs._function_key import function_key
 from ..programs._run import run_replicas
 from ..replicas._collectives import ReduceOp
 from ..replicas._context import entered, planning, require_cross_replica
+from ..replicas._own_device import on_one_device
 from ..replicas._own_mesh import on_own_mesh
 from ..replicas._placement import Placement
 from ..replicas._topology import Topology
@@ -346,7 +347,8 @@ class Strategy:
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """Return what each of this worker's replicas holds, as a tuple; ``(value,)`` for a value that is not distributed.
 
-        A nested structure that contains distributed values becomes one structure per replica.
+        A nested structure that contains distributed values becomes one structure per replica. The arrays lie on this worker's first
+        device, so that you can compute with several of them. ``value.values`` has them on the devices of their replicas.
 
         >>> import replicant
         >>> replicant.OneDeviceStrategy("cpu:0").experimental_local_results(replicant.PerReplica([3]))
@@ -363,7 +365,7 @@ class Strategy:
             return map_replicas(lambda x: own(x) if is_distributed(x) else x, value)
 
         count = found[0].num_replicas if found and local_ids is None else len(local_ids or ())
-        return tuple(of_replica(i) for i in range(count)) if found else (value,)
+        return on_one_device(tuple(of_replica(i) for i in range(count)), self._placement) if found else (value,)
 
     def experimental_distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
         """Make PerReplica values by calling ``value_fn(context)`` once per replica.

@@ -190,6 +190,8 @@ def cluster_variables(environ: Environ) -> Result:
         detail += f", coordinator {member.coordinator_address}"
     if found.because:
         detail += f" (because {', '.join(found.because)})"
+    if found.doubt:
+        return Result("cluster", "fail", detail, f"strategies over workers refuse to start here: {found.doubt}")
     if found.conflicts:
         return Result("cluster", "warn", detail, "sources disagree: " + "; ".join(found.conflicts))
     if member.num_processes > 1 and member.coordinator_address:

@@ -93,6 +93,17 @@ NAMES = {
     "io.gfile.stat": "os.stat(path), which has st_size instead of length, for files on this machine",
     "io.decode_image": "np.asarray(PIL.Image.open(io.BytesIO(data))), in dataset.map",
     "io.decode_png": "np.asarray(PIL.Image.open(io.BytesIO(data))), in dataset.map",
+    **{
+        f"io.{name}": "np.asarray(PIL.Image.open(io.BytesIO(data))), in dataset.map"
+        for name in ("decode_bmp", "decode_gif", "decode_and_crop_jpeg")
+    },
+    **dict.fromkeys(("io.encode_png", "io.encode_jpeg"), "PIL.Image.fromarray(image).save(file, format), on the host"),
+    "io.decode_raw": "np.frombuffer(data, dtype), in dataset.map",
+    "io.decode_csv": "np.loadtxt or the csv module, in dataset.map; replicant.data.CsvDataset reads files",
+    "io.decode_base64": "base64.urlsafe_b64decode(data), in dataset.map",
+    "io.encode_base64": "base64.urlsafe_b64encode(data), in dataset.map",
+    "io.parse_tensor": "np.frombuffer(data, dtype).reshape(shape), in dataset.map, of what array.tobytes() has written",
+    "io.serialize_tensor": "np.asarray(x).tobytes(), on the host, which io.parse_tensor does not read",
     "io.write_file": "pathlib.Path(name).write_bytes(data)",
     "io": "read files in Python (replicant.data has TFRecordDataset, TextLineDataset and parse_example)",
     "io.decode_jpeg": "simplejpeg or Pillow, in dataset.map",

@@ -41,6 +41,8 @@ def logical_devices(call: cst.Call) -> Rewrite:
     number = None
     if isinstance(devices, cst.List):
         number = str(len(devices.elements))
+    if m.matches(devices or cst.Name("none"), m.BinaryOperation(m.List([m.Element()]), m.Multiply())):
+        number = code(cst.ensure_type(devices, cst.BinaryOperation).right)
     if devices is not None and m.matches(
         devices, m.ListComp(for_in=m.CompFor(iter=m.Call(args=[m.Arg()]), ifs=[], inner_for_in=None))
     ):
@@ -193,6 +195,24 @@ def dataset_creator(call: cst.Call) -> Rewrite:
     if given is None or set(given) != {"dataset_fn"}:
         return Rewrite(left="pass dataset_fn itself to fit")
     return Rewrite(given["dataset_fn"], check="fit takes this function, and calls it with an input context")
+
+
+# The arguments of apply_gradients that Keras 3 lacks, with the values that change nothing.
+_SUMMED = {"skip_gradients_aggregation": "False", "experimental_aggregate_gradients": "True"}
+
+
+def apply_gradients(call: cst.Call) -> Rewrite:
+    """Translate ``optimizer.apply_gradients``, which takes the gradients alone. In TensorFlow, it can leave their sum out."""
+    given = {argument.keyword.value: argument for argument in call.args if argument.keyword is not None}
+    if any(name in given and code(given[name].value) != same for name, same in _SUMMED.items()):
+        return Rewrite(
+            left="Keras 3 has no such argument: optimizer.apply_gradients sums the gradients over the replicas itself. Leave out "
+            "the all_reduce before it and the argument, or divide summed gradients by strategy.num_replicas_in_sync"
+        )
+    kept = [a for a in call.args if a.keyword is None or a.keyword.value not in (*_SUMMED, "name")]
+    if len(kept) == len(call.args):
+        return Rewrite(call)
+    return Rewrite(call.with_changes(args=[a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in kept]))
 
 
 def connected_resolver(call: cst.Call) -> Rewrite:

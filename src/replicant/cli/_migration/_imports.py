@@ -1,7 +1,7 @@
 """Fixes the imports of a translated module."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import libcst as cst
@@ -32,12 +32,22 @@ class Imports(cst.CSTTransformer):
     Args:
         kept: The names that still stand for TensorFlow.
         translated: The names of TensorFlow of which something was translated.
+        there: The imports that the module has already, as lines. They are not written again at its top level.
     """
 
-    def __init__(self, kept: set[str], translated: set[str]) -> None:
+    def __init__(self, kept: set[str], translated: set[str], there: Iterable[str] = ()) -> None:
         super().__init__()
         self.kept, self.translated = kept, translated
         self.findings: list[Finding] = []
+        self._there = set(there)
+        self._depth = 0
+
+    def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:
+        self._depth += 1
+
+    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.IndentedBlock:
+        self._depth -= 1
+        return updated_node
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
@@ -50,11 +60,19 @@ class Imports(cst.CSTTransformer):
             if lines is None:  # another statement on the same line
                 new.append(cst.SimpleStatementLine([part.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)]))
             else:
-                new += [cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine) for line in lines]
+                new += [cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine) for line in self._fresh(lines)]
         if not new:
             return cst.RemoveFromParent()
         new[0] = new[0].with_changes(leading_lines=updated_node.leading_lines)
         return cst.FlattenSentinel(new)
+
+    def _fresh(self, lines: list[str]) -> list[str]:
+        """The lines that the top level of the module does not have yet. In a block, all of them."""
+        if self._depth:
+            return lines
+        fresh = [line for line in dict.fromkeys(lines) if line not in self._there]
+        self._there.update(fresh)
+        return fresh
 
     def _lines(self, statement: cst.BaseSmallStatement) -> list[str] | None:
         """The new lines for an import, or None to leave the statement as it is."""
@@ -136,7 +154,7 @@ def fix_imports(
         moved = cst.ensure_type(body[place], cst.SimpleStatementLine)
         new[0] = cst.ensure_type(new[0], cst.SimpleStatementLine).with_changes(leading_lines=moved.leading_lines)
         body[place] = moved.with_changes(leading_lines=[])
-    transformer = Imports(kept, translated)
+    transformer = Imports(kept, translated, (_STATEMENTS[name].split("  ")[0] for name in missing))
     changed = module.with_changes(body=_with_definitions([*body[:place], *new, *body[place:]], place + len(new), definitions))
     return changed.visit(transformer), transformer.findings
 

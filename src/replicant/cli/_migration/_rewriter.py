@@ -19,10 +19,15 @@ _RANGE_ADVICE = "in traced code, range takes Python numbers: use keras.ops.fori_
 _SEED_ADVICE = "in Keras, a number as seed gives the same numbers at every call: pass a keras.random.SeedGenerator(number)"
 _IF_ADVICE = "in traced code, the condition must not be an array: use keras.ops.where or jax.lax.cond instead"
 _DEVICE_LISTS = ("config.list_physical_devices", "config.experimental.list_physical_devices")
+_LISTS = (*_DEVICE_LISTS, "config.list_logical_devices", "config.experimental.list_logical_devices")
 _RENAMED = {
     "experimental_run_v2": "run",
     "experimental_distribute_datasets_from_function": "distribute_datasets_from_function",
 }
+_LISTED_EARLY = (
+    "listing devices starts JAX, and replicant.set_virtual_devices comes too late then: move this below it, where it lists the "
+    "virtual devices"
+)
 _TAKERS = ("config.set_logical_device_configuration", "config.experimental.set_virtual_device_configuration")
 
 
@@ -66,6 +71,8 @@ class Rewriter(cst.CSTTransformer):
         self._uses_tensorflow = bool(m.findall(module, m.Name("tensorflow") | m.Name("keras")))
         self._imports_tensorflow = bool(m.findall(module, m.Name("tensorflow")))
         self._kinds = Kinds(self._name)
+        self._dropped: set[cst.CSTNode] = set()  # lists of devices that are left out
+        self._virtual_from = 0  # the line where virtual devices are made
 
     # Which name
 
@@ -87,9 +94,16 @@ class Rewriter(cst.CSTTransformer):
     def _is_plain_keras(self, node: cst.CSTNode) -> bool:
         return any(found.name.startswith("keras.") for found in self.get_metadata(QualifiedNameProvider, node, ()))
 
-    def _note(self, kind: str, node: cst.CSTNode, advice: str) -> None:
+    def _line(self, node: cst.CSTNode) -> int:
         position: Any = self.get_metadata(PositionProvider, node)
-        line = position.start.line
+        return position.start.line
+
+    def _is_early(self, node: cst.CSTNode) -> bool:
+        """Whether this stands above a call that makes virtual devices."""
+        return self._line(node) < self._virtual_from
+
+    def _note(self, kind: str, node: cst.CSTNode, advice: str) -> None:
+        line = self._line(node)
         construct = " ".join(code(node).split())
         if len(construct) > 100:
             construct = construct[:97] + "..."
@@ -130,6 +144,8 @@ class Rewriter(cst.CSTTransformer):
 
     def _renamed(self, name: str, node: cst.Attribute) -> cst.BaseExpression | None:
         root = _root(node)
+        if name in _LISTS and node not in self._dropped and self._is_early(node):
+            self._note("left", node, _LISTED_EARLY)
         target = "jax.Array" if name == "Tensor" and node in self._annotations else _names.target_of(name)
         if target is None:
             self._leave_alone(node, advice_for(name))
@@ -278,6 +294,8 @@ class Rewriter(cst.CSTTransformer):
             return cst.parse_expression(f"list({code(func.value)})")
         if method == "save" and original.args:
             self._check_saved_model(original)
+        if method == "apply_gradients":
+            return self._rewritten(original, updated, _calls.apply_gradients(updated))
         if method in _RENAMED:
             return updated.with_changes(func=func.with_changes(attr=cst.Name(_RENAMED[method])))
         return updated
@@ -305,11 +323,15 @@ class Rewriter(cst.CSTTransformer):
 
     def visit_Module(self, node: cst.Module) -> None:
         self._seeds.start(node)
+        takers = [call for call in m.findall(node, m.Call()) if self._name(cst.ensure_type(call, cst.Call).func) in _TAKERS]
+        self._virtual_from = max(map(self._line, takers), default=0)
         self._iterated = {x.iter for x in m.findall(node, m.For() | m.CompFor()) if isinstance(x, cst.For | cst.CompFor)}
 
     def visit_Assign(self, node: cst.Assign) -> None:
         for target in node.targets:
             self._kinds.note(target.target, node.value)
+            if code(target.target) in self._unused and isinstance(node.value, cst.Call):
+                self._dropped.add(node.value.func)
 
     def visit_WithItem(self, node: cst.WithItem) -> None:
         if node.asname is not None:

@@ -8,10 +8,12 @@ import keras
 from ...errors import ArgumentError
 from ...input._dataset import Dataset
 from ...keras._fit import strategy_of
+from ...keras._fit_callbacks import run_of
 from .._coordinator import ClusterCoordinator
 from .._strategy import ParameterServerStrategy
 from ._datasets import batches_maker
 from ._evaluate import Evaluation, check_shards
+from ._fit_run import EpochRun, follow
 from ._steps import build_model, step_of, train_step
 from ._tensorboard import write_epoch
 
@@ -26,7 +28,8 @@ def fit(original: Callable[..., Any], model: Any, x: Any = None, y: Any = None, 
             f"fit under a ParameterServerStrategy takes x and y by position, and the rest by name; got {len(args)} more positional "
             "arguments."
         )
-    return _Fit(model, strategy, x, y, **kwargs).run()
+    with follow(model, kwargs.pop("callbacks", None)) as callbacks:
+        return _Fit(model, strategy, x, y, callbacks=callbacks, **kwargs).run()
 
 
 class _Fit:
@@ -56,9 +59,11 @@ class _Fit:
         _refuse(others)
         self._model, self._strategy = model, strategy
         self._coordinator = ClusterCoordinator(strategy)
-        self._epochs = range(initial_epoch, epochs)
+        self._initial_epoch, self._num_epochs = initial_epoch, epochs
         make, known_steps = batches_maker((x, y), batch_size, _shuffled if shuffle else _repeated)
         self._steps = _steps_of(steps_per_epoch, known_steps)
+        if isinstance(run := run_of(model), EpochRun):
+            run.num_steps = self._steps
         self._dataset = self._coordinator.create_per_worker_dataset(make)
         check_shards(pss_evaluation_shards)
         self._shards: int | str = pss_evaluation_shards
@@ -75,7 +80,7 @@ class _Fit:
         model.stop_training = False
         callbacks.on_train_begin()
         logs: dict[str, Any] = {}
-        for epoch in self._epochs:
+        for epoch in range(model._initial_epoch or self._initial_epoch, self._num_epochs):  # noqa: SLF001 - what a backup sets
             model.reset_metrics()
             callbacks.on_epoch_begin(epoch)
             for _ in range(self._steps or 0):

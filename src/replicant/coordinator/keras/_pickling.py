@@ -6,10 +6,12 @@ receiver builds nothing.
 
 from typing import Any
 
+from ...keras._fit_callbacks import RUN
 from ...keras._internals import KerasSaveable, TrackedDict, TrackedList, TrackedSet
 from ..workers import _pickling
 
-_COMPILED = ("train_function", "test_function", "predict_function", "_jax_state", "_replicant_ps_step", "history")
+# What each process makes itself, and the fit with its callbacks, which run in this one.
+_STAYS = ("train_function", "test_function", "predict_function", "_jax_state", "_replicant_ps_step", "history", RUN)
 _PLAIN: dict[type, Any] = {TrackedList: list, TrackedDict: dict, TrackedSet: set}
 
 
@@ -21,7 +23,7 @@ def register() -> None:
 
 
 def _reduce_object(item: Any) -> Any:
-    state = {name: None if name in _COMPILED else value for name, value in item.__dict__.items()}  # each process makes these itself
+    state = {name: None if name in _STAYS else value for name, value in item.__dict__.items()}
     return _empty, (type(item),), state, None, None, _fill
 
 

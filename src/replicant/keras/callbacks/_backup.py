@@ -19,8 +19,8 @@ from ...checkpoint._numbered import numbered_checkpoints, warn_passed_over
 from ...checkpoint._packed import pack, unpack
 from ...checkpoint._places import Place, is_remote, lock_on, place_at, place_of, reaching, remove
 from ...errors import ArgumentError, CheckpointError, DamagedCheckpointError
+from .._fit_callbacks import FirstCallback, FitCallback, Run, run_of
 from .._position import Position, Randomness
-from .._resume import FirstCallback, FitCallback, FitRun, run_of
 from .._stateful_step import other_optimizers, unsaved
 from ._backup_state import CallbackStates
 
@@ -88,7 +88,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         if not os.fspath(backup_dir):
             raise ArgumentError("backup_dir is empty. Name a directory that nothing else uses.")
         self._prefix = place_of("BackupAndRestore: backup_dir", backup_dir) / _NAME
-        self._save_freq = _parsed(save_freq)
+        self._asked, self._save_freq = save_freq, _parsed(save_freq)
         self._delete = delete_checkpoint
         self._lock = lock_on(self._prefix.parent)
         self._checkpoint: Checkpoint | None = None
@@ -104,6 +104,7 @@ class BackupAndRestore(FirstCallback, keras.callbacks.Callback):
         model: Any = self._model
         self._fitted = model
         self._run = _running(model)
+        self._run.check_save_freq(self._asked)
         self._checkpoint = Checkpoint(model=model, metrics=list(model.metrics))
         if model.optimizer is not None:
             self._checkpoint.optimizer = model.optimizer
@@ -365,7 +366,7 @@ def _callbacks_of(model: Any) -> list[Any]:
     return _running(model).callbacks()
 
 
-def _running(model: Any) -> FitRun:
+def _running(model: Any) -> Run:
     """Return the fit that the model is in."""
     run = run_of(model)
     if run is None:

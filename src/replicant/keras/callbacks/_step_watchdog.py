@@ -6,7 +6,7 @@ from typing import Any, Literal
 import keras
 
 from ...runtime._watchdog import EXIT_CODE, Watchdog
-from .._resume import FitCallback
+from .._fit_callbacks import FitCallback
 
 
 class StepWatchdog(FitCallback, keras.callbacks.Callback):
@@ -32,6 +32,7 @@ class StepWatchdog(FitCallback, keras.callbacks.Callback):
     """
 
     rank = 2
+    instead = "a loop of coordinator.schedule and coordinator.join(timeout), whose timeout ends a wait"
 
     def __init__(
         self,

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 
 from ...errors import ArgumentError, NonFiniteError
+from .._fit_callbacks import FitCallback, run_of
 from .._nan_guard import Switch, Verdict, switch_of
-from .._resume import FitCallback, run_of
 from ._backup import BackupAndRestore
 
 Policy = Literal["stop", "skip", "roll_back"]
@@ -60,6 +60,7 @@ class TerminateOnNaN(FitCallback, keras.callbacks.Callback):
     """
 
     rank = 0
+    instead = "keras.callbacks.TerminateOnNaN(), which ends fit after an epoch whose loss is NaN"
 
     def __init__(self, policy: Policy = "stop", *, max_skipped_in_a_row: int = 10, max_roll_backs: int = 3):
         super().__init__()
