@@ -138,6 +138,16 @@ HOLDERS: dict[str, tuple[str, list[str], list[str]]] = {
         ["SR[0]", "SR * 2"],
         ["Special.__getitem__ = lambda self, key: {v}", "Special.__mul__ = lambda self, other: {v}"],
     ),
+    "special with another name": (
+        "def named(self, *other): return {v}\nclass Sa: __add__ = __radd__ = named\nSA = Sa()",
+        ["SA + 2", "2 + SA"],
+        ["Sa.__add__ = lambda self, other: {v}", "Sa.__radd__ = lambda self, other: {v}"],
+    ),
+    "special of a class": (
+        "class Sc:\n    @classmethod\n    def __class_getitem__(cls, key): return {v}",
+        ["Sc[1]"],
+        ["Sc.__class_getitem__ = classmethod(lambda cls, key: {v})"],
+    ),
     "super": (
         "class Su(Property):\n    def twice(self): return super().twice() + self.more\nSU = Su({v})\nSU.more = 1",
         ["SU.twice()"],
@@ -390,7 +400,7 @@ def test_every_way_to_read_and_to_change(name: str, tmp_path: Path) -> None:
             tmp_path,
             [definition.format(v=2.0)],
             function,
-            [change.format(v=v) for v, change in zip((3.0, 5.0, 7.0), changes, strict=False)],
+            [change.format(v=v) for v, change in zip((3.0, 5.0, 7.0, 2.0, 1.0, 5.0), 2 * changes, strict=False)],
         )
 
 

@@ -167,8 +167,10 @@ class Reach:
         self._note_locals(frame, names_in(code).steady & arguments)
         if code.co_argcount:  # of a method, the class must go on having it
             own = frame.f_locals.get(code.co_varnames[0])
-            if _of_users(own if isinstance(own, type) else type(own)):
-                self._note_local(own, Chain("local", code.co_varnames[0], (code.co_name,)), any_name=False)
+            kind = own if isinstance(own, type) else type(own)
+            if _of_users(kind):
+                for name in {code.co_name, *_names_of_method(kind, code)}:
+                    self._note_local(own, Chain("local", code.co_varnames[0], (name,)), any_name=False)
 
     def _note_code(self, code: types.CodeType, names: dict[str, Any]) -> None:
         key = (id(code), id(names))
@@ -526,6 +528,17 @@ def _inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _is_users(fn: types.FunctionType) -> bool:
     return root_of(fn) not in _TRUSTED and is_open(fn.__code__.co_filename)
+
+
+def _names_of_method(kind: type, code: types.CodeType) -> list[str]:
+    """Return the names under which a class has the function with this code: it may be called another, as a lambda is."""
+    found = []
+    for base in kind.__mro__:
+        for name, value in attributes_of(base).items():
+            method = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            if isinstance(method, types.FunctionType) and method.__code__ is code:
+                found.append(name)
+    return found
 
 
 def _of_users(value: Any) -> bool:
