@@ -11,7 +11,7 @@ from replicant import compute_average_loss, scale_regularization_loss
 from replicant.errors import ArgumentError, ArgumentTypeError, ContextError, LossReductionError
 
 BY_HAND = "Keras losses with a mean-type reduction raise inside run"
-X64 = "float64 needs jax_enable_x64"
+X64 = "int64 and float64 need jax_enable_x64"
 KERAS_3 = "Keras is Keras 3"
 
 LOSSES = jnp.asarray([1.0, 2.0, 4.0])

@@ -24,7 +24,7 @@ from replicant.errors import (
 )
 
 MEAN_OF_INTS = "MEAN of integers is float32"
-X64 = "float64 needs jax_enable_x64"
+X64 = "int64 and float64 need jax_enable_x64"
 NEGATIVE_AXIS = "gather takes negative axes"
 ONE_REPLICA_CHECKED = "one replica is checked like several"
 NESTS = "reduce with an axis, and gather, take nested values"

@@ -9,6 +9,7 @@ import numpy as np
 from ..errors import ArgumentError
 from ..replicas._copies import VariableAggregation
 from ..replicas._placement import Placement
+from ..runtime._jax_dtypes import in_jax_dtype
 from ..variables import _recorder
 from ..variables._known import is_variable, ref_of
 from ..variables._recorder import current_recorder
@@ -65,7 +66,7 @@ def embedding_lookup(params: Any, ids: Any) -> jax.Array:
     """
     if not is_variable(params):
         raise ArgumentError(f"embedding_lookup takes a variable; got {params!r} of type {type(params).__name__}.")
-    ref, ids = ref_of(params), jnp.asarray(ids)
+    ref, ids = ref_of(params), jnp.asarray(in_jax_dtype(ids, lambda: "ids"))
     if not isinstance(ref, ServerRef):
         return jnp.take(_recorder.read(ref), ids, axis=0)
     recorder = current_recorder()

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..runtime._own_memory import own_leaves
 from . import _internals
+from ._batch_dtypes import no_overflow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,10 @@ class Several:
 
     count: int
     stacked: Any
+
+    def map(self, function: Callable[[Any], Any]) -> "Several":
+        """Return the same batches with another stack, which the function makes of theirs."""
+        return Several(self.count, function(self.stacked))
 
     def unstacked(self) -> list[Any]:
         """Return the batches one by one."""
@@ -92,7 +97,8 @@ def rows_of(adapter: Any, otherwise: Callable[[], Iterator[Any]]) -> Iterator[An
         return otherwise()
     if type(adapter) is not _internals.ArrayDataAdapter:
         return map(own_leaves, otherwise())
-    leaves, tree = jax.tree.flatten(_internals.convert_to_sliceable(adapter._inputs, target_backend="jax"))
+    with no_overflow(adapter._inputs):
+        leaves, tree = jax.tree.flatten(_internals.convert_to_sliceable(adapter._inputs, target_backend="jax"))
     if not all(type(leaf) is _internals.NumpySliceable for leaf in leaves):
         return otherwise()
     order: Any = adapter._get_iterator(lambda _, indices: indices, 0)  # yields the row numbers instead of the rows

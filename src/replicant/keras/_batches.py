@@ -13,6 +13,7 @@ from ..input._iterator import ElementIterator
 from ..input.distributed._distributed import DistributedDataset, DistributedIterator
 from ..input.graph._graph import State
 from ..replicas._values import PerReplica, map_replicas
+from ._batch_dtypes import in_dtypes_of_jax
 
 MAX_AHEAD = 2  # batches that Keras reads before the step that needs them
 
@@ -59,7 +60,7 @@ class Batches:
         self._num_batches += 1
         if wants_states.get():
             self._states.append((self._num_batches, self._iterator.state()))
-        batch = map_replicas(_global_batch, element)
+        batch = in_dtypes_of_jax(map_replicas(_global_batch, element))
         if isinstance(batch, tuple):
             return self._finish(batch)
         x, *rest = self._finish((batch,))

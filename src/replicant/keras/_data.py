@@ -14,7 +14,8 @@ from ..input.graph._graph import Node
 from ..replicas._context import planning
 from ..runtime._own_memory import own_leaves
 from . import _internals
-from ._array_batches import rows_of, several
+from ._array_batches import Several, rows_of, several
+from ._batch_dtypes import in_dtypes_of_jax
 from ._batches import MAX_AHEAD, Batches
 from ._check_batches import check_batch, check_labels, no_suspicion
 from ._worker_datasets import shared
@@ -146,7 +147,10 @@ class _Pass:
         """Return the next `num` batches, as `_array_batches.several` does."""
         if self._batches is None:
             self._batches = iter(self._begin())
-        found = several(self._batches, num)
+        found = [
+            batch.map(in_dtypes_of_jax) if isinstance(batch, Several) else in_dtypes_of_jax(batch)
+            for batch in several(self._batches, num)
+        ]
         if found and not self._seen:
             self._seen.append(len(found))
         if not self._seen:

@@ -39,6 +39,7 @@ from ..replicas._micro import active_micro_batch
 from ..replicas._own_device import on_device_of, on_own_device
 from ..replicas._own_mesh import handed_over, in_a_trace
 from ..replicas._planning import BIG, zeros
+from ..runtime._jax_dtypes import in_jax_dtype
 from ..runtime._own_memory import own
 from ..tracing._fingerprint import fingerprint
 from ..variables import _recorder
@@ -177,7 +178,7 @@ def _later(original: Any, known: Any, initializer: Any, strategy: Any) -> Callab
 def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
     """Do assign_add or assign_sub. They combine the change and not the new value, which matters with SUM."""
     recorder = current_recorder()
-    change, several = own(change), isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1
+    change, several = own(_in_jax_dtype(variable, change)), isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1
     ref = ref_of_keras(variable) if several and not _applying.depth else None
     if ref is None or ref.on_read or ref.aggregation is not VariableAggregation.SUM or recorder is None:
         with _on_its_device(variable):
@@ -195,7 +196,7 @@ def assign(original: Any, variable: Any, value: Any) -> Any:
     """
     if _recorder.before_use:
         _recorder.settle()
-    value, recorder = own(value), current_recorder()
+    value, recorder = own(_in_jax_dtype(variable, value)), current_recorder()
     if isinstance(recorder, ReplicaRecorder):
         ref = ref_of_keras(variable)
         sums = ref.aggregation is VariableAggregation.SUM and not ref.on_read
@@ -209,6 +210,10 @@ def assign(original: Any, variable: Any, value: Any) -> Any:
     if recorder is None and _is_cut(variable):
         ref_of_keras(variable).keep_slices()
     return result
+
+
+def _in_jax_dtype(variable: Any, value: Any) -> Any:
+    return in_jax_dtype(value, lambda: f"The value for variable {variable.path!r}", to=variable.dtype)
 
 
 def _on_its_device(variable: Any) -> AbstractContextManager[Any]:

@@ -15,6 +15,7 @@ from ..replicas._context import active_strategy
 from ..replicas._own_mesh import handed_over, in_a_trace, mesh_is_set, without_mesh
 from ..runtime import _steps
 from ..runtime._collector import CollectionPaused
+from ..runtime._jax_dtypes import in_jax_dtypes
 from ..variables import _recorder
 from ..variables._libraries import tracing
 from ..variables._recorder import Facts, Recorder, UnknownState, recording, require_eager
@@ -86,6 +87,7 @@ class Compiled:
     def _run(self, leaves: list[Any], tree: Any, *, is_other: bool = False) -> Any:
         if _recorder.before_use:
             _recorder.settle(in_step=True)
+        leaves = in_jax_dtypes(leaves, lambda: _argument_names(tree))
         placement = active_strategy().placement
         program = None if is_other else self._programs.same_again(leaves, tree, placement)
         if program is not None:
@@ -100,7 +102,7 @@ class Compiled:
             _recorder.settle(in_step=True)
         placement = active_strategy().placement
         with without_mesh(bool(placement.devices)):
-            signature = Signature(leaves, tree, placement)
+            signature = Signature(in_jax_dtypes(leaves, lambda: _argument_names(tree)), tree, placement)
             return signature, self._programs.find(signature) or self._compile_any(signature)
 
     @property
@@ -203,6 +205,12 @@ class Compiled:
         alike = self._programs.alike(signature)
         self._advice.on_values(signature, alike)
         self._programs.forget(alike)
+
+
+def _argument_names(tree: Any) -> list[str]:
+    """Return what the user calls the leaves of ``(args, kwargs)``, such as "args[0]['image']"."""
+    paths = jax.tree_util.tree_flatten_with_path(tree.unflatten(range(tree.num_leaves)))[0]
+    return [("args" if path[0].idx == 0 else "kwargs") + jax.tree_util.keystr(path[1:]) for path, _ in paths]
 
 
 def _name_of(fn: Callable[..., Any]) -> str:

@@ -61,11 +61,8 @@ class Signature:
 
     @property
     def avals(self) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of the inputs, in the dtypes that JAX computes with: from 0.12 on, it warns of others."""
-        shapes = [
-            (shape, jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True), weak) for shape, dtype, weak in self.key[2]
-        ]
-        return [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in shapes]
+        """The shapes of the inputs."""
+        return [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in self.key[2]]
 
     def arguments(self, inputs: Sequence[Any], numbers: Sequence[Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the function's arguments with these inputs, and with `numbers` in the place of the Python numbers."""

@@ -14,11 +14,11 @@ from ..input._contexts import ValueContext
 from ..replicas._placement import Placement, host_copy
 from ..replicas._quick_put import put_now, quick_put
 from ..replicas._values import PerReplica, is_array
+from ..runtime._jax_dtypes import in_jax_dtypes
 from ..runtime._own_memory import own
 
 _ON_HOST = "OSUMm"  # kinds of dtypes that no device can hold
 _Spec = tuple[str, tuple[int, ...]]  # dtype and shape
-_WIDE = 8  # bytes of an element
 
 
 def place_batch(leaf: np.ndarray, sizes: tuple[int, ...], placement: Placement) -> Any:
@@ -59,7 +59,7 @@ class PlacesAtOnce:
         if self._put is None or not all(self._fits(leaf, sizes) for leaf, sizes in parts):
             return None
         n = self._num_replicas
-        arrays = [_as_jax_has_it(leaf if n == 1 else leaf.reshape(n, sizes[0], *leaf.shape[1:])) for leaf, sizes in parts]
+        arrays = [leaf if n == 1 else leaf.reshape(n, sizes[0], *leaf.shape[1:]) for leaf, sizes in parts]
         placed = [array for x in arrays for array in self._put([x], x.shape, x.dtype)]
         return placed if n == 1 else [PerReplica.from_stacked(array) for array in placed]
 
@@ -75,20 +75,14 @@ class PlacesAtOnce:
             return None
         n = self._num_replicas
         shape = (count, sizes[0]) if n == 1 else (count, n, sizes[0])
-        stacks = [_as_jax_has_it(column.reshape(*shape, *column.shape[1:])) for column in columns]
+        stacks = [column.reshape(*shape, *column.shape[1:]) for column in columns]
         placed = list(zip(*[self._put(stack, stack.shape[1:], stack.dtype) for stack in stacks], strict=True))
         return placed if n == 1 else [[PerReplica.from_stacked(array) for array in batch] for batch in placed]
 
     def _fits(self, array: np.ndarray, sizes: tuple[int, ...]) -> bool:
         """Whether a component is cut evenly, and of a dtype that needs no care."""
         even, dtype = self._num_replicas == 1 or len(set(sizes)) == 1, array.dtype
-        return even and dtype.kind in "biufc" and dtype.isnative and dtype not in (np.float64, np.complex128)
-
-
-def _as_jax_has_it(array: np.ndarray) -> np.ndarray:
-    """Return an array of integers in the dtype that JAX gives it."""
-    dtype = array.dtype
-    return array if dtype.itemsize < _WIDE else array.astype(jax.dtypes.canonicalize_dtype(dtype), copy=False)
+        return even and dtype.kind in "biufc"
 
 
 def place_each(values: Sequence[Any], placement: Placement) -> Any:
@@ -203,8 +197,16 @@ def distribute_values(value_fn: Callable[[ValueContext], Any], placement: Placem
     if any(tree != trees[0] for tree in trees):
         listing = ", ".join(f"replica {i}: {tree}" for i, tree in zip(placement.local_ids, trees, strict=True))
         raise ArgumentError(f"value_fn must return the same structure for every replica; got {listing}.")
-    columns = zip(*[leaves for leaves, _ in made], strict=True)
+    columns = zip(*[_in_jax_dtypes(i, *each) for i, each in zip(placement.local_ids, made, strict=True)], strict=True)
     return jax.tree.unflatten(trees[0], [_column(list(column), placement) for column in columns])
+
+
+def _in_jax_dtypes(replica: int, leaves: list[Any], tree: Any) -> list[Any]:
+    def names() -> list[str]:
+        paths = jax.tree_util.tree_flatten_with_path(tree.unflatten(range(len(leaves))))[0]
+        return [f"value_fn's value{jax.tree_util.keystr(path)} for replica {replica}" for path, _ in paths]
+
+    return in_jax_dtypes(leaves, names)
 
 
 def _column(values: list[Any], placement: Placement) -> PerReplica:

@@ -17,6 +17,7 @@ from ..replicas._own_device import on_own_device
 from ..replicas._own_mesh import beside, in_a_trace, on_own_mesh, without_mesh
 from ..replicas._values import DistributedValues, Mirrored, PerReplica, is_array, unstack
 from ..runtime import _in_flight
+from ..runtime._jax_dtypes import in_jax_dtype
 from ..runtime._own_memory import own
 from ..tracing import _eager
 from . import _recorder
@@ -276,7 +277,7 @@ class Variable:
         return _recorder.own_value(new) if stacked else _recorder.read(ref, assigned=True)
 
     def _checked(self, what: str, value: Any) -> jax.Array:
-        array = jnp.asarray(own(self._beside(value)))
+        array = jnp.asarray(own(in_jax_dtype(self._beside(value), lambda: f"{what} of variable {self.name!r}", to=self.dtype)))
         if array.shape != self.shape:
             raise ArgumentError(
                 f"{what} of variable {self.name!r} got a value of shape {array.shape}, but the variable has shape {self.shape}. "
@@ -348,7 +349,9 @@ class Variable:
     @_beside_strategy
     def _scatter(self, what: str, indices: Any, updates: Any) -> jax.Array:
         ref, context, recorder = self._ref, get_replica_context(), current_recorder()
-        rows, values = jnp.asarray(own(self._beside(indices))), jnp.asarray(own(self._beside(updates))).astype(ref.dtype)
+        name = f"{what} of variable {self.name!r}"
+        rows = jnp.asarray(own(in_jax_dtype(self._beside(indices), lambda: f"the indices of {name}")))
+        values = jnp.asarray(own(in_jax_dtype(self._beside(updates), lambda: name, to=ref.dtype))).astype(ref.dtype)
         if ref.stand_in is not None and ref.stand_in.in_functional_code():
             return ref.stand_in.assign(_SCATTER[what](self.value(), rows, values).astype(ref.dtype))
         if context is not None and recorder is not None and context.num_replicas_in_sync > 1 and not ref.on_read:
@@ -423,6 +426,7 @@ def _initial_array(initial_value: Any, name: str | None, dtype: Any) -> jax.Arra
                 f"The initial value of a variable must be the same on all replicas; got a {type(value).__name__}. Start from one "
                 "value with synchronization=ON_READ, and assign the replicas' values inside `strategy.run`."
             )
+        value = in_jax_dtype(value, lambda: f"The initial value of Variable {name or 'Variable'!r}", to=dtype)
         array = jnp.array(own(beside(value) if active_strategy().placement.devices else value), dtype=dtype, copy=True)
     if isinstance(array, Tracer):
         raise ContextError(

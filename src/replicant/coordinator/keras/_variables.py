@@ -11,6 +11,7 @@ import numpy as np
 
 from ...keras import _internals
 from ...replicas._context import active_strategy, entered
+from ...runtime._jax_dtypes import in_jax_dtype
 from ...variables import _recorder
 from ...variables._recorder import current_recorder
 from .._libraries import connect_libraries
@@ -185,7 +186,7 @@ def embed(original: Any, layer: Any, inputs: Any) -> Any:
     is_special = layer.lora_enabled or layer.quantization_mode is not None
     if not is_server_variable(table) or is_special or _is_functional():  # Keras needs, or already has, the table's value
         return original(layer, inputs)
-    ids = jnp.asarray(inputs)
+    ids = jnp.asarray(in_jax_dtype(inputs, lambda: f"The input of layer {layer.name!r}"))
     rows = embedding_lookup(table, ids if jnp.issubdtype(ids.dtype, jnp.integer) else ids.astype(jnp.int32))
     return keras.ops.cast(rows, layer.compute_dtype)
 

@@ -17,6 +17,7 @@ import numpy as np
 from ...errors import VariableError
 from ...replicas._copies import VariableAggregation
 from ...replicas._placement import Placement
+from ...runtime._jax_dtypes import in_jax_dtype
 from ...variables._recorder import Recorder, current_recorder
 from ...variables._ref import Ref
 from ..wire._memory import aligned
@@ -213,7 +214,8 @@ def change(ref: ServerRef, kind: str, operand: Any, view: Callable[[Any], Any]) 
 
 def change_rows(ref: ServerRef, kind: str, rows: Any, values: Any, *, negative: bool = False) -> None:
     """Change some rows of a variable. A repeated row changes repeatedly."""
-    rows, values = jnp.asarray(rows), jnp.asarray(values).astype(ref.dtype)
+    rows = jnp.asarray(in_jax_dtype(rows, lambda: f"The rows to change of variable {ref.name!r}"))
+    values = jnp.asarray(values).astype(ref.dtype)
     values = jnp.broadcast_to(-values if negative else values, (*rows.shape, *ref.shape[1:]))
     recorder = current_recorder()
     if recorder is None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import DatasetError, ElementError
 from ...replicas._topology import Topology
+from ...runtime._jax_dtypes import in_jax_dtype
 from ..graph._graph import INFINITE, UNKNOWN, Cursor, Node, State, describe, known
 from ..graph._structure import PerReplicaSpec, TensorSpec, component_names, flatten, map_leaves, show_structure
 from ..sharding._rebatch import chunk_sizes, own_steps, static_chunk_size, worker_chunk
@@ -52,13 +53,20 @@ MISSING = object()  # stands for the element of a replica that gets none
 
 @dataclasses.dataclass
 class Share:
-    """One step of this worker: for each component, the arguments of the function that places it."""
+    """One step of this worker: for each component, the arguments of the function that places it.
+
+    Raises:
+        ElementError: If a number is beyond the dtype that JAX gives it.
+    """
 
     structure: Any
     parts: list[tuple[Any, ...]]
     place: Callable[..., Any]
     num_examples: int
     workers: WorkersPlace | None = None  # places all components at once, instead of `place`
+
+    def __post_init__(self) -> None:
+        self.parts = [(_in_jax_dtype(part[0], self.structure, i), *part[1:]) for i, part in enumerate(self.parts)]
 
     def placed(self, forms: Sequence[Any] | None = None) -> Any:
         """Return what the user sees. `forms` are those of this step on all workers, if they are known."""
@@ -103,6 +111,9 @@ class Run:
     begin: State
     passes: int
     place: Place
+
+    def __post_init__(self) -> None:
+        self.columns = [_in_jax_dtype(column, self.structure, i) for i, column in enumerate(self.columns)]
 
     def after(self, count: int) -> State:
         """Return the position after the first `count` steps."""
@@ -465,6 +476,17 @@ def no_rows_like(leaf: Any) -> np.ndarray:
     """Return the empty share of a replica where others get ``leaf``; for a scalar it is an empty vector."""
     array = np.asarray(leaf, dtype=object if isinstance(leaf, str | bytes) else None)
     return np.empty((0, *array.shape[1:]), array.dtype)
+
+
+def _in_jax_dtype(column: Any, structure: Any, number: int) -> Any:
+    """Return a component, or a list of those of each replica, in the dtype that JAX gives it."""
+    if isinstance(column, list):
+        return [_in_jax_dtype(each, structure, number) for each in column]
+
+    def name() -> str:
+        return f"{component_names(structure)[number]} of the dataset"
+
+    return in_jax_dtype(column, name, error=ElementError, mend="in the dataset, with `map`")
 
 
 def _rows(array: np.ndarray, start: int, sizes: tuple[int, ...]) -> list[np.ndarray]:
