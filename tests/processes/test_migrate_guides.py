@@ -20,6 +20,7 @@ GUIDES = os.environ.get("REPLICANT_TEST_GUIDES")
 DATA = os.environ.get("REPLICANT_TEST_DATA")
 code_of = runpy.run_path(str(HERE / "_guides.py"))["code_of"]
 
+both_ways = pytest.mark.parametrize("fused", [True, False], ids=["as one", "apart"])
 needs_guides = pytest.mark.skipif(GUIDES is None, reason="REPLICANT_TEST_GUIDES names no folder with the guides")
 
 # What a hand changes after the translation: a pattern and what takes its place.
@@ -96,12 +97,13 @@ def translated(path: Path, program: str, by_hand: list[tuple[str, str]]) -> tupl
     return touched, len(lines)
 
 
-def run(path: Path, deadline: float = 900) -> str:
+def run(path: Path, fused: bool, deadline: float = 900) -> str:
+    """Run a translated program on two virtual devices, which compute as one or, as GPUs do, each its own replica."""
     unset = ("NPROC", "XLA_FLAGS", "KERAS_BACKEND", "PYTHONWARNINGS", "REPLICANT_FUSE_REPLICAS", "REPLICANT_COMPILATION_CACHE")
     done = subprocess.run(
         [sys.executable, str(HERE / "_guide_runner.py"), str(path), *([DATA] if DATA else [])],
         cwd=path.parent,
-        env={name: value for name, value in os.environ.items() if name not in unset},
+        env={name: value for name, value in os.environ.items() if name not in unset} | {"REPLICANT_FUSE_REPLICAS": str(int(fused))},
         capture_output=True,
         text=True,
         timeout=deadline,
@@ -114,24 +116,26 @@ def run(path: Path, deadline: float = 900) -> str:
 
 @pytest.mark.slow
 @needs_guides
+@both_ways
 @pytest.mark.parametrize("guide", list(BY_HAND))
-def test_a_guide_is_translated_and_runs(guide, tmp_path):
+def test_a_guide_is_translated_and_runs(guide, fused, tmp_path):
     path = tmp_path / f"{guide}.py"
     touched, lines = translated(path, code_of(Path(GUIDES or "") / f"{guide}.txt"), BY_HAND[guide])
     print(f"{guide}: {touched} of {lines} lines touched by hand")
     assert lines > 60
     assert touched <= 0.05 * lines
-    printed = re.search(PRINTED[guide], run(path))
+    printed = re.search(PRINTED[guide], run(path, fused))
     assert printed is not None
     if "accuracy" in printed.groupdict():
         assert float(printed["accuracy"]) > (0.5 if guide == "keras_fit" else 50)
 
 
 @pytest.mark.slow
-def test_keras_on_several_devices_is_translated_and_runs(tmp_path):
+@both_ways
+def test_keras_on_several_devices_is_translated_and_runs(fused, tmp_path):
     touched, _ = translated(tmp_path / "multi.py", MULTI_DEVICE, [])
     assert touched == 0
-    output = run(tmp_path / "multi.py")
+    output = run(tmp_path / "multi.py", fused)
     assert re.findall(r"^resume (\d)$", output, re.MULTILINE) == ["0", "1"]
     (first, accuracy), (second, _) = (
         map(float, found) for found in re.findall(r"^loss, accuracy (\S+) (\S+)$", output, re.MULTILINE)
