@@ -48,9 +48,8 @@ def accumulate(compute: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         ArgumentError: If the arrays have different numbers of rows, or `aux` has an array without them.
         ReductionError: If the value of the whole batch is not the sum of those of its micro-batches.
     """
-    recorder = current_recorder()
     batch = _Batch(args, kwargs)
-    if steps == 1 or batch.rows < 2 or (recorder is not None and recorder.rehearsing):
+    if steps == 1 or batch.rows < 2:
         return compute(*args, **kwargs)
     return _Accumulation(compute, batch, steps, has_aux=has_aux).compute()
 

@@ -52,5 +52,4 @@ def keep_updates_if(condition: Any) -> None:
         )
     for ref in list(recorder.written):
         new = recorder.values[ref]
-        old = recorder.known.get(ref)  # None in a rehearsal, where only shapes matter
-        recorder.write_raw(ref, jnp.where(condition, new, jnp.zeros_like(new) if old is None else old))
+        recorder.write_raw(ref, jnp.where(condition, new, recorder.before(ref)))

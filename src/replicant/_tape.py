@@ -392,9 +392,7 @@ class GradientTape:
                 owners += [i] * len(values)
                 absent += [] if values else [i]
         found: list[Any] = [None] * len(sources)
-        if recorder.rehearsing:
-            parts = [jnp.zeros(rows.shape(array.shape), array.dtype) for array in arrays]
-        elif arrays or (absent and recorder.facts.several):
+        if arrays or (absent and recorder.facts.several):
             marks = {"tape": self._id, "call": call, "num_targets": len(targets), "owners": tuple(owners), "absent": tuple(absent)}
             slices, gathered = recorder.slices_behind(arrays)
             marks |= {"rows": rows.num, "at_once": rows.at_once, "gathered": gathered}

@@ -559,7 +559,7 @@ def test_an_endless_supply_of_variables() -> None:
     def step(self: Any, data: Any) -> Any:
         return {"loss": layers.Dense(1)(data[0]).sum()}
 
-    with pytest.raises(replicant.errors.ReplicantError, match=r"used different variables in each of its 16 traces"):
+    with pytest.raises(replicant.errors.ReplicantError, match=r"made variables in each of its 16 traces"):
         fit_with(step)
 
 

@@ -175,7 +175,7 @@ def test_a_function_that_never_settles_is_refused() -> None:
 
     with pytest.raises(
         ReplicantError,
-        match=r"used different variables in each of its 16 traces, such as .* in the last one\. Create variables, layers",
+        match=r"made variables in each of its 16 traces, such as .* in the last one\. Create variables, layers",
     ):
         restless()
 

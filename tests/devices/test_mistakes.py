@@ -102,7 +102,7 @@ def test_a_layer_that_is_made_in_run_is_named(two) -> None:
 
     text = message(ReplicantError, lambda: two.run(step, args=(X,)))
     assert text.endswith(
-        "used different variables in each of its 16 traces, such as ['made_here/kernel', 'made_here/bias'] in the last one. Create "
+        "made variables in each of its 16 traces, such as ['made_here/kernel', 'made_here/bias'] in the last one. Create "
         "variables, layers and optimizers once, outside the compiled function, such as in `with strategy.scope():`, and only call "
         "them inside."
     )

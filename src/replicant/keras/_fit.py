@@ -209,8 +209,9 @@ class _Newest:
 class _Loop:
     """A model's ``train_function``, ``test_function`` or ``predict_function``: ``(state, iterator) -> (outputs, state)``."""
 
-    def __init__(self, make_step: Callable[[], StepFunction], stateful: StatefulStep | None, model: Any, name: str):
+    def __init__(self, make_step: Callable[[], StepFunction], stateful: StatefulStep | None, model: Any, name: str, *, whole: bool):
         self._make_step = make_step
+        self._whole = whole  # whether the step's code gets whole batches, and not micro-batches
         self._step = make_step()
         self._stateful = stateful
         self._version = 0 if stateful is None else stateful.version()
@@ -252,7 +253,7 @@ class _Loop:
             if traced is not None:
                 if traced.version() != self._version:
                     self._step, self._version = self._make_step(), traced.version()
-                traced.rehearse(_first_of(group))
+                traced.trace(_first_of(group), self._step.around if self._whole else None)
                 state = traced.complete(state)
                 newest.found = state, True
             parts, state = self._step(state, group, all_outputs=self._concatenate, keeper=newest)
@@ -340,7 +341,7 @@ def _make(original: Callable[..., Any], model: Any, name: str, step: Callable[..
             follows_keras=own,
             paths=functools.partial(_paths, model),
         )
-        setattr(model, name, _Loop(make_step, stateful, model, name))
+        setattr(model, name, _Loop(make_step, stateful, model, name, whole=not computes_parts(step)))
     return getattr(model, name)
 
 

@@ -108,6 +108,7 @@ def _scope_knows(variable: Any) -> bool:
 def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
     """Make a variable with memory of its own, and let it remember the current strategy."""
     strategy = active_strategy()
+    _recorder.note_made()
     with on_own_device(strategy.placement):
         original(variable, *map(own, args), **{name: own(value) for name, value in kwargs.items()})
     if strategy.placement.devices:

@@ -34,11 +34,17 @@ def axes_of(optimizer: Any, variables: Sequence[Any] | None, placement: Placemen
     """Return the axis along which each variable's gradient is cut once it is summed; None if the optimizer needs them whole."""
     known = optimizer._trainable_variables
     recorder = current_recorder()
-    if placement.slices_from is None or not isinstance(recorder, ReplicaRecorder) or not recorder.slices:
+    if placement.slices_from is None or not isinstance(recorder, ReplicaRecorder) or not _has_slices(recorder, optimizer):
         return None
     if not works_on_slices(optimizer):
         return None
     return [placement.slice_axis(tuple(v.shape), v.dtype, slot=True) for v in (known if variables is None else variables)]
+
+
+def _has_slices(recorder: ReplicaRecorder, optimizer: Any) -> bool:
+    """Whether this replica holds slices of variables that it or its optimizer uses."""
+    own = [ref_of_keras(v) for v in (*optimizer._trainable_variables, *optimizer.variables)]
+    return any(recorder.slice_axis(ref) is not None for ref in (*own, *recorder.values))
 
 
 def apply(
@@ -63,7 +69,7 @@ def apply(
     known = optimizer._trainable_variables
     given = known if variables is None else variables
     recorder = current_recorder()
-    if not isinstance(recorder, ReplicaRecorder) or not recorder.slices or not works_on_slices(optimizer):
+    if not isinstance(recorder, ReplicaRecorder) or not _has_slices(recorder, optimizer) or not works_on_slices(optimizer):
         return update(grads, given)
 
     def part_of(gradient: Any, axis: int | None) -> Any:

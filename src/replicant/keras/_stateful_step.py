@@ -6,27 +6,32 @@ replica that has the whole batch. What it reads and assigns besides the variable
 travels with that state, so everything that acts on a step's state acts on all of it.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
+from jax.core import ShapedArray
 
 from ..errors import ArgumentError, ContextError, ReplicantError
-from ..programs._learning import trace_until_learned
+from ..programs._learning import learn
 from ..programs._lost_state import Outside
 from ..programs._reach import Reach
+from ..programs._segmented import trace_options
 from ..programs._watch import Watch, watch_layers, watch_trainable
 from ..replicas._collectives import SingleReplica
 from ..replicas._context import ReplicaContext, default_strategy, entered
 from ..replicas._placement import Placement
+from ..tracing._closed_jaxpr import ClosedJaxpr
+from ..tracing._inputs import Inputs
 from ..tracing._interpreter import run_alone
 from ..variables._known import is_variable, ref_of
 from ..variables._libraries import tracing
-from ..variables._recorder import CrossRecorder, Facts, ReplicaRecorder, UnknownState, current_recorder, read, recording
+from ..variables._recorder import CrossRecorder, Facts, ReplicaRecorder, current_recorder, read, recording
 from ..variables._ref import Ref
 from . import _internals
 from ._global_generator import following, global_generator
@@ -106,8 +111,8 @@ def inside(step: Any) -> "StatefulStep | None":
 class _WholeBatch(CrossRecorder):
     """The recorder of a step that is one replica with the whole batch."""
 
-    def __init__(self, known: dict[Ref, Any], facts: Facts, what: str):
-        super().__init__(known, None, rehearsing=False, facts=facts)
+    def __init__(self, inputs: Inputs, facts: Facts, what: str):
+        super().__init__(lambda ref, _: inputs.take(ref, _aval(ref)), None, facts)
         self._what = what
 
     def use(self, placement: Placement) -> None:
@@ -116,6 +121,15 @@ class _WholeBatch(CrossRecorder):
             f"strategy.run was called inside {self._what}, which Keras's loop already computes on all devices of the strategy: it "
             "sees the whole batch. Call the function without `run`, or write the loop yourself and call `run` there."
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Traced:
+    """The trace of a step. The inputs of its jaxpr are the variables of the state, part by part, and the leaves of the data."""
+
+    closed: ClosedJaxpr
+    tree: Any  # of its results: the outputs, and the parts of the new state
+    options: object  # with which JAX has traced it
 
 
 class StatefulStep:
@@ -134,8 +148,8 @@ class StatefulStep:
         self._at_home: dict[Ref, Any] = {}  # their values that lie where the step needs them
         self._along: list[list[Ref]] = []  # those of the step that is being computed, as `complete` has added them
         self._follow: Callable[[], Any] = tuple  # before each step
-        self._rehearsed: set[Any] = set()  # the signatures of batches for which all variables are known
-        self._facts: dict[Any, Facts] = {}
+        self._known: set[Any] = set()  # the batches for which all variables are known
+        self._traces: dict[Any, _Traced] = {}  # by the signature of the batch
         self._watch = Watch()  # the traces are valid while this holds
         self._version = 0
         self.__name__, self.__qualname__ = name, f"{type(model).__name__}.{name}"
@@ -195,41 +209,42 @@ class StatefulStep:
         """
         if not self._watch.holds():
             self._watch = Watch()
-            self._rehearsed.clear()
-            self._facts.clear()
+            self._known.clear()
+            self._traces.clear()
             self._version += 1
         return self._version
 
-    def rehearse(self, data: Any) -> None:
-        """Trace the step abstractly until all its variables exist and are known."""
-        data = jax.tree.map(_shape, data, is_leaf=lambda x: isinstance(x, keras.KerasTensor))
+    def trace(self, data: Any, around: Callable[[], AbstractContextManager[Any]] | None = None) -> None:
+        """Trace the step for batches like `data`, if that is new, until all its variables exist.
+
+        Args:
+            data: The batch, or anything of its structure, shapes and dtypes.
+            around: Makes what surrounds the step in the program. None if there will be another trace for the program.
+        """
+        data = _shapes(data)
         leaves, tree = jax.tree.flatten(data)
-        key = tree, tuple(leaves)
-        if key in self._rehearsed:
+        key = tree, tuple(leaves), around is None
+        if key in self._known:
             return
         reach = Reach(self._step, (data,), {})
         outside = Outside(reach)
         for _ in range(_MAX_TRACES):
-            refs, facts = self._refs(), Facts()
-            state = [[jax.ShapeDtypeStruct(tuple(ref.shape), ref.dtype) for ref in part] for part in refs]
-            try:
-                with tracing(), reach.watching():
-                    self._traced(state, data, facts)
-            except UnknownState as unknown:
-                self._others.update(dict.fromkeys(unknown.refs))
-                continue
+            with tracing(), reach.watching(), nullcontext() if around is None else around():
+                recorder, traced = self._trace(data)
             outside.check(self._what)
-            if self._refs() == refs:  # else it has made variables, or we now know which of them are slots
-                self._rehearsed.add(key)
-                self._follow = following(self._others) or self._follow
-                self._facts[self._signature(data)] = facts
-                self._watch = Watch()
-                watch_trainable(self._watch, [ref for part in refs for ref in part])
-                watch_layers(self._watch, reach.settle())
-                return
+            if recorder.made_variables:  # the code will not make them again
+                continue
+            self._known.add(key)
+            self._follow = following(self._others) or self._follow
+            if around is not None:
+                self._traces[self._signature(data)] = traced
+            self._watch = Watch()
+            watch_trainable(self._watch, [ref for part in self._refs() for ref in part])
+            watch_layers(self._watch, reach.settle())
+            return
         raise ReplicantError(
-            f"{self._what} used different variables in each of its {_MAX_TRACES} traces. Create variables, layers and optimizers "
-            "once, in __init__, build or compile."
+            f"{self._what} made variables in each of its {_MAX_TRACES} traces. Create variables, layers and optimizers once, in "
+            "__init__, build or compile."
         )
 
     def _signature(self, data: Any) -> Any:
@@ -246,10 +261,13 @@ class StatefulStep:
         """Compute the step: `state` is Keras's together with the values of the other variables."""
         if self._model.run_eagerly:
             return self._at_once(state, data)
-        facts = self._facts.get(self._signature(data)) or Facts()
-        closed, inputs, tree = self._traced(state, data, facts)
-        values = run_alone(closed, inputs, [False] * len(inputs), lambda exchange: exchange.values)
-        return jax.tree.unflatten(tree(), values)
+        traced = self._traces.get(self._signature(data))
+        if traced is None or traced.options is not trace_options() or jax.config.jax_debug_nans:
+            with tracing():
+                _, traced = self._trace(_shapes(data))
+        inputs = jax.tree.leaves((tuple(map(list, state)), data))
+        values = run_alone(traced.closed, inputs, [False] * len(inputs), lambda exchange: exchange.values)
+        return jax.tree.unflatten(traced.tree, values)
 
     def _at_once(self, state: Any, data: Any) -> tuple[Any, Any]:
         """Run the Python code of the step, without a trace."""
@@ -267,26 +285,28 @@ class StatefulStep:
             raise
         return outputs, tuple([ref.get_raw()[0] for ref in part] for part in self._own())
 
-    def _traced(self, state: Any, data: Any, facts: Facts) -> tuple[Any, list[Any], Callable[[], Any]]:
-        """Return the jaxpr of the step, its inputs, and a function that returns the structure of its results."""
-        refs = self._refs()
-        trees: list[Any] = []
+    def _trace(self, data: Any) -> "tuple[_WholeBatch, _Traced]":
+        """Trace the step until a trace teaches nothing new: that is once, unless gradients turn out to be None."""
+        facts = Facts()
+        made: list[tuple[_WholeBatch, Inputs, list[list[Ref]], Any]] = []
 
-        def flat(state: Any, data: Any) -> list[Any]:
-            known = {ref: x for part, row in zip(refs, state, strict=True) for ref, x in zip(part, row, strict=True)}
-            recorder = _WholeBatch(known, facts, self._what)
-            with tracing(), one_replica(), recording(recorder):
+        def flat(data: Any) -> list[Any]:
+            inputs = Inputs()
+            recorder = _WholeBatch(inputs, facts, self._what)
+            with one_replica(), recording(recorder):
                 outputs = self._checked(self._step(data))
-            unknown = [*recorder.missing, *[ref for ref in recorder.written if ref not in known]]
-            if unknown:
-                raise UnknownState(unknown)
-            leaves, tree = jax.tree.flatten((outputs, tuple([recorder.values[ref] for ref in part] for part in refs)))
-            trees.append(tree)
-            return leaves
+            self._others.update(dict.fromkeys([*recorder.known, *recorder.written]))
+            parts = self._refs()
+            values, tree = jax.tree.flatten((outputs, tuple([recorder.read_raw(ref) for ref in part] for part in parts)))
+            made.append((recorder, inputs, parts, tree))
+            return values
 
-        given = tuple(map(list, state))
-        closed = trace_until_learned(flat, (given, data), facts)
-        return closed, jax.tree.leaves((given, data)), lambda: trees[-1]
+        while True:
+            closed = jax.make_jaxpr(flat)(data)
+            recorder, inputs, parts, tree = made[-1]
+            if recorder.made_variables or not learn(facts, [closed.jaxpr]):
+                refs = [(ref, _aval(ref)) for part in parts for ref in part]
+                return recorder, _Traced(inputs.arranged(closed, refs), tree, trace_options())
 
     def _checked(self, outputs: Any) -> Any:
         """Return the outputs as arrays."""
@@ -323,6 +343,14 @@ def _refs(model: Any, name: str) -> list[list[Ref]]:
         "metrics_variables": model.metrics_variables,
     }
     return [[ref_of_keras(variable) for variable in found[part]] for part in PARTS[name]]
+
+
+def _shapes(data: Any) -> Any:
+    return jax.tree.map(_shape, data, is_leaf=lambda x: isinstance(x, keras.KerasTensor))
+
+
+def _aval(ref: Ref) -> ShapedArray:
+    return ShapedArray(tuple(ref.shape), jax.dtypes.canonicalize_dtype(ref.dtype, allow_extended_dtype=True))
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -13,6 +13,7 @@ import math
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -255,11 +256,22 @@ class StepFunction:
         found = self._by_rows(state, data) if self._exchanges_once else None
         if found is not None:
             return found
-        later = self._follows_keras and self._placement.slices_from is not None and not self._placement.on_one_device
+        later = self._gathers_later
         parts = tuple(map(list, state)) if later else tuple(map(self._gathered, self._state_names, state, self._holds_slots))
-        with in_global_view(self._placement), gathering(self._placement if later else None):
+        with self.around():
             outputs, state = self._step(parts, data)
         return outputs, tuple(map(list, state))
+
+    @property
+    def _gathers_later(self) -> bool:
+        """Whether the step's code gathers the weights that it uses."""
+        return self._follows_keras and self._placement.slices_from is not None and not self._placement.on_one_device
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Enter what surrounds the step's code while it is traced."""
+        with in_global_view(self._placement), gathering(self._placement if self._gathers_later else None):
+            yield
 
     @property
     def _exchanges_once(self) -> bool:

@@ -54,7 +54,7 @@ def _build_by(stateful: StatefulStep, model: Any, batch: Any) -> None:
     """Build a model by tracing its own step. An eager step builds what it needs when it runs."""
     if model.run_eagerly:
         return
-    stateful.rehearse(batch)
+    stateful.trace(batch)
     model.built = True
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)

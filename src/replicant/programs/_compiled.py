@@ -1,7 +1,7 @@
 """``Compiled``: keeps one program for each combination of structure, shapes and dtypes of a function's arguments.
 
-It serves ``replicant.function``, and ``strategy.run`` outside a function. The first call begins with a rehearsal: an abstract trace
-shows which variables the code uses, and on which devices. Then ``jax.jit`` traces the code.
+It serves ``replicant.function``, and ``strategy.run`` outside a function. The first call traces the code (``_trace.py``), and
+``jax.jit`` compiles what that gives.
 """
 
 import functools
@@ -16,24 +16,25 @@ from ..replicas._own_mesh import handed_over, in_a_trace, mesh_is_set, without_m
 from ..runtime import _steps
 from ..runtime._collector import CollectionPaused
 from ..runtime._jax_dtypes import in_jax_dtypes
+from ..tracing._inputs import Inputs
 from ..variables import _recorder
 from ..variables._libraries import tracing
-from ..variables._recorder import Facts, Recorder, UnknownState, recording, require_eager
-from ..variables._ref import Ref
+from ..variables._recorder import Recorder, recording, require_eager
 from ._advice import Advice
 from ._held import hide, show
 from ._lost_state import Arguments, Outside
 from ._number_guards import Refused, Tape
 from ._planned import found_in_run
-from ._program import Program, rehearse
+from ._program import Program
 from ._programs import Programs
 from ._reach import Reach
 from ._recording_number import recording_numbers
 from ._signature import Signature
+from ._trace import Call, trace
 from ._traced_values import naming_the_line
 from ._watch import Watch, follow_libraries, watch_code, watch_layers, watch_trainable
 
-_MAX_TRACES = 16  # of one program; each trace learns something new, so deterministic code never needs that many
+_MAX_TRACES = 16  # of one program; code that makes its variables once needs two
 
 
 class Compiled:
@@ -109,14 +110,14 @@ class Compiled:
     def _name(self) -> str:
         return _name_of(self._fn)
 
-    def _call(self, signature: Signature, numbers: Tape) -> Callable[[Recorder, Sequence[Any]], Any]:
+    def _call(self, signature: Signature, numbers: Tape) -> Call:
         """Return what is traced: the function of its inputs, with all other arguments as they are."""
         count = len(signature.arrays)
 
-        def call(recorder: Recorder, inputs: Sequence[Any]) -> Any:
+        def call(recorder: Recorder, arrays: Sequence[Any], inputs: Inputs | None) -> Any:
             traced = repr(self._name if self._of_run is None else _name_of(self._of_run))
-            with naming_the_line(traced), recording(recorder), recording_numbers(numbers, inputs[count:]) as recorded:
-                args, kwargs = show(signature.arguments(inputs, recorded))
+            with naming_the_line(traced), recording(recorder), recording_numbers(numbers, arrays[count:], inputs) as recorded:
+                args, kwargs = show(signature.arguments(arrays, recorded))
                 given = Arguments(args, kwargs)
                 result = hide(self._fn(*args, **kwargs))
             given.check(repr(self._name), result, copies_are_theirs=False)
@@ -146,48 +147,31 @@ class Compiled:
         args, kwargs = signature.arguments(arrays)
         reach = Reach(self._of_run or self._fn, args, kwargs)
         outside = Outside(reach)
-        extra: dict[Ref, None] = {}
-        idle: set[Ref] = set()
-        facts: Facts | None = None
+        made: list[str] = []
         for _ in range(_MAX_TRACES):
             with tracing(), reach.watching():
-                needs = rehearse(call, [*signature.avals, *numbers.avals], placement)
+                found = trace(call, signature.avals, numbers, placement)
             outside.convert_numbers()
             outside.check(repr(self._name))
-            # Now that `tracing` has ended, variables that were made during the rehearsal have their values.
-            needs.refs.update(extra)
-            needs.written.update(extra)
-            for ref in idle:
-                needs.written.pop(ref, None)
-            program = Program(self._name, call, needs, numbers, facts)
-            known_inputs = len(numbers.inputs)
-            try:
-                with tracing(), reach.watching():
-                    program.trace([*arrays, *numbers.input_values(numbers.values)])
-            except UnknownState as unknown:
-                extra.update(dict.fromkeys(unknown.refs))
-                idle.difference_update(unknown.refs)
+            made = [ref.name for ref in found.refs][-2:]
+            if found.made_variables:  # now that `tracing` has ended, they have their values, and the code will not make them again
                 continue
-            if program.idle:  # the rehearsal assumes that every gradient exists, so it may write variables that a step does not
-                idle.update(program.idle)
-                facts = program.facts
-                continue
-            outside.convert_numbers()
-            if len(numbers.inputs) > known_inputs:
-                continue
+            program = Program(self._name, call, found, numbers)
+            program.trace([*arrays, *numbers.input_values(numbers.values)])
             if placement.planning is not None and any(ref.trainable for ref in program.written):
-                raise found_in_run(functools.partial(Program, self._name, call), needs, arrays, *signature.key[:2])
-            watch_trainable(program.watch, needs.refs)
-            follow_libraries(program.watch, needs.refs)
+                raise found_in_run(functools.partial(Program, self._name, call), found, arrays, *signature.key[:2])
+            refs = dict.fromkeys(found.refs)
+            watch_trainable(program.watch, refs)
+            follow_libraries(program.watch, refs)
             self._watch(program.watch, reach)
             self._advice.on_effects(outside)
             signature.computed = numbers.evaluate(signature.numbers) or []
             self._remember(signature, program)
             return program
         raise ReplicantError(
-            f"{self._name!r} used different variables in each of its {_MAX_TRACES} traces, such as "
-            f"{[ref.name for ref in extra][-2:]} in the last one. Create variables, layers and optimizers once, outside the "
-            "compiled function, such as in `with strategy.scope():`, and only call them inside."
+            f"{self._name!r} made variables in each of its {_MAX_TRACES} traces, such as {made} in the last one. Create variables, "
+            "layers and optimizers once, outside the compiled function, such as in `with strategy.scope():`, and only call them "
+            "inside."
         )
 
     def _watch(self, watch: Watch, reach: Reach) -> None:

@@ -13,18 +13,19 @@ from ..replicas._planning import Held, StepFound
 from ..replicas._values import PerReplica, is_distributed
 from ..variables._ref import Ref
 from ._executable import found_step
-from ._program import Needs, Program
+from ._program import Program
 from ._signature import ARRAY
+from ._trace import Trace
 
 
 def found_in_run(
-    make: Callable[[Needs], Program], needs: Needs, arrays: list[Any], tree: Any, static: Sequence[Any]
+    make: Callable[[Trace], Program], trace: Trace, arrays: list[Any], tree: Any, static: Sequence[Any]
 ) -> StepFound | ArgumentError:
     """Return the exception that ends planning at the first training step: the step, or an error.
 
     Args:
-        make: Makes the program from the result of a rehearsal.
-        needs: The result of the rehearsal.
+        make: Makes the program from a trace.
+        trace: The trace.
         arrays: The inputs.
         tree: The structure of the arguments.
         static: The leaves of the arguments, with ARRAY for each input.
@@ -32,7 +33,7 @@ def found_in_run(
     numbers = iter(range(len(arrays)))
     marked = jax.tree.unflatten(tree, [next(numbers) if s is ARRAY else None for s in static])
     by_replica = [leaf for leaf in jax.tree.leaves(marked, is_leaf=is_distributed) if isinstance(leaf, PerReplica)]
-    n = needs.placement.num_replicas
+    n = trace.placement.num_replicas
     if any(leaf.stacked is None and any(v is not None for v in leaf.values) for leaf in by_replica):
         return ArgumentError(
             f"The first batch gives the {n} replicas different numbers of rows. Plan with a first batch of a multiple of {n} "
@@ -45,13 +46,13 @@ def found_in_run(
     ]
 
     def program(placement: Placement) -> Program:
-        return make(dataclasses.replace(needs, placement=placement))
+        return make(dataclasses.replace(trace, placement=placement, closed=None if placement != trace.placement else trace.closed))
 
     def inputs(placement: Placement) -> tuple[list[Held], list[Held], list[Held]]:
         found = program(placement)
         return [_held(ref, placement) for ref in found.written], [_held(ref, placement) for ref in found.kept], batch
 
-    return found_step(lambda placement: program(placement).executable, inputs, needs.placement)
+    return found_step(lambda placement: program(placement).executable, inputs, trace.placement)
 
 
 def _held(ref: Ref, placement: Placement) -> Held:

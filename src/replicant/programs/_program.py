@@ -1,67 +1,42 @@
 """The program of one signature of a compiled function. Its variables are inputs and outputs, and are written back."""
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import numpy as np
 
 from ..replicas._own_mesh import has_explicit_axes
 from ..replicas._placement import Placement
-from ..replicas._values import PerReplica
 from ..runtime import _in_flight
 from ..runtime._own_memory import own
 from ..tracing._interpreter import run_alone
 from ..variables._chief import adopt
 from ..variables._libraries import tracing
-from ..variables._recorder import CrossRecorder, Facts, Recorder, UnknownState
+from ..variables._recorder import CrossRecorder
 from ..variables._ref import Ref, Refs
 from ._executable import Executable
 from ._learning import trace_until_learned
 from ._number_guards import Tape
-from ._results import Shape, array_homes
+from ._segmented import trace_options
 from ._signature import Signature
+from ._trace import Call, Trace, given_values, traced_call
 from ._watch import Watch
-
-
-@dataclasses.dataclass
-class Needs:
-    """The result of a rehearsal: which variables a program reads and writes, where it computes, and whether it uses a tape."""
-
-    refs: dict[Ref, None]
-    written: dict[Ref, None]
-    placement: Placement
-    uses_tape: bool
 
 
 class Program:
     """The program of one signature of a ``Compiled``."""
 
-    def __init__(
-        self,
-        name: str,
-        call: Callable[[Recorder, Sequence[Any]], Any],
-        needs: Needs,
-        numbers: Tape | None = None,
-        facts: Facts | None = None,
-    ):
+    def __init__(self, name: str, call: Call, trace: Trace, numbers: Tape | None = None):
         self.numbers = numbers or Tape([])  # tells for which Python numbers among the arguments the program is right
         self.watch = Watch()  # the program is valid while this holds
         self.older: Program | None = None  # a program of the same signature, for other values of what is watched
         self._call_function = call
-        self._uses_tape = needs.uses_tape
-        self.facts = facts or Facts()
-        self._run_facts: list[Facts] = []
-        written = [ref for ref in needs.refs if ref in needs.written]
-        # Local variables are stored first, so that they are complete even if a server refuses a change.
-        self.written: list[Ref] = sorted(written, key=lambda ref: ref.elsewhere)
-        self.kept: list[Ref] = [ref for ref in needs.refs if ref not in needs.written]
-        self.idle: list[Ref] = []  # those in `written` that the last trace did not write
-        self.placement = needs.placement
+        self._trace, self._options = trace, trace_options()
+        self.written, self.kept = trace.written, trace.kept
+        self.placement = trace.placement
         self._overwritten = Refs(self.written, self.placement)
-        self._shape: Shape | None = None
-        self._stacked: list[bool] = []
         self.executable = Executable(name, self._traced, self.placement)
 
     def suits(self, signature: Signature) -> bool:
@@ -81,46 +56,40 @@ class Program:
             program = program.older
 
     def _traced(self, written: list[Any], kept: list[Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-        known = dict(zip(self.written, written, strict=True)) | dict(zip(self.kept, kept, strict=True))
-        if self._uses_tape:
-            results, state = self._with_tape(known, arrays)
+        trace, inputs = self._trace, [*written, *kept, *arrays]
+        if trace.closed is None or trace_options() is not self._options or jax.config.jax_disable_jit or jax.config.jax_debug_nans:
+            values = self._traced_again(inputs)
         else:
-            self._shape, results, state = self._call(known, arrays)
-        placement = self.placement
-        results = [placement.constrain(x, stacked=s) for x, s in zip(results, self._stacked, strict=True)]
+            values = self._evaluate(trace.closed, inputs)
+        placement, num_results = self.placement, len(trace.stacked)
+        results = [placement.constrain(x, stacked=s) for x, s in zip(values[:num_results], trace.stacked, strict=True)]
         state = [
             placement.constrain(x, stacked=ref.copies(placement.num_replicas), slice_axis=ref.slice_axis(placement))
-            for ref, x in zip(self.written, state, strict=True)
+            for ref, x in zip(self.written, values[num_results:], strict=True)
         ]
         return results, state
 
-    def _call(self, known: dict[Ref, Any], arrays: list[Any]) -> tuple[Shape, list[Any], list[Any]]:
-        recorder = CrossRecorder(known, self.placement, rehearsing=False, facts=self.facts)
-        recorder.run_facts = self._run_facts
-        with tracing():  # needed here too, because JAX may trace again on its own
-            result = self._call_function(recorder, arrays)
-        expected = {*self.written}
-        unknown_writes = [ref for ref in recorder.written if ref not in expected]
-        if recorder.missing or unknown_writes:
-            raise UnknownState([*recorder.missing, *unknown_writes])
-        self.idle = [ref for ref in self.written if ref not in recorder.written]
-        homes = array_homes(result)
-        self._stacked = [isinstance(leaf, PerReplica) and leaf.stacked is not None for leaf in homes]
-        shape, results = Shape.of(result)
-        return shape, results, [recorder.values[ref] for ref in self.written]
+    def _traced_again(self, inputs: list[Any]) -> list[Any]:
+        """Trace the code with these inputs, where the first trace does not do: JAX has other options now."""
+        count = len(self.written) + len(self.kept)
 
-    def _with_tape(self, known: dict[Ref, Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-        refs = list(known)
+        def flat(inputs: list[Any]) -> list[Any]:
+            known = dict(zip([*self.written, *self.kept], inputs[:count], strict=True))
+            recorder = CrossRecorder(given_values(known), self.placement, self._trace.facts)
+            recorder.run_facts = self._trace.run_facts
+            with tracing():
+                found, values = traced_call(self._call_function, recorder, inputs[count:], None, self.placement)
+            state = dict(zip(found.written, values[len(found.stacked) :], strict=True))
+            return [*values[: len(found.stacked)], *[state.get(ref, known[ref]) for ref in self.written]]
 
-        def flat(state: list[Any], inputs: list[Any]) -> list[Any]:
-            self._shape, results, new = self._call(dict(zip(refs, state, strict=True)), inputs)
-            return [*results, *new]
+        if not self._trace.uses_tape:
+            return flat(inputs)
+        return self._evaluate(trace_until_learned(flat, (inputs,), self._trace.facts), inputs)
 
-        closed = trace_until_learned(flat, (list(known.values()), arrays), self.facts)
-        inputs = [*known.values(), *arrays]
-        values = run_alone(closed, inputs, [False] * len(inputs), lambda exchange: exchange.values)
-        cut = len(values) - len(self.written)
-        return values[:cut], values[cut:]
+    def _evaluate(self, closed: Any, inputs: list[Any]) -> list[Any]:
+        if not self._trace.uses_tape:
+            return jex.jaxpr_as_fun(closed)(*inputs)
+        return run_alone(closed, inputs, [False] * len(inputs), lambda exchange: exchange.values)
 
     def trace(self, arrays: list[Any]) -> None:
         """Trace now, so that errors in the user's code come before anything is computed. JAX caches the trace."""
@@ -166,17 +135,7 @@ class Program:
                 inputs = self._inputs(arrays)
                 outputs = self.executable.start(*inputs, keeper=self._overwritten)
             self.executable.settle(inputs[0], outputs, self._overwritten)
-        assert self._shape is not None
-        return self._shape.fill(outputs[0], on_host, computed)
-
-
-def rehearse(call: Callable[[Recorder, Sequence[Any]], Any], avals: list[Any], placement: Placement) -> Needs:
-    """Trace abstractly to see what the code needs."""
-    recorder = CrossRecorder({}, placement, rehearsing=True, facts=Facts())
-    jax.eval_shape(lambda inputs: Shape.of(call(recorder, inputs))[1], avals)
-    for ref in recorder.missing:
-        recorder.use_where_cut(ref)
-    return Needs(dict(recorder.missing), dict(recorder.written), recorder.placement or placement, recorder.uses_tape)
+        return self._trace.shape.fill(outputs[0], on_host, computed)
 
 
 def _placed(arrays: list[Any], placement: Placement) -> list[Any]:

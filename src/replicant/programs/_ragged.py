@@ -6,13 +6,11 @@ answers are computed from the exact values, and all continue. The result equals 
 long as n ordinary steps. XLA merges what is the same on all replicas (the optimizer's update).
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
 from ..errors import RaggedStepError
 from ..reductions import _checks, _unequal
@@ -26,10 +24,11 @@ from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._exchange_gradients import exchange
 from ..tracing._interpreter import Question, evaluate
 from ..tracing._marks import exchange_p, sync_p
-from ..variables._recorder import Facts, ReplicaRecorder
+from ..variables._recorder import Facts
+from ..variables._ref import Ref
 from ._learning import learn
 from ._replica_inputs import moves
-from ._replica_step import Marked, Replica, ReplicaStep, check_agreement
+from ._replica_step import Replica, ReplicaStep, check_agreement
 
 Rows = list[list[Any]]  # one list per replica
 
@@ -150,26 +149,25 @@ def _check_shapes(label: str, rows: Rows, free_axis: int | None) -> None:
 def run_ragged(step: ReplicaStep) -> Any:
     """Compute one step with replicas of different sizes."""
     n, cross = step.num_replicas, step.cross
-    refs = list(cross.values)
-    flags = [ref.copies(n) for ref in refs]
     leaves = step.inputs.leaves
     moving = [i for i, x in enumerate(leaves) if moves(x)]
     rows = [step.inputs.of_replica(r) for r in range(n)]
+    arrays = [[jnp.asarray(rows[r][i]) for i in moving] for r in range(n)]
+    replicas = [_RaggedReplica(step, moving, r) for r in range(n)]
+    refs, jaxprs = _trace_together(replicas, arrays, step.facts())
+    step.check_owners(refs)
+    flags = [ref.copies(n) for ref in refs]
+    raws = [cross.read_raw(ref) for ref in refs]
     inputs = [
-        [
-            *[cross.values[ref][r] if ref.copies(n) else cross.values[ref] for ref in refs],
-            *[jnp.asarray(rows[r][i]) for i in moving],
-        ]
+        [*[raw[r] if flag else raw for raw, flag in zip(raws, flags, strict=True)], jnp.asarray(r, jnp.int32), *arrays[r]]
         for r in range(n)
     ]
-    replicas = [_RaggedReplica(step, refs, moving, r) for r in range(n)]
-    jaxprs = _trace_together(replicas, inputs, step.facts())
-    varying_inputs = [True, *flags, *[isinstance(leaves[i], PerReplica) for i in moving]]
+    varying_inputs = [*flags, True, *[isinstance(leaves[i], PerReplica) for i in moving]]
     kinds_of_inputs = [Input(varies, None if i <= len(refs) else "args") for i, varies in enumerate(varying_inputs)]
     unequal = _unequal.find([closed.jaxpr for closed in jaxprs], kinds_of_inputs, [replica.counts for replica in replicas])
     _checks.tell(unequal, step.strategy.told, strict=step.strategy.strict)
 
-    made = _number(step, replicas, jaxprs, varying_inputs)
+    made = _number(step, replicas, refs, jaxprs, varying_inputs)
     has_rows = [step.inputs.has_rows(r) for r in range(n)]
     answers = _compute_together(jaxprs, inputs, varying_inputs, has_rows)
     _write_back(step, replicas, answers)
@@ -183,10 +181,14 @@ _GIVEN = "given"  # the kind of a result that was not computed; the kind of any 
 
 
 def _number(
-    step: ReplicaStep, replicas: "Sequence[_RaggedReplica]", jaxprs: Sequence[ClosedJaxpr], varying_inputs: list[bool]
+    step: ReplicaStep,
+    replicas: "Sequence[_RaggedReplica]",
+    refs: list[Ref],
+    jaxprs: Sequence[ClosedJaxpr],
+    varying_inputs: list[bool],
 ) -> list[list[int]]:
     """Number the replicas' results: equal numbers mean equal values. Raise if a variable's copies would differ."""
-    refs, n = list(step.cross.values), step.num_replicas
+    n = step.num_replicas
     numbering = Numbering(jaxprs)
     rows = [numbering.results(closed, varying_inputs) for closed in jaxprs]
     if step.inputs.objects_differ:  # then code that the traces do not show, such as a callback to the host, may differ too
@@ -196,40 +198,21 @@ def _number(
     ]
     all_written = list(dict.fromkeys(ref for stored in written for ref in stored))
     # A replica that does not write a variable leaves it as it was.
-    stored = [[mine.get(ref, numbering.input(1 + refs.index(ref))) for mine in written] for ref in all_written]
+    stored = [[mine.get(ref, numbering.input(refs.index(ref))) for mine in written] for ref in all_written]
     check_agreement(all_written, [len(set(numbers)) > 1 for numbers in stored], n)
     return [row[: replica.num_results] for replica, row in zip(replicas, rows, strict=True)]
-
-
-def rehearse_ragged(step: ReplicaStep) -> Any:
-    """Rehearse each replica on its own rows to see which variables it uses. The result has the step's shapes and Python objects."""
-    n, facts = step.num_replicas, Facts()
-    facts.several = True
-
-    def rehearse(index: int) -> Any:
-        group = RaggedGroup(n, index, facts)
-        group.begin(jnp.asarray(index, jnp.int32))
-        recorder = ReplicaRecorder(step.local_values(), Marked(group), rehearsing=True, facts=facts)
-        try:
-            return step.call(step.inputs.of_replica(index), group, recorder, has_rows=step.inputs.has_rows(index))
-        finally:
-            step.note_needs(recorder)
-
-    results = _until_answered(rehearse, n, facts)
-    ids = itertools.count()  # no two results are known to be the same
-    return _regroup(results, [jax.tree.map(lambda x: next(ids) if isinstance(x, Tracer) else _GIVEN, each) for each in results])
 
 
 class _RaggedReplica(Replica):
     """The trace of one of several replicas of different sizes."""
 
-    def __init__(self, step: ReplicaStep, refs: list[Any], moving: list[int], index: int):
-        super().__init__(step, refs, moving)
+    def __init__(self, step: ReplicaStep, moving: list[int], index: int):
+        super().__init__(step, moving, may_cut=False)
         self.index = index
         self.counts: list[_checks.Count] = []
 
-    def trace_with(self, inputs: list[Any], facts: Facts) -> ClosedJaxpr:
-        """Return the jaxpr of the replica. Its first input is the replica id."""
+    def trace_with(self, arrays: list[Any], facts: Facts) -> ClosedJaxpr:
+        """Return the jaxpr of the replica, without its variables among the inputs. The first one is the replica id."""
         group = RaggedGroup(self._step.num_replicas, self.index, facts)
 
         def flat(replica_id: Any, values: list[Any]) -> list[Any]:
@@ -239,11 +222,14 @@ class _RaggedReplica(Replica):
             finally:
                 self.counts = [_checks.Count(*count) for count in self._step.counts]
 
-        return jax.make_jaxpr(flat)(jnp.asarray(self.index, jnp.int32), inputs)
+        return jax.make_jaxpr(flat)(jnp.asarray(self.index, jnp.int32), arrays)
 
 
-def _trace_together(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Facts) -> list[ClosedJaxpr]:
+def _trace_together(replicas: Sequence[_RaggedReplica], arrays: Rows, facts: Facts) -> tuple[list[Ref], list[ClosedJaxpr]]:
     """Trace all replicas, and repeat that while the traces teach which gradients are None.
+
+    Returns:
+        The variables that any of the replicas uses, and the jaxprs. These have the variables as their first inputs.
 
     A gradient is None if no replica has a path to its source. So all replicas exchange the same gradients. If only some replicas
     have no path, these get zeros. This decides what the exchanges carry, so their answers are worked out again each time.
@@ -251,9 +237,10 @@ def _trace_together(replicas: Sequence[_RaggedReplica], inputs: Rows, facts: Fac
     facts.several = True
     while True:
         facts.answers.clear()
-        jaxprs = _until_answered(lambda r: replicas[r].trace_with(inputs[r], facts), len(replicas), facts)
+        jaxprs = _until_answered(lambda r: replicas[r].trace_with(arrays[r], facts), len(replicas), facts)
         if not learn(facts, [closed.jaxpr for closed in jaxprs]):
-            return jaxprs
+            refs = list(dict.fromkeys(ref for replica in replicas for ref in replica.layouts))
+            return refs, [replica.arranged(closed, refs) for replica, closed in zip(replicas, jaxprs, strict=True)]
 
 
 def _until_answered(trace: Callable[[int], Any], num_replicas: int, facts: Facts) -> list[Any]:
@@ -295,10 +282,7 @@ def _together(rows: Sequence[Sequence[Any]]) -> list[Any]:
 
 def _compute_together(jaxprs: Sequence[ClosedJaxpr], inputs: Rows, varying: list[bool], has_rows: list[bool]) -> Rows:
     """Evaluate the replicas' traces side by side, in the trace of the surrounding program."""
-    machines = [
-        evaluate(closed.jaxpr, closed.consts, [jnp.asarray(r, jnp.int32), *values], varying, None)
-        for r, (closed, values) in enumerate(zip(jaxprs, inputs, strict=True))
-    ]
+    machines = [evaluate(closed.jaxpr, closed.consts, values, varying, None) for closed, values in zip(jaxprs, inputs, strict=True)]
     results: Rows = [[] for _ in machines]
     questions: dict[int, Question] = {}
     for r, machine in enumerate(machines):
@@ -364,7 +348,7 @@ def _write_back(step: ReplicaStep, replicas: Sequence[_RaggedReplica], answers: 
             if ref in replica.written:
                 copies.append(answers[r][replica.num_results + replica.written.index(ref)])
             else:  # this replica has not written it
-                copies.append(cross.values[ref][r] if ref.copies(n) else None)
+                copies.append(cross.read_raw(ref)[r] if ref.copies(n) else None)
         cross.write_raw(ref, jnp.stack(copies) if ref.copies(n) else next(c for c in copies if c is not None))
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 
+from ..tracing._inputs import Inputs
 from ._number_guards import Refused, Tape, dtype_of
 from ._number_looks import watching
 
@@ -27,11 +28,13 @@ class Recording:
 
     Args:
         tape: What all traces of the program have done.
-        arrays: The tracers for the inputs that are known from earlier traces.
+        arrays: The tracers for the inputs, in a trace that is made again.
+        inputs: What gives the trace its inputs, if it is the first.
     """
 
-    def __init__(self, tape: Tape, arrays: Sequence[Any]):
+    def __init__(self, tape: Tape, arrays: Sequence[Any], inputs: Inputs | None):
         self.tape = tape
+        self._inputs = inputs
         self.ended = False  # from then on, its numbers are constants
         self._arrays = dict(zip(tape.inputs, arrays, strict=False))
         self.numbers = [self.number(i) for i in range(tape.count)]
@@ -47,22 +50,25 @@ class Recording:
         return number
 
     def array(self, slot: int) -> Any:
-        """Return the tracer of a number that an array takes; a constant if there is none yet."""
-        if not self.ended and not self.tape.knows(slot):
-            if slot in self._arrays:
-                return self._arrays[slot]
+        """Return the tracer of a number that an array takes; a constant if the program is made for the number."""
+        if self.ended or self.tape.knows(slot):
+            return jnp.asarray(self.tape.values[slot])
+        if slot not in self._arrays:
+            assert self._inputs is not None, "a trace that is made again has all inputs"
             self.tape.input(slot)
-        return jnp.asarray(self.tape.values[slot])
+            aval = ShapedArray((), dtype_of(self.tape.values[slot]), weak_type=True)
+            self._arrays[slot] = self._inputs.take(slot, aval)
+        return self._arrays[slot]
 
 
 @contextmanager
-def recording_numbers(tape: Tape, arrays: Sequence[Any]) -> Iterator[list[Any]]:
+def recording_numbers(tape: Tape, arrays: Sequence[Any], inputs: Inputs | None = None) -> Iterator[list[Any]]:
     """Return the arguments for one trace in the place of the numbers: numbers that record, or the numbers themselves.
 
     Raises:
         Refused: If the code would do something else with the numbers themselves.
     """
-    recording = Recording(tape, arrays)
+    recording = Recording(tape, arrays, inputs)
     try:
         with nullcontext() if tape.plain or not recording.numbers else watching(tape.doubt, _ZERO):
             yield recording.numbers
@@ -363,7 +369,7 @@ def _reaches_the_input(fn: Callable[[Any], Any]) -> bool:
     def traced(array: Any) -> Any:
         tape = Tape([0.5])
         tape.input(0)
-        return fn(Recording(tape, [array]).numbers[0])
+        return fn(Recording(tape, [array], None).numbers[0])
 
     try:
         jaxpr = jax.make_jaxpr(traced)(0.5).jaxpr

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from ..errors import ContextError, DivergenceError, MixedStrategyError
 from ..reductions import _checks
 from ..reductions._causes import Input
-from ..replicas._collectives import AXIS, Group, MayDiffer, MeshAxis, Rehearsal, SingleReplica
+from ..replicas._collectives import AXIS, Group, MeshAxis, SingleReplica
 from ..replicas._context import ActiveStrategy, ReplicaContext, as_mirrored, entered
 from ..replicas._copies import VariableAggregation
 from ..replicas._model_axis import ModelCut
@@ -26,15 +26,16 @@ from ..replicas._values import Mirrored, PerReplica, is_distributed
 from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._fused import fuse
 from ..tracing._host_calls import host_call_in
+from ..tracing._inputs import Inputs as VariableInputs
 from ..tracing._interpreter import Question, run_alone
 from ..tracing._marks import sync_p
 from ..tracing._riders import Riders
 from ..tracing._varying import Varying
-from ..variables._recorder import CrossRecorder, Facts, Recorder, ReplicaRecorder, UnknownState, recording
+from ..variables._recorder import CrossRecorder, Facts, Recorder, ReplicaRecorder, recording
 from ..variables._ref import Ref
 from ._call_arguments import arguments_explained
 from ._held import hide, show
-from ._learning import trace_until_learned
+from ._learning import learn
 from ._lost_state import Arguments
 from ._no_rows import no_rows_explained
 from ._replica_inputs import Inputs, moves, stays_on_host
@@ -81,9 +82,9 @@ class ReplicaStep:
     def _check_layouts(self, recorder: Recorder) -> None:
         """Raise if a training step leaves a rule of a layout map without a variable."""
         layouts = self.strategy.placement.layouts
-        if layouts is None or recorder.rehearsing or not any(ref.trainable for ref in recorder.written):
+        if layouts is None or recorder.made_variables or not any(ref.trainable for ref in recorder.written):
             return
-        for ref in recorder.known:
+        for ref in (*recorder.known, *recorder.written):
             layouts.note(ref.name)
         layouts.check_all_matched()
 
@@ -96,49 +97,12 @@ class ReplicaStep:
     # One replica: part of the surrounding program.
 
     def alone(self) -> Any:
-        if not self.cross.rehearsing:
-            return self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
-        before = set(self.cross.missing)
+        before = {*self.cross.values}
         result = self.call(self.inputs.of_replica(0), SingleReplica(), self.cross)
-        self._check_owners([ref for ref in self.cross.missing if ref not in before])
+        self.check_owners([ref for ref in self.cross.values if ref not in before])
         return result
 
-    # The rehearsal: which variables does it use?
-
-    def rehearse(self) -> Any:
-        """Rehearse replica 0 for all replicas.
-
-        Raises:
-            MayDiffer: If the other replicas may return different Python objects.
-        """
-        n, group = self.num_replicas, Rehearsal(self.num_replicas, alike=not self.inputs.ragged)
-        recorder = ReplicaRecorder(self.local_values(), group, rehearsing=True, facts=Facts())
-        result = self.call(self.inputs.of_replica(0), group, recorder)
-        self.note_needs(recorder)
-        leaves, tree = jax.tree.flatten(result)
-        if self.inputs.ragged and not all(isinstance(x, Tracer) for x in leaves):
-            raise MayDiffer
-        return jax.tree.unflatten(
-            tree,
-            [PerReplica.from_stacked(jnp.broadcast_to(x, (n, *x.shape))) if isinstance(x, Tracer) else x for x in leaves],
-        )
-
-    def note_needs(self, recorder: ReplicaRecorder) -> None:
-        """Tell the program which variables a replica's rehearsal has read and written."""
-        n, cross = self.num_replicas, self.cross
-        self._check_owners(recorder.missing)
-        for ref in recorder.missing:
-            cross.read_raw(ref)
-        for ref in recorder.written:
-            value = recorder.values[ref]
-            cross.write_raw(ref, jnp.broadcast_to(value, (n, *value.shape)) if ref.copies(n) else value)
-
-    def local_values(self) -> dict[Ref, Any]:
-        """Return the program's variables as one replica sees them in a rehearsal."""
-        n = self.num_replicas
-        return {ref: raw[0] if ref.copies(n) else raw for ref, raw in self.cross.values.items()}
-
-    def _check_owners(self, refs: Iterable[Ref]) -> None:
+    def check_owners(self, refs: Iterable[Ref]) -> None:
         """Raise for variables that were made under a strategy on other devices."""
         if self.strategy.placement.planning is not None or not self.strategy.placement.devices:
             return
@@ -154,20 +118,17 @@ class ReplicaStep:
 
     def spmd(self) -> Any:
         cross, n = self.cross, self.num_replicas
-        refs = list(cross.values)
-        raws = [cross.values[ref] for ref in refs]
-        stacked = [ref.copies(n) for ref in refs]
         leaves = self.inputs.leaves
         moving = [i for i, x in enumerate(leaves) if moves(x)]
         arrays = [_raw(leaves[i]) for i in moving]
         by_replica = [isinstance(leaves[i], PerReplica) for i in moving]
 
-        slices = {ref: axis for ref in refs if (axis := ref.slice_axis(self.strategy.placement)) is not None}
-        cuts = {ref: cut for ref in refs if (cut := ref.model_cut(self.strategy.placement)) is not None}
-        traced = Replica(self, refs, moving, slices, cuts)
-        layouts = [_ROW if s else slices.get(ref) for ref, s in zip(refs, stacked, strict=True)]
-        layouts += [_ROW if s else None for s in by_replica]
-        closed = traced.trace([*raws, *arrays], layouts, self.facts(), has_rows=self.inputs.has_rows(0))
+        traced = Replica(self, moving)
+        closed = traced.trace(arrays, [_ROW if s else None for s in by_replica], self.facts(), has_rows=self.inputs.has_rows(0))
+        refs = list(traced.layouts)
+        layouts = [*traced.layouts.values(), *[_ROW if s else None for s in by_replica]]
+        slices = {ref: axis for ref, axis in traced.layouts.items() if axis not in (None, _ROW)}
+        raws = [cross.read_raw(ref) for ref in refs]
         self._check_reductions(closed, refs, [leaves[i] for i in moving], [self.inputs.names[i] for i in moving])
         varying = Varying(closed.jaxpr, [layout is not None for layout in layouts])
         num_outputs = traced.num_results + len(traced.written)
@@ -175,7 +136,7 @@ class ReplicaStep:
         check_agreement(traced.cut, varying.outputs[num_outputs:], n)
         is_out_stacked = varying.outputs[: traced.num_results]
         out_layouts = [_ROW if s else None for s in is_out_stacked]
-        out_layouts += [_ROW if ref.copies(n) else slices.get(ref) for ref in traced.written]
+        out_layouts += [traced.layout_of(ref) for ref in traced.written]
 
         if self.strategy.placement.fused:
             results = self._fused(closed, [*raws, *arrays], layouts, out_layouts)
@@ -309,65 +270,87 @@ class Replica:
     Last come values that were cut into slices. They are there for one check only, and no program computes them.
     """
 
-    def __init__(
-        self,
-        step: ReplicaStep,
-        refs: list[Ref],
-        moving: list[int],
-        slices: dict[Ref, int] | None = None,
-        model_cuts: dict[Ref, ModelCut] | None = None,
-    ):
+    def __init__(self, step: ReplicaStep, moving: list[int], *, may_cut: bool = True):
         self._step = step
-        self._refs = refs
         self._moving = moving
-        self._slices = slices
-        self._model_cuts = model_cuts
+        self._may_cut = may_cut
+        self.layouts: dict[Ref, Layout] = {}  # how the replica sees each variable that it uses, which are its first inputs
         self.written: list[Ref] = []
         self.cut: list[Ref] = []
         self.num_results = 0
         self._tree: Any = None
         self._leaves: list[Any] = []
+        self._inputs: VariableInputs | None = None
 
-    def trace(self, inputs: list[Any], layouts: list[Layout], facts: Facts, *, has_rows: bool) -> ClosedJaxpr:
-        """Return the jaxpr of one of several equal replicas, which sees each input according to its layout."""
-        local = [_shape(x, layout, self._step.num_replicas) for x, layout in zip(inputs, layouts, strict=True)]
-        group = self._step.mesh_axis()
-        return named(self._step.strategy.placement, lambda: self.trace_here(local, group, facts, has_rows=has_rows))
+    def layout_of(self, ref: Ref) -> Layout:
+        """Return how the replica sees a variable."""
+        return _ROW if ref.copies(self._step.num_replicas) else self._slice_axis(ref)
 
-    def trace_here(self, local: list[Any], group: Group, facts: Facts, *, has_rows: bool = True) -> ClosedJaxpr:
-        """Return the jaxpr of the function on one replica's state and arrays."""
-        return trace_until_learned(lambda inputs: self._flat(inputs, group, facts, has_rows), (local,), facts)
+    def _slice_axis(self, ref: Ref) -> int | None:
+        return ref.slice_axis(self._step.strategy.placement) if self._may_cut else None
 
-    def _flat(self, inputs: list[Any], group: Group, facts: Facts, has_rows: bool, index: int = 0) -> list[Any]:
-        step, k = self._step, len(self._refs)
+    def _model_cut(self, ref: Ref) -> ModelCut | None:
+        return ref.model_cut(self._step.strategy.placement) if self._may_cut else None
+
+    def _take(self, ref: Ref) -> Any:
+        """Return the value of a variable in the replica's trace. The program that contains it gets the variable, too."""
+        assert self._inputs is not None, "only called in the trace"
+        self._step.cross.read_raw(ref)
+        return self._inputs.take(ref, self._local(ref))
+
+    def _local(self, ref: Ref) -> ShapedArray:
+        shape, axis = list(ref.shape), self._slice_axis(ref)
+        if axis is not None:
+            shape[axis] //= self._step.num_replicas
+        return ShapedArray(tuple(shape), jax.dtypes.canonicalize_dtype(ref.dtype, allow_extended_dtype=True))
+
+    def trace(self, arrays: list[Any], layouts: list[Layout], facts: Facts, *, has_rows: bool) -> ClosedJaxpr:
+        """Return the jaxpr of one of several equal replicas, which sees each array according to its layout."""
+        local = [_shape(x, layout, self._step.num_replicas) for x, layout in zip(arrays, layouts, strict=True)]
+        group, placement = self._step.mesh_axis(), self._step.strategy.placement
+        while True:
+            closed = named(placement, lambda: self.trace_once(local, group, facts, has_rows=has_rows))
+            layouts_now = {ref: self.layout_of(ref) for ref in self.layouts}
+            if not learn(facts, [closed.jaxpr]) and layouts_now == self.layouts:  # else one has become an optimizer's meanwhile
+                break
+        self._step.check_owners(self.layouts)
+        return self.arranged(closed, self.layouts)
+
+    def trace_once(self, local: list[Any], group: Group, facts: Facts, *, has_rows: bool = True) -> ClosedJaxpr:
+        """Return the jaxpr of the function on one replica's arrays, without its variables among the inputs."""
+        return jax.make_jaxpr(lambda arrays: self._flat(arrays, group, facts, has_rows))(local)
+
+    def arranged(self, closed: ClosedJaxpr, refs: Iterable[Ref]) -> ClosedJaxpr:
+        """Return the jaxpr of the last trace with these variables as its first inputs."""
+        assert self._inputs is not None, "there is a trace"
+        return self._inputs.arranged(closed, [(ref, self._local(ref)) for ref in refs])
+
+    def _flat(self, arrays: list[Any], group: Group, facts: Facts, has_rows: bool, index: int = 0) -> list[Any]:
+        step, self._inputs = self._step, VariableInputs()
         recorder = ReplicaRecorder(
-            dict(zip(self._refs, inputs[:k], strict=True)),
+            self._take,
             Marked(group),
-            rehearsing=False,
-            facts=facts,
+            facts,
             has_rows=has_rows,
-            slices=self._slices,
-            model_cuts=self._model_cuts,
+            slice_axis=self._slice_axis,
+            model_cut=self._model_cut,
             sums_of_slices=group.sums_of_slices if isinstance(group, MeshAxis) else None,
         )
         leaves = list(step.inputs.leaves)
-        for position, value in zip(self._moving, inputs[k:], strict=True):
+        for position, value in zip(self._moving, arrays, strict=True):
             leaves[position] = value
         leaves = [x.values[index] if is_distributed(x) else x for x in leaves]
         result = step.call(leaves, group, recorder, has_rows=has_rows)
-        known = {*self._refs}
-        unknown = [*recorder.missing, *[ref for ref in recorder.written if ref not in known]]
-        if unknown:
-            raise UnknownState(unknown)
+        self.layouts = {ref: self.layout_of(ref) for ref in (*recorder.known, *recorder.written)}
         passed = {id(leaves[p]): p for p in self._moving if not isinstance(step.inputs.leaves[p], PerReplica)}
         passed |= {id(leaves[p]): p for p, x in enumerate(step.inputs.leaves) if stays_on_host(x)}
         answers, self._tree = jax.tree.flatten(result)
         self._leaves = [_result_kind(x, passed) for x in answers]
-        arrays = [jnp.asarray(x) for x, kind in zip(answers, self._leaves, strict=True) if kind is _COMPUTED]
-        self.num_results = len(arrays)
+        results = [jnp.asarray(x) for x, kind in zip(answers, self._leaves, strict=True) if kind is _COMPUTED]
+        self.num_results = len(results)
         self.written = list(recorder.written)
         self.cut = [ref for ref, _ in recorder.cut_values]
-        return [*arrays, *[recorder.values[ref] for ref in self.written], *[value for _, value in recorder.cut_values]]
+        return [*results, *[recorder.values[ref] for ref in self.written], *[value for _, value in recorder.cut_values]]
 
     def fill(self, computed: Sequence[Any], arguments: Sequence[Any], other: Any = None) -> Any:
         """Return the function's result: computed values, arguments that were passed through, and Python objects (or `other`)."""

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..replicas._collectives import MayDiffer
 from ..replicas._context import ActiveStrategy
 from ..variables._recorder import cross_recorder
 from ._held import hide, show
-from ._ragged import rehearse_ragged, run_ragged
+from ._ragged import run_ragged
 from ._replica_inputs import Inputs
 from ._replica_step import ReplicaStep
 
@@ -22,14 +21,6 @@ def run_replicas(strategy: ActiveStrategy, fn: Callable[..., Any], args: tuple, 
 
 
 def _run(step: ReplicaStep, inputs: Inputs, n: int) -> Any:
-    cross = step.cross
     if n == 1:
         return step.alone()
-    if not inputs.ragged:
-        return step.rehearse() if cross.rehearsing else step.spmd()
-    if not cross.rehearsing:
-        return run_ragged(step)
-    try:
-        return step.rehearse()
-    except MayDiffer:
-        return rehearse_ragged(step)
+    return run_ragged(step) if inputs.ragged else step.spmd()

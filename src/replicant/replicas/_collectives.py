@@ -3,7 +3,6 @@
 A replica context uses one of four groups. They differ in how the replicas run, never in what they compute:
 
 * ``SingleReplica``: one replica, which has nothing to exchange.
-* ``Rehearsal``: the abstract run that finds out which variables a function uses. Its shapes are right, its values are not.
 * ``MeshAxis``: one SPMD program for equal replicas, under ``jax.shard_map``.
 * ``RaggedGroup``: replicas of different sizes, traced one by one (see ``programs/_ragged.py``).
 
@@ -122,38 +121,6 @@ class SingleReplica:
 
     def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
         return [answer[0] for answer in fn([[x] for x in leaves], objects)]
-
-
-class MayDiffer(BaseException):
-    """A rehearsal of one replica met Python objects that may differ on the other replicas. This never reaches the user.
-
-    Not an Exception: Keras replaces those that come out of a layer, and a replica function may catch them.
-    """
-
-
-class Rehearsal:
-    """Stands in for a group of replicas when only shapes and state matter. `alike` says whether all replicas have equal shapes."""
-
-    def __init__(self, num_replicas: int, *, alike: bool = True):
-        self.num_replicas = num_replicas
-        self._alike = alike
-
-    def replica_id(self) -> jax.Array:
-        return jnp.zeros((), jnp.int32)
-
-    def all_reduce(self, op: ReduceOp, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        return [mean_of(x, 1) if op is ReduceOp.MEAN else x for x in leaves]
-
-    def all_gather(self, leaf: jax.Array, axis: int) -> jax.Array:
-        return jnp.concatenate([leaf] * self.num_replicas, axis=axis)
-
-    def merge(self, fn: Callable[..., Any], leaves: Sequence[jax.Array], objects: Sequence[Any]) -> list[jax.Array]:
-        if not self._alike and any(x is not None for x in objects):
-            raise MayDiffer
-        return [answer[0] for answer in fn([[x] * self.num_replicas for x in leaves], objects)]
-
-    def sync(self, aggregation: VariableAggregation, value: jax.Array, rows_only: bool) -> jax.Array:
-        return value
 
 
 class MeshAxis:

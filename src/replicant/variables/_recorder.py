@@ -1,7 +1,7 @@
 """Records which variables a function reads and writes while it is traced.
 
-While a function is traced, a ``Recorder`` stands between the variables and the code that uses them: reads get tracers, and writes
-are noted and become outputs of the program. A ``Ref`` is one variable, of whichever library, as a step sees it.
+While a function is traced, a ``Recorder`` stands between the variables and the code that uses them: a variable that is read becomes
+an input of the trace, and writes are noted and become outputs. A ``Ref`` is one variable, of whichever library, as a step sees it.
 """
 
 import itertools
@@ -26,12 +26,15 @@ from ..tracing._marks import own_p
 from ._ref import Ref
 
 
-class UnknownState(Exception):
-    """A trace met variables that it was not given, and is repeated with them. This never reaches the user."""
+class PlacementFound(BaseException):
+    """A trace met the devices on which it computes after it had read variables that have copies there. It begins again with them.
 
-    def __init__(self, refs: Sequence[Ref]):
-        super().__init__([ref.name for ref in refs])
-        self.refs = refs
+    This never reaches the user. Not an Exception: the traced code may catch these.
+    """
+
+    def __init__(self, placement: Placement):
+        super().__init__(placement)
+        self.placement = placement
 
 
 class NotTraceable(ContextError):
@@ -65,12 +68,11 @@ class Recorder:
     Its values are what that level sees: a stack of copies in cross-replica context, one copy inside a replica.
     """
 
-    def __init__(self, known: "dict[Ref, Any]", *, rehearsing: bool, facts: Facts):
-        self.known = known  # the values at the beginning
-        self.values = dict(known)
+    def __init__(self, facts: Facts):
+        self.known: dict[Ref, Any] = {}  # the values at the beginning, of those that were read
+        self.values: dict[Ref, Any] = {}
         self.written: dict[Ref, None] = {}
-        self.missing: dict[Ref, None] = {}
-        self.rehearsing = rehearsing
+        self.made_variables = False  # whether the traced code has made some
         self.facts = facts
         self.num_gradients = 0
         self.trace: Any = None  # the state of the trace that this recorder belongs to
@@ -131,17 +133,34 @@ class Recorder:
                 "outside."
             )
 
-    def _stand_in(self, ref: Ref, shape: tuple[int, ...]) -> Any:
-        self.missing[ref] = None
-        # It is not kept: this may be an inner trace (a scan, a cond), whose tracers must not leave it.
-        return jnp.zeros(shape, ref.dtype)
+    def _take(self, ref: Ref) -> Any:
+        """Return the value that a variable has at the beginning of the trace."""
+        raise NotImplementedError
+
+    def before(self, ref: Ref) -> Any:
+        """Return the value of a variable at the beginning of the trace, as this level sees it."""
+        if ref not in self.known:
+            self.known[ref] = self._take(ref)
+        return self.known[ref]
+
+    def _value(self, ref: Ref) -> Any:
+        if ref not in self.values:
+            self.values[ref] = self.before(ref)
+        return self.values[ref]
 
 
 class CrossRecorder(Recorder):
-    """The recorder of the outer level: ordinary code that is compiled as a whole."""
+    """The recorder of the outer level: ordinary code that is compiled as a whole.
 
-    def __init__(self, known: "dict[Ref, Any]", placement: Placement | None, *, rehearsing: bool, facts: Facts):
-        super().__init__(known, rehearsing=rehearsing, facts=facts)
+    Args:
+        take: Returns the value that a variable has at the beginning, for a shape: that of the variable, or of its stack of copies.
+        placement: The devices, as far as they are known.
+        facts: What an earlier trace has found out.
+    """
+
+    def __init__(self, take: "Callable[[Ref, tuple[int, ...]], Any]", placement: Placement | None, facts: Facts):
+        super().__init__(facts)
+        self._take_shape = take
         self.placement = placement
         self.run_facts: list[Facts] = []
         self.num_runs = 0
@@ -152,6 +171,7 @@ class CrossRecorder(Recorder):
 
         Raises:
             MixedStrategyError: If it already computes on others.
+            PlacementFound: If variables were read that have copies there.
         """
         if self.placement is not None and self.placement.devices and self.placement != placement:
             raise MixedStrategyError(
@@ -159,6 +179,8 @@ class CrossRecorder(Recorder):
                 "Split it into one function per strategy."
             )
         before, self.placement = self.num_replicas, placement
+        if any(ref.copies(self.num_replicas) != ref.copies(before) for ref in self.known):
+            raise PlacementFound(placement)
         for ref, value in self.values.items():  # those that were assigned before the first `run`
             if ref.copies(self.num_replicas) and not ref.copies(before):
                 self.values[ref] = split_value(value, ref.aggregation, self.num_replicas)
@@ -175,16 +197,18 @@ class CrossRecorder(Recorder):
 
     def read_raw(self, ref: Ref) -> Any:
         """Return the value as the program holds it: a stack if the variable keeps one copy per replica."""
-        if ref in self.values:
-            return self.values[ref]
-        copies = ref.copies(self.num_replicas)
-        return self._stand_in(ref, (self.num_replicas, *ref.shape) if copies else ref.shape)
+        return self._value(ref)
+
+    def shape_of(self, ref: Ref) -> tuple[int, ...]:
+        """Return the shape of what the program holds of a variable."""
+        return (self.num_replicas, *ref.shape) if ref.copies(self.num_replicas) else tuple(ref.shape)
+
+    def _take(self, ref: Ref) -> Any:
+        return self._take_shape(ref, self.shape_of(ref))
 
     def write_raw(self, ref: Ref, raw: Any) -> None:
         """Note a new value in the form in which the program holds it."""
         self._check_trace(ref)
-        if ref not in self.values:
-            self.missing[ref] = None
         self.values[ref] = own_value(raw)
         self.written[ref] = None
 
@@ -193,7 +217,7 @@ class CrossRecorder(Recorder):
         if ref.copies(self.num_replicas):
             return aggregate_copies(raw, ref.aggregation, ref.name)
         placement = self.placement
-        if placement is None or not placement.has_model_axis or self.num_replicas > 1 or self.rehearsing:
+        if placement is None or not placement.has_model_axis or self.num_replicas > 1:
             return raw
         with jex.set_current_trace(self.live_trace):  # see ReplicaRecorder.read
             return placement.as_used(raw, ref.model_cut(placement))
@@ -216,46 +240,45 @@ class ReplicaRecorder(Recorder):
     """The recorder of the inner level: one replica inside ``run``.
 
     Args:
-        known: The values at the beginning.
+        take: Returns the value that a variable has for this replica at the beginning.
         group: The replicas to which this one belongs.
-        rehearsing: Whether only shapes and state matter.
         facts: What an earlier trace has found out.
         has_rows: Whether this replica got data in this step.
-        slices: The variables of which this replica holds a slice, each with its axis. Code reads and assigns the whole variable,
-            except in an optimizer's update, which works on slices (``working_on_slices``).
-        model_cuts: How variables are cut over the devices of this replica, if it has several.
+        slice_axis: Returns the axis along which this replica holds a slice of a variable; None if it has the whole. Code reads and
+            assigns the whole variable, except in an optimizer's update, which works on slices (``working_on_slices``).
+        model_cut: Returns how a variable is cut over the devices of this replica, if it has several.
         sums_of_slices: Sums values over the replicas, and returns this replica's slices of the sums.
     """
 
     def __init__(
         self,
-        known: "dict[Ref, Any]",
+        take: Callable[[Ref], Any],
         group: Combiner,
-        *,
-        rehearsing: bool,
         facts: Facts,
+        *,
         has_rows: bool = True,
-        slices: "dict[Ref, int] | None" = None,
-        model_cuts: "dict[Ref, ModelCut] | None" = None,
+        slice_axis: Callable[[Ref], int | None] = lambda _: None,
+        model_cut: Callable[[Ref], ModelCut | None] = lambda _: None,
         sums_of_slices: Callable[[Sequence[jax.Array], Sequence[int]], list[jax.Array]] | None = None,
     ):
-        super().__init__(known, rehearsing=rehearsing, facts=facts)
+        super().__init__(facts)
+        self._take = take  # type: ignore[method-assign]  # a function is one, too
         self._group = group
         self._has_rows = has_rows
         self.num_replicas = group.num_replicas
-        self.slices = slices or {}
-        self._model_cuts = model_cuts or {}
+        self.slice_axis = slice_axis
+        self._model_cut = model_cut
         self._sums_of_slices = sums_of_slices
-        self._working: dict[Ref, int] = {}
+        self._works = False  # on slices
+        self._working: dict[Ref, int] = {}  # those that are cut only meanwhile
         self.cut_values: list[tuple[Ref, Any]] = []  # what was assigned to them, which all replicas must agree on
         # id of a whole value -> the value, its slice, the axis, and how it is cut over the devices of this replica
         self._gathered: dict[int, tuple[Any, Any, int, ModelCut | None]] = {}
 
     def read(self, ref: Ref) -> Any:
-        if ref not in self.values:
-            return self._stand_in(ref, ref.shape)
-        if ref in self.slices and not self._working:
-            part, axis, cut = self.values[ref], self.slices[ref], self._model_cuts.get(ref)
+        value, axis = self._value(ref), self.slice_axis(ref)
+        if axis is not None and not self._works:
+            part, cut = value, self._model_cut(ref)
             with jex.set_current_trace(self.live_trace):  # not in that of a loop or jax.checkpoint, where no tape would see it
                 if self._row is not None:  # otherwise, XLA would gather before the loop what every iteration needs
                     part, _ = jax.lax.optimization_barrier((part, self._row))
@@ -265,11 +288,11 @@ class ReplicaRecorder(Recorder):
                     whole = gathered_over_model(part, axis, cut, tuple(ref.shape))
             self._gathered[id(whole)] = (whole, part, axis, cut)
             return whole
-        cut = None if ref in self.slices else self._model_cuts.get(ref)
+        cut = None if axis is not None else self._model_cut(ref)
         if cut is not None and cut.use is not None:
             with jex.set_current_trace(self.live_trace):
-                return in_use(self.values[ref], cut)
-        return self.values[ref]
+                return in_use(value, cut)
+        return value
 
     def slices_behind(self, arrays: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
         found = [(i, *self._gathered[id(array)][1:]) for i, array in enumerate(arrays) if id(array) in self._gathered]
@@ -282,7 +305,7 @@ class ReplicaRecorder(Recorder):
 
     def writes_slice(self, ref: Ref) -> bool:
         """Whether an assignment to a variable now takes this replica's slice of it."""
-        return ref in self._working
+        return self._works and (ref in self._working or self.slice_axis(ref) is not None)
 
     def slice_of(self, value: jax.Array, axis: int) -> jax.Array:
         """Return this replica's slice of a value that all replicas have."""
@@ -292,15 +315,15 @@ class ReplicaRecorder(Recorder):
     @contextmanager
     def working_on_slices(self, refs: "dict[Ref, int]") -> Iterator[None]:
         """Read and assign `refs` and all sliced variables as slices in the ``with`` block; after it, `refs` are whole again."""
-        refs = {ref: axis for ref, axis in refs.items() if ref not in self.slices}
+        refs = {ref: axis for ref, axis in refs.items() if self.slice_axis(ref) is None}
         whole = {ref: self.read(ref) for ref in refs}
         slices = {ref: self.slice_of(whole[ref], axis) for ref, axis in refs.items()}
         self.values |= slices
-        self._working = self.slices | refs
+        self._works, self._working = True, refs
         try:
             yield
         finally:
-            self._working = {}
+            self._works, self._working = False, {}
         for ref, axis in refs.items():
             changed = self.values[ref] is not slices[ref]
             self.values[ref] = self._group.all_gather(self.values[ref], axis) if changed else whole[ref]
@@ -317,13 +340,12 @@ class ReplicaRecorder(Recorder):
     def write_combined(self, ref: Ref, value: Any) -> None:
         """Note a value that is already the same on all replicas, or that may differ."""
         self._check_trace(ref)
-        if ref not in self.values:
-            self.missing[ref] = None
         if ref.on_read and ref.rows_only and not self._has_rows:
             return  # a replica without data leaves a metric as it is, whatever it has computed from no rows
-        if ref in self.slices and not self._working:
+        axis = self.slice_axis(ref)
+        if axis is not None and not self._works:
             self.cut_values.append((ref, jnp.asarray(value)))
-            value = self.slice_of(jnp.asarray(value), self.slices[ref])
+            value = self.slice_of(jnp.asarray(value), axis)
         self.values[ref] = own_value(value)
         self.written[ref] = None
 
@@ -365,6 +387,12 @@ class _Active(threading.local):
 
 
 _active = _Active()
+
+
+def note_made() -> None:
+    """Note that the code which is traced, if any is, has made a variable."""
+    for recorder in _active.recorders:
+        recorder.made_variables = True
 
 
 def current_recorder() -> Recorder | None:
