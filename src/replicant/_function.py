@@ -44,6 +44,20 @@ class Function:
         """
         return self._compiled.num_programs
 
+    def experimental_get_tracing_count(self) -> int:
+        """Return how many times the Python code has been traced.
+
+        Semantics: the method of tf.function.
+
+        >>> import replicant, jax.numpy as jnp
+        >>> double = replicant.function(lambda x: 2 * x)
+        >>> print(double(jnp.float32(1.0)), double(jnp.float32(2.0)))
+        2.0 4.0
+        >>> double.experimental_get_tracing_count()
+        1
+        """
+        return self._compiled.num_traces
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if current_recorder() is not None:  # inside another function or a replica: part of that program
             return self._fn(*args, **kwargs)
@@ -205,7 +219,9 @@ def function(
     """Compile `fn` as one program, with every ``strategy.run`` and ``reduce`` in it.
 
     The variables that `fn` uses are found automatically, and stay on the devices between calls. The Python code of `fn` runs only
-    while it is traced: at least twice at first, and again when `trainable` of a variable or layer that it uses changes.
+    while it is traced: once for each program (``experimental_get_tracing_count``), and again when `trainable` of a variable or layer
+    that it uses changes. It is traced once more if it made variables, if a gradient turned out to be None, or if replicas of
+    different sizes exchange values, whose shapes a first trace finds.
 
     If `fn` reads a dataset or an iterator, it runs as ordinary Python code, and only each ``run`` and ``reduce`` in it is compiled.
 

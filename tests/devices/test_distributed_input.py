@@ -159,7 +159,7 @@ def test_strings_pass_through_run_without_compiling_anew(two):
         seen += zip(np.concatenate(rows(two, number)).tolist(), np.concatenate(rows(two, word)).tolist(), strict=True)
     assert seen == [(i + 1, f"word {i}") for i in range(8)] * 2
     assert step.num_compiled == 1
-    assert len(traces) == 2  # the rehearsal and the trace, as for numbers
+    assert len(traces) == 1
 
 
 def test_strings_of_unequal_shares_pass_through(four):

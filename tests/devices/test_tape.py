@@ -219,7 +219,7 @@ def test_the_python_code_runs_as_often_as_without_a_tape() -> None:
     without = len(runs)
     runs.clear()
     assert float(replicant.function(lambda x: step(x, tapes=3))(THREE)) == 24.0
-    assert len(runs) == without == 2  # a rehearsal and the trace
+    assert len(runs) == without == 1
 
 
 def test_the_forward_pass_is_compiled_once() -> None:

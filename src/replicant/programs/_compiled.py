@@ -54,6 +54,7 @@ class Compiled:
         self._fn = fn
         self._of_run = of_run
         self._programs = Programs()
+        self.num_traces = 0  # how many times the code has run in a trace
         self._refusing: set[Any] = set()  # signatures whose code is not traced with numbers that record
         self._advice = Advice(self._name, of_run or fn, of_run=of_run is not None)
 
@@ -115,6 +116,7 @@ class Compiled:
         count = len(signature.arrays)
 
         def call(recorder: Recorder, arrays: Sequence[Any], inputs: Inputs | None) -> Any:
+            self.num_traces += 1
             traced = repr(self._name if self._of_run is None else _name_of(self._of_run))
             with naming_the_line(traced), recording(recorder), recording_numbers(numbers, arrays[count:], inputs) as recorded:
                 args, kwargs = show(signature.arguments(arrays, recorded))

@@ -1,0 +1,281 @@
+"""How many times Python code is traced for one program: once, and once more for each reason that the documentation names."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import replicant
+from replicant import GradientTape, PerReplica, Variable
+
+ROWS = PerReplica([jnp.asarray([1.0, 2.0]), jnp.asarray([3.0, 4.0])])
+UNEVEN = PerReplica([jnp.asarray([1.0, 2.0]), jnp.asarray([3.0])])
+
+
+@pytest.fixture(params=["fused", "of their own"])
+def two(request: pytest.FixtureRequest) -> replicant.MirroredStrategy:
+    return replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=request.param == "fused")
+
+
+def counted(fn: Callable[..., Any]) -> tuple[Callable[..., Any], list[int]]:
+    """Return a function that counts how often its Python code runs, in a list that no program watches."""
+    runs: list[int] = []
+
+    def with_count(*args: Any) -> Any:
+        runs.append(1)
+        return fn(*args)
+
+    return with_count, runs
+
+
+def total(x: Any) -> Any:
+    return replicant.get_replica_context().all_reduce("SUM", jnp.sum(x))
+
+
+def test_a_function_is_traced_once() -> None:
+    a, b = Variable(2.0), Variable(3.0)
+
+    @replicant.function
+    def step(x, rate):
+        with GradientTape() as tape:
+            loss = a * x + b
+        gradients = tape.gradient(loss, [a, b])
+        a.assign_sub(rate * gradients[0])
+        b.assign_sub(rate * gradients[1])
+        return loss
+
+    assert [float(step(jnp.float32(x), 0.5)) for x in (1.0, 2.0)] == [5.0, 5.5]
+    assert (float(a), float(b)) == (0.5, 2.0)
+    assert step.experimental_get_tracing_count() == 1
+    assert float(step(jnp.float32(1.0), 0.25)) == 2.5  # the rate is an input
+    assert step.experimental_get_tracing_count() == 1
+    assert step(jnp.ones(2), 0.5).shape == (2,)
+    assert step.experimental_get_tracing_count() == 2
+
+
+def test_run_is_traced_once(two) -> None:
+    with two.scope():
+        weight, seen = Variable(1.0), Variable(0.0, synchronization="ON_READ", aggregation="SUM")
+
+    def step(x):
+        with GradientTape() as tape:
+            loss = jnp.sum(weight * x)
+        weight.assign_sub(0.125 * replicant.get_replica_context().all_reduce("SUM", tape.gradient(loss, weight)))
+        seen.assign_add(jnp.sum(jnp.ones_like(x)))
+        return loss
+
+    step, runs = counted(step)
+    assert two.reduce("SUM", two.run(step, (ROWS,)), axis=None) == 10.0
+    assert two.reduce("SUM", two.run(step, (ROWS,)), axis=None) == -2.5
+    assert (float(weight), float(seen)) == (-1.5, 8.0)
+    assert len(runs) == 1
+
+
+def test_run_in_a_function_is_traced_once(two) -> None:
+    with two.scope():
+        weight = Variable(2.0)
+
+    @replicant.function
+    def train(batch):
+        for _ in range(2):
+            losses = two.run(lambda x: total(weight * x), (batch,))
+        weight.assign_add(1.0)
+        return two.reduce("MEAN", losses, axis=None)
+
+    assert [float(train(ROWS)) for _ in range(2)] == [20.0, 30.0]
+    assert train.experimental_get_tracing_count() == 1
+
+
+def test_reads_in_loops_and_branches_are_inputs(two) -> None:
+    with two.scope():
+        scale, shift, unused = Variable(2.0), Variable(3.0), Variable(5.0)
+
+    def step(x):
+        y, _ = jax.lax.scan(lambda c, row: (c * scale + row, None), jnp.zeros(()), x)
+        z = jax.lax.cond(x[0] > 0, lambda: y + shift, lambda: y * unused)
+        return jax.jit(lambda v: v + shift)(jax.checkpoint(lambda v: v * scale)(z))
+
+    step, runs = counted(step)
+    assert [float(x) for x in two.experimental_local_results(two.run(step, (ROWS,)))] == [17.0, 29.0]
+    scale.assign(1.0)
+    shift.assign(0.0)
+    assert [float(x) for x in two.experimental_local_results(two.run(step, (ROWS,)))] == [3.0, 7.0]
+    assert len(runs) == 1
+
+
+def test_code_that_makes_variables_is_traced_twice(two) -> None:
+    with two.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        optimizer = keras.optimizers.SGD(0.5, momentum=0.9)
+
+    def step(x):
+        with GradientTape() as tape:
+            loss = jnp.sum(model(x[None]))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True))
+        return loss
+
+    step, runs = counted(step)
+    assert two.reduce("SUM", two.run(step, (ROWS,)), axis=None) == 10.0
+    assert len(runs) == 2
+    np.testing.assert_array_equal(model.layers[0].kernel, [[-1.0], [-2.0]])
+    two.run(step, (ROWS,))
+    np.testing.assert_allclose(model.layers[0].kernel, [[-4.8], [-7.7]], rtol=1e-6)  # 0.9 * -2 - 2, 0.9 * -3 - 3
+    assert len(runs) == 2
+
+
+def test_a_gradient_that_is_none_costs_a_trace() -> None:
+    a, b = Variable(2.0), Variable(3.0)
+
+    @replicant.function
+    def step(x):
+        with GradientTape() as tape:
+            loss = a * x
+        gradients = tape.gradient(loss, [a, b])
+        for variable, gradient in zip((a, b), gradients, strict=True):
+            if gradient is not None:
+                variable.assign_sub(gradient)
+        return loss
+
+    assert float(step(jnp.float32(1.0))) == 2.0
+    assert (float(a), float(b)) == (1.0, 3.0)
+    assert step.experimental_get_tracing_count() == 2
+
+
+def test_a_metric_that_is_read_before_run_costs_a_trace(two) -> None:
+    metric = Variable(0.0, synchronization="ON_READ", aggregation="SUM")
+
+    @replicant.function
+    def step(batch):
+        before = metric.value()
+        two.run(lambda x: metric.assign_add(jnp.sum(x)), (batch,))
+        return before
+
+    assert [float(step(ROWS)) for _ in range(3)] == [0.0, 10.0, 20.0]
+    assert step.experimental_get_tracing_count() == 2
+
+
+def test_replicas_of_different_sizes_are_traced_one_by_one(two) -> None:
+    step, runs = counted(jnp.sum)
+    assert two.reduce("SUM", two.run(step, (UNEVEN,)), axis=None) == 6.0
+    assert len(runs) == 2
+    step, runs = counted(total)
+    assert two.run(step, (UNEVEN,)) == 6.0
+    assert len(runs) == 4  # each meets the exchange once before it has an answer
+
+
+def test_an_error_leaves_everything_as_it_was(two) -> None:
+    with two.scope():
+        weight = Variable(1.0)
+    fails = [True]
+
+    def step(x):
+        weight.assign_add(total(x))
+        if fails[0]:
+            raise ValueError("not now")
+        return weight.value()
+
+    with pytest.raises(ValueError, match="not now"):
+        two.run(step, (ROWS,))
+    assert float(weight) == 1.0
+    fails[0] = False
+    assert two.run(step, (ROWS,)) == 11.0
+    assert float(weight) == 11.0
+
+
+def test_functions_in_functions_and_recursion() -> None:
+    count = Variable(0)
+
+    @replicant.function
+    def inner(x, depth):
+        count.assign_add(1)
+        return x if depth == 0 else 2 * inner(x, depth - 1)
+
+    outer = replicant.function(lambda x: inner(x, 3) + inner(x, 0))
+    assert [float(outer(jnp.float32(1.0))) for _ in range(2)] == [9.0, 9.0]
+    assert int(count) == 10
+    assert (outer.experimental_get_tracing_count(), inner.experimental_get_tracing_count()) == (1, 0)
+
+
+def test_threads_trace_side_by_side() -> None:
+    weights = [Variable(float(i)) for i in range(4)]
+
+    @replicant.function
+    def step(x, which):
+        weights[which].assign_add(jnp.sum(x))
+        return weights[which].value()
+
+    found: dict[int, list[float]] = {}
+
+    def work(which: int) -> None:
+        found[which] = [float(step(jnp.ones(2), which)) for _ in range(5)]
+
+    threads = [threading.Thread(target=work, args=(which,)) for which in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert found == {which: [which + 2.0 * i for i in range(1, 6)] for which in range(4)}
+
+
+def test_other_options_of_jax_trace_the_code_again() -> None:
+    weight = Variable([[1.0, 2.0], [3.0, 4.0]])
+
+    @replicant.function
+    def step(x):
+        weight.assign_add(jnp.ones((2, 2)))
+        return jnp.dot(x, weight.value())
+
+    x = jnp.ones((1, 2))
+    assert step(x).tolist() == [[6.0, 8.0]]
+    with jax.default_matmul_precision("highest"):
+        assert step(x).tolist() == [[8.0, 10.0]]
+    assert step(x).tolist() == [[10.0, 12.0]]
+    with jax.disable_jit():
+        assert step(x).tolist() == [[12.0, 14.0]]
+    assert step.experimental_get_tracing_count() == 3
+
+
+class Model(keras.Model):
+    """A model whose own step counts how often its Python code runs."""
+
+    def __init__(self, runs: list[int]):
+        super().__init__()
+        self.dense = keras.layers.Dense(1, kernel_initializer="ones")
+        self.loss_of_batch = keras.metrics.Mean(name="loss")
+        self._count = lambda: runs.append(1)  # Keras would copy a list
+
+    def build(self, shape: Any) -> None:
+        self.dense.build(shape)
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> Any:
+        self._count()
+        x, y = data
+        with GradientTape() as tape:
+            loss = jnp.mean((self(x) - y) ** 2)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        self.loss_of_batch.update_state(loss)
+        return {"loss": self.loss_of_batch.result()}
+
+
+def test_a_step_of_a_model_is_traced_once(two) -> None:
+    runs: list[int] = []
+    with two.scope():
+        model = Model(runs)
+        model.compile("sgd")
+        model.build((None, 2))
+        model.optimizer.build(model.trainable_variables)
+    x = np.ones((8, 2), np.float32)
+    losses = model.fit(x, np.zeros((8, 1), np.float32), batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"]
+    assert len(runs) == 1
+    # The output is 2, and each step with a rate of 0.01 takes 0.01 * 2 * 3 of it: two weights and a bias.
+    np.testing.assert_allclose(losses, [(4 + 4 * 0.94**2) / 2, (4 * 0.94**4 + 4 * 0.94**6) / 2], rtol=1e-5)
