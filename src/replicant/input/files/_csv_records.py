@@ -39,7 +39,7 @@ class CsvRecords(Lines):
             ends = [0, *self._ends_of_records(lines, ends, None if last else len(text))]
             lines = [text[start:end] for start, end in itertools.pairwise(ends)]
         first = int(self.header and offset == 0)
-        return self._decoded(path, offset, [line.rstrip(b"\r\n") for line in lines[first:]], ends[first + 1 :])
+        return self._decoded(path, offset, data, [line.rstrip(b"\r\n") for line in lines[first:]], ends[first + 1 :])
 
     def _ends_of_records(self, lines: list[bytes], ends: Sequence[int], more_at: int | None) -> Iterator[int]:
         """Yield where each whole record ends. ``more_at`` is where more data follows, None if there is none.
