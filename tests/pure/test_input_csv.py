@@ -187,7 +187,11 @@ def test_a_selected_column_must_be_there(file):
         (lambda p: CsvDataset(p, [0], select_cols=[0], exclude_cols=[1]), ArgumentError, "give either select_cols or exclude_cols"),
         (lambda p: CsvDataset(p, [0], select_cols=[0, 1]), ArgumentError, "one entry for each of select_cols. Received 1 and 2"),
         (lambda p: CsvDataset(p, [0, 0], select_cols=[1, 0]), ArgumentError, r"select_cols must be column numbers that grow"),
-        (lambda p: CsvDataset(p, [0], field_delim=", "), ArgumentError, "field_delim must be one character. Received: ', '"),
+        (
+            lambda p: CsvDataset(p, [0], field_delim=", "),
+            ArgumentError,
+            "field_delim must be one character, .* ', '",
+        ),
         (lambda p: make_csv_dataset(p, 1, encoding="latin-1"), ArgumentError, "encoding must be UTF-8. Received: 'latin-1'"),
         (lambda p: make_csv_dataset(p, 1, header=False), ArgumentError, "without a header, column_names must name the columns"),
         (lambda p: make_csv_dataset(p, 1, column_names=["a", "a"]), ArgumentError, "two columns have the same name"),

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import zstandard
 
-from replicant.data import AutoShardPolicy, Dataset, MDSDataset, TensorSpec
+from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, MDSDataset, TensorSpec
 from replicant.errors import ArgumentError, ArgumentTypeError, ConfigurationError, DatasetError, ElementError
 from replicant.input.files import _zstd
 from replicant.input.sharding._autoshard import autoshard
+from replicant.replicas._topology import Topology
 from replicant.storage._retry import RemoteError
 from replicant.storage._store import Store
 
@@ -470,7 +471,7 @@ BELOW = r"is .*, which is not below the folder"
 COLUMNS = "has no lists of column names, encodings and sizes that fit"
 INDEXES = {
     "a list": (lambda index: [index], "it has no list of shards in 'shards'"),
-    "no shards": (lambda index: {"shards": []}, "it has no list of shards"),
+    "no shards": (lambda index: {"version": 2}, "it has no list of shards"),
     "no object": (lambda index: index["shards"].append(3), "shard 4 is no object"),
     "format": (of_shard(format="xsv"), "shard 1 has the format 'xsv', version 2; expected 'mds', 2"),
     "version": (of_shard(version=1), "shard 1 has the format 'mds', version 1"),
@@ -507,6 +508,34 @@ def test_damaged_indexes(folder, kind):
         DatasetError, match=rf"MDSDataset: '.*index\.json' is no index of MDS shards: .*{message}.*\. Copy or write the fol"
     ):
         MDSDataset(folder)
+
+
+def test_a_folder_that_nothing_was_written_to_has_no_samples(tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "index.json").write_text('{"shards": [], "version": 2}')  # as MDSWriter of streaming 0.13.0 leaves it
+    alone = MDSDataset(empty)
+    for dataset in (alone, alone.batch(2), alone.global_shuffle(), MDSDataset([empty, empty], num_parallel_reads=2)):
+        assert (list(dataset), dataset.cardinality(), dataset.element_spec) == ([], 0, None)
+    assert list(MDSDataset(empty, columns=["n"], on_error="skip")) == []
+    with iter(DistributedDataset(alone.batch(2), Topology(), lambda rows, sizes: rows.tolist())) as distributed:
+        assert list(distributed) == []
+    some = numbers(tmp_path / "some", 2, 1)
+    for folders in ([empty, some], [some, empty], [empty, some, empty]):
+        assert ns(MDSDataset(folders, columns=["n"])) == [0, 1, 2]
+        assert MDSDataset(folders).cardinality() == 3
+    with pytest.raises(ArgumentError, match=r"there is no column 'm' in '.*some'. Its columns are \['n', 's'\]"):
+        MDSDataset([empty, some], columns=["m"])
+
+
+def test_what_is_no_folder_of_shards(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "0").mkdir()
+    for path, why in ((tmp_path / "file", "Not a dir"), (tmp_path / "0", "No such"), (tmp_path / "*", "No such")):
+        with pytest.raises(
+            DatasetError, match=r"cannot open '.*/index.json': " + why + r".*\. Pass the path or URL of a folder that has an index"
+        ):
+            MDSDataset(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\xff"])

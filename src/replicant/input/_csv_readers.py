@@ -1,16 +1,18 @@
 """Datasets of CSV files: `CsvDataset` and `make_csv_dataset`."""
 
+import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, DatasetError
+from ..errors import ArgumentError, DatasetError, ElementError
 from ._arguments import whole
 from ._dataset import AUTOTUNE, Dataset
 from ._readers import check_buffer, reading
-from .files._csv import Column, CsvParser, CsvRecords, columns, fields, inferred
+from .files._csv import Column, CsvParser, columns, fields, inferred, shown
+from .files._csv_records import CsvRecords
 from .files._files import matching_files
 from .files._stream import checked_compression
 from .sources._sources import tensors
@@ -30,7 +32,8 @@ class CsvDataset(Dataset):
         buffer_size: As in tf.data, but without effect: files are read in large pieces.
         header: Whether to leave out the first record of each file.
         field_delim: The character between fields.
-        use_quote_delim: Whether fields in double quotes may contain delimiters, line ends and doubled quotes.
+        use_quote_delim: Whether fields in double quotes may contain delimiters, line ends and doubled quotes. If a record of
+            several lines does not end, or not within 16 MiB, the line that it begins in is an error, and the next one is read.
         na_value: A text that counts as an empty field.
         select_cols: The numbers of the columns to read, in increasing order; None reads all.
         exclude_cols: The numbers of columns not to read. Give one of the two.
@@ -69,15 +72,9 @@ class CsvDataset(Dataset):
             raise ArgumentError(
                 f"CsvDataset: record_defaults needs one entry for each of select_cols. Received {len(made)} and {len(selected)}."
             )
-        parser = CsvParser(
-            columns=made,
-            delimiter=_delimiter("CsvDataset", field_delim),
-            quotes=bool(use_quote_delim),
-            na_value=na_value,
-            selected=selected,
-            excluded=None if exclude_cols is None else _increasing("exclude_cols", exclude_cols),
-        )
-        form = CsvRecords(checked_compression("CsvDataset", compression_type), header=bool(header), quotes=bool(use_quote_delim))
+        form = _records("CsvDataset", compression_type, bool(header), field_delim, bool(use_quote_delim))
+        excluded = None if exclude_cols is None else frozenset(_increasing("exclude_cols", exclude_cols))
+        parser = _parser(form, columns=made, na_value=na_value, selected=selected, excluded=excluded)
         super().__init__(Map(inputs=(reading(form, filenames, None),), fn=parser))
 
 
@@ -126,7 +123,7 @@ def make_csv_dataset(  # noqa: PLR0917 - the arguments are those of tf.data
         sloppy: Permits another order, but the order is always kept.
         num_rows_for_inference: The number of rows to infer dtypes from; None takes all.
         compression_type: The compression: None or "" for none, "GZIP" or "ZLIB".
-        ignore_errors: Whether to leave out rows that cannot be read.
+        ignore_errors: Whether to leave out rows that cannot be read. The iterator's ``num_skipped`` counts them.
         encoding: The encoding, which must be UTF-8.
 
     Raises:
@@ -145,14 +142,14 @@ def make_csv_dataset(  # noqa: PLR0917 - the arguments are those of tf.data
     if num_rows_for_inference is not None:
         _ = whole(_METHOD, "num_rows_for_inference", num_rows_for_inference, 0)
     names_of_files = matching_files(file_pattern)
-    form = CsvRecords(checked_compression(_METHOD, compression_type), quotes=bool(use_quote_delim))
-    first = _First(form, _delimiter(_METHOD, field_delim), list(names_of_files.tables[0]))
+    form = _records(_METHOD, compression_type, False, field_delim, bool(use_quote_delim))
+    first = _First(form, list(names_of_files.tables[0]))
     names = first.names(header) if column_names is None else [*column_names]
     if len({*names}) < len(names):
         raise ArgumentError(f"{_METHOD}: two columns have the same name. The names are {names}. Give others as column_names.")
     selected = None if select_columns is None else _selected(select_columns, names)
     if column_defaults is None:
-        defaults = first.columns(len(names), selected, na_value, header, num_rows_for_inference)
+        defaults = first.columns(len(names), selected, na_value, bool(header), num_rows_for_inference, ignore_errors)
     else:
         defaults = columns(_METHOD, column_defaults)
     kept = names if selected is None else [names[i] for i in selected]
@@ -160,8 +157,8 @@ def make_csv_dataset(  # noqa: PLR0917 - the arguments are those of tf.data
         raise ArgumentError(f"{_METHOD}: column_defaults needs one entry per column. Received {len(defaults)} for {kept}.")
     if label_name is not None and label_name not in kept:
         raise ArgumentError(f"{_METHOD}: label_name must be one of the columns {kept}. Received: {label_name!r}.")
-    parser = CsvParser(columns=defaults, delimiter=field_delim, quotes=bool(use_quote_delim), na_value=na_value, selected=selected)
-    rows = _rows(CsvRecords(form.compression, header=bool(header), quotes=form.quotes), parser, ignore_errors)
+    parser = _parser(form, columns=defaults, na_value=na_value, selected=selected)
+    rows = _rows(dataclasses.replace(form, header=bool(header)), parser, ignore_errors)
     files = Dataset(names_of_files)
     if shuffle:
         files = files.shuffle(len(files), shuffle_seed)
@@ -198,13 +195,22 @@ def _named(names: tuple[str, ...], label: str | None) -> Callable[..., Any]:
 class _First:
     """The first records of files, from which names and dtypes are taken."""
 
-    def __init__(self, form: CsvRecords, delimiter: str, files: list[str]) -> None:
-        self.form, self.delimiter, self.files = form, delimiter, files
+    def __init__(self, form: CsvRecords, files: list[str]) -> None:
+        self.form, self.files = form, files
 
-    def records(self, file: str) -> Any:
-        """Return the fields of each record of a file."""
-        node = reading(self.form, file, None)
-        return (fields(record, self.delimiter, self.form.quotes) for record in Dataset(node))
+    def records(self, file: str, header: bool, ignore_errors: bool) -> Iterator[list[str]]:
+        """Yield the fields of each record of a file, without those of its header.
+
+        Raises:
+            ElementError: If quotes stand where they may not, unless such records are left out.
+        """
+        form = dataclasses.replace(self.form, header=header)
+        for record in Dataset(reading(form, file, None)):
+            try:
+                yield fields(record, form.delimiter, form.quotes)
+            except ElementError as error:
+                if not ignore_errors:
+                    raise ElementError(f"{_METHOD}: in {file!r}, {error}. The record is: {shown(record)}.") from None
 
     def names(self, header: bool) -> list[str]:
         """Return the names in the first record.
@@ -212,12 +218,13 @@ class _First:
         Raises:
             ArgumentError: If there is no header.
             DatasetError: If a file is empty, or files have different names.
+            ElementError: If the quotes of the names stand where they may not.
         """
         if not header:
             raise ArgumentError(f"{_METHOD}: without a header, column_names must name the columns.")
         first: list[str] | None = None
         for file in self.files:
-            found = next(iter(self.records(file)), None)
+            found = next(self.records(file, header=False, ignore_errors=False), None)
             if found is None:
                 raise DatasetError(f"{_METHOD}: {file!r} is empty, and has no header.")
             if first is not None and found != first:
@@ -226,21 +233,29 @@ class _First:
         assert first is not None
         return first
 
-    def columns(
-        self, count: int, selected: tuple[int, ...] | None, na_value: str, header: bool, num_rows: int | None
+    def columns(  # noqa: PLR0917 - they are the settings of the rows
+        self,
+        count: int,
+        selected: tuple[int, ...] | None,
+        na_value: str,
+        header: bool,
+        num_rows: int | None,
+        ignore_errors: bool,
     ) -> tuple[Column, ...]:
         """Return the columns that hold the first rows.
 
         Raises:
-            DatasetError: If a row has another number of fields.
+            DatasetError: If a row has another number of fields, unless such rows are left out.
         """
-        each_file = (itertools.islice(self.records(file), int(header), None) for file in self.files)
-        rows = list(itertools.islice(itertools.chain.from_iterable(each_file), num_rows))
+        all_rows = itertools.chain.from_iterable(self.records(file, header, ignore_errors) for file in self.files)
+        if ignore_errors:
+            all_rows = (row for row in all_rows if len(row) == count)
+        rows = list(itertools.islice(all_rows, num_rows))
         for number, row in enumerate(rows):
             if len(row) != count:
                 raise DatasetError(
                     f"{_METHOD}: row {number} has {len(row)} fields, but there are {count} columns, so dtypes cannot be inferred. "
-                    "Give column_defaults."
+                    "Give column_defaults, or leave such rows out: ignore_errors=True."
                 )
         chosen = range(count) if selected is None else selected
         return tuple(inferred([row[i] for row in rows], na_value) for i in chosen)
@@ -248,11 +263,12 @@ class _First:
 
 def _selected(columns_: Sequence[int | str], names: list[str]) -> tuple[int, ...]:
     numbers: list[int] = []
+    number_of = {name: i for i, name in enumerate(names)}
     if not len(columns_):
         raise ArgumentError(f"{_METHOD}: select_columns must name at least one of the columns {names}. None reads all.")
     for each in columns_:
-        if isinstance(each, str) and each in names:
-            numbers.append(names.index(each))
+        if isinstance(each, str) and each in number_of:
+            numbers.append(number_of[each])
         elif isinstance(each, int | np.integer) and 0 <= each < len(names):
             numbers.append(int(each))
         else:
@@ -269,7 +285,19 @@ def _increasing(name: str, values: Sequence[int]) -> tuple[int, ...]:
     return numbers
 
 
-def _delimiter(method: str, value: str) -> str:
-    if not isinstance(value, str) or len(value) != 1:
-        raise ArgumentError(f"{method}: field_delim must be one character. Received: {value!r}.")
-    return value
+def _records(method: str, compression_type: str | None, header: bool, delimiter: str, quotes: bool) -> CsvRecords:
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in ("\r", "\n") or (quotes and delimiter == '"'):
+        raise ArgumentError(
+            f"{method}: field_delim must be one character, no line end, and no double quote unless use_quote_delim=False. "
+            f"Received: {delimiter!r}."
+        )
+    return CsvRecords(
+        compression=checked_compression(method, compression_type),
+        header=header,
+        quotes=quotes,
+        delimiter=delimiter,
+    )
+
+
+def _parser(form: CsvRecords, **settings: Any) -> CsvParser:
+    return CsvParser(delimiter=form.delimiter, quotes=form.quotes, **settings)

@@ -223,9 +223,10 @@ class DatasetIterator(ElementIterator):
 
     @property
     def num_skipped(self) -> int:
-        """The number of records that were left out.
+        """The number of records and elements that were left out.
 
-        They could not be read by a reader with ``on_error="skip"``, or were too long for ``pack_sequences(policy="drop")``.
+        A reader with ``on_error="skip"`` could not read them, they were too long for ``pack_sequences(policy="drop")``, or their
+        making raised an error in front of ``ignore_errors``.
         """
         return self._skipped_before + self._cursor.num_skipped
 

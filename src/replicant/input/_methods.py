@@ -233,6 +233,7 @@ class Methods:
 
         What was read of an unfinished batch is left out with it, as in tf.data, so write this before `batch`. Nothing in front of
         it reads ahead. An error that comes again at the same place, such as that of a source which cannot be read, is raised.
+        The iterator's ``num_skipped`` counts what was left out, a batch as one.
 
         Args:
             log_warning: Whether to log a warning for each error, to the logger ``replicant.data``.

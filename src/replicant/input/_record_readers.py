@@ -4,14 +4,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArgumentError, ArgumentTypeError, DatasetError
 from ._column_readers import column_names, fill_values, skips
 from ._dataset import Dataset
 from ._readers import reading
-from .files._files import file_names
+from .files._files import FileNames, file_names
 from .files._json_lines import JsonLines, check_compression
 from .files._mds import Mds
-from .files._mds_index import Column, Shard, listed, read_index
+from .files._mds_index import Shard, listed, read_index
 from .files._stream import checked_compression
 from .files._tar import Tar
 from .graph._structure import TensorSpec, flatten
@@ -122,7 +124,8 @@ class MDSDataset(Dataset):
     shard is in memory.
 
     Args:
-        folders: The path or URL of a folder with an index.json, or a list of them. The shards are read in the order of the index.
+        folders: The path or URL of a folder with an index.json, or a list of them. The shards are read in the order of the index;
+            if it lists none, the folder has no samples.
         columns: The names of the columns to read; None reads all.
         on_error: "raise", or "skip" to leave out shards and samples that cannot be read, whose samples `DistributedIterator.stats`
             counts.
@@ -160,24 +163,25 @@ class MDSDataset(Dataset):
         method = "MDSDataset"
         names, lenient = column_names(method, columns), skips(method, on_error)
         shards: dict[str, Shard] = {}
-        expected: tuple[Column, ...] | None = None
+        first, expected = "", ()
         files: list[str] = []
-        paths = [os.fsdecode(name) for name in file_names(method, folders).tables[0]]
-        for path in paths:
+        for path in map(os.fsdecode, file_names(method, folders).tables[0]):
             found, its = read_index(path)
-            expected = its if expected is None else expected
+            if not found:
+                continue
+            first, expected = (first, expected) if files else (path, its)
             if its != expected:
                 raise DatasetError(
-                    f"{method}: {path!r} has other columns than {paths[0]!r}: {listed(its)} instead of {listed(expected)}. "
+                    f"{method}: {path!r} has other columns than {first!r}: {listed(its)} instead of {listed(expected)}. "
                     "Make a dataset of each, and choose from them by `sample_from_datasets` or `concatenate`."
                 )
             shards.update({shard.file.path: shard for shard in found})
             files += [shard.file.path for shard in found]
-        known = [column.name for column in expected or ()]
-        if missing := [name for name in names or () if name not in known]:
-            raise ArgumentError(f"{method}: there is no column {missing[0]!r} in {paths[0]!r}. Its columns are {known}.")
-        form = Mds(expected or (), names, lenient, shards)
-        super().__init__(reading(form, files, num_parallel_reads))
+        known = [column.name for column in expected]
+        if files and (missing := [name for name in names or () if name not in known]):
+            raise ArgumentError(f"{method}: there is no column {missing[0]!r} in {first!r}. Its columns are {known}.")
+        form = Mds(expected, names, lenient, shards)
+        super().__init__(reading(form, Dataset(FileNames(size=len(files), tables=(np.array(files, object),))), num_parallel_reads))
 
 
 def _signature(method: str, signature: Any) -> Any:

@@ -15,6 +15,7 @@ from ._columns import Columns, import_pyarrow
 from ._lists import Lists
 from ._parquet import chosen, one_line, remedy
 from ._random_access import RandomAccessFile
+from ._remedies import if_not_read
 from ._tables import TableFormat, Tables
 
 _MAGIC = b"ARROW1"
@@ -45,7 +46,8 @@ class IpcTables(Tables):
         try:
             self.opened = RandomAccessFile(form.name, path, in_order=True)
         except self.errors as error:
-            raise DatasetError(f"{form.name}: cannot read {path!r}: {one_line(error)}. {remedy(error)}") from error
+            what = f"{form.name}: cannot read {path!r}: {one_line(error)}"
+            raise DatasetError(f"{what}. {if_not_read(path, error, remedy(error))}") from error
         self.file = self.opened.arrow
         try:
             self.is_file = self.file.read(len(_MAGIC)) == _MAGIC
@@ -57,7 +59,8 @@ class IpcTables(Tables):
             self._begin()
         except self.errors as error:
             self.opened.close()
-            raise DatasetError(f"{form.name}: cannot read {path!r}: {one_line(error)}. {remedy(error)}") from error
+            what = f"{form.name}: cannot read {path!r}: {one_line(error)}"
+            raise DatasetError(f"{what}. {if_not_read(path, error, remedy(error))}") from error
         except BaseException:
             self.opened.close()
             raise

@@ -1,7 +1,7 @@
-"""CSV files: one record per line, whose quoted fields may contain line ends; and the values of its fields."""
+"""The fields of a record of CSV, and their values."""
 
 import dataclasses
-import itertools
+import functools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,55 +10,14 @@ import numpy as np
 
 from ...errors import ArgumentError, ArgumentTypeError, ElementError
 from ..graph._structure import STRING, as_leaf
-from ._files import Cut
-from ._lines import Lines
+from . import _csv_records
 
 _TYPES = {"int32": np.int32, "int64": np.int64, "float32": np.float32, "float64": np.float64}
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
 _INFINITE = re.compile(r"\s*[+-]?inf(inity)?\s*", re.IGNORECASE)
 _HEXADECIMAL = re.compile(r"\s*[+-]?0[xX].*")
-_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+_QUOTED = re.compile(r'"[^"]*+(?:""[^"]*+)*+"')
 _SHOWN = 200  # characters of a record in a message
-
-
-@dataclasses.dataclass(frozen=True)
-class CsvRecords(Lines):
-    """The records of CSV files, as text. The first record of each file is left out if it is a header."""
-
-    header: bool = False
-    quotes: bool = True
-
-    @property
-    def name(self) -> str:
-        return "CsvDataset"
-
-    def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
-        lines = data.tobytes().split(b"\n")
-        rest = lines.pop()
-        if last and rest:
-            lines.append(rest)
-        records = self._records(lines, last)
-        ends = list(itertools.accumulate(len(record) + 1 for record in records))
-        if last and rest and ends:
-            ends[-1] = len(data)
-        if self.header and offset == 0:
-            records, ends = records[1:], ends[1:]
-        return self._decoded(path, offset, records, ends)
-
-    def _records(self, lines: list[bytes], last: bool) -> list[bytes]:
-        """Lines, joined where a line end is inside quotes."""
-        if not self.quotes:
-            return lines
-        records: list[bytes] = []
-        open_: list[bytes] = []  # the lines of a record whose quotes are not closed yet
-        for line in lines:
-            open_.append(line)
-            if sum(each.count(b'"') for each in open_) % 2 == 0:
-                records.append(b"\n".join(open_))
-                open_ = []
-        if open_ and last:
-            records.append(b"\n".join(open_))
-        return records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +72,7 @@ class CsvParser:
     quotes: bool = True
     na_value: str = ""
     selected: tuple[int, ...] | None = None
-    excluded: tuple[int, ...] | None = None
+    excluded: frozenset[int] | None = None
 
     __qualname__ = "CsvDataset"  # the name in the pipeline's description
 
@@ -128,7 +87,7 @@ class CsvParser:
             with np.errstate(over="ignore"):  # which is told below, with the record
                 return tuple(c.value(text, self.na_value, i) for i, (c, text) in enumerate(zip(self.columns, texts, strict=True)))
         except ElementError as error:
-            raise ElementError(f"CsvDataset: {error}. The record is: {record[:_SHOWN]!r}.") from None
+            raise ElementError(f"CsvDataset: {error}. The record is: {shown(record)}.") from None
 
     def _chosen(self, texts: list[str]) -> list[str]:
         if self.selected is not None:
@@ -142,6 +101,11 @@ class CsvParser:
         return texts
 
 
+def shown(record: str) -> str:
+    """Return the beginning of a record, for messages."""
+    return repr(record[:_SHOWN])
+
+
 def fields(record: str, delimiter: str, quotes: bool) -> list[str]:
     """Return the fields of a record.
 
@@ -153,27 +117,39 @@ def fields(record: str, delimiter: str, quotes: bool) -> list[str]:
     """
     if not quotes or '"' not in record:
         return record.split(delimiter)
-    found: list[str] = []
-    at = 0
+    whole, one = _patterns(delimiter)
+    if whole.fullmatch(record) is None:
+        raise ElementError(_misplaced(record, delimiter))
+    return [quoted.replace('""', '"') if quoted else plain for quoted, plain in one.findall(record)]
+
+
+@functools.lru_cache(maxsize=8)
+def _patterns(delimiter: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """The patterns of a record, and of each of its fields with the delimiter before it."""
+    d = re.escape(delimiter)
+    field = rf'(?:"([^"]*+(?:""[^"]*+)*+)"|([^"{d}]*+))'
+    return re.compile(rf"{field}(?:{d}{field})*+"), re.compile(rf"(?:\A|{d}){field}")
+
+
+def _misplaced(record: str, delimiter: str) -> str:
+    """What is wrong with the quotes of a record."""
+    number = at = 0
     while True:
+        stop = record.find(delimiter, at)
         if record.startswith('"', at):
             match = _QUOTED.match(record, at)
             if match is None:
-                raise ElementError(f"the quotes of field {len(found)} are not closed")
-            found.append(match[1].replace('""', '"'))
-            at = match.end()
-            if at < len(record) and record[at] != delimiter:
-                raise ElementError(f"field {len(found) - 1} goes on after its quotes")
-        else:
-            stop = record.find(delimiter, at)
-            stop = len(record) if stop < 0 else stop
-            found.append(record[at:stop])
-            if '"' in found[-1]:
-                raise ElementError(f"there are quotes inside of field {len(found) - 1}, which is not quoted")
-            at = stop
-        if at >= len(record):
-            return found
-        at += 1
+                return (
+                    f"the quotes of field {number} are not closed: the file ends, {_csv_records.MAX_RECORD_BYTES:,} bytes "
+                    "are over, or a quote follows that stands neither before a delimiter nor at the end of a line. Write a quote "
+                    "that belongs to the text twice in a quoted field, or give use_quote_delim=False"
+                )
+            stop = match.end()
+            if not record.startswith(delimiter, stop):
+                return f"field {number} goes on after its quotes"
+        elif '"' in record[at : stop if stop >= 0 else len(record)]:
+            return f"there are quotes inside of field {number}, which is not quoted"
+        number, at = number + 1, stop + 1
 
 
 def columns(method: str, record_defaults: Sequence[Any]) -> tuple[Column, ...]:

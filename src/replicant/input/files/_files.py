@@ -147,7 +147,7 @@ def check_unchanged(method: str, path: str, before: str | None, now: str | None,
         )
 
 
-def store_fails(error: DatasetError) -> bool:
+def store_fails(error: Exception) -> bool:
     """Return whether an error is that of a store which may answer later: not that an object is missing."""
     return isinstance(error.__cause__, RemoteError) and not isinstance(error.__cause__.__cause__, FileNotFoundError)
 

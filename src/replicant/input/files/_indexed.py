@@ -16,6 +16,7 @@ from ..graph._graph import Node, nodes
 from ..graph._graph import Reader as NumberReader
 from ..graph._structure import flatten
 from ._files import ReadFiles, paths_of
+from ._remedies import if_not_opened
 
 Facts = tuple[int, int]  # the size of a file, and the nanoseconds of its last change
 
@@ -56,7 +57,8 @@ class OpenFile:
         try:
             self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - `__exit__` closes it
         except OSError as error:
-            raise DatasetError(f"{method}: cannot open {path!r}: {error.strerror}.") from error
+            what = f"{method}: cannot open {path!r}: {error.strerror}."
+            raise DatasetError(f"{what} {if_not_opened(path, error)}") from error
         found = os.fstat(self._file.fileno())
         self.facts = (found.st_size, found.st_mtime_ns)
         if facts not in (None, self.facts):

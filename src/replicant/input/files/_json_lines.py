@@ -15,10 +15,12 @@ from ..graph._structure import component_names, flatten, show_structure
 from ..sources._generator import fitted, free_spec
 from ._files import Cut, FileFormat, FileReader, Reader
 from ._lines import cut_lines
+from ._remedies import HEAD, if_compressed
 from ._stream import PIECE, FileStream
 from ._zstd import ZstdStream
 
 _SUFFIXES = {".gz": "GZIP", ".zst": "ZSTD"}
+_COMPRESSIONS = ("GZIP", "ZLIB", "ZSTD")
 _SHOWN = 100  # characters of a line in a message
 
 
@@ -47,7 +49,7 @@ class JsonLines(FileFormat):
         """Open a file."""
         kind = self.compression
         if kind == "AUTO":
-            kind = next((its for suffix, its in _SUFFIXES.items() if path.endswith(suffix)), "")
+            kind = next((its for suffix, its in _SUFFIXES.items() if path.lower().endswith(suffix)), "")
         return ZstdStream(self.name, path) if kind == "ZSTD" else FileStream(self.name, path, kind)
 
     def open(self, path: str, position: Any, spec: Any, part: int | None = None, identity: str | None = None) -> Reader:
@@ -157,9 +159,12 @@ class JsonReader(FileReader):
     def _at_line(self, error: DatasetError, line: bytes, number: int) -> ElementError:
         offset = int(self.offsets[number])
         shown = line[:_SHOWN].decode(errors="replace") + ("..." if len(line) > _SHOWN else "")
+        remedy = 'Correct it, or leave such lines out: on_error="skip".'
+        if not offset:
+            remedy = if_compressed(line[:HEAD], _COMPRESSIONS) or remedy
         return ElementError(
             f"{self.form.name}: {self.path}:{self._line_number(offset)} (byte {offset}): {str(error).removesuffix('.')}. The line "
-            f'is {shown!r}. Correct it, or leave such lines out: on_error="skip".'
+            f"is {shown!r}. {remedy}"
         )
 
     def _line_number(self, offset: int) -> int:
@@ -181,7 +186,7 @@ def check_compression(method: str, compression_type: Any) -> str:
         ArgumentError: If it is another one.
     """
     compression = compression_type or ""
-    if compression not in ("AUTO", "", "GZIP", "ZLIB", "ZSTD"):
+    if compression not in ("AUTO", "", *_COMPRESSIONS):
         raise ArgumentError(
             f'{method}: compression_type must be "AUTO", None, "GZIP", "ZLIB" or "ZSTD". Received: {compression_type!r}.'
         )

@@ -5,6 +5,8 @@ import itertools
 
 from ...errors import DatasetError
 from ._files import Cut, FileFormat
+from ._remedies import HEAD, if_compressed
+from ._stream import WINDOW_BITS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,24 +19,25 @@ class Lines(FileFormat):
 
     def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
         lines, ends = cut_lines(data, last)
-        return self._decoded(path, offset, lines, ends)
+        return self._decoded(path, offset, data, lines, ends)
 
-    def _decoded(self, path: str, offset: int, lines: list[bytes], ends: list[int]) -> Cut:
-        """The lines as text, as far as they are UTF-8."""
+    def _decoded(self, path: str, offset: int, data: memoryview, lines: list[bytes], ends: list[int]) -> Cut:
+        """The lines of ``data`` as text, as far as they are UTF-8."""
         texts: list[str] = []
         try:
             for line in lines:
                 texts.append(line.removesuffix(b"\r").decode())  # noqa: PERF401 - the good lines are kept if one is not
         except UnicodeDecodeError as error:
             at = offset + (ends[len(texts) - 1] if texts else 0)
-            return texts, ends[: len(texts)], self._not_text(path, at, error)
+            return texts, ends[: len(texts)], self._not_text(path, at, error, b"" if offset else bytes(data[:HEAD]))
         return texts, ends, None
 
-    def _not_text(self, path: str, at: int, error: UnicodeDecodeError) -> DatasetError:
+    def _not_text(self, path: str, at: int, error: UnicodeDecodeError, head: bytes) -> DatasetError:
+        remedy = if_compressed(head, () if self.compression else WINDOW_BITS)
         return DatasetError(
             f"{self.name}: {path!r} is not UTF-8 text: {error.reason} at byte {at + error.start} "
             f"(0x{error.object[error.start]:02x}), in the line that begins at byte {at}. "
-            "Convert the file to UTF-8, or read it with `from_generator`."
+            f"{remedy or 'Convert the file to UTF-8, or read it with `from_generator`.'}"
         )
 
 

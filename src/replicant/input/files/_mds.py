@@ -70,6 +70,8 @@ class Mds(Format):
         return found
 
     def spec_of(self, paths: Iterator[str]) -> Any:
+        if not self.shards:
+            return None
         specs = {name: its.spec for name, its in self.decoders.items()}
         if None not in specs.values():
             return specs

@@ -43,14 +43,14 @@ class Shard:
 
 
 def read_index(folder: str) -> tuple[list[Shard], tuple[Column, ...]]:
-    """Return the shards of a folder, and the columns that all of them have.
+    """Return the shards of a folder, and the columns that all of them have. Without samples, there are neither.
 
     Raises:
         DatasetError: If its index.json is missing, damaged or of another format.
     """
     path = _joined(folder, "index.json")
     found = _loaded(path)
-    if not isinstance(found, dict) or not isinstance(found.get("shards"), list) or not found["shards"]:
+    if not isinstance(found, dict) or not isinstance(found.get("shards"), list):
         raise _wrong(path, "it has no list of shards in 'shards'")
     shards: dict[str, Shard] = {}
     columns: tuple[Column, ...] = ()
@@ -70,7 +70,16 @@ def read_index(folder: str) -> tuple[list[Shard], tuple[Column, ...]]:
 
 
 def _loaded(path: str) -> Any:
-    stream, parts, piece = FileStream(_METHOD, path, ""), [], bytearray(PIECE)
+    parts: list[bytes] = []
+    piece = bytearray(PIECE)
+    try:
+        stream = FileStream(_METHOD, path, "")
+    except DatasetError as error:
+        why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
+        raise DatasetError(
+            f"{_METHOD}: cannot open {path!r}: {why}. Pass the path or URL of a folder that has an index.json, or a list of them. "
+            "Patterns are not looked up."
+        ) from error.__cause__
     try:
         while count := stream.read_into(memoryview(piece)):
             parts.append(bytes(piece[:count]))

@@ -15,6 +15,7 @@ from ...errors import DatasetError
 from ...storage._retry import RemoteError
 from ._columns import Columns, import_pyarrow
 from ._random_access import RandomAccessFile
+from ._remedies import if_not_read
 from ._tables import TableFormat, Tables
 
 _LARGE = 64 << 20  # bytes of the chosen columns, uncompressed: a row group of more is read in pieces
@@ -64,7 +65,8 @@ class ParquetTables(Tables):
                 opened.callback(self.opened.close)
                 self.file = parquet.ParquetFile(self.opened.arrow, page_checksum_verification=True)
             except self.errors as error:
-                raise DatasetError(f"{form.name}: cannot read {path!r}: {one_line(error)}. {remedy(error)}") from error
+                what = f"{form.name}: cannot read {path!r}: {one_line(error)}"
+                raise DatasetError(f"{what}. {if_not_read(path, error, remedy(error))}") from error
             opened.pop_all()
         self.fragment: Any = None
         self.kept: set[int] = set()

@@ -19,6 +19,7 @@ from ...errors import ArgumentError, ArgumentTypeError, DatasetError
 from ...storage._upload import ObjectFile
 from ...storage._urls import folder_at
 from ._files import Cut, FileFormat
+from ._remedies import HEAD, if_compressed
 from ._stream import WINDOW_BITS, checked_compression
 
 _LENGTH = struct.Struct("<Q")
@@ -60,10 +61,10 @@ class Records(FileFormat):
         if not _is_wrong(data, begin, size):
             part, begin, size = "data", at + _HEAD, _LENGTH.unpack_from(data, at)[0]
         expected, found = _checksums(data, begin, size)
-        hint = "" if self.compression else ' If the file is compressed, pass compression_type="GZIP" or "ZLIB".'
+        remedy = None if offset else if_compressed(data[:HEAD], () if self.compression else WINDOW_BITS)
         return DatasetError(
             f"{self.name}: {path!r} is damaged in the record at byte {offset + at}: the checksum of its {part} should be "
-            f"0x{expected:08x}, but the bytes give 0x{found:08x}. Copy or write the file again.{hint}"
+            f"0x{expected:08x}, but the bytes give 0x{found:08x}. {remedy or 'Copy or write the file again.'}"
         )
 
     def _cut_off(self, path: str, at: int, rest: bytes) -> DatasetError:

@@ -12,6 +12,7 @@ from ...storage._counts import current_counts
 from ...storage._read_ahead import RemoteFile
 from ...storage._retry import RemoteError
 from ...storage._urls import is_url
+from ._remedies import if_not_opened
 
 PIECE = 1 << 18  # bytes: large enough for cheap reads, small enough for the cache and many open files
 _COMPRESSED_PIECE = 1 << 16
@@ -46,7 +47,8 @@ class FileStream:
             # `close` closes it
             self.file = RemoteFile(path) if is_url(path) else Path(path).open("rb", buffering=0)  # noqa: SIM115
         except OSError as error:
-            raise DatasetError(f"{method}: cannot open {path!r}: {error.strerror}.") from error
+            what = f"{method}: cannot open {path!r}: {error.strerror}."
+            raise DatasetError(f"{what} {if_not_opened(path, error)}") from error
         self.close = weakref.finalize(self, self.file.close)  # even if an iterator is dropped without `close`
         self.inflate = zlib.decompressobj(WINDOW_BITS[compression]) if compression else None
 
@@ -104,6 +106,8 @@ class FileStream:
         assert self.inflate is not None
         while True:
             compressed = self.inflate.unconsumed_tail or self.inflate.unused_data or self._compressed()
+            if self.inflate.eof and self.compression == "GZIP":
+                compressed = self._after_padding(compressed)
             if not compressed:
                 if self.inflate.eof:
                     return b""
@@ -116,6 +120,12 @@ class FileStream:
                 raise self._damaged(str(error)) from error
             if data:
                 return data
+
+    def _after_padding(self, compressed: bytes) -> bytes:
+        """What follows the zeros behind a member of a gzip file, which gzip leaves out, too; nothing at the end."""
+        while compressed and not compressed.lstrip(b"\0"):
+            compressed = self._compressed()
+        return compressed.lstrip(b"\0")
 
     def skip(self, count: int) -> None:
         """Move ahead by `count` bytes, without reading them unless the file is compressed."""

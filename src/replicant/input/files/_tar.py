@@ -18,6 +18,8 @@ from ..graph._graph import UNKNOWN, Node
 from ..graph._structure import STRING, TensorSpec, flatten
 from ._files import Cut, FileFormat, FileReader, Reader
 from ._indexed import Index, OpenFile, facts_of
+from ._remedies import HEAD, if_compressed
+from ._stream import WINDOW_BITS
 
 _BLOCK = tarfile.BLOCKSIZE
 _NUL = bytes(_BLOCK)
@@ -146,9 +148,10 @@ class Tar(FileFormat):
                     stem, _, extension = base.partition(".")
                     yield folder + slash + stem, extension, content, at
         if last and not ended:
+            head = b"" if offset or at else bytes(data[:HEAD])
             raise DatasetError(
                 f"{self.name}: {path!r} is cut off at byte {offset + len(data)}: the member at byte {offset + at} is not complete, "
-                "or the end mark of the archive is missing. Copy or write the file again."
+                f"or the end mark of the archive is missing. {self._remedy(head) or 'Copy or write the file again.'}"
             )
 
     def _header(self, path: str, at: int, head: bytes, pax: "_Pax") -> tarfile.TarInfo:
@@ -159,7 +162,7 @@ class Tar(FileFormat):
         try:
             member = tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            raise self._damaged(path, at, str(error)) from error
+            raise self._damaged(path, at, str(error), self._remedy(b"" if at else head[:HEAD])) from error
         if pax.size is not None and member.type not in _OF_NEXT:
             if not pax.size.isdigit() or len(pax.size) > _DIGITS:
                 raise self._damaged(path, at, f"a size of {pax.size.decode(errors='replace')!r} bytes in its extended header")
@@ -168,10 +171,14 @@ class Tar(FileFormat):
             raise self._damaged(path, at, f"a size of {member.size} bytes")
         return member
 
-    def _damaged(self, path: str, at: int, what: str) -> DatasetError:
+    def _remedy(self, head: bytes) -> str | None:
+        """What to do about a file that begins so, if it is compressed."""
+        return if_compressed(head, () if self.compression else WINDOW_BITS)
+
+    def _damaged(self, path: str, at: int, what: str, remedy: str | None = None) -> DatasetError:
         return DatasetError(
-            f"{self.name}: {path!r} is damaged at byte {at}, where a member should begin: {what}. Copy or write the file again, or "
-            "check compression_type."
+            f"{self.name}: {path!r} is damaged at byte {at}, where a member should begin: {what}. "
+            f"{remedy or 'Copy or write the file again, or check compression_type.'}"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..files._files import store_fails
 from ..graph._blocks import Block, concatenate
 from ..graph._graph import UNKNOWN, Cursor, Node, OneInput, Reader, State, Through, rewrite, sample
 from ..graph._structure import TensorSpec, map_leaves, spec_of
@@ -117,6 +118,7 @@ class IgnoreErrorsCursor(Through):
     def __init__(self, source: Cursor, log_warning: bool) -> None:
         super().__init__(source)
         self.log_warning = log_warning
+        self.num_left_out = 0
 
     def pull(self, limit: int) -> Block | None:
         stuck_at: State | None = None
@@ -128,8 +130,13 @@ class IgnoreErrorsCursor(Through):
                 if position == stuck_at:
                     raise
                 stuck_at = position
+                self.num_left_out += not store_fails(error)  # what a store does not give is asked for again
                 if self.log_warning:
                     _logger.warning("ignore_errors: an element was left out: %s: %s", type(error).__name__, error)
+
+    @property
+    def num_skipped(self) -> int:
+        return self.num_left_out + self.source.num_skipped
 
     def state(self) -> State:
         return {"source": self.source.state()}
