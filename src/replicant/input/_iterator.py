@@ -225,7 +225,8 @@ class DatasetIterator(ElementIterator):
     def num_skipped(self) -> int:
         """The number of records that were left out.
 
-        They could not be read by a reader with ``on_error="skip"``, or were too long for ``pack_sequences(policy="drop")``.
+        They could not be read by a reader with ``on_error="skip"``, were too long for ``pack_sequences(policy="drop")``, or are
+        members of tar files that belong to no sample.
         """
         return self._skipped_before + self._cursor.num_skipped
 
