@@ -1,5 +1,6 @@
 """Parquet files: columns and types; positions and shares by file and row group; files that are damaged or differ."""
 
+import ast
 import itertools
 import json
 import re
@@ -201,6 +202,21 @@ def test_a_filter_leaves_row_groups_unread(two):
 
 
 # Missing values
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [(["a", None], "''"), ([b"a", None], "b''"), ([True, None], "False"), ([1.5, None], "0"), ([1, None], "0")],
+)
+def test_the_error_about_a_missing_value_says_what_may_stand_for_it(tmp_path, values, expected):
+    """It had been 0 for every column, which a column of texts refuses."""
+    path = write(tmp_path / "a", pa.table({"x": values}))
+    with pytest.raises(
+        ElementError, match=rf"column 'x' has no value.*Say what stands for it: fill_null=\{{'x': {expected}\}}, or"
+    ):
+        list(ParquetDataset(path))
+    filled = list(ParquetDataset(path, fill_null={"x": ast.literal_eval(expected)}))
+    assert filled[1]["x"] == ast.literal_eval(expected)
 
 
 def test_missing_values(tmp_path):

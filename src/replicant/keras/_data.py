@@ -12,11 +12,11 @@ from ..input.distributed._distributed import DistributedDataset
 from ..input.files._huggingface import is_huggingface
 from ..input.graph._graph import Node
 from ..replicas._context import planning
-from ..runtime._own_memory import own_leaves
 from . import _internals
 from ._array_batches import rows_of, several
 from ._batches import MAX_AHEAD, Batches
 from ._check_batches import check_batch, check_labels, no_suspicion
+from ._usable_data import own_batch, usable_data
 from ._worker_datasets import shared
 
 _OPTIONS = ("batch_size", "steps_per_epoch", "shuffle", "class_weight")  # of Keras's function, in its order
@@ -93,6 +93,7 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
             "`Dataset.from_huggingface(dataset).batch(64).map(lambda row: (row['x'], row['y']))`."
         )
     if not isinstance(x, Dataset | DistributedDataset):
+        x, y, sample_weight = usable_data(x, "x"), usable_data(y, "y"), usable_data(sample_weight, "sample_weight")
         check_labels(y)
         return _never_empty(original(_owned(x) if isinstance(x, GeneratorType) else x, y, sample_weight, **options), x)
     for name, value in (("y", y), ("sample_weight", sample_weight)):
@@ -108,7 +109,7 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
 
 def _owned(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield copies of batches, of which Keras reads two before the first is used."""
-    yield from map(own_leaves, batches)
+    yield from map(own_batch, batches)
 
 
 def _never_empty(adapter: Any, x: Any) -> Any:

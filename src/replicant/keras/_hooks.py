@@ -42,6 +42,7 @@ from . import (
     _stateful_step,
     _symbolic,
     _tracked,
+    _usable_data,
     _workers,
 )
 from ._internals import (
@@ -275,9 +276,9 @@ HOOKS = (
     ),
     Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (_workers.loop, Slot.SERVERS, _fit.on_own_mesh, _host_inputs.loop)),
     Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_workers.loop, _fit.on_own_mesh, _host_inputs.loop)),
-    Hook(JAXTrainer, "train_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _host_inputs.loop)),
-    Hook(JAXTrainer, "test_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _host_inputs.loop)),
-    Hook(JAXTrainer, "predict_on_batch", _LOOP, (_fit.on_own_mesh, _host_inputs.loop)),
+    Hook(JAXTrainer, "train_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _usable_data.loop, _host_inputs.loop)),
+    Hook(JAXTrainer, "test_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _usable_data.loop, _host_inputs.loop)),
+    Hook(JAXTrainer, "predict_on_batch", _LOOP, (_fit.on_own_mesh, _usable_data.loop, _host_inputs.loop)),
     Hook(EpochIterator, "__init__", _LOOP, (_resume.make_epochs,)),
     Hook(EpochIterator, "_enumerate_iterator", ("self",), (_resume.enumerate_steps,)),
     Hook(JAXEpochIterator, "_get_iterator", ("self",), (_resume.get_iterator,)),

@@ -39,7 +39,7 @@ from ..replicas._micro import active_micro_batch
 from ..replicas._own_device import on_device_of, on_own_device
 from ..replicas._own_mesh import handed_over, in_a_trace
 from ..replicas._planning import BIG, zeros
-from ..runtime._own_memory import own
+from ..runtime._usable_arrays import own_usable
 from ..tracing._fingerprint import fingerprint
 from ..variables import _recorder
 from ..variables._known import register_variable_type
@@ -108,7 +108,7 @@ def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> No
     """Make a variable with memory of its own, and let it remember the current strategy."""
     strategy = active_strategy()
     with on_own_device(strategy.placement):
-        original(variable, *map(own, args), **{name: own(value) for name, value in kwargs.items()})
+        original(variable, *map(_initial, args), **{name: _initial(value) for name, value in kwargs.items()})
     if strategy.placement.devices:
         variable.__dict__[MADE_UNDER] = strategy
         strategy.placement.note_variable(variable.path)
@@ -174,10 +174,15 @@ def _later(original: Any, known: Any, initializer: Any, strategy: Any) -> Callab
     return initialize_now
 
 
+def _initial(value: Any) -> Any:
+    return own_usable(value, "The initial value of a variable")
+
+
 def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
     """Do assign_add or assign_sub. They combine the change and not the new value, which matters with SUM."""
     recorder = current_recorder()
-    change, several = own(change), isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1
+    change = own_usable(change, "What is added to a variable")
+    several = isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1
     ref = ref_of_keras(variable) if several and not _applying.depth else None
     if ref is None or ref.on_read or ref.aggregation is not VariableAggregation.SUM or recorder is None:
         with _on_its_device(variable):
@@ -195,7 +200,7 @@ def assign(original: Any, variable: Any, value: Any) -> Any:
     """
     if _recorder.before_use:
         _recorder.settle()
-    value, recorder = own(value), current_recorder()
+    value, recorder = own_usable(value, "What is assigned to a variable"), current_recorder()
     if isinstance(recorder, ReplicaRecorder):
         ref = ref_of_keras(variable)
         sums = ref.aggregation is VariableAggregation.SUM and not ref.on_read

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from ..errors import ArgumentError
 from ..replicas._values import HostArray, PerReplica, is_array, is_distributed
+from ..runtime._usable_arrays import usable_leaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Inputs:
 
     @classmethod
     def of(cls, args: Any, num_replicas: int) -> "Inputs":
+        args = jax.tree.unflatten(whole := jax.tree.structure(args), usable_leaves(jax.tree.leaves(args), whole))
         leaves, tree = jax.tree.flatten(args, is_leaf=is_distributed)
         for leaf in leaves:
             if isinstance(leaf, PerReplica) and leaf.num_replicas != num_replicas:

@@ -8,6 +8,7 @@ import jax
 from ..replicas._placement import Placement
 from ..replicas._values import HostArray, is_array, is_host_array
 from ..runtime._plain_values import PLAIN, plain_key
+from ..runtime._usable_arrays import usable_leaves
 from ._held import Held
 
 
@@ -43,6 +44,7 @@ class Signature:
     __slots__ = ("arrays", "computed", "key", "numbers", "on_host", "placement", "tree")
 
     def __init__(self, leaves: Sequence[Any], tree: Any, placement: Placement):
+        leaves = usable_leaves(leaves, tree)
         self.tree, self.placement = tree, placement
         self.on_host: list[Any] = []
         self.arrays = [leaf for leaf in leaves if is_array(leaf)]

@@ -15,6 +15,7 @@ from ..replicas._placement import Placement, host_copy
 from ..replicas._quick_put import put_now, quick_put
 from ..replicas._values import PerReplica, is_array
 from ..runtime._own_memory import own
+from ..runtime._usable_arrays import usable
 
 _ON_HOST = "OSUMm"  # kinds of dtypes that no device can hold
 _Spec = tuple[str, tuple[int, ...]]  # dtype and shape
@@ -208,6 +209,7 @@ def distribute_values(value_fn: Callable[[ValueContext], Any], placement: Placem
 
 
 def _column(values: list[Any], placement: Placement) -> PerReplica:
+    values = [usable(value, lambda why: ArgumentTypeError(f"value_fn: a value {why}")) for value in values]
     if placement.world is not None:
         places = WorkersPlaces(placement)
         return places.together([[own(value) for value in values]])[0] if all(map(is_array, values)) else places.objects(values)

@@ -14,6 +14,7 @@ from ..replicas._placement import is_local, on_all, with_token
 from ..replicas._values import Mirrored, PerReplica, is_array, is_distributed
 from ..runtime import _in_flight
 from ..runtime._own_memory import own
+from ..runtime._usable_arrays import usable
 from ..variables._recorder import current_recorder
 
 
@@ -62,6 +63,7 @@ def _reduce_plain(op: ReduceOp, value: Any, axis: Any, num_replicas: int) -> Any
 def _numeric(value: Any, what: str) -> Any:
     if not is_array(value) and not isinstance(value, bool | int | float | complex):
         raise ArgumentTypeError(f"{what} takes numeric arrays, but a replica holds {value!r} of type {type(value).__name__}.")
+    value = usable(value, lambda why: ArgumentTypeError(f"{what}: the value {why}"))
     array = value if is_array(value) else np.asarray(value)
     if what == "reduce":
         check_reducible(array, what)

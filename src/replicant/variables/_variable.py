@@ -17,7 +17,7 @@ from ..replicas._own_device import on_own_device
 from ..replicas._own_mesh import beside, in_a_trace, on_own_mesh, without_mesh
 from ..replicas._values import DistributedValues, Mirrored, PerReplica, is_array, unstack
 from ..runtime import _in_flight
-from ..runtime._own_memory import own
+from ..runtime._usable_arrays import own_usable
 from ..tracing import _eager
 from . import _recorder
 from ._libraries import connect_libraries
@@ -276,7 +276,7 @@ class Variable:
         return _recorder.own_value(new) if stacked else _recorder.read(ref, assigned=True)
 
     def _checked(self, what: str, value: Any) -> jax.Array:
-        array = jnp.asarray(own(self._beside(value)))
+        array = jnp.asarray(own_usable(self._beside(value), f"{what} of variable {self.name!r}: the value"))
         if array.shape != self.shape:
             raise ArgumentError(
                 f"{what} of variable {self.name!r} got a value of shape {array.shape}, but the variable has shape {self.shape}. "
@@ -348,7 +348,9 @@ class Variable:
     @_beside_strategy
     def _scatter(self, what: str, indices: Any, updates: Any) -> jax.Array:
         ref, context, recorder = self._ref, get_replica_context(), current_recorder()
-        rows, values = jnp.asarray(own(self._beside(indices))), jnp.asarray(own(self._beside(updates))).astype(ref.dtype)
+        given = {"indices": indices, "updates": updates}
+        owned = [own_usable(self._beside(x), f"{what} of variable {self.name!r}: `{name}`") for name, x in given.items()]
+        rows, values = jnp.asarray(owned[0]), jnp.asarray(owned[1]).astype(ref.dtype)
         if ref.stand_in is not None and ref.stand_in.in_functional_code():
             return ref.stand_in.assign(_SCATTER[what](self.value(), rows, values).astype(ref.dtype))
         if context is not None and recorder is not None and context.num_replicas_in_sync > 1 and not ref.on_read:
@@ -423,7 +425,8 @@ def _initial_array(initial_value: Any, name: str | None, dtype: Any) -> jax.Arra
                 f"The initial value of a variable must be the same on all replicas; got a {type(value).__name__}. Start from one "
                 "value with synchronization=ON_READ, and assign the replicas' values inside `strategy.run`."
             )
-        array = jnp.array(own(beside(value) if active_strategy().placement.devices else value), dtype=dtype, copy=True)
+        value = own_usable(beside(value) if active_strategy().placement.devices else value, "The initial value of a variable")
+        array = jnp.array(value, dtype=dtype, copy=True)
     if isinstance(array, Tracer):
         raise ContextError(
             f"The initial value of Variable {name or 'Variable'!r} (shape {array.shape}) was computed inside a function that JAX "

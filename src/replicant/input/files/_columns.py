@@ -167,7 +167,7 @@ class Columns:
             remedy = (
                 "Write empty lists and complete structs instead"
                 if pa.types.is_nested(array.type)
-                else f"Say what stands for it: fill_null={{{column!r}: 0}}"
+                else f"Say what stands for it: fill_null={{{column!r}: {_filler(array.type)!r}}}"
             )
             raise ElementError(
                 f"{self.method}: column {name!r} has no value (null) in {what} of {where}; {array.null_count} are missing there. "
@@ -183,6 +183,15 @@ class Columns:
         if pa.types.is_floating(array.type) and np.isinf(value.as_py()) and not np.isinf(fill):
             raise ElementError(f"{refused}it would become {value}.")
         return array.fill_null(value)
+
+
+def _filler(kind: Any) -> Any:
+    """A value of a type, which may stand for missing ones."""
+    from pyarrow import types
+
+    if _is_text(kind):
+        return "" if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) else b""
+    return False if types.is_boolean(kind) else 0
 
 
 def _taken(table: Any, rows: np.ndarray) -> Any:
