@@ -14,7 +14,10 @@ import numpy as np
 from ..errors import ArgumentTypeError
 from ._own_memory import own
 
-USABLE = frozenset(map(np.dtype, "?bhilqBHILQefdFDO"))  # in this machine's byte order; others are looked at
+NUMBERS = frozenset(map(np.dtype, "?bhilqBHILQefdFD"))  # in this machine's byte order
+_USABLE = NUMBERS | {np.dtype(object)}  # others are looked at
+_LISTS = (list, tuple)
+_NUMPY = (np.ndarray, np.generic)
 _WIDE = {np.longdouble: "np.float64", np.clongdouble: "np.complex128"}
 
 
@@ -31,10 +34,10 @@ def usable(x: Any, refuse: Callable[[str], Exception]) -> Any:
         Exception: What ``refuse`` returns, if it is a masked array in which something is masked, has no dtype of a device, or lacks
             a text.
     """
-    if not isinstance(x, np.ndarray | np.generic):
+    if not isinstance(x, _NUMPY):
         return x
     dtype = x.dtype
-    if dtype in USABLE and not isinstance(x, np.ma.MaskedArray):
+    if dtype in _USABLE and not isinstance(x, np.ma.MaskedArray):
         return x
     if (advice := _advice(dtype)) is not None:
         raise refuse(advice)
@@ -69,14 +72,14 @@ def check_unmasked(value: Any, refuse: Callable[[str], Exception]) -> None:
     Raises:
         Exception: What ``refuse`` returns.
     """
-    kinds = set(map(type, value))
-    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
-        for item in value:
-            usable(item, refuse)
-    if not kinds.isdisjoint((list, tuple)):
-        for item in value:
-            if isinstance(item, list | tuple):
-                check_unmasked(item, refuse)
+    for kind in set(map(type, value)):
+        if issubclass(kind, np.ma.MaskedArray):
+            for item in value:
+                usable(item, refuse)
+        elif issubclass(kind, _LISTS):
+            for item in value:
+                if isinstance(item, _LISTS):
+                    check_unmasked(item, refuse)
 
 
 def _advice(dtype: np.dtype) -> str | None:

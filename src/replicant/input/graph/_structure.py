@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentTypeError, DatasetError
-from ...runtime._usable_arrays import USABLE, check_unmasked, usable
+from ...runtime._usable_arrays import NUMBERS, check_unmasked, usable
 
 # Strings have no fixed-width dtype here: "string" is the object dtype, and such leaves stay on the host.
 STRING = np.dtype(object)
@@ -124,9 +124,7 @@ def as_leaf(value: Any, name: Callable[[], str]) -> Any:
     Raises:
         DatasetError: If it is not a tensor (lists of unequal lengths, other Python objects), or has masked values.
     """
-    if type(value) is np.ndarray and value.dtype in USABLE and value.dtype != STRING:
-        return value
-    if isinstance(value, str | bytes):
+    if isinstance(value, str | bytes) or ((type(value) is np.ndarray or isinstance(value, np.generic)) and value.dtype in NUMBERS):
         return value
 
     typed = _is_typed(value)
@@ -149,21 +147,18 @@ def as_leaf(value: Any, name: Callable[[], str]) -> Any:
 
 
 def _as_array(value: Any, name: Callable[[], str]) -> Any:
-    def refused(why: str) -> DatasetError:
-        return DatasetError(f"{name()} {why}")
-
-    if isinstance(value, np.ndarray | np.generic):
-        return usable(value, refused)
     if isinstance(value, list | tuple):
-        check_unmasked(value, refused)
+        check_unmasked(value, lambda why: DatasetError(f"{name()} {why}"))
     try:
-        array = np.asarray(value)
+        array = value if isinstance(value, np.ndarray | np.generic) else np.asarray(value)
     except ValueError as error:
         raise DatasetError(
             f"{name()} is not a tensor: its lists have unequal lengths. "
             f"Pad them to the same length, or yield them one by one. NumPy says: {error}"
         ) from error
-    return usable(array, refused)
+    if array.dtype in NUMBERS and array is not value:
+        return array
+    return usable(array, lambda why: DatasetError(f"{name()} {why}"))
 
 
 def texts(value: Any, array: np.ndarray) -> np.ndarray:

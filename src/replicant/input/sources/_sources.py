@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentError, DatasetError, ElementError
-from ...runtime._usable_arrays import USABLE
+from ...runtime._usable_arrays import NUMBERS
 from ..graph._blocks import Block, Column, Dense, Gathered
 from ..graph._graph import Cursor, Node, Reader, State
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, spec_of
@@ -164,7 +164,7 @@ def integers(*args: int, dtype: np.dtype) -> Range:
 def _is_swapped(leaf: Any) -> bool:
     """Whether only the byte order of an array is another one. Its rows are copied, but not the whole, which may be a large file."""
     plain = isinstance(leaf, np.ndarray) and not isinstance(leaf, np.ma.MaskedArray)
-    return plain and not leaf.dtype.isnative and leaf.dtype.newbyteorder("=") in USABLE
+    return plain and not leaf.dtype.isnative and leaf.dtype.newbyteorder("=") in NUMBERS
 
 
 def _leaves(element: Any, method: str, keep: Callable[[Any], bool] = lambda _: False) -> tuple[list[Any], Any]:
