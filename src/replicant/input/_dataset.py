@@ -133,11 +133,13 @@ class Dataset(OwnMethods):
     ) -> "Dataset":
         """Return a dataset of what ``generator(*args)`` yields. A yielded array may itself be a global batch.
 
-        The function is called once per pass, and once more to learn the element spec if no signature is given. A saved
-        position is a number of elements, which are skipped on restore.
+        The function is called once for each pass. What is read to learn the element spec, here or for a `map`, is the beginning
+        of the next pass. So the generator may be one that is read once, as from a queue or a socket: no element is lost or read
+        twice, though functions of `map` may be called twice for it. A saved position is a number of elements, which are skipped
+        on restore.
 
         Args:
-            generator: A function that returns a new iterator at each call.
+            generator: A function that returns an iterator for each pass.
             output_types: An older way to say the signature: a structure of dtypes, or the signature itself.
             output_shapes: The shapes that belong to these dtypes, in the same structure.
             args: The arguments of the function.

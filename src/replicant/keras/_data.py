@@ -1,5 +1,7 @@
 """Replicant's datasets as input of ``fit``, ``evaluate`` and ``predict``."""
 
+import contextlib
+import contextvars
 import functools
 from collections.abc import Callable, Iterator
 from types import GeneratorType
@@ -22,6 +24,29 @@ from ._worker_datasets import shared
 _OPTIONS = ("batch_size", "steps_per_epoch", "shuffle", "class_weight")  # of Keras's function, in its order
 
 
+_only_builds: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("replicant_only_builds", default=lambda: False)
+
+
+@contextlib.contextmanager
+def building(is_building: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Leave the batches that Keras reads to build a model for the next pass.
+
+    Args:
+        is_building: Returns whether a pass that begins now is one to build the model.
+    """
+    token = _only_builds.set(is_building)
+    try:
+        yield
+    finally:
+        _only_builds.reset(token)
+
+
+def predict(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Predict. Keras reads a batch first if a layer has not been built."""
+    with building(lambda: not all(layer.built for layer in model._flatten_layers())):
+        return original(model, *args, **kwargs)
+
+
 class DatasetAdapter(_internals.DataAdapter):
     """Feeds a Replicant dataset, distributed or not, to Keras as global batches."""
 
@@ -33,7 +58,11 @@ class DatasetAdapter(_internals.DataAdapter):
 
     def get_numpy_iterator(self) -> Batches:
         """Begin a pass that yields tuples (x,), (x, y) or (x, y, sample_weight)."""
-        self.batches = Batches(self._dataset, self._finished, lambda: _no_batch(repr(self._dataset)))
+        if self.batches is not None and self.batches.only_looks:
+            self.batches.close()
+        self.batches = Batches(
+            self._dataset, self._finished, lambda: _no_batch(repr(self._dataset)), only_looks=_only_builds.get()()
+        )
         return self.batches
 
     get_jax_iterator = get_numpy_iterator

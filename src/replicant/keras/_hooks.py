@@ -275,7 +275,7 @@ HOOKS = (
         (_resume.fit, _workers.loop, Slot.SERVERS, Slot.WATCH, _fit.on_own_mesh, _host_inputs.loop),
     ),
     Hook(JAXTrainer, "evaluate", (*_LOOP, "y", "batch_size"), (_workers.loop, Slot.SERVERS, _fit.on_own_mesh, _host_inputs.loop)),
-    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_workers.loop, _fit.on_own_mesh, _host_inputs.loop)),
+    Hook(JAXTrainer, "predict", (*_LOOP, "batch_size"), (_data.predict, _workers.loop, _fit.on_own_mesh, _host_inputs.loop)),
     Hook(JAXTrainer, "train_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _usable_data.loop, _host_inputs.loop)),
     Hook(JAXTrainer, "test_on_batch", (*_LOOP, "y"), (_fit.on_own_mesh, _usable_data.loop, _host_inputs.loop)),
     Hook(JAXTrainer, "predict_on_batch", _LOOP, (_fit.on_own_mesh, _usable_data.loop, _host_inputs.loop)),
