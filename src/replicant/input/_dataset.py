@@ -164,16 +164,20 @@ class Dataset(OwnMethods):
         """Return the rows of a dataset of the package ``datasets`` (Hugging Face), each as a dict of its columns.
 
         Rows of a ``Dataset`` are read from its table as `ArrowDataset` reads them, whatever its format, but through the function of
-        ``set_transform`` if it has one. Pictures and sounds are the bytes of their files. Its position is a number. An
-        ``IterableDataset`` is read row by row, and its position is its own ``state_dict``.
+        ``set_transform`` if it has one. Pictures become ``uint8[height, width, channels]``, as in
+        `image_dataset_from_directory`, or the bytes of their files if the feature says ``decode=False``. Sounds are the bytes of
+        their files, and a list of dicts is a dict of lists. Its position is a number. An ``IterableDataset`` is read row by row,
+        and its position is its own ``state_dict``.
 
         Args:
             dataset: A ``datasets.Dataset`` or ``datasets.IterableDataset``.
 
         Raises:
             ArgumentTypeError: If it is something else.
-            DatasetError: If a column has a type that no array holds.
-            ElementError: During iteration, if a value is missing.
+            ConfigurationError: During iteration, if there are pictures, and Pillow is not installed (``pip install
+                'replicant[images]'``).
+            DatasetError: If a column has a type that no array holds. During iteration, if a file cannot be read or decoded.
+            ElementError: During iteration, if a value is missing, or has another shape than was declared.
 
         >>> import datasets
         >>> numbers = datasets.Dataset.from_dict({"x": [1, 2, 3]})
