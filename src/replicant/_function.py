@@ -219,8 +219,8 @@ def function(
     """Compile `fn` as one program, with every ``strategy.run`` and ``reduce`` in it.
 
     The variables that `fn` uses are found automatically, and stay on the devices between calls. The Python code of `fn` runs only
-    while it is traced: once for each program (``experimental_get_tracing_count``), and again when `trainable` of a variable or layer
-    that it uses changes. It is traced once more if it made variables, if a gradient turned out to be None, or if replicas of
+    while it is traced: once for each program (``experimental_get_tracing_count``), and again when `trainable` of a variable or
+    layer that it uses changes. It is traced once more if it made variables, if a gradient turned out to be None, or if replicas of
     different sizes exchange values, whose shapes a first trace finds.
 
     If `fn` reads a dataset or an iterator, it runs as ordinary Python code, and only each ``run`` and ``reduce`` in it is compiled.

@@ -2,15 +2,18 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import datasets
 import keras
 import numpy as np
+import PIL.Image
 import pytest
 
 import replicant
 from replicant.data import AutoShardPolicy, Dataset, DistributedDataset, TensorSpec
 from replicant.errors import ArgumentTypeError, DatasetError, ElementError
+from replicant.input.files._pictures import decoded
 from replicant.input.sharding._autoshard import autoshard
 from replicant.replicas._topology import Topology
 
@@ -157,10 +160,189 @@ def test_what_tells_data_apart_reads_few_rows():
     assert Dataset.from_huggingface(made.select([])).node.digest != node.digest
 
 
-def test_pictures_are_bytes():
-    features = datasets.Features({"image": datasets.Image()})
-    made = datasets.Dataset.from_dict({"image": [{"bytes": b"png", "path": None}]}, features=features)
-    assert list(Dataset.from_huggingface(made)) == [{"image": b"png"}]
+def test_what_is_not_decoded_are_bytes(tmp_path):
+    (tmp_path / "b.png").write_bytes(b"png in a file")
+    features = datasets.Features({"image": datasets.Image(decode=False)})
+    files = [{"bytes": b"png", "path": None}, {"bytes": None, "path": str(tmp_path / "b.png")}]
+    made = datasets.Dataset.from_dict({"image": files}, features=features)
+    for kind in (made, made.to_iterable_dataset()):
+        dataset = Dataset.from_huggingface(kind)
+        assert dataset.element_spec == {"image": TensorSpec((), object)}
+        assert list(dataset) == [{"image": b"png"}, {"image": b"png in a file"}]
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Four pictures of different modes, with their pixels in three channels, of which grey ones have three equal ones."""
+    made = {
+        "rgb": PIL.Image.fromarray(np.arange(12, dtype=np.uint8).reshape(2, 2, 3)),
+        "grey": PIL.Image.fromarray(np.array([[0, 50], [100, 255]], np.uint8)),
+        "grey of 16 bits": PIL.Image.fromarray(np.array([[0, 50], [100, 255]], np.uint16) * 256),
+        "alpha": PIL.Image.fromarray(np.arange(16, dtype=np.uint8).reshape(2, 2, 4), "RGBA"),
+    }
+    paths = [str(tmp_path / f"{name}.png") for name in made]
+    for path, picture in zip(paths, made.values(), strict=True):
+        picture.save(path)
+    grey = [[[0] * 3, [50] * 3], [[100] * 3, [255] * 3]]
+    alpha = [[[0, 1, 2], [4, 5, 6]], [[8, 9, 10], [12, 13, 14]]]
+    return paths, [[[[0, 1, 2], [3, 4, 5]], [[6, 7, 8], [9, 10, 11]]], grey, grey, alpha]
+
+
+@pytest.mark.parametrize("kind", ["paths", "bytes"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_pictures_are_decoded_as_those_of_folders(pictures, kind, stream):
+    paths, expected = pictures
+    files = paths if kind == "paths" else [{"bytes": Path(path).read_bytes(), "path": None} for path in paths]
+    made = datasets.Dataset.from_dict({"image": files, "label": [3, 2, 1, 0]}).cast_column("image", datasets.Image())
+    dataset = Dataset.from_huggingface(made.to_iterable_dataset() if stream else made)
+    assert dataset.element_spec == {"image": TensorSpec((None, None, 3), np.uint8), "label": TensorSpec((), np.int64)}
+    (batch,) = dataset.batch(4)
+    assert batch["image"].tolist() == expected
+    assert batch["label"].tolist() == [3, 2, 1, 0]
+    of_folder = [decoded(PIL.Image, "test", path, Path(path).read_bytes(), 3).tolist() for path in paths]
+    assert of_folder == expected
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("RGBA", 4)])
+def test_the_mode_of_a_feature_decides_on_the_channels(pictures, mode, channels):
+    made = datasets.Dataset.from_dict({"image": pictures[0]}).cast_column("image", datasets.Image(mode=mode))
+    for each in (made, made.to_iterable_dataset()):
+        assert next(iter(Dataset.from_huggingface(each).batch(4)))["image"].shape == (4, 2, 2, channels)
+    with pytest.raises(
+        DatasetError, match=r"column 'image' have the mode 'CMYK'\. Choose one of \['L', 'RGB', 'RGBA'\]: `dataset\.cast_"
+    ):
+        Dataset.from_huggingface(made.cast_column("image", datasets.Image(mode="CMYK"))).element_spec  # noqa: B018
+
+
+def test_an_image_folder(pictures, tmp_path):
+    made = datasets.Dataset.from_dict({"image": pictures[0]}).cast_column("image", datasets.Image())
+    positions = iter(Dataset.from_huggingface(made))
+    assert [row["image"].tolist() for row in itertools.islice(positions, 2)] == pictures[1][:2]
+    again = iter(Dataset.from_huggingface(made))
+    again.restore(json.loads(json.dumps(positions.state())))
+    assert [row["image"].tolist() for row in again] == pictures[1][2:]
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    def of(file, feature=None):
+        feature = feature or datasets.Image()
+        features = datasets.Features({"image": feature})
+        return Dataset.from_huggingface(datasets.Dataset.from_dict({"image": [file]}, features=features))
+
+    with pytest.raises(DatasetError, match=r"Hugging Face Dataset: cannot open '.*none\.png'"):
+        list(of({"bytes": None, "path": str(tmp_path / "none.png")}))
+    with pytest.raises(DatasetError, match=rf"'{tmp_path}' in column 'image' is no regular file"):
+        list(of({"bytes": None, "path": str(tmp_path)}))
+    with pytest.raises(
+        DatasetError, match=r"'row 0 of the dataset.*' is no BMP.*Copy the file again, or leave it out: `dataset\.cast_"
+    ):
+        list(of({"bytes": b"png", "path": None}))
+    with pytest.raises(
+        ElementError, match=r"column 'image' has no file \(null\) in row 0.*`dataset\.filter\(lambda row: row\['image'\] is"
+    ):
+        list(of(None))
+
+
+# Shapes and lists
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_arrays_of_a_declared_shape(stream):
+    values = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    features = {
+        "two": datasets.Array2D((2, 3), "float32"),
+        "three": datasets.Array3D((1, 2, 3), "int32"),
+        "open": datasets.Array2D((None, 3), "float32"),
+        "x": datasets.Value("int64"),
+    }
+    rows = {
+        "two": values,
+        "three": values[:, None].astype(np.int32),
+        "open": [values[i, : i % 2 + 1] for i in range(4)],
+        "x": [0, 1, 2, 3],
+    }
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    dataset = Dataset.from_huggingface(made.to_iterable_dataset() if stream else made)
+    assert dataset.element_spec == {
+        "open": TensorSpec((None, 3), np.float32),
+        "three": TensorSpec((1, 2, 3), np.int32),
+        "two": TensorSpec((2, 3), np.float32),
+        "x": TensorSpec((), np.int64),
+    }
+    found = list(dataset)
+    assert [row["two"].tolist() for row in found] == values.tolist()
+    assert [row["three"].tolist() for row in found] == values[:, None].tolist()
+    assert [row["open"].tolist() for row in found] == [values[i, : i % 2 + 1].tolist() for i in range(4)]
+    assert [row["two"].tolist() for row in dataset.skip(1).take(2)] == values[1:3].tolist()
+
+
+def test_an_array_of_another_shape_than_was_declared():
+    made = datasets.Dataset.from_dict(
+        {"m": [[[1, 2], [3, 4]]]}, features=datasets.Features({"m": datasets.Array2D((2, 3), "int32")})
+    )
+    with pytest.raises(
+        ElementError,
+        match=r"column 'm' was declared to have the shape \(2, 3\), but in the dataset.*2 values along axis 1 instead of 3",
+    ):
+        list(Dataset.from_huggingface(made))
+
+
+CHAT = [
+    [{"role": "user", "content": "a", "ids": 1}, {"role": "assistant", "content": "b", "ids": 2}],
+    [],
+    [{"role": "user", "content": "c", "ids": 3}],
+]
+
+
+@pytest.mark.parametrize("kind", ["table", "stream", "transformed", "mapped stream"])
+def test_lists_of_dicts_are_dicts_of_lists(kind):
+    made = datasets.Dataset.from_dict({"messages": CHAT})
+    made = {
+        "table": lambda: made,
+        "stream": made.to_iterable_dataset,
+        "transformed": lambda: made.with_transform(lambda batch: batch),
+        "mapped stream": lambda: made.to_iterable_dataset().map(lambda row: {"messages": row["messages"]}),
+    }[kind]()
+    dataset = Dataset.from_huggingface(made)
+    rows = [{name: column.tolist() for name, column in row["messages"].items()} for row in dataset]
+    assert rows == [
+        {"content": ["a", "b"], "ids": [1, 2], "role": ["user", "assistant"]},
+        {"content": [], "ids": [], "role": []},
+        {"content": ["c"], "ids": [3], "role": ["user"]},
+    ]
+    assert {name: spec.shape for name, spec in dataset.element_spec["messages"].items()} == {
+        "content": (None,),
+        "ids": (None,),
+        "role": (None,),
+    }
+    assert next(iter(dataset.padded_batch(3)))["messages"]["ids"].tolist() == [[1, 2], [0, 0], [3, 0]]
+
+
+def test_structs_in_lists_in_structs_after_other_rows():
+    made = datasets.Dataset.from_dict({"d": [{"l": [{"a": {"b": i}}] * i} for i in range(4)]})
+    dataset = Dataset.from_huggingface(made.select([3, 1, 2]))
+    assert [row["d"]["l"]["a"]["b"].tolist() for row in dataset] == [[3, 3, 3], [1], [2, 2]]
+
+
+def test_the_advice_can_be_followed():
+    """It had named arguments that from_huggingface does not take."""
+    made = datasets.Dataset.from_dict({"x": ["a", None], "l": [[[1], [1, 2]], [[1], []]]})
+    with pytest.raises(
+        DatasetError, match=r"column 'l' .*Lists of lists.*, or leave the column out: `dataset\.remove_columns\('l'\)`\."
+    ):
+        list(Dataset.from_huggingface(made))
+    texts = made.remove_columns("l")
+    with pytest.raises(ElementError) as caught:
+        list(Dataset.from_huggingface(texts))
+    assert str(caught.value).endswith(
+        "Say what stands for it: `dataset.map(lambda row: {'x': '' if row['x'] is None else row['x']})`, or leave such rows out: "
+        "`dataset.filter(lambda row: row['x'] is not None)`."
+    )
+    filled = texts.map(lambda row: {"x": "" if row["x"] is None else row["x"]})
+    assert list(Dataset.from_huggingface(filled)) == [{"x": "a"}, {"x": ""}]
+    assert list(Dataset.from_huggingface(texts.filter(lambda row: row["x"] is not None))) == [{"x": "a"}]
+    with pytest.raises(DatasetError, match=r"there is no column to read\. Select at least one: `dataset\.select_columns\(names\)`"):
+        _ = Dataset.from_huggingface(made.select_columns([])).element_spec
 
 
 def test_what_is_passed_to_a_strategy():

@@ -3,8 +3,10 @@
 import gzip
 import itertools
 import json
+import re
 import zlib
 
+import jax
 import numpy as np
 import pytest
 import zstandard
@@ -143,7 +145,9 @@ def test_every_good_line_once_whatever_the_pieces(tmp_path_factory, kinds, piece
         ('{"x": 3000000000}\n', ".*dtype=int64.*expected .*int32"),
         ('{"x": 1.5}\n', ".*dtype=float32.*expected .*int32"),
         ('{"x": [1, [2]]}\n', r"\['x'\] is not a tensor: its lists have unequal lengths"),
-        ('{"x": null}\n', r"column 'x' has no value; say what stands for it: fill_null=\{'x': 0\}"),
+        ('{"x": null}\n', r"column 'x' has no value; say what stands for it: fill_null=\{'x': 0\}\."),
+        ("{}\n", r"it has no values, so it has no columns\."),
+        ('{"d": {}}\n', r"it has no values, so it has no columns\."),
         (
             '{"y": 1}\n',
             "it has the columns .*'y'.*, but .*'x'.* are expected, as in the first line; name those to read in `columns`",
@@ -165,6 +169,57 @@ def test_a_line_that_is_wrong_is_named_after_those_before_it(tmp_path, line, mes
     with iter(DistributedDataset(lenient, Topology(), lambda rows, sizes: rows.tolist())) as distributed:
         assert [step["x"] for step in distributed] == [[0, 1], [2]]
         assert distributed.stats().num_skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ('{"c": "a"}\n', '{"c": null}\n', {"c": ""}),
+        ('{"c": true}\n', '{"c": null}\n', {"c": False}),
+        ('{"c": 1.5}\n', "{}\n", {"c": 0}),
+        ('{"c": [1]}\n', '{"c": null}\n', {"c": []}),
+        ('{"c": {"d": 1, "e": "a"}}\n', '{"c": null}\n', {"c": {"d": 0, "e": ""}}),
+    ],
+)
+def test_the_error_about_a_missing_value_says_what_may_stand_for_it(tmp_path, first, second, expected):
+    """It had been 0 for every column, which a column of texts refuses."""
+    path = write(tmp_path / "a", [first, second])
+    with pytest.raises(ElementError, match=rf"column 'c' has no value; say what.*: fill_null={re.escape(repr(expected))}\."):
+        list(JsonLinesDataset(path, columns=["c"]))
+    found = list(JsonLinesDataset(path, columns=["c"], fill_null=expected))[1]
+    assert jax.tree.map(lambda leaf: leaf if isinstance(leaf, str) else leaf.tolist(), found) == expected
+
+
+def test_a_first_line_without_values(tmp_path):
+    """It had been an error about a PyTreeDef."""
+    path = write(tmp_path / "a", ["{}\n", {"x": 1}])
+    with pytest.raises(ElementError, match=r":1 .byte 0.: it has no values, so it has no columns\. The line is '{}'\. Correct it"):
+        list(JsonLinesDataset(path))
+    lenient = iter(JsonLinesDataset(path, on_error="skip"))
+    assert (xs(lenient), lenient.num_skipped) == ([1], 1)
+    with pytest.raises(ElementError, match=r"fill_null=\{'x': 0\}, or '' for a text\. The line is"):
+        list(JsonLinesDataset(write(tmp_path / "b", ['{"x": null}\n'])))
+
+
+@pytest.mark.parametrize("line", ['{"x": 1e400}', '{"x": -1e400}', '{"x": [1.0, 1e400]}', '{"x": {"y": "a", "z": 1e400}}'])
+def test_a_number_beyond_float64_is_no_infinity(tmp_path, line):
+    path = write(tmp_path / "a", [line + "\n", line + "\n"])
+    with pytest.raises(
+        ElementError, match=r":1 .byte 0.: it holds the number -?1e400, which is beyond float64; write null, a text"
+    ):
+        list(JsonLinesDataset(path))
+    lenient = iter(JsonLinesDataset(path, on_error="skip"))
+    assert (list(lenient), lenient.num_skipped) == ([], 2)
+    wide = JsonLinesDataset(path, output_signature=JsonLinesDataset(path).element_spec)
+    with pytest.raises(ElementError, match="beyond float64"):
+        list(wide)
+
+
+def test_infinity_as_it_is_written(tmp_path):
+    path = write(tmp_path / "a", ['{"x": 1.0, "y": 1}\n', '{"x": -Infinity, "y": 1e400}\n', '{"x": NaN, "y": 1}\n'])
+    values = [float(row["x"]) for row in JsonLinesDataset(path, columns=["x"])]
+    assert values[:2] == [1, -np.inf]
+    assert np.isnan(values[2])
 
 
 def test_the_first_line_is_wrong(tmp_path):

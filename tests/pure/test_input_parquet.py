@@ -1,5 +1,6 @@
 """Parquet files: columns and types; positions and shares by file and row group; files that are damaged or differ."""
 
+import ast
 import itertools
 import json
 import re
@@ -201,6 +202,21 @@ def test_a_filter_leaves_row_groups_unread(two):
 
 
 # Missing values
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [(["a", None], "''"), ([b"a", None], "b''"), ([True, None], "False"), ([1.5, None], "0"), ([1, None], "0")],
+)
+def test_the_error_about_a_missing_value_says_what_may_stand_for_it(tmp_path, values, expected):
+    """It had been 0 for every column, which a column of texts refuses."""
+    path = write(tmp_path / "a", pa.table({"x": values}))
+    with pytest.raises(
+        ElementError, match=rf"column 'x' has no value.*Say what stands for it: fill_null=\{{'x': {expected}\}}, or"
+    ):
+        list(ParquetDataset(path))
+    filled = list(ParquetDataset(path, fill_null={"x": ast.literal_eval(expected)}))
+    assert filled[1]["x"] == ast.literal_eval(expected)
 
 
 def test_missing_values(tmp_path):
@@ -946,3 +962,41 @@ def test_columns_with_one_name_are_told(tmp_path, kind):
         with pytest.raises(DatasetError, match=message):
             list(dataset(source, columns=columns))
     assert [int(row["m"]) for row in dataset(source, columns=["m"])] == [5, 6]
+
+
+# Lists of structs
+
+
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
+def test_lists_of_structs_are_dicts_of_lists(tmp_path, kind):
+    item = pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
+    rows = [[{"a": 10 * i + j, "b": {"c": f"{i}.{j}"}} for j in range(i)] for i in range(5)]
+    table = pa.table({"l": pa.array(rows, kind(item))})
+    expected = [{"a": [each["a"] for each in row], "b": {"c": [each["b"]["c"] for each in row]}} for row in rows]
+    pq.write_table(table, tmp_path / "a", row_group_size=2)
+    for dataset in (ParquetDataset(tmp_path / "a"), ArrowDataset(table), ArrowDataset(table.slice(2))):
+        assert dataset.element_spec == {
+            "l": {"a": TensorSpec((None,), np.int64), "b": {"c": TensorSpec((None,), object)}},
+        }
+        found = [{"a": row["l"]["a"].tolist(), "b": {"c": row["l"]["b"]["c"].tolist()}} for row in dataset]
+        assert found == expected[-len(found) :]
+        assert len(found) in {3, 5}
+    assert next(iter(ParquetDataset(tmp_path / "a").skip(1).padded_batch(2)))["l"]["a"].tolist() == [[10, 0], [20, 21]]
+
+
+def test_values_that_are_missing_in_lists_of_structs(tmp_path):
+    rows = [[{"a": 1}], [{"a": None}, {"a": 2}], None, [None], [{"a": 3}]]
+    table = pa.table({"l": pa.array(rows, pa.list_(pa.struct([("a", pa.int64())])))})
+    pq.write_table(table, tmp_path / "a")
+    iterator = iter(ParquetDataset(tmp_path / "a", on_error="skip"))
+    assert ([row["l"]["a"].tolist() for row in iterator], iterator.num_skipped) == ([[1], [3]], 3)
+    filled = ParquetDataset(tmp_path / "a", fill_null={"l": 7}, on_error="skip")
+    assert [row["l"]["a"].tolist() for row in filled] == [[1], [7, 2], [3]]
+    for part, message in (
+        (table.slice(1, 1), r"column 'l\[\]\.a\[\]' .*fill_null=\{'l': 0\}"),
+        (table.slice(2, 1), "column 'l' .*complete"),
+    ):
+        with pytest.raises(ElementError, match=message):
+            list(ArrowDataset(part))
+    with pytest.raises(ElementError, match=r"column 'l\[\]' has no value .*Write empty lists and complete structs instead"):
+        list(ArrowDataset(table.slice(3, 1)))

@@ -69,9 +69,84 @@ def test_names(tmp_path, form):
         tar.addfile(folder)
     assert list(TarDataset(path)) == [
         {"__key__": long, "a.b": b"1"},
-        {"__key__": "v1.0/s", "": b"2", "c": b"3"},
-        {"__key__": "", "hidden": b"4"},
+        {"__key__": "v1.0/s", "c": b"3"},
     ]
+
+
+def of_macos():
+    """What tar writes on macOS: beside each file one of its attributes."""
+    members = [("./.DS_Store", b"junk"), ("./README", b"read me")]
+    for i in range(3):
+        for ending in ("JPG", "cls"):
+            members += [(f"./._{i:04}.{ending}", b"\0\5\x16\7" * 50), (f"./{i:04}.{ending}", f"{ending}{i}".encode())]
+    return [*members, ("__MACOSX/._0002.cls", b"\0"), ("__meta__/0.json", b"{}")]
+
+
+OF_MACOS = [{"__key__": f"./{i:04}", "jpg": b"JPG%d" % i, "cls": b"cls%d" % i} for i in range(3)]
+
+
+@pytest.mark.usefixtures("any_piece")
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_members_that_belong_to_no_sample_are_left_out_and_counted(tmp_path, compress):
+    """They had been samples, and had split others. WebDataset leaves them out, too."""
+    path = write(tmp_path / "a", of_macos())
+    path.write_bytes(compress(path.read_bytes()))
+    iterator = iter(TarDataset(path, "" if compress is bytes else "GZIP"))
+    assert list(iterator) == OF_MACOS
+    assert iterator.num_skipped == 10
+
+
+def test_a_shuffle_leaves_out_the_same_members(tmp_path):
+    path = write(tmp_path / "a", of_macos())
+    iterator = iter(TarDataset(path).global_shuffle(seed=1))
+    assert sorted(iterator, key=lambda each: each["__key__"]) == OF_MACOS
+    assert iterator.num_skipped == 10
+
+
+@pytest.mark.usefixtures("any_piece")
+def test_a_position_among_members_that_are_left_out(tmp_path):
+    path = write(tmp_path / "a", of_macos())
+    for cut in range(4):
+        with iter(TarDataset(path)) as iterator:
+            _ = list(itertools.islice(iterator, cut))
+            state = iterator.state()
+        again = iter(TarDataset(path))
+        again.restore(state)
+        assert list(again) == OF_MACOS[cut:]
+
+
+@pytest.mark.usefixtures("any_piece")
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_members_of_an_archive_behind_another_are_counted(tmp_path, order):
+    junk, whole = write(tmp_path / "junk", [("README", b"")] * 3), write(tmp_path / "whole", samples(0, 2))
+    parts = [junk.read_bytes(), whole.read_bytes()]
+    (tmp_path / "a").write_bytes(b"".join(parts if order == "first" else parts[::-1]))
+    iterator = iter(TarDataset(tmp_path / "a"))
+    assert (keys(iterator), iterator.num_skipped) == (["d/0", "d/1"], 3)
+
+
+def test_hidden_members_of_folders_and_names_that_are_the_same_in_lower_case(tmp_path):
+    """WebDataset takes "d/._0.jpg" for a member of a sample "d/"; its attributes belong to no sample there either."""
+    path = write(tmp_path / "a", [("d/._0.jpg", b"x"), ("d/0.Seg.PNG", b"1"), ("d/0.", b"2"), ("d/__a__.x", b"3")])
+    iterator = iter(TarDataset(path))
+    assert list(iterator) == [{"__key__": "d/0", "seg.png": b"1", "": b"2"}, {"__key__": "d/__a__", "x": b"3"}]
+    assert iterator.num_skipped == 1
+    twice = write(tmp_path / "twice", [("0.jpg", b"1"), ("0.JPG", b"2")])
+    with pytest.raises(
+        DatasetError, match=r"has a second member '0\.JPG' in one sample, at byte 1024\..*capitals are the same as in"
+    ):
+        list(TarDataset(twice))
+
+
+@pytest.mark.usefixtures("any_piece")
+def test_a_file_without_any_sample_is_refused(tmp_path):
+    path = write(tmp_path / "a", [("README", b"1" * 2000), (".hidden", b"2")])
+    message = r"TarDataset: none of the 2 members of '.*a' belongs to a sample, because.*Name them by their sample.*\"0001\.jpg\""
+    for dataset in (TarDataset(path), TarDataset(path).global_shuffle):
+        with pytest.raises(DatasetError, match=message):
+            list(dataset() if callable(dataset) else dataset)
+    lenient = iter(TarDataset([path, write(tmp_path / "b", samples(0, 1))], on_error="skip"))
+    assert (keys(lenient), lenient.num_skipped) == (["d/0"], 3)
 
 
 @pytest.mark.usefixtures("any_piece")
@@ -326,7 +401,7 @@ def shards(tmp_path):
     """Four archives: one is empty, one has members of other names, and one is two archives in one file."""
     some = write(tmp_path / "a", samples(0, 4))
     empty = write(tmp_path / "b", [])
-    others = write(tmp_path / "c", [("x" * 150 + "/4.jpg", b"4"), (".jpg", b"5"), ("d/6.jpg", b"6"), ("d/6.txt", b"")])
+    others = write(tmp_path / "c", [("x" * 150 + "/4.jpg", b"4"), ("5.jpg", b"5"), ("d/6.jpg", b"6"), ("d/6.txt", b"")])
     (tmp_path / "d").write_bytes(write(tmp_path / "e", samples(7, 9)).read_bytes() * 2)
     return [some, empty, others, tmp_path / "d"]
 

@@ -20,8 +20,9 @@ class ParquetDataset(Dataset):
     """The rows of Parquet files, each as a dict of its columns.
 
     Row groups are read one at a time, those of more than 64 MiB in pieces, and only their chosen columns. Numbers keep their
-    dtypes, strings are ``str``, binary columns are ``bytes``, structs are dicts. Fixed-size lists are arrays. Other lists are
-    arrays of any length, which ``batch_rows`` and `padded_batch` pad. Positions are exact: a file, a row group and a row.
+    dtypes, strings are ``str``, binary columns are ``bytes``, structs are dicts, and lists of structs dicts of lists. Fixed-size
+    lists are arrays. Other lists are arrays of any length, which ``batch_rows`` and `padded_batch` pad. Positions are exact: a
+    file, a row group and a row.
 
     Args:
         files: A file name, a list of names, or a dataset of names. The files are read in this order.

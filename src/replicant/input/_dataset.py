@@ -133,11 +133,13 @@ class Dataset(OwnMethods):
     ) -> "Dataset":
         """Return a dataset of what ``generator(*args)`` yields. A yielded array may itself be a global batch.
 
-        The function is called once per pass, and once more to learn the element spec if no signature is given. A saved
-        position is a number of elements, which are skipped on restore.
+        The function is called once for each pass. What is read to learn the element spec, here or for a `map`, is the beginning
+        of the next pass. So the generator may be one that is read once, as from a queue or a socket: no element is lost or read
+        twice, though functions of `map` may be called twice for it. A saved position is a number of elements, which are skipped
+        on restore.
 
         Args:
-            generator: A function that returns a new iterator at each call.
+            generator: A function that returns an iterator for each pass.
             output_types: An older way to say the signature: a structure of dtypes, or the signature itself.
             output_shapes: The shapes that belong to these dtypes, in the same structure.
             args: The arguments of the function.
@@ -162,16 +164,20 @@ class Dataset(OwnMethods):
         """Return the rows of a dataset of the package ``datasets`` (Hugging Face), each as a dict of its columns.
 
         Rows of a ``Dataset`` are read from its table as `ArrowDataset` reads them, whatever its format, but through the function of
-        ``set_transform`` if it has one. Pictures and sounds are the bytes of their files. Its position is a number. An
-        ``IterableDataset`` is read row by row, and its position is its own ``state_dict``.
+        ``set_transform`` if it has one. Pictures become ``uint8[height, width, channels]``, as in
+        `image_dataset_from_directory`, or the bytes of their files if the feature says ``decode=False``. Sounds are the bytes of
+        their files, and a list of dicts is a dict of lists. Its position is a number. An ``IterableDataset`` is read row by row,
+        and its position is its own ``state_dict``.
 
         Args:
             dataset: A ``datasets.Dataset`` or ``datasets.IterableDataset``.
 
         Raises:
             ArgumentTypeError: If it is something else.
-            DatasetError: If a column has a type that no array holds.
-            ElementError: During iteration, if a value is missing.
+            ConfigurationError: During iteration, if there are pictures, and Pillow is not installed (``pip install
+                'replicant[images]'``).
+            DatasetError: If a column has a type that no array holds. During iteration, if a file cannot be read or decoded.
+            ElementError: During iteration, if a value is missing, or has another shape than was declared.
 
         >>> import datasets
         >>> numbers = datasets.Dataset.from_dict({"x": [1, 2, 3]})

@@ -225,8 +225,8 @@ class DatasetIterator(ElementIterator):
     def num_skipped(self) -> int:
         """The number of records and elements that were left out.
 
-        A reader with ``on_error="skip"`` could not read them, they were too long for ``pack_sequences(policy="drop")``, or their
-        making raised an error in front of ``ignore_errors``.
+        A reader with ``on_error="skip"`` could not read them, they were too long for ``pack_sequences(policy="drop")``, they are
+        members of tar files that belong to no sample, or their making raised an error in front of ``ignore_errors``.
         """
         return self._skipped_before + self._cursor.num_skipped
 

@@ -76,8 +76,10 @@ class TarDataset(Dataset):
     """The samples in tar files, as WebDataset writes them: dicts of bytes by extension, and ``__key__``.
 
     Members that follow each other are one sample if their names are the same up to the first dot of the last part: ``a/1.jpg`` and
-    ``a/1.cls.txt`` become ``{"__key__": "a/1", "jpg": ..., "cls.txt": ...}``. Decode them in `map`, on threads if that is slow. The
-    position is a byte of the uncompressed file.
+    ``a/1.cls.txt`` become ``{"__key__": "a/1", "jpg": ..., "cls.txt": ...}``. Endings in capitals become lower case. Members
+    whose names begin with a dot or have none belong to no sample, nor do those of ``__meta__`` folders at the top. They are left
+    out, and `DistributedIterator.stats` counts them as skipped. Decode samples in `map`, on threads if that is slow. The position
+    is a byte of the uncompressed file.
 
     Args:
         files: A file name, a list of names, or a dataset of names. The files are read in this order.
@@ -89,7 +91,8 @@ class TarDataset(Dataset):
     Raises:
         ArgumentError: If an argument is not allowed.
         ArgumentTypeError: If something is not a file name.
-        DatasetError: During iteration, if a file is missing, damaged or cut off; the message names the file and the byte.
+        DatasetError: During iteration, if a file is missing, damaged or cut off; the message names the file and the byte. If none
+            of its members belongs to a sample.
 
     >>> import io, pathlib, tarfile, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "0.tar"

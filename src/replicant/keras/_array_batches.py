@@ -13,9 +13,8 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from ..runtime._own_memory import own_leaves
 from . import _internals
-from ._batch_dtypes import no_overflow
+from ._batch_dtypes import no_overflow, own_batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +95,7 @@ def rows_of(adapter: Any, otherwise: Callable[[], Iterator[Any]]) -> Iterator[An
     if type(adapter) is _internals.GeneratorDataAdapter:  # copies already: Keras has read the first ones
         return otherwise()
     if type(adapter) is not _internals.ArrayDataAdapter:
-        return map(own_leaves, otherwise())
+        return map(own_batch, otherwise())
     with no_overflow(adapter._inputs):
         leaves, tree = jax.tree.flatten(_internals.convert_to_sliceable(adapter._inputs, target_backend="jax"))
     if not all(type(leaf) is _internals.NumpySliceable for leaf in leaves):

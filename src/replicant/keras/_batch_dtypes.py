@@ -1,7 +1,7 @@
 """Gives what Keras reads the dtypes of JAX, and refuses numbers that would become others. On GPUs, Keras places batches itself."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,8 +9,10 @@ import jax
 import keras
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..runtime._jax_dtypes import in_jax_dtypes
+from ..runtime._own_memory import own
+from ..runtime._usable_arrays import usable
 
 _PARTS = ("x", "y", "sample_weight")
 
@@ -31,6 +33,32 @@ def on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any
     given = {name: bound.arguments[name] for name in _PARTS if name in bound.arguments}
     bound.arguments.update(zip(given, in_dtypes_of_jax(tuple(given.values())), strict=True))
     return original(*bound.args, **bound.kwargs)
+
+
+def usable_data(data: Any, name: str) -> Any:
+    """Return arrays, or a structure of them, as devices take them. Return other kinds of data as they are.
+
+    Raises:
+        ArgumentTypeError: If an array is refused; ``name`` and its place name it.
+    """
+    if not isinstance(data, np.ndarray | np.generic | list | tuple | Mapping):
+        return data
+    if not any(issubclass(kind, np.ndarray | np.generic) for kind in set(map(type, jax.tree.leaves(data)))):
+        return data  # long lists of numbers are common, and naming each takes long
+
+    def leaf(path: Any, value: Any) -> Any:
+        return usable(value, lambda why: ArgumentTypeError(f"{name}{jax.tree_util.keystr(path)} {why}"))
+
+    return jax.tree_util.tree_map_with_path(leaf, data)
+
+
+def own_batch(batch: Any) -> Any:
+    """Return a batch of a user's code with copies of its arrays, as devices take them.
+
+    Raises:
+        ArgumentTypeError: If an array is refused.
+    """
+    return usable_data(jax.tree.map(own, batch), "batch")
 
 
 @contextmanager

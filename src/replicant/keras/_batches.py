@@ -1,5 +1,6 @@
 """One pass of ``fit`` over a Replicant dataset. It remembers its position after each of the last few batches."""
 
+import contextlib
 import contextvars
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from ..input._dataset import Dataset
 from ..input._iterator import ElementIterator
 from ..input.distributed._distributed import DistributedDataset, DistributedIterator
 from ..input.graph._graph import State
+from ..input.sources._begun import looking
 from ..replicas._values import PerReplica, map_replicas
 from ._batch_dtypes import in_dtypes_of_jax
 
@@ -30,6 +32,7 @@ class Batches:
         dataset: The dataset to read.
         finish: Turns each tuple into what Keras gets.
         when_empty: Makes the error to raise if the dataset yields no batch.
+        only_looks: Whether what is read is to be left for the next pass, as far as it cannot be read again.
     """
 
     def __init__(
@@ -37,10 +40,13 @@ class Batches:
         dataset: Dataset | DistributedDataset,
         finish: Callable[[tuple[Any, ...]], tuple[Any, ...]],
         when_empty: Callable[[], Exception],
+        *,
+        only_looks: bool = False,
     ):
         self._dataset = dataset
         self._finish = finish
         self._when_empty = when_empty
+        self.only_looks = only_looks
         self._iterator: ElementIterator | None = None
         self._num_batches = 0
         self._states: deque[tuple[int, State]] = deque(maxlen=MAX_AHEAD + 1)
@@ -50,7 +56,8 @@ class Batches:
 
     def __next__(self) -> Any:
         if self._iterator is None:
-            self._iterator = iter(self._dataset)
+            with looking() if self.only_looks else contextlib.nullcontext():
+                self._iterator = iter(self._dataset)
         try:
             element = next(self._iterator)
         except StopIteration:

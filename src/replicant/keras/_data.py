@@ -1,5 +1,7 @@
 """Replicant's datasets as input of ``fit``, ``evaluate`` and ``predict``."""
 
+import contextlib
+import contextvars
 import functools
 from collections.abc import Callable, Iterator
 from types import GeneratorType
@@ -12,15 +14,37 @@ from ..input.distributed._distributed import DistributedDataset
 from ..input.files._huggingface import is_huggingface
 from ..input.graph._graph import Node
 from ..replicas._context import planning
-from ..runtime._own_memory import own_leaves
 from . import _internals
 from ._array_batches import Several, rows_of, several
-from ._batch_dtypes import in_dtypes_of_jax
+from ._batch_dtypes import in_dtypes_of_jax, own_batch, usable_data
 from ._batches import MAX_AHEAD, Batches
 from ._check_batches import check_batch, check_labels, no_suspicion
 from ._worker_datasets import shared
 
 _OPTIONS = ("batch_size", "steps_per_epoch", "shuffle", "class_weight")  # of Keras's function, in its order
+
+
+_only_builds: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("replicant_only_builds", default=lambda: False)
+
+
+@contextlib.contextmanager
+def building(is_building: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Leave the batches that Keras reads to build a model for the next pass.
+
+    Args:
+        is_building: Returns whether a pass that begins now is one to build the model.
+    """
+    token = _only_builds.set(is_building)
+    try:
+        yield
+    finally:
+        _only_builds.reset(token)
+
+
+def predict(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Predict. Keras reads a batch first if a layer has not been built."""
+    with building(lambda: not all(layer.built for layer in model._flatten_layers())):
+        return original(model, *args, **kwargs)
 
 
 class DatasetAdapter(_internals.DataAdapter):
@@ -34,7 +58,11 @@ class DatasetAdapter(_internals.DataAdapter):
 
     def get_numpy_iterator(self) -> Batches:
         """Begin a pass that yields tuples (x,), (x, y) or (x, y, sample_weight)."""
-        self.batches = Batches(self._dataset, self._finished, lambda: _no_batch(repr(self._dataset)))
+        if self.batches is not None and self.batches.only_looks:
+            self.batches.close()
+        self.batches = Batches(
+            self._dataset, self._finished, lambda: _no_batch(repr(self._dataset)), only_looks=_only_builds.get()()
+        )
         return self.batches
 
     get_jax_iterator = get_numpy_iterator
@@ -94,6 +122,7 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
             "`Dataset.from_huggingface(dataset).batch(64).map(lambda row: (row['x'], row['y']))`."
         )
     if not isinstance(x, Dataset | DistributedDataset):
+        x, y, sample_weight = usable_data(x, "x"), usable_data(y, "y"), usable_data(sample_weight, "sample_weight")
         check_labels(y)
         return _never_empty(original(_owned(x) if isinstance(x, GeneratorType) else x, y, sample_weight, **options), x)
     for name, value in (("y", y), ("sample_weight", sample_weight)):
@@ -109,7 +138,7 @@ def adapt(original: Callable[..., Any], x: Any, y: Any = None, sample_weight: An
 
 def _owned(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield copies of batches, of which Keras reads two before the first is used."""
-    yield from map(own_leaves, batches)
+    yield from map(own_batch, batches)
 
 
 def _never_empty(adapter: Any, x: Any) -> Any:

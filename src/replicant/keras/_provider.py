@@ -22,7 +22,7 @@ import keras
 from jax.core import Tracer
 
 from .._remat import remat
-from ..errors import ArgumentError, LossReductionError
+from ..errors import ArgumentError, ArgumentTypeError, LossReductionError
 from ..reductions._search import GRADIENTS
 from ..replicas._collectives import ReduceOp
 from ..replicas._context import (
@@ -41,6 +41,7 @@ from ..replicas._own_mesh import handed_over, in_a_trace
 from ..replicas._planning import BIG, zeros
 from ..runtime._jax_dtypes import in_jax_dtype
 from ..runtime._own_memory import own
+from ..runtime._usable_arrays import usable
 from ..tracing._fingerprint import fingerprint
 from ..variables import _recorder
 from ..variables._known import register_variable_type
@@ -110,7 +111,7 @@ def make_variable(original: Any, variable: Any, *args: Any, **kwargs: Any) -> No
     strategy = active_strategy()
     _recorder.note_made()
     with on_own_device(strategy.placement):
-        original(variable, *map(own, args), **{name: own(value) for name, value in kwargs.items()})
+        original(variable, *map(_initial, args), **{name: _initial(value) for name, value in kwargs.items()})
     if strategy.placement.devices:
         variable.__dict__[MADE_UNDER] = strategy
         strategy.placement.note_variable(variable.path)
@@ -176,10 +177,15 @@ def _later(original: Any, known: Any, initializer: Any, strategy: Any) -> Callab
     return initialize_now
 
 
+def _initial(value: Any) -> Any:
+    return own(usable(value, lambda why: ArgumentTypeError(f"The initial value of a variable {why}")))
+
+
 def assign_change(original: Any, variable: Any, change: Any, *, sign: int) -> Any:
     """Do assign_add or assign_sub. They combine the change and not the new value, which matters with SUM."""
     recorder = current_recorder()
-    change, several = own(_in_jax_dtype(variable, change)), isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1
+    change = own(_in_jax_dtype(variable, change))
+    several = isinstance(recorder, ReplicaRecorder) and recorder.num_replicas > 1
     ref = ref_of_keras(variable) if several and not _applying.depth else None
     if ref is None or ref.on_read or ref.aggregation is not VariableAggregation.SUM or recorder is None:
         with _on_its_device(variable):

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from ..programs._traced_values import naming_the_line
+from ._data import building
 from ._stateful_step import StatefulStep, step_of
 
 _STEPS = ("train_step", "test_step")
@@ -23,7 +24,7 @@ def build(original: Callable[..., Any], model: Any, iterator: Iterable[Any] | No
     read: list[Any] = [] if data_batch is None else [_as_computed(data_batch)]
     steps = None if iterator is None else _steps(iterator, read)
     stateful = next((each for each in (step_of(model, name) for name in _STEPS) if isinstance(each, StatefulStep)), None)
-    with naming_the_line(f"the model {model.name!r}"):
+    with building(), naming_the_line(f"the model {model.name!r}"):
         if stateful is not None and _cannot_be_called(model):  # Keras would call it, fail, and warn the user of that
             if steps is not None:
                 _read_first(steps)

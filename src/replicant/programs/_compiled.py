@@ -29,7 +29,7 @@ from ._program import Program
 from ._programs import Programs
 from ._reach import Reach
 from ._recording_number import recording_numbers
-from ._signature import Signature
+from ._signature import Signature, argument_names
 from ._trace import Call, trace
 from ._traced_values import naming_the_line
 from ._watch import Watch, follow_libraries, watch_code, watch_layers, watch_trainable
@@ -89,7 +89,7 @@ class Compiled:
     def _run(self, leaves: list[Any], tree: Any, *, is_other: bool = False) -> Any:
         if _recorder.before_use:
             _recorder.settle(in_step=True)
-        leaves = in_jax_dtypes(leaves, lambda: _argument_names(tree))
+        leaves = in_jax_dtypes(leaves, lambda: argument_names(tree))
         placement = active_strategy().placement
         program = None if is_other else self._programs.same_again(leaves, tree, placement)
         if program is not None:
@@ -104,7 +104,7 @@ class Compiled:
             _recorder.settle(in_step=True)
         placement = active_strategy().placement
         with without_mesh(bool(placement.devices)):
-            signature = Signature(in_jax_dtypes(leaves, lambda: _argument_names(tree)), tree, placement)
+            signature = Signature(in_jax_dtypes(leaves, lambda: argument_names(tree)), tree, placement)
             return signature, self._programs.find(signature) or self._compile_any(signature)
 
     @property
@@ -191,12 +191,6 @@ class Compiled:
         alike = self._programs.alike(signature)
         self._advice.on_values(signature, alike)
         self._programs.forget(alike)
-
-
-def _argument_names(tree: Any) -> list[str]:
-    """Return what the user calls the leaves of ``(args, kwargs)``, such as "args[0]['image']"."""
-    paths = jax.tree_util.tree_flatten_with_path(tree.unflatten(range(tree.num_leaves)))[0]
-    return [("args" if path[0].idx == 0 else "kwargs") + jax.tree_util.keystr(path[1:]) for path, _ in paths]
 
 
 def _name_of(fn: Callable[..., Any]) -> str:

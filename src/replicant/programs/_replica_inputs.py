@@ -8,6 +8,8 @@ import jax.numpy as jnp
 
 from ..errors import ArgumentError
 from ..replicas._values import HostArray, PerReplica, is_array, is_distributed
+from ..runtime._jax_dtypes import in_jax_dtypes
+from ._signature import argument_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +22,8 @@ class Inputs:
 
     @classmethod
     def of(cls, args: Any, num_replicas: int) -> "Inputs":
+        leaves, tree = jax.tree.flatten(args)
+        args = tree.unflatten(in_jax_dtypes(leaves, lambda: argument_names(tree)))
         leaves, tree = jax.tree.flatten(args, is_leaf=is_distributed)
         for leaf in leaves:
             if isinstance(leaf, PerReplica) and leaf.num_replicas != num_replicas:

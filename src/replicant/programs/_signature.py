@@ -1,5 +1,6 @@
 """Tells which programs may fit a call: arrays are inputs, numbers have guards, and everything else is part of a key."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,13 @@ from ..replicas._placement import Placement
 from ..replicas._values import HostArray, is_array, is_host_array
 from ..runtime._plain_values import PLAIN, plain_key
 from ._held import Held
+
+
+def argument_names(tree: Any) -> list[str]:
+    """Return what the user calls the leaves of ``(args, kwargs)``, such as "args[0]['image']"."""
+    paths = jax.tree_util.tree_flatten_with_path(tree.unflatten(range(tree.num_leaves)))[0]
+    names = [re.sub(r"\[<flat index (\d+)>\]", r".values[\1]", jax.tree_util.keystr(path[1:])) for path, _ in paths]
+    return [("args" if path[0].idx == 0 else "kwargs") + name for (path, _), name in zip(paths, names, strict=True)]
 
 
 class _Array:

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
+from ._usable_arrays import usable
 
 _BYTES = 4  # of the largest dtypes that JAX always has
 _OF_NUMPY = (np.ndarray, np.generic)
@@ -25,16 +26,17 @@ def in_jax_dtype(
     error: type[ValueError] = ArgumentError,
     mend: str = "before you pass it",
 ) -> Any:
-    """Return an array or scalar of NumPy in the dtype that JAX gives it. Return anything else as it is.
+    """Return an array or scalar of NumPy in the dtype that JAX gives it, as `usable` does. Return anything else as it is.
 
     Args:
         x: The array. One whose dtype JAX has is not copied.
         name: Returns what the array is, for an error.
         to: The dtype to which it will be converted; None if it will not be. Integers become floats of it at once.
-        error: The class of the error.
+        error: The class of the error about a value.
         mend: Where the user can make the values smaller.
 
     Raises:
+        ArgumentTypeError: If devices have no such arrays.
         ValueError: Of class `error`, if a value is beyond that dtype.
 
     >>> in_jax_dtype(np.array([1, 2]), lambda: "ids").dtype
@@ -43,15 +45,14 @@ def in_jax_dtype(
     Traceback (most recent call last):
     replicant.errors.ArgumentError: ids: 1700000000123 at [1], of int64, is beyond int32 ...
     """
-    if not isinstance(x, _OF_NUMPY) or (x.dtype.itemsize <= _BYTES and x.dtype.isnative) or x.dtype.kind not in "iufc":
+    x = usable(x, lambda why: ArgumentTypeError(f"{name()} {why}"))
+    if not isinstance(x, _OF_NUMPY) or x.dtype.itemsize <= _BYTES or x.dtype.kind not in "iufc":
         return x
-    dtype = jax.dtypes.canonicalize_dtype(x.dtype.newbyteorder("="))
+    dtype = jax.dtypes.canonicalize_dtype(x.dtype)
     if to is not None and x.dtype.kind in "iu" and jax.numpy.issubdtype(to, jax.numpy.inexact):
         dtype = np.dtype(to)
     if dtype == x.dtype:
         return x
-    if dtype.itemsize == x.dtype.itemsize:  # the bytes are in another order
-        return x.astype(dtype)
     found = _integers(x, dtype) if dtype.kind in "iu" else _floats(x, dtype)
     if found is None:
         raise error(_problem(x, dtype, name(), mend))

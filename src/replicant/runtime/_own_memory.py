@@ -19,6 +19,8 @@ _SMALL = 4096  # bytes, below which an aligned copy takes longer than a second c
 def own(x: Any) -> Any:
     """Return a copy of an array in host memory, as of NumPy or PyTorch. Return arrays of JAX and all else as they are.
 
+    A masked array keeps its mask, which JAX refuses. Other arrays get this machine's byte order.
+
     >>> import numpy as np
     >>> x = np.array([1.0, 2.0])
     >>> kept = own(x)
@@ -27,15 +29,10 @@ def own(x: Any) -> Any:
     array([1., 2.])
     """
     if isinstance(x, np.ndarray):
-        return _copy(x)
+        return x.copy() if isinstance(x, np.ma.MaskedArray) else _copy(x)
     if isinstance(x, jax.Array | np.generic) or not (hasattr(x, "__dlpack_device__") and hasattr(x, "__array__")):
         return x
     return _copy(np.asarray(x)) if x.__dlpack_device__()[0] in _HOST else x
-
-
-def own_leaves(tree: Any) -> Any:
-    """Return a structure with a copy of each array in it, as of `own`."""
-    return jax.tree.map(own, tree)
 
 
 def own_if_held(arrays: list[Any], known: tuple[Any, ...]) -> list[Any]:
@@ -84,10 +81,11 @@ def _copy(x: np.ndarray) -> np.ndarray:
         repeats = [stride == 0 and size > 1 for stride, size in zip(x.strides, x.shape, strict=True)]
         if any(repeats):  # as np.broadcast_to makes them, of any size from little memory
             return np.broadcast_to(_copy(x[tuple([slice(1) if repeated else slice(None) for repeated in repeats])]), x.shape)
-    if x.nbytes < _SMALL or x.dtype.hasobject:
-        return np.array(x, order="C")  # of this class alone: a memmap would go on sharing its file
+    native = x.dtype if x.dtype.isnative else x.dtype.newbyteorder("=")
+    if x.nbytes < _SMALL or x.dtype.hasobject or x.dtype.kind == "T":  # objects and texts are references
+        return np.array(x, native, order="C")  # of this class alone: a memmap would go on sharing its file
     memory = np.empty(x.nbytes + _ALIGNMENT, np.uint8)
     start = -memory.__array_interface__["data"][0] % _ALIGNMENT
-    fresh = np.ndarray(x.shape, x.dtype, memory, start)
+    fresh = np.ndarray(x.shape, native, memory, start)
     np.copyto(fresh, x)
     return fresh

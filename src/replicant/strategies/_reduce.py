@@ -63,7 +63,7 @@ def _reduce_plain(op: ReduceOp, value: Any, axis: Any, num_replicas: int) -> Any
 def _numeric(value: Any, what: str) -> Any:
     if not is_array(value) and not isinstance(value, bool | int | float | complex):
         raise ArgumentTypeError(f"{what} takes numeric arrays, but a replica holds {value!r} of type {type(value).__name__}.")
-    array = in_jax_dtype(value, lambda: f"{what}'s value") if is_array(value) else np.asarray(value)
+    array = in_jax_dtype(value, lambda: f"{what}: the value") if is_array(value) else np.asarray(value)
     if what == "reduce":
         check_reducible(array, what)
     return jnp.asarray(own(array))

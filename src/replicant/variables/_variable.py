@@ -277,7 +277,8 @@ class Variable:
         return _recorder.own_value(new) if stacked else _recorder.read(ref, assigned=True)
 
     def _checked(self, what: str, value: Any) -> jax.Array:
-        array = jnp.asarray(own(in_jax_dtype(self._beside(value), lambda: f"{what} of variable {self.name!r}", to=self.dtype)))
+        array = self._beside(in_jax_dtype(value, lambda: f"{what} of variable {self.name!r}: the value", to=self.dtype))
+        array = jnp.asarray(own(array))
         if array.shape != self.shape:
             raise ArgumentError(
                 f"{what} of variable {self.name!r} got a value of shape {array.shape}, but the variable has shape {self.shape}. "
@@ -350,8 +351,9 @@ class Variable:
     def _scatter(self, what: str, indices: Any, updates: Any) -> jax.Array:
         ref, context, recorder = self._ref, get_replica_context(), current_recorder()
         name = f"{what} of variable {self.name!r}"
-        rows = jnp.asarray(own(in_jax_dtype(self._beside(indices), lambda: f"the indices of {name}")))
-        values = jnp.asarray(own(in_jax_dtype(self._beside(updates), lambda: name, to=ref.dtype))).astype(ref.dtype)
+        indices = in_jax_dtype(indices, lambda: f"{name}: `indices`")
+        updates = in_jax_dtype(updates, lambda: f"{name}: `updates`", to=ref.dtype)
+        rows, values = jnp.asarray(own(self._beside(indices))), jnp.asarray(own(self._beside(updates))).astype(ref.dtype)
         if ref.stand_in is not None and ref.stand_in.in_functional_code():
             return ref.stand_in.assign(_SCATTER[what](self.value(), rows, values).astype(ref.dtype))
         if context is not None and recorder is not None and context.num_replicas_in_sync > 1 and not ref.on_read:

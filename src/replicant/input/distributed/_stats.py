@@ -25,8 +25,8 @@ class InputStats:
         num_ready: The number of elements that wait for the consumer now.
         buffer_size: The largest number of elements that may wait.
         num_skipped: The number of records that were left out, because they could not be read by a reader with
-            ``on_error="skip"`` or were too long for ``pack_sequences(policy="drop")``, and of the elements that ``ignore_errors``
-            left out. Records of elements that wait for the consumer count, too.
+            ``on_error="skip"``, were too long for ``pack_sequences(policy="drop")``, or are members of tar files that belong to no
+            sample, and of the elements that ``ignore_errors`` left out. Records of elements that wait for the consumer count, too.
         num_file_bytes: Bytes that were read from files of this machine, compressed as they are there. Datasets of tables count the
             columns that they read. Files that functions open, those of folders of examples and of Hugging Face are not counted.
         num_store_bytes: Bytes that came from object stores, also ranges that were read ahead or came in vain.

@@ -40,6 +40,22 @@ class Columns:
     method: str
     fill_null: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
+    advice_to_choose = "Name at least one in `columns`, or give None for all."
+
+    def advice_to_leave_out(self, name: str) -> str:
+        """Say how to leave out a column."""
+        del name
+        return "name the others in `columns`"
+
+    def advice_to_fill(self, column: str, value: Any) -> str:
+        """Say how to give a column a value for those that are missing."""
+        return f"fill_null={{{column!r}: {value!r}}}"
+
+    def advice_to_skip(self, column: str) -> str:
+        """Say how to leave out rows that lack a column."""
+        del column
+        return 'on_error="skip"'
+
     def spec(self, schema: Any) -> Any:
         """Return the spec of a row.
 
@@ -47,7 +63,7 @@ class Columns:
             DatasetError: If there is no column, or a column has a type that NumPy arrays cannot hold.
         """
         if not len(schema):
-            raise DatasetError(f"{self.method}: there is no column to read. Name at least one in `columns`, or give None for all.")
+            raise DatasetError(f"{self.method}: there is no column to read. {self.advice_to_choose}")
         return {field.name: self._spec_of(field.type, field.name) for field in schema}
 
     def _spec_of(self, kind: Any, name: str) -> Any:
@@ -55,6 +71,8 @@ class Columns:
 
         if pa.types.is_struct(kind):
             return {field.name: self._spec_of(field.type, f"{name}.{field.name}") for field in kind}
+        if (items := _structs_in_list(kind)) is not None:
+            return {field.name: self._spec_of(pa.large_list(field.type), f"{name}[].{field.name}") for field in items}
         shape, base = self._shape_of(kind, name)
         return TensorSpec(shape, self._dtype_of(base, name))
 
@@ -65,6 +83,11 @@ class Columns:
             if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
                 raise self._refused(kind, name, "Write the tensors in row-major order")
             return tuple(kind.shape), kind.value_type
+        if (declared := _declared_shape(kind)) is not None:
+            kind = _stored(kind)
+            for _ in declared:
+                kind = kind.value_type
+            return declared, kind
         kind = _stored(kind)
         if _is_list(kind):
             shape, base = self._shape_of(kind.value_type, name)
@@ -108,7 +131,7 @@ class Columns:
     def _refused(self, kind: Any, name: str, remedy: str) -> DatasetError:
         return DatasetError(
             f"{self.method}: column {name!r} has the type {kind}, which no array holds. {remedy}, or leave the column out: "
-            "name the others in `columns`."
+            f"{self.advice_to_leave_out(name)}."
         )
 
     def block(self, table: Any, spec: Any, where: str) -> Block:
@@ -128,15 +151,54 @@ class Columns:
 
         if isinstance(array, pa.ChunkedArray):
             array = array.chunk(0) if array.num_chunks == 1 else _joined(array)
+        shape = _declared_shape(array.type)
         array = self._complete(_plain(array), column, name, where)
+        if shape is not None and None not in shape:
+            return Dense(self._shaped(array, shape, column, name, where))
         if pa.types.is_struct(array.type):
             fields = enumerate(array.type)
             return {field.name: self._made(array.field(i), column, f"{name}.{field.name}", where) for i, field in fields}
+        if _structs_in_list(array.type) is not None:
+            return self._lists_of_fields(array, column, name, where)
         if _is_list(array.type):
             ends = array.offsets.to_numpy()
             items = array.values.slice(ends[0], ends[-1] - ends[0])
-            return Lists(np.arange(len(array)), self._dense(items, column, f"{name}[]", where), ends.astype(np.int64) - ends[0])
+            values = (
+                self._dense(items, column, f"{name}[]", where)
+                if shape is None
+                else self._shaped(items, shape[1:], column, f"{name}[]", where)
+            )
+            return Lists(np.arange(len(array)), values, ends.astype(np.int64) - ends[0])
         return Dense(self._dense(array, column, name, where))
+
+    def _lists_of_fields(self, array: Any, column: str, name: str, where: str) -> dict[str, Any]:
+        """Of lists of structs, the lists of each field."""
+        import pyarrow as pa
+
+        ends = array.offsets.to_numpy().astype(np.int64)
+        items = self._complete(_plain(array.values.slice(ends[0], ends[-1] - ends[0])), column, f"{name}[]", where)
+        fields = zip(items.type, items.flatten(), strict=True)
+        lists = {field.name: pa.LargeListArray.from_arrays(pa.array(ends - ends[0]), values) for field, values in fields}
+        return {field: self._made(each, column, f"{name}[].{field}", where) for field, each in lists.items()}
+
+    def _shaped(self, array: Any, shape: tuple[int | None, ...], column: str, name: str, where: str) -> np.ndarray:
+        """Lists of lists as arrays of a shape that was declared for them.
+
+        Raises:
+            ElementError: If a row has another shape.
+        """
+        count = len(array)
+        for axis, size in enumerate(shape):
+            array = self._complete(_plain(array), column, name, where)
+            lengths = array.value_lengths().to_numpy(zero_copy_only=False)
+            if len(lengths) and (lengths != size).any():
+                wrong = int(lengths[np.flatnonzero(lengths != size)[0]])
+                raise ElementError(
+                    f"{self.method}: column {name!r} was declared to have the shape {shape}, but in {where}, there are {wrong} "
+                    f"values along axis {axis} instead of {size}. Write the column again, with its own shape."
+                )
+            array = array.flatten()
+        return self._dense(array, column, name, where).reshape(count, *shape)
 
     def _dense(self, array: Any, column: str, name: str, where: str) -> np.ndarray:
         """An array in which all rows have one shape."""
@@ -167,11 +229,11 @@ class Columns:
             remedy = (
                 "Write empty lists and complete structs instead"
                 if pa.types.is_nested(array.type)
-                else f"Say what stands for it: fill_null={{{column!r}: 0}}"
+                else f"Say what stands for it: {self.advice_to_fill(column, _filler(array.type))}"
             )
             raise ElementError(
                 f"{self.method}: column {name!r} has no value (null) in {what} of {where}; {array.null_count} are missing there. "
-                f'{remedy}, or leave such rows out: on_error="skip".'
+                f"{remedy}, or leave such rows out: {self.advice_to_skip(column)}."
             )
         refused = f"{self.method}: fill_null gives {fill!r} for column {column!r}, which holds {array.type}: "
         try:
@@ -183,6 +245,15 @@ class Columns:
         if pa.types.is_floating(array.type) and np.isinf(value.as_py()) and not np.isinf(fill):
             raise ElementError(f"{refused}it would become {value}.")
         return array.fill_null(value)
+
+
+def _filler(kind: Any) -> Any:
+    """A value of a type, which may stand for missing ones."""
+    from pyarrow import types
+
+    if _is_text(kind):
+        return "" if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) else b""
+    return False if types.is_boolean(kind) else 0
 
 
 def _taken(table: Any, rows: np.ndarray) -> Any:
@@ -241,6 +312,19 @@ def _stored(kind: Any) -> Any:
     import pyarrow as pa
 
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _declared_shape(kind: Any) -> tuple[int | None, ...] | None:
+    """The shape that Hugging Face's features `Array2D` to `Array5D` declare for lists of lists; None for other types."""
+    declares = type(kind).__name__ in {f"Array{i}DExtensionType" for i in range(2, 6)}
+    return tuple(kind.shape) if declares else None
+
+
+def _structs_in_list(kind: Any) -> Any:
+    """The type of the structs in a list of them; None for other types."""
+    import pyarrow as pa
+
+    return kind.value_type if _is_list(kind) and pa.types.is_struct(kind.value_type) else None
 
 
 def _is_list(kind: Any) -> bool:

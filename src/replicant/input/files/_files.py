@@ -102,7 +102,7 @@ Cut = tuple[list[Any], Sequence[int] | np.ndarray, DatasetError | None]
 class Reader(abc.ABC):
     """A position in one file."""
 
-    num_skipped = 0  # records that could not be read, and were left out because the user had asked for that
+    num_skipped = 0  # records that were left out
 
     @property
     def identity(self) -> str | None:
@@ -312,13 +312,17 @@ class FileReader(Reader):
         count = self.stream.read_into(view[self.filled :])
         self.at_end = not count
         self.filled += count
-        items, ends, self.failure = self.form.split(self.path, int(offset), view[: self.filled], self.at_end)
+        items, ends, self.failure = self._split(int(offset), view[: self.filled])
         self.items = np.fromiter(items, object, len(items))
         self.offsets = offset + np.concatenate([[0], np.asarray(ends, np.int64)])
         used = int(ends[-1]) if len(ends) else 0
         self.filled -= used
         view[: self.filled] = view[used : used + self.filled].tobytes()
         self.next = 0
+
+    def _split(self, offset: int, data: memoryview) -> Cut:
+        """The whole elements at the beginning of ``data``, which is at ``offset`` of the uncompressed file."""
+        return self.form.split(self.path, offset, data, self.at_end)
 
     def close(self) -> None:
         self.stream.close()

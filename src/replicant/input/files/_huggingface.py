@@ -19,11 +19,10 @@ from ..graph._graph import Cursor, State
 from ..graph._structure import component_names, flatten, show_structure
 from ..sources._foreign import Foreign
 from ..sources._generator import fitted, free_spec
-from ._columns import Columns, import_pyarrow
+from ._huggingface_columns import HuggingFaceColumns, in_lists
 
 _AHEAD = 256  # rows that are made at once
 _COMPARED = 32  # rows by which datasets are told apart
-_FILES = {"Audio", "Image", "Video"}  # features that hold a file, of which the bytes are read
 _METHOD = "Hugging Face Dataset"
 
 
@@ -51,14 +50,23 @@ class HuggingFaceRows(Foreign):
         return self.dataset.format["type"] == "custom"
 
     @property
+    def has_files(self) -> bool:
+        """Whether rows take much memory, or long to read."""
+        return bool(self._columns.files)
+
+    @property
     def spec(self) -> Any:
         return self._spec
 
     @functools.cached_property
     def _spec(self) -> Any:
         if not self.transformed:
-            return Columns(_METHOD).spec(self.table(slice(0, 0)).schema)
-        return None if not len(self.dataset) else free_spec(*flatten(self.dataset[0]), f"{_METHOD}: ", "row 0")
+            return self._columns.spec(self.table(slice(0, 0)).schema)
+        return None if not len(self.dataset) else free_spec(*flatten(in_lists(self.dataset[0], None)), f"{_METHOD}: ", "row 0")
+
+    @functools.cached_property
+    def _columns(self) -> HuggingFaceColumns:
+        return HuggingFaceColumns(_METHOD, features=self.dataset.features)
 
     @functools.cached_property
     def _as_arrow(self) -> Any:
@@ -73,23 +81,24 @@ class HuggingFaceRows(Foreign):
         """Of rows that are spread over the dataset, before a function of the user changes them."""
         size = len(self.dataset)
         chosen = np.linspace(0, size - 1, min(size, _COMPARED)).astype(np.int64).tolist()
-        rows = repr(self.table(chosen).to_pylist())
+        files = self._columns.files
+        rows = repr(
+            [
+                {name: files[name].facts(value) if name in files else value for name, value in row.items()}
+                for row in self.table(chosen).to_pylist()
+            ]
+        )
         return hashlib.blake2b(f"{size} {rows}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def table(self, rows: slice | list[int]) -> Any:
-        """Return some rows as a table of Arrow, with the bytes of files in place of their descriptions."""
-        table = self._as_arrow[rows]
-        for i, name in enumerate(table.column_names):
-            if type(self.dataset.features[name]).__name__ in _FILES:
-                field = import_pyarrow(_METHOD, "pyarrow.compute").struct_field(table.column(name), "bytes")
-                table = table.set_column(i, name, field)
-        return table
+        """Return some rows as a table of Arrow."""
+        return self._as_arrow[rows]
 
     def rows(self, start: int, stop: int) -> Block:
         """Return some rows."""
         if not self.transformed:
-            return Columns(_METHOD).block(self.table(slice(start, stop)), self.spec, f"the dataset, from row {start} on")
-        return _block(self.spec, [self.dataset[number] for number in range(start, stop)], start)
+            return self._columns.block(self.table(slice(start, stop)), self.spec, f"the dataset, from row {start} on")
+        return _block(self.spec, [in_lists(self.dataset[number], self.spec) for number in range(start, stop)], start)
 
     def open(self, state: State | None = None) -> Cursor:
         if state and state["next"] and state["rows"] != self.digest:
@@ -112,7 +121,7 @@ class HuggingFaceRowsCursor(Cursor):
         if self.position >= size:
             return None
         if self.held is None or not self.held[0] <= self.position < self.held[0] + self.held[1].size:
-            ahead = limit if self.node.transformed else max(limit, _AHEAD)
+            ahead = limit if self.node.transformed or self.node.has_files else max(limit, _AHEAD)
             self.held = self.position, self.node.rows(self.position, min(self.position + ahead, size))
         first, block = self.held
         part = block.take(slice(self.position - first, self.position - first + limit))
@@ -152,10 +161,23 @@ class HuggingFaceStream(Foreign):
     @functools.cached_property
     def _spec(self) -> Any:
         features = self.dataset.features
-        if features is not None and not _FILES & {type(each).__name__ for each in features.values()}:
-            return Columns(self.kind).spec(features.arrow_schema)
+        if features is not None:
+            return self.columns.spec(features.arrow_schema)
         first = next(iter(_copied(self.dataset)), None)
-        return None if first is None else free_spec(*flatten(first), f"{self.kind}: ", "the first element")
+        return None if first is None else free_spec(*flatten(in_lists(first, None)), f"{self.kind}: ", "the first element")
+
+    @functools.cached_property
+    def columns(self) -> HuggingFaceColumns:
+        """The columns, as far as they are known."""
+        return HuggingFaceColumns(self.kind, features=self.dataset.features or {})
+
+    def copied(self) -> Any:
+        """Return the stream with a position of its own, whose files have not been decoded."""
+        dataset = _copied(self.dataset)
+        for name in self.columns.files:
+            if self.columns.features[name].decode:
+                dataset = dataset.cast_column(name, dataclasses.replace(self.columns.features[name], decode=False))
+        return dataset
 
     def of_worker(self, num_workers: int, worker_index: int) -> "HuggingFaceStream | None":
         if self.dataset.num_shards < num_workers:
@@ -178,7 +200,7 @@ class HuggingFaceStreamCursor(Cursor):
 
     def pull(self, limit: int) -> Block | None:
         if self.iterator is None:
-            self.dataset = _copied(self.node.dataset)
+            self.dataset = self.node.copied()
             if self.begin_at is not None:
                 self.dataset.load_state_dict(copy.deepcopy(self.begin_at))
             self.iterator = iter(self.dataset)
@@ -187,7 +209,9 @@ class HuggingFaceStreamCursor(Cursor):
         rows = list(itertools.islice(self.iterator, limit))
         if not rows:
             return None
-        block = _block(self.node.spec, rows, self.number)
+        spec, columns = self.node.spec, self.node.columns
+        rows = [columns.row(row, spec, f"element {number} of the stream") for number, row in enumerate(rows, self.number)]
+        block = _block(spec, rows, self.number)
         self.number += len(rows)
         return block
 

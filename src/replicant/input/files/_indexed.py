@@ -24,7 +24,7 @@ Facts = tuple[int, int]  # the size of a file, and the nanoseconds of its last c
 class Index(abc.ABC):
     """The elements of one file."""
 
-    num_skipped = 0  # records that could not be read, and were left out because the user had asked for that
+    num_skipped = 0  # records that were left out
 
     @property
     @abc.abstractmethod

@@ -3,15 +3,17 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from ...errors import ArgumentError, DatasetError, ElementError
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, Node
-from ..graph._structure import component_names, flatten, show_structure
+from ..graph._structure import STRING, TensorSpec, component_names, flatten, show_structure
 from ..sources._generator import fitted, free_spec
 from ._files import Cut, FileFormat, FileReader, Reader
 from ._lines import cut_lines
@@ -74,14 +76,14 @@ class JsonLines(FileFormat):
         lines, ends = cut_lines(data, last)
         return lines, ends, None
 
-    def parsed(self, line: bytes) -> dict[str, Any]:
-        """Return the columns of a line.
+    def parsed(self, line: bytes, spec: Any = None, parse_float: Callable[[str], Any] | None = None) -> dict[str, Any]:
+        """Return the columns of a line. ``spec`` is that of all lines, if it is known.
 
         Raises:
             ElementError: If it is not one object with these columns.
         """
         try:
-            found = json.loads(line)
+            found = json.loads(line, parse_float=parse_float)
         except (ValueError, RecursionError) as error:
             raise ElementError(f"it is no JSON: {error}") from error
         if not isinstance(found, dict):
@@ -93,8 +95,47 @@ class JsonLines(FileFormat):
         }
         for name, value in element.items():
             if value is None:
-                raise ElementError(f"column {name!r} has no value; say what stands for it: fill_null={{{name!r}: 0}}")
+                raise ElementError(f"column {name!r} has no value; say what stands for it: {_filler(name, spec)}")
         return element
+
+    def check_finite(self, line: bytes) -> None:
+        """Check that no number of a line was too large to be read as it is there.
+
+        Raises:
+            ElementError: If one was.
+        """
+        for leaf in jax.tree.leaves(self.parsed(line, parse_float=_TooLarge.or_number)):
+            if isinstance(leaf, _TooLarge):
+                raise ElementError(f"it holds the number {leaf.text}, which is beyond float64; write null, a text or Infinity")
+
+
+@dataclasses.dataclass
+class _TooLarge:
+    """A number that float64 has no room for."""
+
+    text: str
+
+    @classmethod
+    def or_number(cls, text: str) -> "float | _TooLarge":
+        """Return the number that a text is, or that it is too large."""
+        number = float(text)
+        return cls(text) if math.isinf(number) else number
+
+
+def _filler(name: str, spec: Any) -> str:
+    """What to write for a column that lacks values, by its dtype."""
+    if spec is None or name not in spec:
+        return f"fill_null={{{name!r}: 0}}, or '' for a text"
+    return f"fill_null={{{name!r}: {jax.tree.map(_zero, spec[name])!r}}}"
+
+
+def _zero(spec: TensorSpec) -> Any:
+    """A value that fits a spec, as JSON has it."""
+    return [] if spec.shape else "" if spec.dtype == STRING else False if spec.dtype == np.bool_ else 0
+
+
+def _has_infinity(leaf: Any) -> bool:
+    return getattr(leaf, "dtype", STRING).kind == "f" and bool(np.isinf(leaf).any())
 
 
 class JsonReader(FileReader):
@@ -104,6 +145,7 @@ class JsonReader(FileReader):
 
     def __init__(self, form: JsonLines, path: str, position: int, spec: Any, identity: str | None = None) -> None:
         super().__init__(form, path, position, identity)
+        self.spec = spec
         self.specs, self.structure = (None, None) if spec is None else flatten(spec)
         self.names = [] if self.structure is None else component_names(self.structure)
 
@@ -111,8 +153,8 @@ class JsonReader(FileReader):
         """Return the first element as it was parsed."""
         while len(lines := self.read(1)):
             with contextlib.suppress(ElementError):  # raised, or counted, when the line is read
-                if lines[0].strip():
-                    return self.form.parsed(lines[0])
+                if lines[0].strip() and flatten(element := self.form.parsed(lines[0]))[0]:
+                    return element
         return None
 
     def pull(self, limit: int) -> Block | None:
@@ -143,7 +185,9 @@ class JsonReader(FileReader):
             return self.items[:0]
 
     def _leaves(self, line: bytes) -> list[Any]:
-        leaves, structure = flatten(self.form.parsed(line))
+        leaves, structure = flatten(self.form.parsed(line, self.spec))
+        if not leaves:
+            raise ElementError("it has no values, so it has no columns")
         if structure != self.structure:
             raise ElementError(
                 f"it has the columns {show_structure(structure)}, but {show_structure(self.structure)} are expected, as in the "
@@ -151,7 +195,10 @@ class JsonReader(FileReader):
             )
         assert self.specs is not None, "the structure was compared"
         named = zip(leaves, self.specs, self.names, strict=True)
-        return [fitted(leaf, spec, f"{name[name.find('[') :]}") for leaf, spec, name in named]
+        made = [fitted(leaf, spec, f"{name[name.find('[') :]}") for leaf, spec, name in named]
+        if any(map(_has_infinity, made)):
+            self.form.check_finite(line)
+        return made
 
     def skip(self, count: int) -> int:
         return Reader.skip(self, count)  # blank lines are no elements

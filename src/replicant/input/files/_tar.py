@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import math
 import re
 import tarfile
 from collections.abc import Iterator
@@ -31,12 +32,16 @@ _PLAIN = re.compile(
 )
 _DIGITS = 20  # of a size in bytes, at most
 _OF_NEXT = {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE}  # headers about the next member
+_META = re.compile("__[^/]*__(/|$)")  # what WebDataset leaves out at the top of an archive
 _ELSEWHERE = {tarfile.GNUTYPE_SPARSE: "sparse file", tarfile.LNKTYPE: "hard link", tarfile.SYMTYPE: "symbolic link"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Tar(FileFormat):
-    """The format of TarDataset: members whose names are the same up to the first dot of their last part are one sample."""
+    """The format of TarDataset: members whose names are the same up to the first dot of their last part are one sample.
+
+    Members whose last part has no dot, or begins with one, belong to no sample.
+    """
 
     skips: bool = False
 
@@ -73,46 +78,59 @@ class Tar(FileFormat):
     def index(self, path: str) -> "TarIndex":
         return _index(self, path, facts_of(path))
 
-    def split(self, path: str, offset: int, data: memoryview, last: bool) -> Cut:
+    def split(self, path: str, offset: int, data: memoryview, last: bool, left_out: list[int] | None = None) -> Cut:
         samples: list[dict[str, Any]] = []
         ends: list[int] = []
         try:
-            for sample in self.samples(path, offset, data, last):
+            for sample in self.samples(path, offset, data, last, [] if left_out is None else left_out):
                 samples.append(sample.read(data))
                 ends.append(sample.end)
         except DatasetError as error:
             return samples, ends, error
         return samples, ends, None
 
-    def samples(self, path: str, offset: int, data: "memoryview | OpenFile | bytes", last: bool) -> Iterator["TarSample"]:
-        """Yield where the whole samples in ``data`` are.
+    def samples(
+        self, path: str, offset: int, data: "memoryview | OpenFile | bytes", last: bool, left_out: list[int]
+    ) -> Iterator["TarSample"]:
+        """Yield where the whole samples in ``data`` are. Members that belong to none are left out, and their ends noted.
 
         Raises:
-            DatasetError: If the file is damaged there.
+            DatasetError: If the file is damaged there, or has members of which none belongs to a sample.
         """
-        sample = TarSample("", 0, 0, {})
-        for key, extension, content, end in self._members(path, offset, data, last):
-            if sample.contents and key != sample.key:
+        sample, found = TarSample("", 0, 0, {}), False
+        for name, content, end in self._members(path, offset, data, last):
+            place = _key_and_ending(name) if name is not None else None
+            if name is not None and place is None:
+                left_out.append(end)
+                continue
+            if sample.contents and (place is None or place[0] != sample.key):
                 yield sample
                 sample = TarSample("", sample.end, sample.end, {})
-            if key is not None:
-                self._check_new(path, offset + sample.end, sample, key, extension)
+            if place is not None:
+                found, (key, ending) = True, place
+                if ending in sample.contents or ending == KEY:
+                    raise self._second(path, offset + sample.end, name)
                 sample.key, sample.end = key, end
-                sample.contents[extension] = content
+                sample.contents[ending] = content
             elif not sample.contents:
                 sample.begin = sample.end = end
-
-    def _check_new(self, path: str, at: int, sample: "TarSample", key: str, extension: str) -> None:
-        if extension in sample.contents or extension == KEY:
+        if last and left_out and not found and not offset:
             raise DatasetError(
-                f"{self.name}: {path!r} has a second member {f'{key}.{extension}'!r} in one sample, at byte {at}. Give samples "
-                "names of their own."
+                f"{self.name}: none of the {len(left_out)} members of {path!r} belongs to a sample, because their names begin "
+                'with a dot, have none, or are in a folder like "__meta__". Name them by their sample and what they hold, such as '
+                '"0001.jpg" and "0001.cls".'
             )
+
+    def _second(self, path: str, at: int, name: str | None) -> DatasetError:
+        return DatasetError(
+            f"{self.name}: {path!r} has a second member {name!r} in one sample, at byte {at}. Give samples names of their own; "
+            "endings in capitals are the same as in lower case."
+        )
 
     def _members(
         self, path: str, offset: int, data: "memoryview | OpenFile | bytes", last: bool
-    ) -> Iterator[tuple[Any, str, slice, int]]:
-        """The key, extension and content of each whole file, and where it ends; None for a key at the end of an archive.
+    ) -> Iterator[tuple[str | None, slice, int]]:
+        """The name and content of each whole file, and where it ends; None for a name at the end of an archive.
 
         Several archives may follow each other.
         """
@@ -121,7 +139,7 @@ class Tar(FileFormat):
             head = bytes(data[at : at + _BLOCK])
             if head == _NUL:
                 at, ended = at + _BLOCK, True
-                yield None, "", slice(0), at
+                yield None, slice(0), at
                 continue
             member = self._header(path, offset + at, head, pax)
             stop = at + _BLOCK + -(-member.size // _BLOCK) * _BLOCK
@@ -144,9 +162,7 @@ class Tar(FileFormat):
                         "this place. Write the archive with `tar --hard-dereference --dereference`, and without `--sparse`."
                     )
                 if member.isreg():
-                    folder, slash, base = name.rpartition("/")
-                    stem, _, extension = base.partition(".")
-                    yield folder + slash + stem, extension, content, at
+                    yield name, content, at
         if last and not ended:
             head = b"" if offset or at else bytes(data[:HEAD])
             raise DatasetError(
@@ -182,10 +198,25 @@ class Tar(FileFormat):
         )
 
 
+def _key_and_ending(name: str) -> tuple[str, str] | None:
+    """The sample that a member belongs to, and its ending in lower case; None if it belongs to none."""
+    folder, slash, base = name.rpartition("/")
+    stem, dot, ending = base.partition(".")
+    return (folder + slash + stem, ending.lower()) if stem and dot and not _META.match(name) else None
+
+
 class TarReader(FileReader):
     """Makes elements of samples, which need not have the same members."""
 
     form: Tar
+
+    def _split(self, offset: int, data: memoryview) -> Cut:
+        left_out: list[int] = []
+        cut = self.form.split(self.path, offset, data, self.at_end, left_out)
+        _, ends, failure = cut
+        read = math.inf if self.at_end or failure is not None else max(ends, default=0)  # what is behind it is looked at again
+        self.num_skipped += sum(end <= read for end in left_out)
+        return cut
 
     def pull(self, limit: int) -> Block | None:
         try:
@@ -229,16 +260,18 @@ class TarIndex(Index):
         self.form, self.path = form, path
         begins: list[int] = []
         ends: list[int] = []
+        left_out: list[int] = []
         with OpenFile(form.name, path) as file:
             self.facts = file.facts
             try:
-                for sample in form.samples(path, 0, file, last=True):
+                for sample in form.samples(path, 0, file, last=True, left_out=left_out):
                     begins.append(sample.begin)
                     ends.append(sample.end)
             except DatasetError:
                 if not form.skips:
                     raise
                 self.num_skipped = 1  # the rest of the file, of which nobody knows how many samples it has
+        self.num_skipped += len(left_out)
         self.begins, self.ends = np.array(begins, np.int64), np.array(ends, np.int64)
 
     @property
@@ -259,7 +292,7 @@ class TarIndex(Index):
 
     def _sample(self, file: OpenFile, begin: int, end: int) -> dict[str, Any]:
         data = file[begin:end] + _NUL
-        found = [sample.read(data) for sample in self.form.samples(self.path, begin, data, last=False)]
+        found = [sample.read(data) for sample in self.form.samples(self.path, begin, data, last=False, left_out=[])]
         assert len(found) == 1, "the file has not changed"
         return found[0]
 

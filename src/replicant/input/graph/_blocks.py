@@ -66,9 +66,10 @@ class Gathered(Column):
         return self.rows()
 
     def rows(self) -> np.ndarray:
-        if not self.table.flags.c_contiguous:  # of which `take`, which is faster, copies the whole table first
-            return self.table[self.refs]
-        return self.table.take(self.refs, axis=0)
+        table = self.table
+        # `take` is faster, but first copies a table that is not contiguous.
+        rows = table.take(self.refs, axis=0) if table.flags.c_contiguous else table[self.refs]
+        return rows if rows.dtype.isnative else rows.astype(rows.dtype.newbyteorder("="))
 
 
 class Dense(Column):

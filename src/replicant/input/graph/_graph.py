@@ -71,7 +71,7 @@ class Cursor(abc.ABC):
 
     @property
     def num_skipped(self) -> int:
-        """The number of records that could not be read or used, and were left out because the user had asked for that."""
+        """The number of records that were left out: see `InputStats.num_skipped`."""
         return 0
 
     @property

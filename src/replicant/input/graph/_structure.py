@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from ...errors import ArgumentTypeError, DatasetError
+from ...runtime._usable_arrays import NUMBERS, check_unmasked, usable
 
 # Strings have no fixed-width dtype here: "string" is the object dtype, and such leaves stay on the host.
 STRING = np.dtype(object)
@@ -44,7 +45,8 @@ class TensorSpec:
                 "The number of dimensions must be known."
             )
         object.__setattr__(self, "shape", tuple(shape))
-        object.__setattr__(self, "dtype", np.dtype(dtype))
+        dtype = np.dtype(dtype)
+        object.__setattr__(self, "dtype", STRING if dtype.kind == "T" else dtype if dtype.isnative else dtype.newbyteorder("="))
         object.__setattr__(self, "name", name)
 
     def __repr__(self) -> str:
@@ -117,21 +119,16 @@ def show_structure(structure: Any) -> str:
 def as_leaf(value: Any, name: Callable[[], str]) -> Any:
     """Convert a value to a NumPy array or scalar. ``name`` returns the name for messages.
 
-    Python numbers take tf.data's types (float32, int32), strings become Python objects.
+    Python numbers take tf.data's types (float32, int32), strings become Python objects. Arrays get this machine's byte order.
 
     Raises:
-        DatasetError: If it is not a tensor (lists of unequal lengths, other Python objects).
+        DatasetError: If it is not a tensor (lists of unequal lengths, other Python objects), or has masked values.
     """
-    if isinstance(value, str | bytes):
+    if isinstance(value, str | bytes) or ((type(value) is np.ndarray or isinstance(value, np.generic)) and value.dtype in NUMBERS):
         return value
+
     typed = _is_typed(value)
-    try:
-        array = value if isinstance(value, np.generic) else np.asarray(value)
-    except ValueError as error:
-        raise DatasetError(
-            f"{name()} is not a tensor: its lists have unequal lengths. "
-            f"Pad them to the same length, or yield them one by one. NumPy says: {error}"
-        ) from error
+    array = _as_array(value, name)
     if array.dtype.kind in "US":
         return _strings(value, np.asarray(array), name) if array.ndim else array.item()
     if array.dtype.kind in "Mm":
@@ -147,6 +144,21 @@ def as_leaf(value: Any, name: Callable[[], str]) -> Any:
     if array.dtype == np.int64 and (array.size == 0 or np.abs(array).max() < 2**31):
         return array.astype(np.int32)
     return array
+
+
+def _as_array(value: Any, name: Callable[[], str]) -> Any:
+    if isinstance(value, list | tuple):
+        check_unmasked(value, lambda why: DatasetError(f"{name()} {why}"))
+    try:
+        array = value if isinstance(value, np.ndarray | np.generic) else np.asarray(value)
+    except ValueError as error:
+        raise DatasetError(
+            f"{name()} is not a tensor: its lists have unequal lengths. "
+            f"Pad them to the same length, or yield them one by one. NumPy says: {error}"
+        ) from error
+    if array.dtype in NUMBERS and array is not value:
+        return array
+    return usable(array, lambda why: DatasetError(f"{name()} {why}"))
 
 
 def texts(value: Any, array: np.ndarray) -> np.ndarray:

@@ -13,16 +13,22 @@ from ...runtime._own_memory import own
 from ..graph._blocks import Block
 from ..graph._graph import UNKNOWN, Cursor, Node, State, sample
 from ..graph._structure import STRING, TensorSpec, as_leaf, component_names, flatten, show_structure, spec_of
+from ._begun import Look, Passes, is_looking
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Generator(Node):
-    """What ``make(*args)`` yields. ``signature`` is a structure of TensorSpecs, or None to use the first element's."""
+    """What ``make(*args)`` yields. ``signature`` is a structure of TensorSpecs, or None to use the first element's.
+
+    ``make`` is called once for each pass. Whoever only ``looks`` at elements begins the next one, and leaves it to the next reader.
+    """
 
     inputs: tuple[Node, ...] = ()
     make: Callable[..., Any] = iter
     args: tuple[Any, ...] = ()
     signature: Any = None
+    passes: Passes = dataclasses.field(default_factory=Passes)
+    looks: bool = False
 
     @property
     def label(self) -> str:
@@ -34,12 +40,26 @@ class Generator(Node):
 
     @functools.cached_property
     def _inferred(self) -> Any:
+        if self.passes.spec is not None:
+            return self.passes.spec
         element = sample(self)
         return None if element is None else free_spec(*flatten(element))
 
     @property
     def cardinality(self) -> int:
         return UNKNOWN
+
+    @property
+    def sampled(self) -> Node:
+        return dataclasses.replace(self, looks=True)
+
+    def begin(self, *, looks: bool) -> Iterator[Any]:
+        """Return a pass over what the generator yields, from the beginning, or a look at it."""
+
+        def make() -> Iterator[Any]:
+            return iter(self.make(*self.args))
+
+        return Look(self.passes, make) if looks else self.passes.begin(make)
 
     def open(self, state: State | None = None) -> Cursor:
         return GeneratorCursor(self, state["next"] if state else 0)
@@ -50,6 +70,7 @@ class GeneratorCursor(Cursor):
 
     def __init__(self, node: Generator, position: int) -> None:
         self.node = node
+        self.looks = node.looks or is_looking()
         self.expected = None if node.signature is None else _Expected(node.signature)
         self._begin(position)
 
@@ -61,7 +82,7 @@ class GeneratorCursor(Cursor):
     def _next(self) -> Any:
         """The next element as it was yielded. Raises StopIteration at the end."""
         if self.iterator is None:
-            self.iterator = iter(self.node.make(*self.node.args))
+            self.iterator = self.node.begin(looks=self.looks)
             to_skip, self.position = self.position, 0
             for _ in range(to_skip):
                 self._next()
@@ -70,8 +91,13 @@ class GeneratorCursor(Cursor):
         except StopIteration:
             raise
         except Exception as error:
-            error.add_note(f"The generator of `from_generator` raised this instead of yielding element {self.position}.")
+            note = f"The generator of `from_generator` raised this instead of yielding element {self.position}."
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
             raise
+        if self.expected is None:  # it decides about the others, even if this cursor skips it
+            self.expected = _Expected(free_spec(*flatten(element)))
+            self.node.passes.spec = self.expected.spec
         self.position += 1
         return element
 
@@ -96,8 +122,7 @@ class GeneratorCursor(Cursor):
 
     def _checked(self, element: Any) -> list[Any]:
         leaves, structure = flatten(element)
-        if self.expected is None:  # the first element decides about the others, wherever this cursor began
-            self.expected = _Expected(free_spec(leaves, structure) if self.position == 1 else self.node.spec)
+        assert self.expected is not None, "an element was read"
         return self.expected.leaves(leaves, structure, self.position - 1)
 
     def skip(self, count: int) -> int:
@@ -113,9 +138,9 @@ class GeneratorCursor(Cursor):
         self._begin(0)
 
     def close(self) -> None:
-        close = getattr(self.iterator, "close", None)
-        if close is not None:  # generators run their `finally` blocks; other iterators have no such method
-            close()
+        if isinstance(self.iterator, Look):
+            self.iterator.close()
+        self.iterator = iter(())  # a generator that nobody else holds runs its `finally` blocks; others can be read on
 
     def state(self) -> State:
         return {"next": self.position}

@@ -1,12 +1,14 @@
 """Sources in memory: rows of arrays, and ranges of integers."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 from ...errors import ArgumentError, DatasetError, ElementError
+from ...runtime._usable_arrays import NUMBERS
 from ..graph._blocks import Block, Column, Dense, Gathered
 from ..graph._graph import Cursor, Node, Reader, State
 from ..graph._structure import TensorSpec, as_leaf, component_names, flatten, spec_of
@@ -134,7 +136,7 @@ def tensor_slices(arrays: Any) -> Rows:
         DatasetError: If there is nothing to slice.
         ElementError: If the components have different numbers of rows.
     """
-    leaves, structure = _leaves(arrays, "from_tensor_slices")
+    leaves, structure = _leaves(arrays, "from_tensor_slices", keep=_is_swapped)
     names = component_names(structure)
     for name, leaf in zip(names, leaves, strict=True):
         if np.ndim(leaf) == 0:
@@ -159,11 +161,18 @@ def integers(*args: int, dtype: np.dtype) -> Range:
     return Range(size=len(values), values=values, dtype=dtype)
 
 
-def _leaves(element: Any, method: str) -> tuple[list[Any], Any]:
+def _is_swapped(leaf: Any) -> bool:
+    """Whether only the byte order of an array is another one. Its rows are copied, but not the whole, which may be a large file."""
+    plain = isinstance(leaf, np.ndarray) and not isinstance(leaf, np.ma.MaskedArray)
+    return plain and not leaf.dtype.isnative and leaf.dtype.newbyteorder("=") in NUMBERS
+
+
+def _leaves(element: Any, method: str, keep: Callable[[Any], bool] = lambda _: False) -> tuple[list[Any], Any]:
     leaves, structure = flatten(element)
     if not leaves:
         raise DatasetError(f"{method}: there is no array in {element!r}.")
-    return [as_leaf(leaf, lambda i=i: component_names(structure)[i]) for i, leaf in enumerate(leaves)], structure
+    names = [lambda i=i: f"{method}: {component_names(structure)[i]}" for i in range(len(leaves))]
+    return [leaf if keep(leaf) else as_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)], structure
 
 
 def _boxed_row(leaf: Any) -> np.ndarray:

@@ -126,6 +126,7 @@ class WindowsCursor(Through):
         self.num_read, self.ended = state["read"], state["ended"]
 
     def pull(self, limit: int) -> Block | None:
+        _ = self.spec  # before anything is read, because it may need a look at the elements
         while not self.ended:
             block = self.source.pull(1)
             if block is None:

@@ -26,6 +26,7 @@ _NOT_COMPARED = {
     "alike",
     "strict",
     "entropy",
+    "passes",
     "numbers",
     "iterations",
     "made_in_function",

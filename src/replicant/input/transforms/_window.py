@@ -112,6 +112,7 @@ class WindowCursor(After):
         self.start = 0  # of the next window, counted from the base
 
     def pull(self, limit: int) -> Block | None:
+        spec = self.spec  # before anything is read, because it may need a look at the elements
         self.settle()
         node = self.node
         missing = node.reach - (self.buffer.size if self.buffer else 0)
@@ -124,7 +125,7 @@ class WindowCursor(After):
         if whole is None or whole.size == 0 or (node.drop_remainder and whole.size < node.reach):
             return None
         self._advance(whole)
-        return node.windows(whole.take(np.arange(0, whole.size, node.stride)), self.spec)
+        return node.windows(whole.take(np.arange(0, whole.size, node.stride)), spec)
 
     def _advance(self, whole: Block) -> None:
         shift = self.node.shift

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...errors import ArgumentError, DatasetError
 from ...input._arguments import whole
+from ...input.files._pictures import decoded, import_pillow
 from ...input.graph._structure import TensorSpec
 from ._folders import Folder, check_format, content, read_ahead
-from ._pictures import decoded, import_pillow
 from ._resize import METHODS, resize, resize_with_crop, resize_with_pad
 
 _NAME = "image_dataset_from_directory"

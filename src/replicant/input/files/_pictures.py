@@ -28,7 +28,9 @@ def import_pillow(name: str) -> Any:
         ) from error
 
 
-def decoded(pillow: Any, name: str, path: str, data: bytes, channels: int) -> NDArray[np.uint8]:
+def decoded(
+    pillow: Any, name: str, path: str, data: bytes, channels: int, *, remedy: str = "move it out of the folder"
+) -> NDArray[np.uint8]:
     """Return a picture as ``uint8[height, width, channels]``. Of an animation, this is the first frame.
 
     Raises:
@@ -43,7 +45,7 @@ def decoded(pillow: Any, name: str, path: str, data: bytes, channels: int) -> ND
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, pillow.DecompressionBombError) as error:
         raise DatasetError(
             f"{name}: {path!r} is no BMP, GIF, JPEG, PNG or WebP picture, or it is damaged: {error}. Copy the file again, or "
-            "move it out of the folder."
+            f"{remedy}."
         ) from error
 
 
