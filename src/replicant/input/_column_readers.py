@@ -21,7 +21,8 @@ class ParquetDataset(Dataset):
 
     Row groups are read one at a time, those of more than 64 MiB in pieces, and only their chosen columns. Numbers keep their
     dtypes, strings are ``str``, binary columns are ``bytes``, structs are dicts, and lists of structs dicts of lists. Fixed-size
-    lists are arrays. Other lists are arrays of any length, which ``batch_rows`` and `padded_batch` pad. Positions are exact: a file, a row group and a row.
+    lists are arrays. Other lists are arrays of any length, which ``batch_rows`` and `padded_batch` pad. Positions are exact: a
+    file, a row group and a row.
 
     Args:
         files: A file name, a list of names, or a dataset of names. The files are read in this order.
