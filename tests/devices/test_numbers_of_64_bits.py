@@ -58,8 +58,8 @@ def test_arguments_of_run(strategy: Any) -> None:
     refuses(lambda: replicant.function(lambda x: x)(SIZES), "args[0]" + BEYOND_FLOAT, "Or scale or clip them before you pass it")
     n = strategy.num_replicas_in_sync
     refuses(lambda: strategy.run(lambda x: x, (replicant.PerReplica([IDS] * n),)), BEYOND_INTEGER)
-    refuses(lambda: strategy.gather(replicant.PerReplica([IDS] * n), axis=0), "gather's value" + BEYOND_INTEGER)
-    refuses(lambda: strategy.reduce("SUM", replicant.PerReplica([IDS] * n), axis=None), "reduce's value" + BEYOND_INTEGER)
+    refuses(lambda: strategy.gather(replicant.PerReplica([IDS] * n), axis=0), "gather: the value" + BEYOND_INTEGER)
+    refuses(lambda: strategy.reduce("SUM", replicant.PerReplica([IDS] * n), axis=None), "reduce: the value" + BEYOND_INTEGER)
     refuses(
         lambda: strategy.experimental_distribute_values_from_function(lambda context: {"id": IDS}),
         "value_fn's value['id'] for replica 0" + BEYOND_INTEGER,
@@ -95,8 +95,8 @@ def test_variables(strategy: Any) -> None:
         variable = replicant.Variable(np.zeros(4, int), name="count")
         weight = keras.Variable(np.zeros(4), name="weight")
     refuses(lambda: replicant.Variable(IDS, name="ids"), "The initial value of Variable 'ids'" + BEYOND_INTEGER)
-    refuses(lambda: variable.assign(IDS), "assign of variable 'count'" + BEYOND_INTEGER)
-    refuses(lambda: variable.scatter_add(np.array([2**32]), np.array([1])), "the indices of scatter_add of variable 'count'")
+    refuses(lambda: variable.assign(IDS), "assign of variable 'count': the value" + BEYOND_INTEGER)
+    refuses(lambda: variable.scatter_add(np.array([2**32]), np.array([1])), "scatter_add of variable 'count': `indices`: 4294967296 at [0]")
     refuses(lambda: weight.assign(SIZES), f"The value for variable {weight.path!r}" + BEYOND_FLOAT)
     refuses(lambda: weight.assign_add(SIZES), BEYOND_FLOAT)
     assert variable.numpy().tolist() == [0, 0, 0, 0]

@@ -375,7 +375,7 @@ def _reaches_the_input(fn: Callable[[Any], Any]) -> bool:
         jaxpr = jax.make_jaxpr(traced)(0.5).jaxpr
     except Exception:  # noqa: BLE001 - then it does not
         return False
-    used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+    used = {id(v) for equation in jaxpr.eqns for v in equation.invars} | {id(v) for v in jaxpr.outvars}
     return id(jaxpr.invars[0]) in used
 
 
