@@ -96,7 +96,8 @@ def test_variables(strategy: Any) -> None:
         weight = keras.Variable(np.zeros(4), name="weight")
     refuses(lambda: replicant.Variable(IDS, name="ids"), "The initial value of Variable 'ids'" + BEYOND_INTEGER)
     refuses(lambda: variable.assign(IDS), "assign of variable 'count': the value" + BEYOND_INTEGER)
-    refuses(lambda: variable.scatter_add(np.array([2**32]), np.array([1])), "scatter_add of variable 'count': `indices`: 4294967296 at [0]")
+    row = np.array([2**32])
+    refuses(lambda: variable.scatter_add(row, np.array([1])), "scatter_add of variable 'count': `indices`: 4294967296 at [0]")
     refuses(lambda: weight.assign(SIZES), f"The value for variable {weight.path!r}" + BEYOND_FLOAT)
     refuses(lambda: weight.assign_add(SIZES), BEYOND_FLOAT)
     assert variable.numpy().tolist() == [0, 0, 0, 0]
