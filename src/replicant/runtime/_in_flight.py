@@ -19,12 +19,10 @@ from ..cluster import _bootstrap, _gloo_chatter, _heartbeat
 from ..kernels import _memory
 
 _MAX_IN_FLIGHT = 4
+_PATIENCE = 5.0  # seconds to wait for the lock before variables are read without it
 
 lock = threading.RLock()
 _in_flight: collections.deque[Any] = collections.deque()
-
-
-_PATIENCE = 5.0  # seconds
 
 
 @contextmanager
