@@ -59,12 +59,16 @@ def strategy(request: pytest.FixtureRequest) -> Any:
     }[request.param]()
 
 
+@jax.jit
+def work(x: jax.Array) -> jax.Array:
+    return jax.lax.fori_loop(0, 8, lambda _, y: x @ y / 600, x)
+
+
 @pytest.fixture(autouse=True)
 def busy(strategy: Any) -> Iterator[None]:
     """Give the devices something to do, so that what is begun during the test has to wait."""
     del strategy
-    x = jnp.ones((600, 600))
-    result = jax.jit(lambda x: jax.lax.fori_loop(0, 30, lambda _, y: x @ y / 600, x))(x)
+    result = work(jnp.ones((600, 600)))
     yield
     jax.block_until_ready(result)
 

@@ -279,3 +279,24 @@ def test_a_step_of_a_model_is_traced_once(two) -> None:
     assert len(runs) == 1
     # The output is 2, and each step with a rate of 0.01 takes 0.01 * 2 * 3 of it: two weights and a bias.
     np.testing.assert_allclose(losses, [(4 + 4 * 0.94**2) / 2, (4 * 0.94**4 + 4 * 0.94**6) / 2], rtol=1e-5)
+
+
+def test_slots_that_are_cut_are_made_once() -> None:
+    strategy = replicant.MirroredStrategy(["cpu:0", "cpu:1"], shard_optimizer_state=True)
+    with strategy.scope():
+        weight = keras.Variable(np.ones((8, 8), np.float32))
+        optimizers = [keras.optimizers.SGD(0.5, momentum=0.9) for _ in range(20)]
+
+    def step(x, optimizer):
+        with GradientTape() as tape:
+            loss = jnp.sum(weight * x)
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+        return loss
+
+    once, runs = counted(lambda x: step(x, optimizers[0]))
+    assert strategy.reduce("SUM", strategy.run(once, (jnp.ones((8, 8)),)), axis=None) == 128.0
+    np.testing.assert_array_equal(weight, np.zeros((8, 8)))
+    assert len(runs) == 2
+    with pytest.raises(replicant.errors.ReplicantError, match=r"made variables in each of its 16 traces, .*\. Create"):
+        strategy.run(lambda x: step(x, optimizers.pop()), (jnp.ones((8, 8)),))
+    np.testing.assert_array_equal(weight, np.zeros((8, 8)))

@@ -18,7 +18,7 @@ import keras
 from jax.core import ShapedArray
 
 from ..errors import ArgumentError, ContextError, ReplicantError
-from ..programs._learning import learn
+from ..programs._learning import MAX_TRACES, learn
 from ..programs._lost_state import Outside
 from ..programs._reach import Reach
 from ..programs._segmented import trace_options
@@ -45,7 +45,6 @@ PARTS = {
 }
 _OTHERS = PARTS["train_step"].index("non_trainable_variables")  # the part with which other variables travel
 _SLOTS = PARTS["train_step"].index("optimizer_variables")  # and, in training, with which other optimizers do
-_MAX_TRACES = 16  # as in programs/_compiled.py
 _KNOWN = "_replicant_stateful_steps"
 
 
@@ -228,7 +227,7 @@ class StatefulStep:
             return
         reach = Reach(self._step, (data,), {})
         outside = Outside(reach)
-        for _ in range(_MAX_TRACES):
+        for _ in range(MAX_TRACES):
             with tracing(), reach.watching(), nullcontext() if around is None else around():
                 recorder, traced = self._trace(data)
             outside.check(self._what)
@@ -243,7 +242,7 @@ class StatefulStep:
             watch_layers(self._watch, reach.settle())
             return
         raise ReplicantError(
-            f"{self._what} made variables in each of its {_MAX_TRACES} traces. Create variables, layers and optimizers once, in "
+            f"{self._what} made variables in each of its {MAX_TRACES} traces. Create variables, layers and optimizers once, in "
             "__init__, build or compile."
         )
 

@@ -22,6 +22,7 @@ from ..variables._libraries import tracing
 from ..variables._recorder import Recorder, recording, require_eager
 from ._advice import Advice
 from ._held import hide, show
+from ._learning import MAX_TRACES
 from ._lost_state import Arguments, Outside
 from ._number_guards import Refused, Tape
 from ._planned import found_in_run
@@ -33,8 +34,6 @@ from ._signature import Signature, argument_names
 from ._trace import Call, trace
 from ._traced_values import naming_the_line
 from ._watch import Watch, follow_libraries, watch_code, watch_layers, watch_trainable
-
-_MAX_TRACES = 16  # of one program; code that makes its variables once needs two
 
 
 class Compiled:
@@ -150,7 +149,7 @@ class Compiled:
         reach = Reach(self._of_run or self._fn, args, kwargs)
         outside = Outside(reach)
         made: list[str] = []
-        for _ in range(_MAX_TRACES):
+        for _ in range(MAX_TRACES):
             with tracing(), reach.watching():
                 found = trace(call, signature.avals, numbers, placement)
             outside.convert_numbers()
@@ -171,7 +170,7 @@ class Compiled:
             self._remember(signature, program)
             return program
         raise ReplicantError(
-            f"{self._name!r} made variables in each of its {_MAX_TRACES} traces, such as {made} in the last one. Create variables, "
+            f"{self._name!r} made variables in each of its {MAX_TRACES} traces, such as {made} in the last one. Create variables, "
             "layers and optimizers once, outside the compiled function, such as in `with strategy.scope():`, and only call them "
             "inside."
         )

@@ -9,6 +9,8 @@ import jax
 from ..tracing._gradient_paths import connected_sources
 from ..variables._recorder import Facts
 
+MAX_TRACES = 16  # of one program; code that makes its variables once needs two
+
 
 def learn(facts: Facts, jaxprs: Sequence[Any]) -> bool:
     """Note which gradients have no path to a source in any of the finished traces.

@@ -76,8 +76,13 @@ class ReplicaStep:
         ):
             result = hide(self._fn(*args, **kwargs))
         self._check_layouts(recorder)
-        given.check(f"run: {getattr(self._fn, '__qualname__', self._fn)!r}", result, copies_are_theirs=True)
+        given.check(f"run: {self.name}", result, copies_are_theirs=True)
         return result
+
+    @property
+    def name(self) -> str:
+        """What messages call the function."""
+        return repr(getattr(self._fn, "__qualname__", self._fn))
 
     def _check_layouts(self, recorder: Recorder) -> None:
         """Raise if a training step leaves a rule of a layout map without a variable."""
@@ -310,11 +315,9 @@ class Replica:
         group, placement = self._step.mesh_axis(), self._step.strategy.placement
         while True:
             closed = named(placement, lambda: self.trace_once(local, group, facts, has_rows=has_rows))
-            layouts_now = {ref: self.layout_of(ref) for ref in self.layouts}
-            if not learn(facts, [closed.jaxpr]) and layouts_now == self.layouts:  # else one has become an optimizer's meanwhile
-                break
-        self._step.check_owners(self.layouts)
-        return self.arranged(closed, self.layouts)
+            if not learn(facts, [closed.jaxpr]):
+                self._step.check_owners(self.layouts)
+                return self.arranged(closed, self.layouts)
 
     def trace_once(self, local: list[Any], group: Group, facts: Facts, *, has_rows: bool = True) -> ClosedJaxpr:
         """Return the jaxpr of the function on one replica's arrays, without its variables among the inputs."""
