@@ -120,15 +120,15 @@ def fields(record: str, delimiter: str, quotes: bool) -> list[str]:
     whole, one = _patterns(delimiter)
     if whole.fullmatch(record) is None:
         raise ElementError(_misplaced(record, delimiter))
-    return [quoted.replace('""', '"') if quoted else plain for quoted, plain in one.findall(record)]
+    return [field[1:-1].replace('""', '"') if field[:1] == '"' else field for field in one.findall(record)]
 
 
 @functools.lru_cache(maxsize=8)
 def _patterns(delimiter: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """The patterns of a record, and of each of its fields with the delimiter before it."""
     d = re.escape(delimiter)
-    field = rf'(?:"([^"]*+(?:""[^"]*+)*+)"|([^"{d}]*+))'
-    return re.compile(rf"{field}(?:{d}{field})*+"), re.compile(rf"(?:\A|{d}){field}")
+    field = rf'(?:"[^"]*+(?:""[^"]*+)*+"|[^"{d}]*+)'
+    return re.compile(rf"{field}(?:{d}{field})*+"), re.compile(rf"(?:\A|{d})({field})")
 
 
 def _misplaced(record: str, delimiter: str) -> str:
