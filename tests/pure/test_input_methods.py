@@ -50,7 +50,7 @@ PIPELINES = {
     "choose": lambda: Dataset.choose_from_datasets([NUMBERS, Dataset.range(20, 30)], Dataset.range(2).repeat()).batch(4),
     "sample": lambda: Dataset.sample_from_datasets([NUMBERS, Dataset.range(20, 30)]).batch(4),
     "resample": lambda: Dataset.range(40).rejection_resample(lambda x: x % 2, [0.2, 0.8]).map(lambda c, x: x).batch(4),
-    "random": lambda: Dataset.random().take(10).batch(4),
+    "random": lambda: Dataset.random().take(10).map(lambda x: x % 1000).batch(4),
     "counter": lambda: Dataset.counter().take(10).batch(4),
     "ignore_errors": lambda: NUMBERS.map(refuse_three).ignore_errors().batch(4),
     "shuffled windows": lambda: NUMBERS.window(5).flat_map(lambda w: w.shuffle(5)).batch(4),

@@ -27,7 +27,7 @@ from ..replicas._collectives import SingleReplica
 from ..replicas._context import ReplicaContext, default_strategy, entered
 from ..replicas._placement import Placement
 from ..tracing._closed_jaxpr import ClosedJaxpr
-from ..tracing._inputs import Inputs
+from ..tracing._inputs import Inputs, make_jaxpr
 from ..tracing._interpreter import run_alone
 from ..variables._known import is_variable, ref_of
 from ..variables._libraries import tracing
@@ -287,22 +287,21 @@ class StatefulStep:
     def _trace(self, data: Any) -> "tuple[_WholeBatch, _Traced]":
         """Trace the step until a trace teaches nothing new: that is once, unless gradients turn out to be None."""
         facts = Facts()
-        made: list[tuple[_WholeBatch, Inputs, list[list[Ref]], Any]] = []
+        made: list[tuple[_WholeBatch, list[list[Ref]], Any]] = []
 
-        def flat(data: Any) -> list[Any]:
-            inputs = Inputs()
+        def flat(inputs: Inputs, data: Any) -> list[Any]:
             recorder = _WholeBatch(inputs, facts, self._what)
             with one_replica(), recording(recorder):
                 outputs = self._checked(self._step(data))
             self._others.update(dict.fromkeys([*recorder.known, *recorder.written]))
             parts = self._refs()
             values, tree = jax.tree.flatten((outputs, tuple([recorder.read_raw(ref) for ref in part] for part in parts)))
-            made.append((recorder, inputs, parts, tree))
+            made.append((recorder, parts, tree))
             return values
 
         while True:
-            closed = jax.make_jaxpr(flat)(data)
-            recorder, inputs, parts, tree = made[-1]
+            closed, inputs = make_jaxpr(flat, data)
+            recorder, parts, tree = made[-1]
             if recorder.made_variables or not learn(facts, [closed.jaxpr]):
                 refs = [(ref, _aval(ref)) for part in parts for ref in part]
                 return recorder, _Traced(inputs.arranged(closed, refs), tree, trace_options())

@@ -22,6 +22,7 @@ from ..replicas._copies import VariableAggregation
 from ..replicas._values import PerReplica, is_array, is_same_object
 from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._exchange_gradients import exchange
+from ..tracing._inputs import Inputs, make_jaxpr
 from ..tracing._interpreter import Question, evaluate
 from ..tracing._marks import exchange_p, sync_p
 from ..variables._recorder import Facts
@@ -215,14 +216,15 @@ class _RaggedReplica(Replica):
         """Return the jaxpr of the replica, without its variables among the inputs. The first one is the replica id."""
         group = RaggedGroup(self._step.num_replicas, self.index, facts)
 
-        def flat(replica_id: Any, values: list[Any]) -> list[Any]:
+        def flat(inputs: Inputs, replica_id: Any, values: list[Any]) -> list[Any]:
             group.begin(replica_id)
+            has_rows = self._step.inputs.has_rows(self.index)
             try:
-                return self._flat(values, group, facts, self._step.inputs.has_rows(self.index), self.index)
+                return self._flat(inputs, values, group, facts, has_rows=has_rows, index=self.index)
             finally:
                 self.counts = [_checks.Count(*count) for count in self._step.counts]
 
-        return jax.make_jaxpr(flat)(jnp.asarray(self.index, jnp.int32), arrays)
+        return make_jaxpr(flat, jnp.asarray(self.index, jnp.int32), arrays)[0]
 
 
 def _trace_together(replicas: Sequence[_RaggedReplica], arrays: Rows, facts: Facts) -> tuple[list[Ref], list[ClosedJaxpr]]:

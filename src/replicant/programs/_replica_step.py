@@ -27,6 +27,7 @@ from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._fused import fuse
 from ..tracing._host_calls import host_call_in
 from ..tracing._inputs import Inputs as VariableInputs
+from ..tracing._inputs import make_jaxpr
 from ..tracing._interpreter import Question, run_alone
 from ..tracing._marks import sync_p
 from ..tracing._riders import Riders
@@ -321,15 +322,17 @@ class Replica:
 
     def trace_once(self, local: list[Any], group: Group, facts: Facts, *, has_rows: bool = True) -> ClosedJaxpr:
         """Return the jaxpr of the function on one replica's arrays, without its variables among the inputs."""
-        return jax.make_jaxpr(lambda arrays: self._flat(arrays, group, facts, has_rows))(local)
+        return make_jaxpr(lambda inputs, arrays: self._flat(inputs, arrays, group, facts, has_rows=has_rows), local)[0]
 
     def arranged(self, closed: ClosedJaxpr, refs: Iterable[Ref]) -> ClosedJaxpr:
         """Return the jaxpr of the last trace with these variables as its first inputs."""
         assert self._inputs is not None, "there is a trace"
         return self._inputs.arranged(closed, [(ref, self._local(ref)) for ref in refs])
 
-    def _flat(self, arrays: list[Any], group: Group, facts: Facts, has_rows: bool, index: int = 0) -> list[Any]:
-        step, self._inputs = self._step, VariableInputs()
+    def _flat(
+        self, inputs: VariableInputs, arrays: list[Any], group: Group, facts: Facts, *, has_rows: bool, index: int = 0
+    ) -> list[Any]:
+        step, self._inputs = self._step, inputs
         recorder = ReplicaRecorder(
             self._take,
             Marked(group),

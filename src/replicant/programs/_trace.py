@@ -14,7 +14,7 @@ from ..errors import ReplicantError
 from ..replicas._placement import Placement
 from ..replicas._values import PerReplica
 from ..tracing._closed_jaxpr import ClosedJaxpr
-from ..tracing._inputs import Inputs
+from ..tracing._inputs import Inputs, make_jaxpr
 from ..variables._libraries import tracing
 from ..variables._recorder import CrossRecorder, Facts, PlacementFound, Recorder
 from ..variables._ref import Ref
@@ -92,21 +92,20 @@ def _once(
     call: Call, avals: Sequence[Any], numbers: Tape, where: tuple[Placement, bool], known: tuple[Facts, list[Facts]]
 ) -> Trace:
     (placement, is_found), (facts, run_facts) = where, known
-    made: list[tuple[CrossRecorder, Inputs, Trace]] = []
+    made: list[tuple[CrossRecorder, Trace]] = []
 
-    def flat(arrays: list[Any]) -> list[Any]:
-        inputs = Inputs()
+    def flat(inputs: Inputs, arrays: list[Any]) -> list[Any]:
         recorder = CrossRecorder(
             lambda ref, shape: inputs.take(ref, _aval(shape, ref.dtype)), placement if is_found else None, facts
         )
         recorder.run_facts = run_facts
         with tracing():
             traced, values = traced_call(call, recorder, arrays, inputs, placement)
-        made.append((recorder, inputs, traced))
+        made.append((recorder, traced))
         return values
 
-    closed = jax.make_jaxpr(flat)(list(avals))
-    (recorder, inputs, found) = made[-1]
+    closed, inputs = make_jaxpr(flat, list(avals))
+    recorder, found = made[-1]
     refs = [(ref, _aval(found.shape_of(ref), ref.dtype)) for ref in found.refs]
     given = [(slot, ShapedArray(x.shape, x.dtype, weak_type=True)) for slot, x in zip(numbers.inputs, numbers.avals, strict=True)]
     found.closed = inputs.arranged(closed, refs, given)

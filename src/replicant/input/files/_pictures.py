@@ -5,7 +5,6 @@ import io
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import ConfigurationError, DatasetError
 
@@ -30,7 +29,7 @@ def import_pillow(name: str) -> Any:
 
 def decoded(
     pillow: Any, name: str, path: str, data: bytes, channels: int, *, remedy: str = "move it out of the folder"
-) -> NDArray[np.uint8]:
+) -> np.ndarray:
     """Return a picture as ``uint8[height, width, channels]``. Of an animation, this is the first frame.
 
     Raises:
@@ -49,7 +48,7 @@ def decoded(
         ) from error
 
 
-def _with_channels(picture: Any, channels: int) -> NDArray[np.uint8]:
+def _with_channels(picture: Any, channels: int) -> np.ndarray:
     if picture.mode.startswith("I"):  # 16 bits of grey, of which the upper 8 are taken
         grey = (np.asarray(picture).astype(np.int64) >> 8).astype(np.uint8)[:, :, None]
         return _colours_of_grey(grey, channels)
@@ -63,6 +62,6 @@ def _with_channels(picture: Any, channels: int) -> NDArray[np.uint8]:
     return ((colours @ _GREY_OF) >> 15).astype(np.uint8)[:, :, None]
 
 
-def _colours_of_grey(grey: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+def _colours_of_grey(grey: np.ndarray, channels: int) -> np.ndarray:
     colours = np.repeat(grey, min(channels, 3), axis=2)
     return np.concatenate([colours, np.full_like(grey, 255)], axis=2) if channels == 4 else colours
