@@ -19,7 +19,7 @@ from ..runtime._jax_dtypes import in_jax_dtypes
 from ..tracing._inputs import Inputs
 from ..variables import _recorder
 from ..variables._libraries import tracing
-from ..variables._recorder import Recorder, recording, require_eager
+from ..variables._recorder import Recorder, VariablesMade, recording, require_eager
 from ._advice import Advice
 from ._held import hide, show
 from ._learning import MAX_TRACES
@@ -150,12 +150,15 @@ class Compiled:
         outside = Outside(reach)
         made: list[str] = []
         for _ in range(MAX_TRACES):
-            with tracing(), reach.watching():
-                found = trace(call, signature.avals, numbers, placement)
+            found = None
+            try:
+                with tracing(), reach.watching():
+                    found = trace(call, signature.avals, numbers, placement)
+            except VariablesMade as error:  # now that `tracing` has ended, they have their values
+                made = error.names[-2:]
             outside.convert_numbers()
             outside.check(repr(self._name))
-            made = [ref.name for ref in found.refs][-2:]
-            if found.made_variables:  # now that `tracing` has ended, they have their values, and the code will not make them again
+            if found is None:
                 continue
             program = Program(self._name, call, found, numbers)
             program.trace([*arrays, *numbers.input_values(numbers.values)])

@@ -240,6 +240,7 @@ def _trace_together(replicas: Sequence[_RaggedReplica], arrays: Rows, facts: Fac
     while True:
         facts.answers.clear()
         jaxprs = _until_answered(lambda r: replicas[r].trace_with(arrays[r], facts), len(replicas), facts)
+        replicas[0].check_made()
         if not learn(facts, [closed.jaxpr for closed in jaxprs]):
             refs = list(dict.fromkeys(ref for replica in replicas for ref in replica.layouts))
             return refs, [replica.arranged(closed, refs) for replica, closed in zip(replicas, jaxprs, strict=True)]

@@ -316,9 +316,14 @@ class Replica:
         group, placement = self._step.mesh_axis(), self._step.strategy.placement
         while True:
             closed = named(placement, lambda: self.trace_once(local, group, facts, has_rows=has_rows))
+            self.check_made()
             if not learn(facts, [closed.jaxpr]):
                 self._step.check_owners(self.layouts)
                 return self.arranged(closed, self.layouts)
+
+    def check_made(self) -> None:
+        """End the trace of the program if the function has made variables: all that follows would be in vain."""
+        self._step.cross.check_made(self.layouts)
 
     def trace_once(self, local: list[Any], group: Group, facts: Facts, *, has_rows: bool = True) -> ClosedJaxpr:
         """Return the jaxpr of the function on one replica's arrays, without its variables among the inputs."""

@@ -40,8 +40,6 @@ class Trace:
         facts: What this trace, and earlier ones, have found out.
         run_facts: The same for each call of `run`.
         closed: The jaxpr. Its inputs are the variables in this order, the arrays, and the numbers.
-        made_variables: Whether the code has made variables, so that another trace of it may do something else.
-        refs: The variables that the trace has used.
     """
 
     written: list[Ref]
@@ -53,7 +51,6 @@ class Trace:
     facts: Facts
     run_facts: list[Facts]
     closed: ClosedJaxpr | None = None
-    made_variables: bool = False
 
     @property
     def refs(self) -> list[Ref]:
@@ -74,6 +71,9 @@ def trace(call: Call, avals: Sequence[Any], numbers: Tape, placement: Placement)
         avals: The shapes of the arrays.
         numbers: What is known about the Python numbers among the arguments.
         placement: The devices of the current strategy, on which a function computes that calls no `run`.
+
+    Raises:
+        VariablesMade: If the code has made variables.
     """
     facts, run_facts = Facts(), list[Facts]()
     start: Placement | None = None
@@ -84,7 +84,7 @@ def trace(call: Call, avals: Sequence[Any], numbers: Tape, placement: Placement)
             start = other.placement
             continue
         assert found.closed is not None
-        if found.made_variables or not (found.uses_tape and learn(facts, [found.closed.jaxpr])):
+        if not (found.uses_tape and learn(facts, [found.closed.jaxpr])):
             return found
 
 
@@ -92,7 +92,7 @@ def _once(
     call: Call, avals: Sequence[Any], numbers: Tape, where: tuple[Placement, bool], known: tuple[Facts, list[Facts]]
 ) -> Trace:
     (placement, is_found), (facts, run_facts) = where, known
-    made: list[tuple[CrossRecorder, Trace]] = []
+    made: list[Trace] = []
 
     def flat(inputs: Inputs, arrays: list[Any]) -> list[Any]:
         recorder = CrossRecorder(
@@ -101,15 +101,15 @@ def _once(
         recorder.run_facts = run_facts
         with tracing():
             traced, values = traced_call(call, recorder, arrays, inputs, placement)
-        made.append((recorder, traced))
+        recorder.check_made(recorder.values)
+        made.append(traced)
         return values
 
     closed, inputs = make_jaxpr(flat, list(avals))
-    recorder, found = made[-1]
+    found = made[-1]
     refs = [(ref, _aval(found.shape_of(ref), ref.dtype)) for ref in found.refs]
     given = [(slot, ShapedArray(x.shape, x.dtype, weak_type=True)) for slot, x in zip(numbers.inputs, numbers.avals, strict=True)]
     found.closed = inputs.arranged(closed, refs, given)
-    found.made_variables = recorder.made_variables
     return found
 
 

@@ -6,7 +6,7 @@ an input of the trace, and writes are noted and become outputs. A ``Ref`` is one
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -35,6 +35,20 @@ class PlacementFound(BaseException):
     def __init__(self, placement: Placement):
         super().__init__(placement)
         self.placement = placement
+
+
+class VariablesMade(BaseException):
+    """The traced code has made variables. It will not make them again, so it is traced anew, and the rest of this trace is spared.
+
+    This never reaches the user. Not an Exception: the traced code may catch these.
+
+    Args:
+        refs: The variables that it has used.
+    """
+
+    def __init__(self, refs: Iterable[Ref]):
+        self.names = [ref.name for ref in refs]
+        super().__init__(self.names)
 
 
 class NotTraceable(ContextError):
@@ -78,6 +92,15 @@ class Recorder:
         self.trace: Any = None  # the state of the trace that this recorder belongs to
         self.live_trace: Any = None  # that trace
         self._row: Any = None  # what the loop iterates over that is traced, if it is the body of one
+
+    def check_made(self, refs: Iterable[Ref]) -> None:
+        """End the trace if the code has made variables. `refs` are those that it has used.
+
+        Raises:
+            VariablesMade: If it has.
+        """
+        if self.made_variables:
+            raise VariablesMade(refs)
 
     def read(self, ref: Ref) -> Any:
         """Return the current value, as user code sees it."""
