@@ -149,6 +149,7 @@ class Compiled:
         reach = Reach(self._of_run or self._fn, args, kwargs)
         outside = Outside(reach)
         made: list[str] = []
+        is_settled = False
         for _ in range(MAX_TRACES):
             found = None
             try:
@@ -159,6 +160,9 @@ class Compiled:
             outside.convert_numbers()
             outside.check(repr(self._name))
             if found is None:
+                continue
+            if self._of_run is not None and not is_settled and outside.has_changed():  # later steps find the new state
+                is_settled = True
                 continue
             program = Program(self._name, call, found, numbers)
             program.trace([*arrays, *numbers.input_values(numbers.values)])

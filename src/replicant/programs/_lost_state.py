@@ -124,6 +124,16 @@ class Outside:
                     found.append(holder.path(key))
         return found
 
+    def has_changed(self) -> bool:
+        """Return whether the trace has changed what the code reads, such as a flag for the first step."""
+        for holder in self._holders():
+            if holder.kind in {"names", "items"} and not holder.layer:
+                content = holder.content()
+                keys = holder.names if holder.kind == "names" else {**holder.before, **content}
+                if any(content.get(key, ABSENT) is not holder.before.get(key, ABSENT) for key in keys):
+                    return True
+        return False
+
     def frozen_random(self) -> list[str]:
         """Return the random generators that the trace has drawn from. Their numbers are constants of the program."""
         return [label for label, generator, before in self._reach.generators.values() if drawn(generator) != before]
