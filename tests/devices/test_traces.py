@@ -1,8 +1,10 @@
 """How many times Python code is traced for one program: once, and once more for each reason that the documentation names."""
 
+import collections
 import os
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -320,7 +322,7 @@ def test_slots_that_are_cut_are_made_once() -> None:
     np.testing.assert_array_equal(weight, np.zeros((8, 8)))
 
 
-def test_code_that_changes_what_it_reads_is_traced_once_more(two) -> None:
+def first_flag():
     state = {"first": True}
 
     def step(x):
@@ -329,4 +331,162 @@ def test_code_that_changes_what_it_reads_is_traced_once_more(two) -> None:
             return 10 * x
         return x
 
-    assert [float(two.experimental_local_results(two.run(step, (jnp.float32(3.0),)))[0]) for _ in range(3)] == [3.0, 3.0, 3.0]
+    return step
+
+
+def counter_of_an_object():
+    class Trainer:
+        steps = 0
+
+        def step(self, x):
+            self.steps += 1
+            return self.steps * x
+
+    return Trainer().step
+
+
+def free_variable():
+    count = 0
+
+    def step(x):
+        nonlocal count
+        count += 1
+        return count * x
+
+    return step
+
+
+def list_that_grows():
+    history = []
+
+    def step(x):
+        history.append("step")
+        return len(history) * x
+
+    return step
+
+
+def memory_that_changes():
+    counts = np.zeros(3, np.int64)
+
+    def step(x):
+        counts[1] += 1
+        return float(counts[1]) * x
+
+    return step
+
+
+def filled_queue():
+    rates = collections.deque([3.0, 2.0, 5.0, 7.0])
+
+    def step(x):
+        rates.rotate(1)
+        return rates[0] * x
+
+    return step
+
+
+def new_list_of_the_same():
+    scratch = {"names": []}
+
+    def step(x):
+        scratch["names"] = ["a", ("b", 1.0)]
+        return len(scratch["names"]) * x
+
+    return step
+
+
+def set_of_what_was_seen():
+    seen = set()
+
+    def step(x):
+        new = "x" not in seen
+        seen.add("x")
+        return 5 * x if new else x
+
+    return step
+
+
+def flag_of_a_layer():
+    class Scale(keras.layers.Layer):
+        calls = 0
+
+        def call(self, x):
+            self.calls += 1
+            return self.calls * x
+
+    return Scale()
+
+
+def flag_and_a_gradient_that_is_none():
+    state = {"first": True}
+    weight, other = replicant.Variable(3.0), replicant.Variable(1.0)
+
+    def step(x):
+        with GradientTape() as tape:
+            loss = weight * x
+        slope, nothing = tape.gradient(loss, [weight, other])
+        assert nothing is None
+        if state["first"]:
+            state["first"] = False
+            return 10 * slope
+        return slope
+
+    return step
+
+
+STEPS_THAT_CHANGE = {  # how to make a step: what it returns for 1.0, how often it is traced for five calls, and what is told
+    first_flag: ([10.0, 1.0, 1.0, 1.0, 1.0], 2, None),
+    counter_of_an_object: ([1.0, 2.0, 3.0, 4.0, 5.0], 5, "self.steps"),
+    free_variable: ([1.0, 2.0, 3.0, 4.0, 5.0], 5, "count"),
+    list_that_grows: ([1.0, 2.0, 3.0, 4.0, 5.0], 5, "history"),
+    memory_that_changes: ([1.0, 2.0, 3.0, 4.0, 5.0], 5, "counts"),
+    filled_queue: ([7.0, 5.0, 2.0, 3.0, 7.0], 5, "rates"),
+    new_list_of_the_same: ([2.0, 2.0, 2.0, 2.0, 2.0], 2, None),
+    set_of_what_was_seen: ([5.0, 1.0, 1.0, 1.0, 1.0], 2, None),
+    flag_of_a_layer: ([1.0, 2.0, 3.0, 4.0, 5.0], 5, "fn.calls"),
+    flag_and_a_gradient_that_is_none: ([10.0, 1.0, 1.0, 1.0, 1.0], None, None),
+}
+
+
+@pytest.mark.parametrize("make", STEPS_THAT_CHANGE, ids=lambda make: make.__name__)
+def test_code_that_changes_what_it_reads_computes_what_eager_code_does(two, make) -> None:
+    """Outside a function, `run` is eager in tf.distribute. A program that is not right for the next call too is made anew."""
+    expected, traces, told = STEPS_THAT_CHANGE[make]
+    with two.scope():
+        step = make()
+        eager = make()
+    once, runs = counted(step)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = [float(two.experimental_local_results(two.run(once, (jnp.float32(1.0),)))[0]) for _ in range(5)]
+    assert got == expected
+    if make is not flag_and_a_gradient_that_is_none:
+        assert [float(eager(jnp.float32(1.0))) for _ in range(5)] == expected
+    if traces is not None:
+        assert len(runs) == traces
+    messages = [str(each.message) for each in caught]
+    if told is None:
+        assert messages == []
+    else:
+        (message,) = messages
+        assert f"is compiled anew at each call, because its Python code changes `{told}" in message
+
+
+def test_replicas_of_different_sizes_change_what_they_read_once_each(two) -> None:
+    """As in tf.distribute, each replica's code runs, one after the other. Each is traced twice, because of the exchange."""
+    calls = []
+
+    def step(x):
+        calls.append(len(x))
+        return len(calls) * total(x)
+
+    with pytest.warns(UserWarning, match="compiled anew at each call, because its Python code changes `calls`"):
+        got = [[float(x) for x in two.experimental_local_results(two.run(step, (UNEVEN,)))] for _ in range(3)]
+    assert (got, calls) == ([[6.0, 12.0], [18.0, 24.0], [30.0, 36.0]], [2, 1, 2, 1, 2, 1])
+
+
+def test_a_function_keeps_the_program_of_code_that_changes_what_it_reads(two) -> None:
+    step = first_flag()
+    kept = replicant.function(lambda x: two.reduce("SUM", two.run(step, (x,)), axis=None))
+    assert [float(kept(jnp.float32(3.0))) for _ in range(3)] == [60.0, 60.0, 60.0]

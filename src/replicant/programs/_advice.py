@@ -34,6 +34,7 @@ class Advice:
         self._subject = subject
         self._of_run = of_run
         self._warned: set[str] = set()
+        self._changed: str | None = None  # what the code has changed in its last trace
 
     def on_effects(self, outside: Outside) -> None:
         """Warn of what Python did while the function was traced, and will not do in each step."""
@@ -43,12 +44,6 @@ class Advice:
                 f"{self._name!r} draws random numbers from `{label}`, a generator of Python or NumPy, while it is compiled. They "
                 "are constants of the program, the same in every step. Draw them outside and pass them as arguments, or use "
                 "jax.random or keras.random.",
-            )
-        for label in outside.counted() if self._of_run else ():
-            self._warn(
-                label,
-                f"{self._name!r} changes the Python number `{label}`. Its Python code runs when it is compiled, not in every step, "
-                "so the number does not count steps. Hold it in a replicant.Variable, or change it outside the function.",
             )
 
     def on_unseen(self, watch: Watch) -> None:
@@ -61,12 +56,23 @@ class Advice:
                 "program, and does not see changes.",
             )
 
+    def on_changes(self, watch: Watch) -> None:
+        """Warn of what the code changes at each call. What it changes in the first one only, as a flag for it, is no trouble."""
+        again, self._changed = watch.changes is not None and watch.changes == self._changed, watch.changes
+        if again:
+            self._warn(
+                f"changes {self._changed}",
+                f"{self._name!r} is compiled anew at each call, because its Python code changes `{self._changed}`, which it reads. "
+                "Change it outside the function that `run` calls, or hold it in a replicant.Variable. Or decorate the function "
+                "that calls `run` with replicant.function: there, Python code runs only when a program is made.",
+            )
+
     def on_states(self, programs: Sequence[Program]) -> None:
         """Warn of what has changed between the programs of one signature, if there are many. The first is the newest.
 
         Threads that call a function for the first time at once compile it once each, without any change.
         """
-        outdated = [program for program in programs[1:] if program.watch.unseen is None and not program.watch.holds()]
+        outdated = [program for program in programs[1:] if not program.watch.is_spent and not program.watch.holds()]
         if len(outdated) + 1 >= _MANY_STATES:
             label = outdated[0].watch.changed()
             self._warn(

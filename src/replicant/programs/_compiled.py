@@ -19,7 +19,7 @@ from ..runtime._jax_dtypes import in_jax_dtypes
 from ..tracing._inputs import Inputs
 from ..variables import _recorder
 from ..variables._libraries import tracing
-from ..variables._recorder import Recorder, VariablesMade, recording, require_eager
+from ..variables._recorder import CrossRecorder, VariablesMade, recording, require_eager
 from ._advice import Advice
 from ._held import hide, show
 from ._learning import MAX_TRACES
@@ -110,12 +110,15 @@ class Compiled:
     def _name(self) -> str:
         return _name_of(self._fn)
 
-    def _call(self, signature: Signature, numbers: Tape) -> Call:
+    def _call(self, signature: Signature, numbers: Tape, outside: Outside) -> Call:
         """Return what is traced: the function of its inputs, with all other arguments as they are."""
         count = len(signature.arrays)
 
-        def call(recorder: Recorder, arrays: Sequence[Any], inputs: Inputs | None) -> Any:
+        def call(recorder: CrossRecorder, arrays: Sequence[Any], inputs: Inputs | None) -> Any:
             self.num_traces += 1
+            if self._of_run is not None:  # what it changes, each of its traces changes once, as a call without traces does
+                outside.put_back()
+                recorder.undo_effects = outside.put_back
             traced = repr(self._name if self._of_run is None else _name_of(self._of_run))
             with naming_the_line(traced), recording(recorder), recording_numbers(numbers, arrays[count:], inputs) as recorded:
                 args, kwargs = show(signature.arguments(arrays, recorded))
@@ -129,10 +132,11 @@ class Compiled:
     def _compile_any(self, signature: Signature) -> Program:
         """Make a program for these arguments. If the code refuses numbers that record, it gets the numbers themselves."""
         with CollectionPaused(), _steps.compiling():
+            reach = Reach(self._of_run or self._fn, *signature.arguments(signature.arrays))
             if signature.numbers and signature.placement.planning is None and signature.key not in self._refusing:
                 numbers = Tape(signature.numbers)
                 try:
-                    return self._compile(signature, numbers)
+                    return self._compile(signature, numbers, reach)
                 except Refused:
                     in_doubt = numbers.in_doubt
                 except LostStateError:  # the number itself would be lost as well, and nothing would tell
@@ -141,15 +145,12 @@ class Compiled:
                     in_doubt = True
                 if in_doubt:
                     self._refusing.add(signature.key)
-            return self._compile(signature, Tape(signature.numbers, plain=True))
+            return self._compile(signature, Tape(signature.numbers, plain=True), reach)
 
-    def _compile(self, signature: Signature, numbers: Tape) -> Program:
-        call, placement, arrays = self._call(signature, numbers), signature.placement, signature.arrays
-        args, kwargs = signature.arguments(arrays)
-        reach = Reach(self._of_run or self._fn, args, kwargs)
-        outside = Outside(reach)
+    def _compile(self, signature: Signature, numbers: Tape, reach: Reach) -> Program:
+        placement, arrays, outside = signature.placement, signature.arrays, Outside(reach)
+        call = self._call(signature, numbers, outside)
         made: list[str] = []
-        is_settled = False
         for _ in range(MAX_TRACES):
             found = None
             try:
@@ -160,9 +161,7 @@ class Compiled:
             outside.convert_numbers()
             outside.check(repr(self._name))
             if found is None:
-                continue
-            if self._of_run is not None and not is_settled and outside.has_changed():  # later steps find the new state
-                is_settled = True
+                outside.accept()
                 continue
             program = Program(self._name, call, found, numbers)
             program.trace([*arrays, *numbers.input_values(numbers.values)])
@@ -171,8 +170,9 @@ class Compiled:
             refs = dict.fromkeys(found.refs)
             watch_trainable(program.watch, refs)
             follow_libraries(program.watch, refs)
-            self._watch(program.watch, reach)
+            self._watch(program.watch, reach, outside)
             self._advice.on_effects(outside)
+            outside.release()
             signature.computed = numbers.evaluate(signature.numbers) or []
             self._remember(signature, program)
             return program
@@ -182,13 +182,15 @@ class Compiled:
             "inside."
         )
 
-    def _watch(self, watch: Watch, reach: Reach) -> None:
+    def _watch(self, watch: Watch, reach: Reach, outside: Outside) -> None:
         """Watch what the code has read and Python code can change."""
         if self._of_run is None:
             watch_layers(watch, reach.settle())
-        else:
-            watch_code(watch, reach.settle())
-            self._advice.on_unseen(watch)
+            return
+        watch_code(watch, reach.settle())
+        watch.changes = outside.changed()
+        self._advice.on_unseen(watch)
+        self._advice.on_changes(watch)
 
     def _remember(self, signature: Signature, program: Program) -> None:
         chain = self._programs.add(signature, program)

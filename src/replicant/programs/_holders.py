@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime._plain_values import PLAIN, plain_key
 from ..runtime._users_code import root_of
 
 _VIEWS = (types.MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
@@ -71,12 +72,41 @@ class Holder:
         if self.kind == "cell":
             return {} if (value := content_of_cell(self.target)[0]) is ABSENT else {"cell_contents": value}
         if self.kind == "memory":
-            return {}
+            return {"content": memory_of(self.target)}
         return self.target if self._is_globals else attributes_of(self.target)
 
     @property
     def _is_globals(self) -> bool:
         return type(self.target) is dict and self.kind == "names"
+
+    def changed(self) -> str | None:
+        """Return what the code has changed of what it reads, as the code would write it; None if nothing."""
+        for key in () if self.of_library else self._changed_keys():
+            if not self.layer or all(isinstance(x, PLAIN) for x in (self.content().get(key), self.before.get(key))):
+                return self.path(key) if self.kind == "names" or isinstance(self.target, dict) else self.label
+        return None
+
+    def put_back(self) -> None:
+        """Give the target what it held when it was found, as far as the code reads it."""
+        if changed := self._changed_keys():
+            self.put({key: self.before.get(key, ABSENT) for key in changed})
+
+    def put(self, values: Mapping[Any, Any]) -> None:
+        """Replace some of what the target holds, without running code of its class. ABSENT deletes."""
+        if self.kind == "names":
+            for name, value in values.items():
+                _set_attribute(self.target, name, value)
+        elif self.kind == "cell":
+            self.target.cell_contents = values["cell_contents"]
+        elif self.kind == "memory":
+            _overwrite(self.target, values["content"])
+        else:
+            _refill(self.target, {key: x for key, x in {**self.content(), **values}.items() if x is not ABSENT})
+
+    def _changed_keys(self) -> list[Any]:
+        now = self.content()
+        keys = {**self.before, **now} if self.any_name or self.kind != "names" else self.names
+        return [key for key in keys if not _is_alike(now.get(key, ABSENT), self.before.get(key, ABSENT))]
 
     def path(self, key: Any) -> str:
         """Return how the code would write one of its entries."""
@@ -228,6 +258,56 @@ def memory_size(value: Any) -> int:
         return value.nbytes
     with memoryview(value) as view:
         return view.nbytes
+
+
+def _is_alike(now: Any, before: Any) -> bool:
+    """Return whether no code that looks at values can tell two objects apart. Containers may be others with the same content."""
+    if now is before:
+        return True
+    if type(now) is not type(before):
+        return False
+    if isinstance(now, (dict, *_SEQUENCES)):
+        pairs = zip(entries_of(now), entries_of(before), strict=True)
+        return size_of(now) == size_of(before) and all(_is_alike(*pair) for pair in pairs)
+    return isinstance(now, PLAIN) and plain_key(now) == plain_key(before)
+
+
+def _set_attribute(target: Any, name: str, value: Any) -> None:
+    if type(target) is dict:  # the globals of a module
+        target[name] = value
+        if value is ABSENT:
+            del target[name]
+        return
+    own = type if isinstance(target, type) else threading.local if isinstance(target, threading.local) else object
+    if value is ABSENT:
+        own.__delattr__(target, name)
+    else:
+        own.__setattr__(target, name, value)
+
+
+def _refill(target: Any, items: Mapping[Any, Any]) -> None:
+    """Give a container the items that it had."""
+    if isinstance(target, dict):
+        dict.clear(target)
+        dict.update(target, items)
+    elif isinstance(target, contextvars.ContextVar):
+        target.set(items[0])
+    else:
+        for kind, fill in ((list, list.extend), (set, set.update), (collections.deque, collections.deque.extend)):
+            if isinstance(target, kind):
+                kind.clear(target)
+                fill(target, items.values())
+
+
+def _overwrite(target: Any, content: tuple[Any, ...]) -> None:
+    """Give memory the content that it had."""
+    if not isinstance(target, np.ndarray):
+        with memoryview(target) as view, view.cast("B") as flat:
+            flat[:] = content[0]
+    elif target.dtype.hasobject:
+        target.flat = content[2:]
+    else:
+        np.copyto(target, np.frombuffer(content[2], target.dtype).reshape(target.shape))
 
 
 def is_fixed(value: Any) -> bool:

@@ -91,14 +91,18 @@ class Outside:
     """What a function reaches besides its arguments, as it was before the code that names it ran."""
 
     def __init__(self, reach: Reach):
-        self._reach = reach
+        self._reach: Reach | None = reach
 
     def _holders(self) -> list[Holder]:
-        return [holder for holder in self._reach.holders.values() if not holder.fresh]
+        return [] if self._reach is None else [holder for holder in self._reach.holders.values() if not holder.fresh]
+
+    def release(self) -> None:
+        """Forget all, now that the program is made. What the code changes if JAX traces it once more stays."""
+        self._reach = None
 
     def check(self, what: str) -> None:
         """Raise LostStateError if the trace left a tracer in one of the objects, after putting back what was there."""
-        lost = [found for holder in self._holders() if (found := _restore(holder, holder.before)) is not None]
+        lost = [found for holder in self._holders() if (found := _restore(holder)) is not None]
         if lost:
             raise LostStateError(
                 f"{what} stores a traced value in `{lost[0]}`. It stands for a number only while the function is compiled. A "
@@ -109,65 +113,46 @@ class Outside:
     def convert_numbers(self) -> None:
         """Put the Python numbers in the place of those that record, if the trace left some. The program is right for these only."""
         for holder in self._holders():
-            for key, value in list(holder.content().items()):
-                if value is not holder.before.get(key, ABSENT) and _recording(value):
-                    _put_back(holder, key, jax.tree.map(itself, value))
+            content = holder.content().items()
+            if found := {key: x for key, x in content if x is not holder.before.get(key, ABSENT) and _recording(x)}:
+                holder.put({key: jax.tree.map(itself, x) for key, x in found.items()})
 
-    def counted(self) -> list[str]:
-        """Return the Python numbers that the trace has changed. They will not change with every step."""
-        found = []
-        for holder in self._holders():
-            content = holder.content()
-            for key in holder.names if holder.kind == "names" else holder.before:
-                pair = content.get(key), holder.before.get(key)
-                if not holder.layer and all(type(x) in (int, float) for x in pair) and repr(pair[0]) != repr(pair[1]):
-                    found.append(holder.path(key))
-        return found
+    def changed(self) -> str | None:
+        """Return what the trace has changed of what the code reads, such as a flag for the first step; None if nothing."""
+        return next((path for holder in self._holders() if (path := holder.changed()) is not None), None)
 
-    def has_changed(self) -> bool:
-        """Return whether the trace has changed what the code reads, such as a flag for the first step."""
+    def put_back(self) -> None:
+        """Undo what the last trace has changed, so that the next one finds what the call found."""
         for holder in self._holders():
-            if holder.kind in {"names", "items"} and not holder.layer:
-                content = holder.content()
-                keys = holder.names if holder.kind == "names" else {**holder.before, **content}
-                if any(content.get(key, ABSENT) is not holder.before.get(key, ABSENT) for key in keys):
-                    return True
-        return False
+            if not holder.layer:
+                holder.put_back()
+
+    def accept(self) -> None:
+        """Let what the trace has changed be what the next one finds: it has made variables, and must not make them again."""
+        for holder in self._holders():
+            holder.before = dict(holder.content())
 
     def frozen_random(self) -> list[str]:
         """Return the random generators that the trace has drawn from. Their numbers are constants of the program."""
-        return [label for label, generator, before in self._reach.generators.values() if drawn(generator) != before]
+        generators = [] if self._reach is None else self._reach.generators.values()
+        return [label for label, generator, before in generators if drawn(generator) != before]
 
 
-def _restore(holder: Holder, before: dict[Any, Any]) -> str | None:
+def _restore(holder: Holder) -> str | None:
     """Give `holder` back what it had. Return where a tracer was left in it; None if there is none."""
-    lost = None
-    is_list = isinstance(holder.target, list)
-    for key, value in list(holder.content().items()):
-        old = before.get(key, ABSENT)
-        if value is old or not _traced(value):
-            continue
-        if holder.layer and not _is_state(old):
-            continue  # a layer may keep its last attention scores or the like, which the next step does not read
-        lost = lost or holder.path(key)
-        if not is_list:
-            _put_back(holder, key, old)
-    if lost and is_list:
-        holder.target[:] = list(before.values())
-    return lost
-
-
-def _put_back(holder: Holder, key: Any, old: Any) -> None:
-    target = holder.target
-    if isinstance(target, list | dict):
-        if old is ABSENT:
-            del target[key]
-        else:
-            target[key] = old
-    elif old is ABSENT:
-        delattr(target, key)
+    lost = {}
+    for key, value in holder.content().items():
+        old = holder.before.get(key, ABSENT)
+        # A layer may keep its last attention scores or the like, which the next step does not read.
+        if value is not old and _traced(value) and (not holder.layer or _is_state(old)):
+            lost[key] = old
+    if not lost:
+        return None
+    if holder.kind == "items":
+        holder.put_back()
     else:
-        setattr(target, key, old)
+        holder.put(lost)
+    return holder.path(next(iter(lost)))
 
 
 def _traced(value: Any) -> bool:

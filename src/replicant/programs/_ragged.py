@@ -155,7 +155,7 @@ def run_ragged(step: ReplicaStep) -> Any:
     rows = [step.inputs.of_replica(r) for r in range(n)]
     arrays = [[jnp.asarray(rows[r][i]) for i in moving] for r in range(n)]
     replicas = [_RaggedReplica(step, moving, r) for r in range(n)]
-    refs, jaxprs = _trace_together(replicas, arrays, step.facts())
+    refs, jaxprs = _trace_together(step, replicas, arrays)
     step.check_owners(refs)
     flags = [ref.copies(n) for ref in refs]
     raws = [cross.read_raw(ref) for ref in refs]
@@ -227,7 +227,7 @@ class _RaggedReplica(Replica):
         return make_jaxpr(flat, jnp.asarray(self.index, jnp.int32), arrays)[0]
 
 
-def _trace_together(replicas: Sequence[_RaggedReplica], arrays: Rows, facts: Facts) -> tuple[list[Ref], list[ClosedJaxpr]]:
+def _trace_together(step: ReplicaStep, replicas: Sequence[_RaggedReplica], arrays: Rows) -> tuple[list[Ref], list[ClosedJaxpr]]:
     """Trace all replicas, and repeat that while the traces teach which gradients are None.
 
     Returns:
@@ -236,17 +236,19 @@ def _trace_together(replicas: Sequence[_RaggedReplica], arrays: Rows, facts: Fac
     A gradient is None if no replica has a path to its source. So all replicas exchange the same gradients. If only some replicas
     have no path, these get zeros. This decides what the exchanges carry, so their answers are worked out again each time.
     """
+    facts, undo_effects = step.facts(), step.cross.undo_effects
     facts.several = True
     while True:
         facts.answers.clear()
-        jaxprs = _until_answered(lambda r: replicas[r].trace_with(arrays[r], facts), len(replicas), facts)
+        jaxprs = _until_answered(lambda r: replicas[r].trace_with(arrays[r], facts), len(replicas), facts, undo_effects)
         replicas[0].check_made()
         if not learn(facts, [closed.jaxpr for closed in jaxprs]):
             refs = list(dict.fromkeys(ref for replica in replicas for ref in replica.layouts))
             return refs, [replica.arranged(closed, refs) for replica, closed in zip(replicas, jaxprs, strict=True)]
+        undo_effects()
 
 
-def _until_answered(trace: Callable[[int], Any], num_replicas: int, facts: Facts) -> list[Any]:
+def _until_answered(trace: Callable[[int], Any], num_replicas: int, facts: Facts, undo_effects: Callable[[], None]) -> list[Any]:
     """Trace all replicas. When they meet in an exchange with unknown shapes, work the shapes out and start again."""
     while True:
         traces: list[Any] = []
@@ -269,6 +271,7 @@ def _until_answered(trace: Callable[[int], Any], num_replicas: int, facts: Facts
         asked = [w.question.shapes for w in waiting]
         facts.objects[waiting[0].index] = _together([w.question.objects for w in waiting])
         facts.answers[waiting[0].index] = (asked, jax.eval_shape(question.joint, asked))
+        undo_effects()
 
 
 def _together(rows: Sequence[Sequence[Any]]) -> list[Any]:

@@ -320,6 +320,7 @@ class Replica:
             if not learn(facts, [closed.jaxpr]):
                 self._step.check_owners(self.layouts)
                 return self.arranged(closed, self.layouts)
+            self._step.cross.undo_effects()
 
     def check_made(self) -> None:
         """End the trace of the program if the function has made variables: all that follows would be in vain."""

@@ -16,14 +16,14 @@ from ..replicas._values import PerReplica
 from ..tracing._closed_jaxpr import ClosedJaxpr
 from ..tracing._inputs import Inputs, make_jaxpr
 from ..variables._libraries import tracing
-from ..variables._recorder import CrossRecorder, Facts, PlacementFound, Recorder
+from ..variables._recorder import CrossRecorder, Facts, PlacementFound
 from ..variables._ref import Ref
 from ._learning import learn
 from ._number_guards import Tape
 from ._results import Shape, array_homes
 
 # Calls the function in the trace of a recorder, with arrays and with what gives it its numbers.
-Call = Callable[[Recorder, Sequence[Any], Inputs | None], Any]
+Call = Callable[[CrossRecorder, Sequence[Any], Inputs | None], Any]
 
 
 @dataclasses.dataclass

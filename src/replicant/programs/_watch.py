@@ -28,6 +28,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.unseen: str | None = None  # what cannot be watched, so that the program is valid only once
+        self.changes: str | None = None  # what the code itself changes, so that the next call has to find it changed
         self._reads: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
         self._values: list[Any] = []  # all values, in the order of `_reads`
         self._labels: list[tuple[int, Callable[[int], str]]] = []  # for each read, the number of values and their names
@@ -39,9 +40,14 @@ class Watch:
         self._values += values
         self._labels.append((len(values), label))
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether the program is valid only for the call that it was made for."""
+        return self.unseen is not None or self.changes is not None
+
     def holds(self) -> bool:
         """Return whether nothing has changed. Every call asks this, and nearly always finds the same objects."""
-        if self.unseen is not None:
+        if self.is_spent:
             return False
         try:
             now = [getter(target) for getter, target in self._reads]

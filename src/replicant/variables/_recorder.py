@@ -188,6 +188,7 @@ class CrossRecorder(Recorder):
         self.run_facts: list[Facts] = []
         self.num_runs = 0
         self.uses_tape = False
+        self.undo_effects: Callable[[], None] = lambda: None  # of the replica function on Python objects, before its next trace
 
     def use(self, placement: Placement) -> None:
         """Note the devices on which the program computes. From now on, variables have a copy for each of their replicas.
