@@ -1,6 +1,7 @@
 """How many times Python code is traced for one program: once, and once more for each reason that the documentation names."""
 
 import collections
+import contextvars
 import os
 import tempfile
 import threading
@@ -471,6 +472,60 @@ def test_code_that_changes_what_it_reads_computes_what_eager_code_does(two, make
     else:
         (message,) = messages
         assert f"is compiled anew at each call, because its Python code changes `{told}" in message
+
+
+class Slots:
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Counts:
+    of_class = 0
+
+
+OF_MODULE = 0
+
+
+def test_what_a_repeated_trace_changes_is_changed_once(two) -> None:
+    """The gradient that is None repeats the trace. All that the code has changed before is put back for that."""
+    global OF_MODULE
+    OF_MODULE, Counts.of_class, of_cell, slots, local = 0, 0, 0, Slots(), threading.local()
+    local.count = 0
+    items, keyed, some, queue = [0], {"a": 0}, {0}, collections.deque([0])
+    memory, raw, objects, context = np.zeros(2), bytearray(2), np.array([0, None], object), contextvars.ContextVar("context")
+    context.set(0)
+    a, b = Variable(2.0), Variable(3.0)
+
+    def step(x):
+        global OF_MODULE
+        nonlocal of_cell
+        OF_MODULE += 1
+        Counts.of_class += 1
+        of_cell += 1
+        slots.count += 1
+        local.count += 1
+        items.append(len(items))
+        keyed["b"] = keyed.get("b", 0) + 1
+        some.add(len(some))
+        queue.appendleft(len(queue))
+        memory[1] += 1
+        raw[1] += 1
+        objects[0] += 1
+        context.set(context.get() + 1)
+        with GradientTape() as tape:
+            loss = a * x
+        slope, nothing = tape.gradient(loss, [a, b])
+        assert nothing is None
+        return slope
+
+    once, runs = counted(step)
+    two.run(once, (jnp.float32(1.0),))
+    assert len(runs) == 2
+    assert (OF_MODULE, Counts.of_class, of_cell, slots.count, local.count, context.get()) == (1, 1, 1, 1, 1, 1)
+    assert (items, keyed, some, list(queue)) == ([0, 1], {"a": 0, "b": 1}, {0, 1}, [1, 0])
+    assert (memory.tolist(), list(raw), objects.tolist()) == ([0.0, 1.0], [0, 1], [1, None])
 
 
 def test_replicas_of_different_sizes_change_what_they_read_once_each(two) -> None:

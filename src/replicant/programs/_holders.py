@@ -278,7 +278,7 @@ def _set_attribute(target: Any, name: str, value: Any) -> None:
         if value is ABSENT:
             del target[name]
         return
-    own = type if isinstance(target, type) else threading.local if isinstance(target, threading.local) else object
+    own: Any = type if isinstance(target, type) else threading.local if isinstance(target, threading.local) else object
     if value is ABSENT:
         own.__delattr__(target, name)
     else:
@@ -292,11 +292,15 @@ def _refill(target: Any, items: Mapping[Any, Any]) -> None:
         dict.update(target, items)
     elif isinstance(target, contextvars.ContextVar):
         target.set(items[0])
-    else:
-        for kind, fill in ((list, list.extend), (set, set.update), (collections.deque, collections.deque.extend)):
-            if isinstance(target, kind):
-                kind.clear(target)
-                fill(target, items.values())
+    elif isinstance(target, set):
+        set.clear(target)
+        set.update(target, items.values())
+    elif isinstance(target, list):
+        list.clear(target)
+        list.extend(target, items.values())
+    elif isinstance(target, collections.deque):
+        collections.deque.clear(target)
+        collections.deque.extend(target, items.values())
 
 
 def _overwrite(target: Any, content: tuple[Any, ...]) -> None:
@@ -305,7 +309,7 @@ def _overwrite(target: Any, content: tuple[Any, ...]) -> None:
         with memoryview(target) as view, view.cast("B") as flat:
             flat[:] = content[0]
     elif target.dtype.hasobject:
-        target.flat = content[2:]
+        target[...] = np.array([*content[2:], None], object)[:-1].reshape(target.shape)  # as one item it might be taken apart
     else:
         np.copyto(target, np.frombuffer(content[2], target.dtype).reshape(target.shape))
 
