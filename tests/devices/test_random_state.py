@@ -330,6 +330,7 @@ def caught(mapping):
     except KeyError: return 5
 G = 1.0
 """
+OF_PROCESS = dict.fromkeys(("environment", "arguments of the program", "logger"), ["pass"])  # what two modules share
 BODIES = [
     "    return x * ({0}) + ({1})",
     "    a = {0}\n    return x * a if a > 2 else x - ({1})",
@@ -352,7 +353,10 @@ def programs(draw: Any) -> tuple[list[str], str, list[str]]:
     definitions = [filled(HOLDERS[name][0]) for name in names]
     reads = [filled(draw(st.sampled_from(HOLDERS[draw(st.sampled_from(names))][1]))) for _ in range(2)]
     changes = [filled(draw(st.sampled_from(HOLDERS[draw(st.sampled_from(names))][2]))) for _ in range(draw(st.integers(1, 3)))]
-    return definitions, "def fn(x):\n" + draw(st.sampled_from(BODIES)).format(*reads), changes
+    body = draw(st.sampled_from(BODIES)).format(*reads)
+    own = filled(draw(st.sampled_from(OF_PROCESS.get(name := draw(st.sampled_from(names))) or HOLDERS[name][2])))
+    at_once = draw(st.sampled_from(["", f"    {own}\n", f"    if FIRST[0]:\n        FIRST[0] = False\n        {own}\n"]))
+    return [*definitions, "FIRST = [True]"], f"def fn(x):\n{at_once}{body}", changes
 
 
 def module_of(folder: Path, definitions: list[str], function: str) -> ModuleType:
@@ -375,20 +379,22 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [*sys.argv])
 
 
-def check(folder: Path, definitions: list[str], function: str, changes: list[str]) -> None:
+def check(folder: Path, definitions: list[str], function: str, changes: list[str], *, fused: bool = True) -> None:
     """Compare the calls of a function by `run` with the same code without a compiler."""
-    module, strategy, x = module_of(folder, definitions, function), replicant.MirroredStrategy(["cpu:0", "cpu:1"]), jnp.arange(3.0)
+    module, eager = (module_of(folder, definitions, function) for _ in range(2))
+    strategy, x = replicant.MirroredStrategy(["cpu:0", "cpu:1"], fuse_replicas=fused), jnp.arange(3.0)
     try:
         for change in ["pass", *changes, "pass"]:
             exec(change, vars(module))
-            expected = np.asarray(module.fn(x))
+            exec(change, vars(eager))
+            expected = np.asarray(eager.fn(x))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of code that is compiled anew at each call
                 got = strategy.experimental_local_results(strategy.run(module.fn, (x,)))
             for each in got:
                 np.testing.assert_allclose(np.asarray(each), expected, rtol=1e-6, err_msg=f"{definitions}\n{function}\n{change}")
     finally:
-        del sys.modules[module.__name__]
+        del sys.modules[module.__name__], sys.modules[eager.__name__]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) for name in HOLDERS])
@@ -406,6 +412,6 @@ def test_every_way_to_read_and_to_change(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-@hypothesis.given(program=programs())
-def test_random_functions_of_state_that_changes(tmp_path: Path, program: tuple[list[str], str, list[str]]) -> None:
-    check(tmp_path, *program)
+@hypothesis.given(program=programs(), fused=st.booleans())
+def test_random_functions_of_state_that_changes(tmp_path: Path, program: tuple[list[str], str, list[str]], fused: bool) -> None:
+    check(tmp_path, *program, fused=fused)

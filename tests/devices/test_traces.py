@@ -499,7 +499,7 @@ def test_what_a_repeated_trace_changes_is_changed_once(two) -> None:
     a, b = Variable(2.0), Variable(3.0)
 
     def step(x):
-        global OF_MODULE
+        global OF_MODULE  # noqa: PLW0603 - a step of a user may do so
         nonlocal of_cell
         OF_MODULE += 1
         Counts.of_class += 1

@@ -2,11 +2,14 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from _trace_log import assert_traced_once, logging_traces
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,16 +58,19 @@ EXPECTED = {
 
 def run_example(folder: Path, *options: str) -> str:
     unset = ("NPROC", "XLA_FLAGS", "PYTHONWARNINGS")
+    log = Path(tempfile.mkdtemp())
     done = subprocess.run(
         [sys.executable, "-W", "error", str(ROOT / "examples" / "distributed_input.py"), *options],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if name not in unset},
+        env={name: value for name, value in os.environ.items() if name not in unset} | logging_traces(log),
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+    assert assert_traced_once(log) > 0
+    shutil.rmtree(log)
     return done.stdout
 
 

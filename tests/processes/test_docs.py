@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _trace_log import assert_traced_once, logging_traces
 
 pytestmark = pytest.mark.usefixtures("with_sklearn")
 
@@ -144,13 +145,16 @@ def test_the_blocks_of_a_page_run(page, tmp_path):
         [sys.executable, "page.py"],
         cwd=tmp_path,
         # As a reader has it who has just installed everything: Keras has no file that says what it runs on.
-        env={**{name: value for name, value in os.environ.items() if name not in unset}, "KERAS_HOME": str(tmp_path / "keras")},
+        env={name: value for name, value in os.environ.items() if name not in unset}
+        | {"KERAS_HOME": str(tmp_path / "keras")}
+        | logging_traces(tmp_path / "log"),
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
+    assert_traced_once(tmp_path / "log")
     if page in PRINTING:
         assert SHOWN.findall(text) == [done.stdout]
 

@@ -2,11 +2,14 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from _trace_log import assert_traced_once, logging_traces
 
 pytestmark = pytest.mark.usefixtures("with_sklearn")
 
@@ -21,15 +24,19 @@ PROGRESS = re.compile(r"^Epoch \d+ \[#*\.*\] \d+/12, [\d,]+ examples/s, \d+ s le
 
 def run_example(folder: Path, *options: str, deadline: float = 150) -> subprocess.CompletedProcess:
     unset = ("NPROC", "XLA_FLAGS", "KERAS_BACKEND", "PYTHONWARNINGS")
-    return subprocess.run(
+    log = Path(tempfile.mkdtemp())
+    done = subprocess.run(
         [sys.executable, "-W", "error", str(ROOT / "examples" / "custom_training.py"), *options],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if name not in unset},
+        env={name: value for name, value in os.environ.items() if name not in unset} | logging_traces(log),
         capture_output=True,
         text=True,
         timeout=deadline,
         check=False,
     )
+    assert done.returncode != 0 or assert_traced_once(log) > 0
+    shutil.rmtree(log)
+    return done
 
 
 def epochs(output: str) -> list[tuple[float, ...]]:

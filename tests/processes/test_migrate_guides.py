@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _trace_log import assert_traced_once, logging_traces
 
 from replicant.cli import _migration
 
@@ -103,7 +104,9 @@ def run(path: Path, fused: bool, deadline: float = 900) -> str:
     done = subprocess.run(
         [sys.executable, str(HERE / "_guide_runner.py"), str(path), *([DATA] if DATA else [])],
         cwd=path.parent,
-        env={name: value for name, value in os.environ.items() if name not in unset} | {"REPLICANT_FUSE_REPLICAS": str(int(fused))},
+        env={name: value for name, value in os.environ.items() if name not in unset}
+        | {"REPLICANT_FUSE_REPLICAS": str(int(fused))}
+        | logging_traces(path.parent / "log"),
         capture_output=True,
         text=True,
         timeout=deadline,
@@ -111,6 +114,7 @@ def run(path: Path, fused: bool, deadline: float = 900) -> str:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "GUIDE DONE" in done.stdout
+    assert_traced_once(path.parent / "log")
     return done.stdout
 
 

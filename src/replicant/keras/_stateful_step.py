@@ -18,7 +18,7 @@ import keras
 from jax.core import ShapedArray
 
 from ..errors import ArgumentError, ContextError, ReplicantError
-from ..programs._learning import MAX_TRACES, learn
+from ..programs._learning import MAX_TRACES, learn, log_traces
 from ..programs._lost_state import Outside
 from ..programs._reach import Reach
 from ..programs._segmented import trace_options
@@ -147,6 +147,7 @@ class StatefulStep:
         self._at_home: dict[Ref, Any] = {}  # their values that lie where the step needs them
         self._along: list[list[Ref]] = []  # those of the step that is being computed, as `complete` has added them
         self._follow: Callable[[], Any] = tuple  # before each step
+        self._num_traces = 0
         self._known: set[Any] = set()  # the batches for which all variables are known
         self._traces: dict[Any, _Traced] = {}  # by the signature of the batch
         self._watch = Watch()  # the traces are valid while this holds
@@ -227,12 +228,15 @@ class StatefulStep:
             return
         reach = Reach(self._step, (data,), {})
         outside = Outside(reach)
+        before, made = self._num_traces, False
         for _ in range(MAX_TRACES):
             with tracing(), reach.watching(), nullcontext() if around is None else around():
                 recorder, traced = self._trace(data)
             outside.check(self._what)
             if recorder.made_variables:  # the code will not make them again
+                made = True
                 continue
+            log_traces(self._what, self._num_traces - before, made=made)
             self._known.add(key)
             self._follow = following(self._others) or self._follow
             if around is not None:
@@ -290,6 +294,7 @@ class StatefulStep:
         made: list[tuple[_WholeBatch, list[list[Ref]], Any]] = []
 
         def flat(inputs: Inputs, data: Any) -> list[Any]:
+            self._num_traces += 1
             recorder = _WholeBatch(inputs, facts, self._what)
             with one_replica(), recording(recorder):
                 outputs = self._checked(self._step(data))

@@ -22,7 +22,7 @@ from ..variables._libraries import tracing
 from ..variables._recorder import CrossRecorder, VariablesMade, recording, require_eager
 from ._advice import Advice
 from ._held import hide, show
-from ._learning import MAX_TRACES
+from ._learning import MAX_TRACES, log_traces
 from ._lost_state import Arguments, Outside
 from ._number_guards import Refused, Tape
 from ._planned import found_in_run
@@ -119,7 +119,7 @@ class Compiled:
             if self._of_run is not None:  # what it changes, each of its traces changes once, as a call without traces does
                 outside.put_back()
                 recorder.undo_effects = outside.put_back
-            traced = repr(self._name if self._of_run is None else _name_of(self._of_run))
+            traced = repr(_name_of(self._of_run or self._fn))
             with naming_the_line(traced), recording(recorder), recording_numbers(numbers, arrays[count:], inputs) as recorded:
                 args, kwargs = show(signature.arguments(arrays, recorded))
                 given = Arguments(args, kwargs)
@@ -150,7 +150,7 @@ class Compiled:
     def _compile(self, signature: Signature, numbers: Tape, reach: Reach) -> Program:
         placement, arrays, outside = signature.placement, signature.arrays, Outside(reach)
         call = self._call(signature, numbers, outside)
-        made: list[str] = []
+        made, before = list[str](), self.num_traces
         for _ in range(MAX_TRACES):
             found = None
             try:
@@ -175,6 +175,7 @@ class Compiled:
             outside.release()
             signature.computed = numbers.evaluate(signature.numbers) or []
             self._remember(signature, program)
+            log_traces(repr(_name_of(self._of_run or self._fn)), self.num_traces - before, made=bool(made))
             return program
         raise ReplicantError(
             f"{self._name!r} made variables in each of its {MAX_TRACES} traces, such as {made} in the last one. Create variables, "

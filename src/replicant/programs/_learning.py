@@ -1,6 +1,7 @@
 """Learns from finished traces which gradients have no path to their sources. The code is then traced again."""
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 from ..tracing._gradient_paths import connected_sources
 from ..variables._recorder import Facts
 
+_logger = logging.getLogger("replicant.programs")
 MAX_TRACES = 16  # of one program; code that makes its variables once needs two
 
 
@@ -30,6 +32,11 @@ def learn(facts: Facts, jaxprs: Sequence[Any]) -> bool:
     for call, sources in missing.items():
         facts.unconnected[call] = facts.unconnected.get(call, frozenset()) | sources
     return any(missing.values())
+
+
+def log_traces(name: str, count: int, *, made: bool) -> None:
+    """Log how often code was traced for a new program."""
+    _logger.debug("traced %s for a new program, times: %d%s", name, count, " (the first made variables)" if made else "")
 
 
 def trace_until_learned(fn: Callable[..., Any], args: tuple[Any, ...], facts: Facts) -> Any:
