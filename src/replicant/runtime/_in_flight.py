@@ -19,10 +19,12 @@ from ..cluster import _bootstrap, _gloo_chatter, _heartbeat
 from ..kernels import _memory
 
 _MAX_IN_FLIGHT = 4
+_GIVES_WAY = 20e-6  # seconds in which a thread that waits for the lock wakes up
 _PATIENCE = 5.0  # seconds to wait for the lock before variables are read without it
 
 lock = threading.RLock()
 _in_flight: collections.deque[Any] = collections.deque()
+_starter: int | None = None  # the thread that has started the last program
 
 
 @contextmanager
@@ -30,7 +32,8 @@ def between_starts() -> Iterator[bool]:
     """Let no program start in the block, which reads or replaces what variables hold. Yields whether that is so.
 
     A step may hold the lock until a callback of the host has ended that wants to read a variable. After some seconds, the block
-    runs all the same, because such steps overwrite nothing.
+    runs all the same, because such steps overwrite nothing. A thread that does nothing but read gives way to the one that starts
+    programs: Python's locks are not fair, and it would take the lock again before the other one wakes up.
     """
     is_mine = lock.acquire(timeout=_PATIENCE)
     try:
@@ -38,6 +41,8 @@ def between_starts() -> Iterator[bool]:
     finally:
         if is_mine:
             lock.release()
+            if _starter not in (None, threading.get_ident()):
+                time.sleep(_GIVES_WAY)
 
 
 class State(Protocol):
@@ -74,8 +79,10 @@ def call(program: Callable[..., Any], *args: Any, bounded: bool, state: State | 
     Raises:
         WorkerLostError: If a program failed because another worker is gone.
     """
+    global _starter  # noqa: PLW0603 - of the process, as the lock is
     box: list[Any] = []
     with lock:
+        _starter = threading.get_ident()
         try:
             if in_parts:
                 with _without_ctrl_c():
