@@ -330,7 +330,7 @@ def caught(mapping):
     except KeyError: return 5
 G = 1.0
 """
-OF_PROCESS = dict.fromkeys(("environment", "arguments of the program", "logger"), ["pass"])  # what two modules share
+OF_PROCESS = {name: ["pass"] for name in ("environment", "arguments of the program", "logger")}  # what two modules share
 BODIES = [
     "    return x * ({0}) + ({1})",
     "    a = {0}\n    return x * a if a > 2 else x - ({1})",

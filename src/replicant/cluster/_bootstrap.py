@@ -18,7 +18,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import AlreadyStartedError, ClusterError, UnreachableError
@@ -31,7 +31,6 @@ from ._membership import Membership
 from ._own_address import LOOPBACK, seen_by_others, source_towards
 from ._program_cache import share_programs
 from ._reach import check_proxies, check_reachable
-from ._ready_timer import ReadyTimer
 from ._relay import Relay
 from ._service_sockets import outlast_cuts
 from ._store import JaxStore
@@ -46,8 +45,7 @@ _TRY_SECONDS = 1  # for one try to connect while the workers may form a new grou
 _UNTOLD = "std::bad_cast"  # what JAX makes of a reason that it cannot give to Python
 _JAX_TIMEOUT_SECONDS = 10  # for JAX's own shutdown barrier, where workers that may come back do not wait
 
-_before_end: list[Callable[[], None]] = []
-_state: dict[str, Any] = {"world": None, "service": None, "failure": None, "hooked": False, "gloo": None, "late": None}
+_state: dict[str, Any] = {"world": None, "service": None, "failure": None, "hooked": False, "gloo": None}
 
 
 def world() -> World | None:
@@ -105,7 +103,6 @@ def start(
         _state["hooked"] = True
         atexit.register(_at_exit)
         sys.excepthook = functools.partial(_note_failure, sys.excepthook)
-    _prepare_end()
     return made
 
 
@@ -120,25 +117,10 @@ def leave() -> None:
     gloo, _state["gloo"] = _state["gloo"], None
     if gloo is not None:  # something may still refer to the old client, but its sockets must not stay open
         _gloo_sockets.shut_down(*gloo)
-    if _state["world"] is not None:
-        _state["world"].end_beside("this worker has left the group")
     _disconnect()
     jax.clear_caches()
     jax.extend.backend.clear_backends()
     gc.collect()  # the client is part of reference cycles; collecting it closes its sockets
-
-
-def before_end(wait: Callable[[], None]) -> None:
-    """Call a function at the end of a program without an error: once the others know of it, and before they are left."""
-    if wait not in _before_end:
-        _before_end.append(wait)
-    _prepare_end()
-
-
-def _prepare_end() -> None:
-    """Have a timer for what is waited for at the end."""
-    if _before_end and _state["late"] is None and _state["world"] is not None:
-        _state["late"] = ReadyTimer("replicant-end")
 
 
 def stop() -> None:
@@ -150,14 +132,6 @@ def stop() -> None:
     if found is None:
         return
     found.report_end()
-    if (late := _state["late"]) is not None:
-        limit = found.timeouts.stop
-        why = f"the program has ended, and the other worker did not come within {limit:g} s"
-        late.start(limit, functools.partial(found.end_beside, why))
-        for wait in _before_end:
-            wait()
-        late.cancel()
-        _state["late"] = None
     if found.is_chief and not found.supervised:
         found.wait_for_others(found.timeouts.stop)
     _disconnect()

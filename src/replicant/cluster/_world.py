@@ -22,8 +22,6 @@ from ._claims import table_of
 from ._gathered import digest_of, is_digest, pack_parts, unpack_parts
 from ._lookout import Lookout, News
 from ._membership import Membership
-from ._peer_memory import PeerMemory
-from ._peer_memory import meet as meet_in_memory
 
 _PAUSE_SECONDS = 0.1  # before asking a store again that has failed
 _SLICE_SECONDS = 0.5  # between two looks at who has failed
@@ -122,7 +120,6 @@ class World:
         self._trouble = _Trouble()
         self._leaving = _Leaving()
         self.break_off: Callable[[], object] = _do_nothing  # ends an exchange in which the main thread may be stuck
-        self._beside: PeerMemory | str | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -133,24 +130,6 @@ class World:
         """The name of a worker, for messages."""
         known = f" ({self.who[rank]})" if rank < len(self.who) else ""
         return f"worker {rank}{known}"
-
-    def beside(self) -> PeerMemory | str:
-        """The memory of the other one of two workers, if both are on one host, or why there is none. Both call this."""
-        if self._beside is None:
-            if self.num_processes != 2:
-                self._beside = f"there are {self.num_processes} workers"
-            elif len(set(self.addresses)) > 1:
-                self._beside = "the workers are on different hosts"
-            else:
-                names = (self.name_of(0), self.name_of(1))
-                self._beside = meet_in_memory(self.exchange, self.process_id, names)
-            _logger.debug("Exchanges through memory: %s", self._beside if isinstance(self._beside, str) else "yes")
-        return self._beside
-
-    def end_beside(self, reason: str) -> None:
-        """End exchanges through memory, and those under way with an error."""
-        if isinstance(self._beside, PeerMemory):
-            self._beside.close(reason)
 
     # Exchanges.
 
@@ -588,7 +567,6 @@ class World:
             ordered_since = (ordered_since or time.monotonic()) if _heartbeat.is_ordered() else None
             if ordered_since and time.monotonic() - ordered_since > _OBEY_SECONDS:  # it waits for a worker whose link is cut
                 self.break_off()
-                self.end_beside(f"{self.name_of(self.process_id)} joins a new group")
             self._try(self._put_sealed, f"beat/{self.process_id}", f"{number} {self.progress} {self.steps}")
             news = self._look_after(lookout)
             if news.leave:

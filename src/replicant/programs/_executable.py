@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
@@ -15,12 +15,10 @@ import jax.numpy as jnp
 from ..kernels import _memory
 from ..replicas._placement import Placement
 from ..replicas._planning import Held, StepFound
-from ..replicas._swapped_sums import program_with
 from ..runtime import _in_flight, _steps
 from ..tracing._host_calls import HostErrors, may_fail
 from ..variables._chief import check_same_program
 from . import _inline, _segmented
-from ._large_sums import channel_of
 
 _traces = ContextVar("_traces", default=False)  # whether a trace that was asked for is under way
 
@@ -59,7 +57,6 @@ class Executable:
         # A long program becomes one of segments, for each kind of inputs.
         self._may_be_long = placement.on_cpu and placement.on_one_device and placement.world is None and placement.planning is None
         self._segmented: list[_segmented.Segmented] = []
-        self._channels: dict[Any, int | None] = {}  # by the types of the inputs
         self._size_of_results: int | None = None  # once a program of several workers has run
         self._inline = _inline.Choice(self._jitted) if self._may_run_inline(placement) else None
         if placement.world is None:
@@ -137,14 +134,12 @@ class Executable:
         """Raise WorkerMismatchError if another worker has traced a different program. All workers must call this."""
         if self.placement.world is not None:
             check_same_program(self.name, jaxpr, self.placement.world)
-            self._channels[_key(jaxpr.in_avals)] = channel_of(jaxpr)
 
     def lower(self, *inputs: Any) -> Any:
         """Lower the program for its devices. Neither these nor the arrays need to exist: shapes are enough."""
         platform = self.placement.platform
         traced = self._traced(inputs)
-        with program_with(lambda: channel_of(traced.jaxpr)):
-            return traced.lower() if platform is None else traced.lower(lowering_platforms=(platform,))
+        return traced.lower() if platform is None else traced.lower(lowering_platforms=(platform,))
 
     def start(self, *inputs: Any, keeper: _in_flight.State | None = None) -> tuple[Any, Any]:
         """Start the program. Return the results and the new state, which may not be ready yet.
@@ -171,8 +166,7 @@ class Executable:
     def _start_traced(self, inputs: tuple[Any, ...], keeper: _in_flight.State | None) -> Any:
         call = _in_flight.call
         if self.placement.world is not None:
-            with program_with(lambda: self._channels.get(_key(map(jax.typeof, jax.tree.leaves(inputs))))):  # JAX may lower it now
-                outputs = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
+            outputs = self._first_runs.run(call, self._jitted, *inputs, bounded=self._bounded, state=keeper)
             if self._size_of_results is None:
                 self._size_of_results = _bytes_on_device(outputs[-2])
             return outputs
@@ -222,11 +216,6 @@ class Executable:
         num_donated = 0 if self.may_fail else len(jax.tree.leaves(inputs[0]))
         self._segmented.append(_segmented.Segmented(traced, inputs, num_donated, home))
         return self._segmented[-1]
-
-
-def _key(avals: Iterable[Any]) -> Any:
-    """What tells the programs of an Executable from each other."""
-    return tuple((aval.shape, str(aval.dtype)) for aval in avals)
 
 
 def _bytes_on_device(results: Any) -> int:

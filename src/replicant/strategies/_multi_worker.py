@@ -9,15 +9,12 @@ import jax
 from ..cluster import _bootstrap
 from ..cluster._detect import detect
 from ..cluster._membership import Membership
-from ..cluster._peer_memory import PeerMemory
 from ..cluster._resolver import ClusterResolver
 from ..cluster._world import World
 from ..errors import AlreadyStartedError, ArgumentTypeError, ClusterError, DeviceError
-from ..replicas import _peer_swap
 from ..replicas._context import planning
 from ..replicas._model_axis import Layouts, check_divides
 from ..replicas._placement import Device, Placement
-from ..replicas._swapped_sums import install as swap_sums_of_two
 from ._communication import CommunicationOptions
 from ._devices import have_threads
 from ._mirrored import fused_by_default
@@ -135,10 +132,6 @@ def meet(
     world.agree("strategy", json.dumps(fact), problem)
     check_divides(name, model_parallel_size, len(local), "devices of each worker")
     devices = _in_order(jax.devices(platform), len(local), world)
-    if local[0].platform == "cpu":
-        swap_sums_of_two()
-        if len(devices) == 2 and isinstance(beside := world.beside(), PeerMemory):
-            _peer_swap.use(beside)
     return Placement(devices, world=world, bytes_per_pack=options.bytes_per_pack, **cuts)
 
 
