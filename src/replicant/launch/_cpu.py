@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from .._python import bare_python
 from ..errors import ArgumentError, ConfigurationError
 
 # XLA's CPU devices occupy threads of a shared pool while they wait for each other. `set_virtual_devices` has the same figures.
@@ -122,9 +123,7 @@ def check_preload(variables: Mapping[str, str]) -> None:
         ConfigurationError: If the loader says something about it.
     """
     if "LD_PRELOAD" in variables:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", ""], env=dict(variables), capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(bare_python(""), env=dict(variables), capture_output=True, text=True, check=False)  # noqa: S603 - no code
         if done.returncode or done.stderr:
             reason = done.stderr.strip().rstrip(".") or f"exit code {done.returncode}"
             raise ConfigurationError(
