@@ -20,6 +20,7 @@ _MIN_THREADS = 8
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
 _CACHE, _FUSE = "REPLICANT_COMPILATION_CACHE", "REPLICANT_FUSE_REPLICAS"
 _NAMES = ("GLIBC_TUNABLES", "LD_PRELOAD", "JAX_NUM_CPU_DEVICES", "NPROC", _CACHE)
+_TRIAL_SECONDS = 60.0  # for an empty program
 _MAX = 1024  # threads or devices of one process
 
 ALLOCATORS = {  # the names of their libraries, the best one first
@@ -123,7 +124,15 @@ def check_preload(variables: Mapping[str, str]) -> None:
         ConfigurationError: If the loader says something about it.
     """
     if "LD_PRELOAD" in variables:
-        done = subprocess.run(bare_python(""), env=dict(variables), capture_output=True, text=True, check=False)  # noqa: S603 - no code
+        try:
+            done = subprocess.run(  # noqa: S603 - no code
+                bare_python(""), env=dict(variables), capture_output=True, text=True, check=False, timeout=_TRIAL_SECONDS
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ConfigurationError(
+                f"LD_PRELOAD={variables['LD_PRELOAD']}: an empty program did not end with it within {_TRIAL_SECONDS:g} s. Give "
+                "--allocator another library."
+            ) from error
         if done.returncode or done.stderr:
             reason = done.stderr.strip().rstrip(".") or f"exit code {done.returncode}"
             raise ConfigurationError(
