@@ -11,6 +11,8 @@ import pytest
 
 from replicant.cli._checkup import CHECKS, FACTS, run_selftest
 
+from ._traps import Traps
+
 CHILD = """\
 import json, sys, time
 print("noise", flush=True)
@@ -26,14 +28,14 @@ for name in sys.argv[1:]:
 
 @pytest.mark.long
 def test_a_check_that_hangs_or_dies_is_red_and_the_others_are_done():
-    results = list(run_selftest(["a", "die", "b", "hang", "c"], 5.0, dict(os.environ), [sys.executable, "-c", CHILD]))
+    results = list(run_selftest(["a", "die", "b", "hang", "c"], 2.5, dict(os.environ), [sys.executable, "-c", CHILD]))
     remedies = [result.remedy for result in results if result.state == "fail"]
     assert remedies == ["if a plain JAX program works here, please report this"] * 2
     assert [(result.name, result.state, result.detail) for result in results] == [
         ("a", "ok", "a is fine"),
         ("die", "fail", "the process ended with 3: the reason"),
         ("b", "ok", "b is fine"),
-        ("hang", "fail", "no answer within 5 s"),
+        ("hang", "fail", "no answer within 2.5 s"),
         ("c", "ok", "c is fine"),
     ]
 
@@ -62,23 +64,29 @@ def doctor(tmp_path_factory):
     unset = ("NPROC", "XLA_FLAGS", "PYTHONWARNINGS", "REPLICANT_FUSE_REPLICAS", "REPLICANT_COMPILATION_CACHE", "KERAS_BACKEND")
     clean = {name: value for name, value in os.environ.items() if name not in unset and not name.lower().endswith("_proxy")}
     cluster = {"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": "127.0.0.1:1"}
+    traps = Traps(tmp_path_factory.mktemp("doctor"))
     done = subprocess.run(
-        [sys.executable, "-m", "replicant", "doctor", "--json", "--deadline", "300"],
-        cwd=tmp_path_factory.mktemp("doctor"),
+        [sys.executable, traps.command, "doctor", "--json", "--deadline", "300"],
+        cwd=traps.folder,
         env={**clean, **cluster},
         capture_output=True,
         text=True,
         timeout=900,
         check=False,
     )
-    return done.returncode, json.loads(done.stdout)
+    return done.returncode, json.loads(done.stdout), traps.sprung()
 
 
 def test_everything_is_looked_at_and_nothing_fails(doctor):
-    status, found = doctor
+    status, found, _ = doctor
     assert [check["name"] for check in found["checks"]] == [*FACTS, *CHECKS]
     assert [check for check in found["checks"] if check["state"] == "fail"] == []
     assert (status, found["ok"]) == (0, True)
+
+
+def test_nothing_is_run_that_lies_in_the_current_folder(doctor):
+    """Neither by the self-test's process, nor by the two that it starts."""
+    assert doctor[2] == []
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from replicant import cli
+from replicant.cli import _run
+
 SHOW = """
 import json, os, sys
 names = ["GLIBC_TUNABLES", "LD_PRELOAD", "JAX_NUM_CPU_DEVICES", "NPROC", "REPLICANT_COMPILATION_CACHE", "XLA_FLAGS"]
@@ -219,13 +222,22 @@ WRONG = [
 ]
 
 
-@pytest.mark.cases("missing", "cores")
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=["missing", "cores", "allocator", "devices", "strategy"])
-@pytest.mark.long_cases("cores")
-def test_mistakes_are_told(tmp_path: Path, arguments: list[str], message: str) -> None:
-    done = run(*arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("replicant run: " + message.format(cwd=tmp_path))
+def test_mistakes_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    """Before anything is started, so that this process can be the one that is told."""
+
+    def start(*command: object) -> None:
+        raise AssertionError(f"{command} is started, in place of the tests")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_run, "_given", environment)
+    monkeypatch.setattr(os, "execve", start)
+    assert cli.main(["run", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("replicant run: " + message.format(cwd=tmp_path))
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """``replicant migrate``: what becomes of each construct, and what is said about the others."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -14,6 +15,18 @@ from replicant.cli._migration import _exists, _names, _ops
 
 HEAD = "import tensorflow as tf\n"
 REPLICANT = "import replicant  # before Keras, which then runs on JAX\n"
+
+
+@pytest.fixture(scope="module")
+def translator():
+    with _migration.Translator() as translator:
+        yield translator
+
+
+@pytest.fixture(autouse=True)
+def one_process(translator, monkeypatch):
+    """Command lines share a process, which takes seconds to start. It starts with the first of them."""
+    monkeypatch.setattr(_migration, "Translator", lambda: contextlib.nullcontext(translator))
 
 
 def migrated(tmp_path, text, name="program.py"):

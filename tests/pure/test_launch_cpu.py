@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from replicant.errors import ArgumentError, ConfigurationError
+from replicant.launch import _cpu
 from replicant.launch._cpu import Machine, Wishes, check_preload, choose, library_folders, parse_cores, shown_cores
 
 KEEP = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2147483647"}
@@ -190,3 +191,13 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
     check_preload({})
     with pytest.raises(ConfigurationError, match=r"libjemalloc.so.2 cannot be loaded: .+ Give --allocator the path"):
         check_preload({"LD_PRELOAD": str(library)})
+
+
+def test_a_library_with_which_an_empty_program_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No library does that here: the limit is lower than what any program needs."""
+    monkeypatch.setattr(_cpu, "_TRIAL_SECONDS", 0.0001)
+    with pytest.raises(ConfigurationError) as found:
+        check_preload({"LD_PRELOAD": ""})
+    assert (
+        str(found.value) == "LD_PRELOAD=: an empty program did not end with it within 0.0001 s. Give --allocator another library."
+    )

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from replicant.cli import main, make_parser
 from replicant.errors import ArgumentError, ConfigurationError
@@ -125,6 +126,33 @@ def test_the_slurm_file() -> None:
 
 def test_the_kubernetes_file() -> None:
     assert describe_job(Job(SETTINGS, "kubernetes", image="registry/train:1")) == KUBERNETES
+
+
+def test_characters_of_every_plane_in_the_kubernetes_file() -> None:
+    """YAML has its own way to write those beyond 16 bits, and reads an end of line in some where JSON has none."""
+    command = (
+        "train.py",
+        "\N{SLIGHTLY SMILING FACE}",
+        '\\ud83d"\n',
+        "\x7f\u2028\u2029\ufeff\uffff",
+        "\N{LATIN SMALL LETTER E WITH ACUTE}",
+    )
+    text = describe_job(Job(Settings(command), "kubernetes", image="x"))
+    words = r""""\U0001f642", "\\ud83d\"\n", "\u007f\u2028\u2029\ufeff\uffff", "\u00e9"]"""
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("command:")]
+    assert line.partition('"train.py", ')[2] == words
+    _, job = yaml.safe_load_all(text)
+    assert job["spec"]["template"]["spec"]["containers"][0]["command"][1:] == list(command)
+
+
+@pytest.mark.parametrize("engine", ["kubernetes", "slurm", "mpi"])
+def test_what_is_no_text_cannot_stand_in_a_job(engine: str) -> None:
+    job = Job(Settings(("train.py", "a\udcff")), engine, image="x" if engine == "kubernetes" else "")
+    with pytest.raises(ArgumentError) as caught:
+        describe_job(job)
+    assert str(caught.value) == (
+        rf"'a\udcff' is no text in UTF-8, so it cannot stand in a job for {engine}. Rename the file, or change the argument."
+    )
 
 
 def test_the_line_of_mpirun() -> None:

@@ -318,6 +318,16 @@ def test_kinds_that_are_not_known_are_left_out():
     assert account([*KILLED[:5], event(3, "new", rank="?"), *KILLED[5:]]).seconds == account(KILLED).seconds
 
 
+def test_halves_of_characters_in_a_log(tmp_path, capsys):
+    """Names of files may have them, and JSON holds them, but no encoding does."""
+    job = JOB | {"command": ["python", "tr\udcffin.py"]}
+    (tmp_path / "run.jsonl").write_text("".join(lines([job, *UNDISTURBED[1:]])))
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path), "--html", str(page)]) == 0
+    assert r"tr\udcffin.py" in page.read_text(encoding="utf-8")
+    assert "tr\N{REPLACEMENT CHARACTER}in.py" in capsys.readouterr().out
+
+
 def test_the_command(tmp_path, capsys):
     (tmp_path / "run.jsonl").write_text("".join(lines([*UNDISTURBED, *KILLED])))
     page = tmp_path / "page.html"

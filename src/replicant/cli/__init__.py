@@ -6,12 +6,14 @@ which returns the exit status.
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
 from ..errors import ReplicantError
+from ._escaped import escaped
 
 COMMANDS = ("doctor", "launch", "migrate", "new", "plan", "report", "run")  # names; the module of "new" is `_new`
 
@@ -26,12 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0 for success, 1 for a failed check or an error, 2 for wrong usage, 130 after Ctrl-C, and 141 if nobody
         reads the output.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may hold what no encoding has
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = make_parser().parse_args(argv)
     try:
         status = importlib.import_module(f"._{arguments.command}", __name__).main(arguments)
         sys.stdout.flush()
     except ReplicantError as error:
-        print(f"replicant {arguments.command}: {error}", file=sys.stderr)
+        print(escaped(f"replicant {arguments.command}: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CommandError
+from ._escaped import escaped
 
 if TYPE_CHECKING:
-    from ._migration import Migration
+    from ._migration import Translation
 
 SUMMARY = "Translate tf.distribute scripts, notebooks, pages and folders to Replicant and Keras 3."
 _TITLES = {"left": "Not translated", "check": "Translated, but check the assumption"}
@@ -37,55 +38,54 @@ def main(arguments: argparse.Namespace) -> int:
     """
     if importlib.util.find_spec("libcst") is None:
         raise CommandError("libcst is not installed: pip install 'replicant[migrate]'.")
-    from ._migration import migrate, tasks_of
+    from ._migration import Translator, tasks_of
 
-    tasks, links = tasks_of(arguments.files, arguments.output, arguments.write)
+    tasks, links, refused = tasks_of(arguments.files, arguments.output, arguments.write)
     in_folder = any(path.is_dir() for path in arguments.files)
-    migrations: list[Migration] = []
-    refused: list[str] = []
-    for task in tasks:
-        try:
-            migration = migrate(task.source)
-        except CommandError as error:
-            if not in_folder:
-                raise
-            refused.append(str(error))
-            continue
-        migrations.append(migration)
-        if task.target is None:
-            sys.stdout.write(migration.diff())
-        else:
-            _write(migration, task.target)
-    return _report(migrations, refused, links, in_folder)
+    translations: list[Translation] = []
+    with Translator() as translator:
+        for task in tasks:
+            try:
+                translation = translator.translate(task.source, only_diff=task.target is None)
+                if task.target is not None:
+                    _write(translation, task.target)
+            except CommandError as error:
+                if len(arguments.files) == 1 and not in_folder:
+                    raise
+                refused.append(str(error))
+                continue
+            translations.append(translation)
+            sys.stdout.write(translation.diff)
+    return _report(translations, refused, links, in_folder)
 
 
-def _write(migration: "Migration", target: Path) -> None:
-    if target != migration.source.path:
+def _write(translation: "Translation", target: Path) -> None:
+    if target == translation.path and not translation.changed:
+        print(escaped(f"{target}: nothing to change"))
+        return
+    try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        migration.write(target)
-        print(f"{target}: written")
-    elif migration.text != migration.source.text:
-        migration.write(target)
-        print(f"{target}: written")
-    else:
-        print(f"{target}: nothing to change")
+        target.write_bytes(translation.data)
+    except OSError as error:
+        raise CommandError(f"{target} cannot be written: {error.strerror}.") from error
+    print(escaped(f"{target}: written"))
 
 
-def _report(migrations: "list[Migration]", refused: list[str], links: list[Path], in_folder: bool) -> int:
+def _report(translations: "list[Translation]", refused: list[str], links: list[Path], in_folder: bool) -> int:
     """List what a person has to do. Returns the exit status."""
-    for migration in migrations:
+    for translation in translations:
         for kind, title in _TITLES.items():
-            found = [finding for finding in migration.findings if finding.kind == kind]
+            found = [place for place in translation.places if place.kind == kind]
             if found:
-                print(f"\n{migration.source.path}: {title}:")
-            for finding in found:
-                print(f"  {migration.source.place(finding.line)}: {finding.construct}\n      {finding.advice}")
+                print(escaped(f"\n{translation.path}: {title}:"))
+            for place in found:
+                print(escaped(f"  {place.where}: {place.construct}\n      {place.advice}"))
     for title, lines in (("Not read", refused), ("Links, which were left alone", [str(link) for link in links])):
         if lines:
-            print(f"\n{title}:", *lines, sep="\n  ")
-    left = sum(finding.kind == "left" for migration in migrations for finding in migration.findings)
-    if in_folder or len(migrations) > 1:
-        checks = sum(finding.kind == "check" for migration in migrations for finding in migration.findings)
-        changed = sum(migration.text != migration.source.text for migration in migrations)
-        print(f"\nFiles: {len(migrations)}, changed: {changed}, not read: {len(refused)}. To write: {left}, to check: {checks}.")
+            print(f"\n{title}:", *map(escaped, lines), sep="\n  ")
+    left = sum(place.kind == "left" for translation in translations for place in translation.places)
+    if in_folder or len(translations) + len(refused) > 1:
+        checks = sum(place.kind == "check" for translation in translations for place in translation.places)
+        changed = sum(translation.changed for translation in translations)
+        print(f"\nFiles: {len(translations)}, changed: {changed}, not read: {len(refused)}. To write: {left}, to check: {checks}.")
     return int(bool(left or refused))

@@ -80,7 +80,7 @@ def _program(text: str, arguments: list[str]) -> Callable[[], Any]:
 def _run_script(path: Path, arguments: list[str]) -> None:
     before = sys.argv, list(sys.path)
     sys.argv = [str(path), *arguments]
-    sys.path.insert(0, str(path.parent))
+    sys.path.insert(0, str(path.resolve().parent))
     try:
         runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:

@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
     sys.stdout.write(text_of(job, shutil.get_terminal_size((100, 24)).columns))
     if arguments.html is not None:
         try:
-            arguments.html.write_text(page_of(job), encoding="utf-8")
+            arguments.html.write_text(page_of(job), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise CommandError(f"--html {str(arguments.html)!r} cannot be written: {error.strerror}.") from error
         print(f"\npage: {arguments.html}")

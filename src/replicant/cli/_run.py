@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from .._python import users_python
 from ..errors import ArgumentError
 from ..launch._cpu import ALLOCATORS, Chosen, Machine, Wishes, check_preload, choose, library_folders, parse_cores, shown_cores
 from ..launch._environment import accelerators_of
@@ -75,7 +76,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"replicant run: {_told(chosen, wishes, arguments)}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    argv = [sys.executable, *_program(arguments), *arguments.arguments]
+    argv = users_python(*_program(arguments), *arguments.arguments)
     os.execve(argv[0], argv, {**environ, **chosen.variables, **profile})  # noqa: S606 - it is the user's program
 
 

@@ -11,6 +11,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import pkgutil
 import runpy
 import sys
 import types
@@ -63,7 +64,7 @@ def main() -> None:
     # With os.path, as Python itself does it: the program starts with as few modules as possible.
     folder = {"script": os.path.dirname(os.path.realpath(program)), "module": os.getcwd(), "code": ""}[kind]  # noqa: PTH109, PTH120
     if not sys.flags.safe_path:  # then Python has put the folder of this file there
-        sys.path[0] = folder
+        sys.path[:1] = [] if kind == "script" and pkgutil.get_importer(program) else [folder]  # a folder or archive comes itself
     sys.argv = ["-c" if kind == "code" else program, *arguments]
     sys.meta_path.insert(0, _Finder(strategy))
     try:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from .._python import own_python
+
 # How many times as fast a step of the guides' CNN was with the option, in processor time: benchmarks/results/2026-11-22-kernels.md.
 MEASURED: dict[tuple[int, ...], float] = {(0, 10): 1.3, (0, 11): 1.2, (0, 12): 1.2}
 CACHE = "REPLICANT_COMPILATION_CACHE"
@@ -89,7 +91,7 @@ def attempt(version: str, option: str, environ: Environ, limit_seconds: float = 
         environment = {**environ, "XLA_FLAGS": f"{flags} {added}".strip(), "JAX_ENABLE_COMPILATION_CACHE": "false"}
         try:
             done = subprocess.run(  # noqa: S603 - our own program
-                [sys.executable, "-P", _PROGRAM],
+                own_python(str(_PROGRAM)),
                 env=environment,
                 capture_output=True,
                 text=True,

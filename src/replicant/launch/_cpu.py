@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from .._python import bare_python
 from ..errors import ArgumentError, ConfigurationError
 
 # XLA's CPU devices occupy threads of a shared pool while they wait for each other. `set_virtual_devices` has the same figures.
@@ -19,6 +20,7 @@ _MIN_THREADS = 8
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
 _CACHE, _FUSE = "REPLICANT_COMPILATION_CACHE", "REPLICANT_FUSE_REPLICAS"
 _NAMES = ("GLIBC_TUNABLES", "LD_PRELOAD", "JAX_NUM_CPU_DEVICES", "NPROC", _CACHE)
+_TRIAL_SECONDS = 60.0  # for an empty program
 _MAX = 1024  # threads or devices of one process
 
 ALLOCATORS = {  # the names of their libraries, the best one first
@@ -122,9 +124,15 @@ def check_preload(variables: Mapping[str, str]) -> None:
         ConfigurationError: If the loader says something about it.
     """
     if "LD_PRELOAD" in variables:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", ""], env=dict(variables), capture_output=True, text=True, check=False
-        )
+        try:
+            done = subprocess.run(  # noqa: S603 - no code
+                bare_python(""), env=dict(variables), capture_output=True, text=True, check=False, timeout=_TRIAL_SECONDS
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ConfigurationError(
+                f"LD_PRELOAD={variables['LD_PRELOAD']}: an empty program did not end with it within {_TRIAL_SECONDS:g} s. Give "
+                "--allocator another library."
+            ) from error
         if done.returncode or done.stderr:
             reason = done.stderr.strip().rstrip(".") or f"exit code {done.returncode}"
             raise ConfigurationError(

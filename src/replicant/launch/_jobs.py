@@ -147,7 +147,17 @@ def read_hosts_file(path: Path) -> list[str]:
 
 
 def describe_job(job: Job) -> str:
-    """The job file or, for MPI, the command line."""
+    """The job file or, for MPI, the command line.
+
+    Raises:
+        ArgumentError: If the command line has bytes that are no text.
+    """
+    for word in (job.image, str(job.settings.log_dir or ""), *job.engine_args, *job.argv):
+        if any("\ud800" <= each <= "\udfff" for each in word):
+            raise ArgumentError(
+                f"{word!a} is no text in UTF-8, so it cannot stand in a job for {job.engine}. Rename the file, or change the "
+                "argument."
+            )
     return {"slurm": slurm_file, "kubernetes": kubernetes_file, "mpi": mpi_line}[job.engine](job)
 
 
@@ -179,18 +189,27 @@ def kubernetes_file(job: Job) -> str:
     settings, name = job.settings, job.job_name
     variables = {"JAX_NUM_PROCESSES": str(settings.num_workers), "JAX_COORDINATOR_ADDRESS": f"{name}-0.{name}:{_PORT}"}
     variables |= {"REPLICANT_JOB_ID": name} | job.variables
-    env = "\n".join(f"        - {{name: {key}, value: {json.dumps(value)}}}" for key, value in variables.items())
+    env = "\n".join(f"        - {{name: {key}, value: {_quoted(value)}}}" for key, value in variables.items())
     return _KUBERNETES.format(
         name=name,
         workers=settings.num_workers,
         backoff=settings.max_restarts * settings.num_workers,
         preempted=settings.preempted_code,
         grace=f"{settings.grace:.0f}",
-        image=json.dumps(job.image),
-        command=json.dumps(job.argv),
+        image=_quoted(job.image),
+        command=f"[{', '.join(map(_quoted, job.argv))}]",
         env=env,
         port=_PORT,
     )
+
+
+def _quoted(text: str) -> str:
+    r"""A text in YAML. Beyond 16 bits, JSON writes characters as two halves, which YAML does not put together.
+
+    >>> print(_quoted('"\N{SLIGHTLY SMILING FACE}"'))
+    "\"\U0001f642\""
+    """
+    return f'"{"".join(json.dumps(each)[1:-1] if each <= chr(0xFFFF) else f"{chr(92)}U{ord(each):08x}" for each in text)}"'
 
 
 def mpi_line(job: Job) -> str:

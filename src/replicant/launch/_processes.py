@@ -8,12 +8,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from .._python import bare_python
 from ..errors import ConfigurationError
 
 # This runs in the worker's process before the script. Its arguments are the supervisor's process number and the command.
@@ -53,7 +53,7 @@ class Guard:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - this file's own text
-            [sys.executable, "-I", "-S", "-c", _GUARD],
+            bare_python(_GUARD),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -106,7 +106,7 @@ class Worker:
         self.code: int | None = None  # as in subprocess: -9 after SIGKILL
         self.signals: set[int] = set()  # the signals that it was sent
         self._guard = guard
-        begin = [sys.executable, "-I", "-S", "-c", BEGIN, str(os.getpid()), *argv]
+        begin = bare_python(BEGIN, str(os.getpid()), *argv)
         try:
             with log.open("ab") as output:
                 self._process = _open(begin, environ, output)

@@ -4,13 +4,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from typing import Any
 
 import ray
 
+from .._python import bare_python, users_python
 from ._processes import BEGIN
 
 _remote: Any = ray.remote
@@ -35,7 +35,7 @@ class WorkerHost:
         self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it has no name, and vanishes with this process
         # Ray sets OMP_NUM_THREADS for its own tasks.
         env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | environ
-        argv = [sys.executable, "-I", "-S", "-c", BEGIN, str(os.getpid()), sys.executable, *command]
+        argv = bare_python(BEGIN, str(os.getpid()), *users_python(*command))
         self._process = subprocess.Popen(  # noqa: S603 - to run the user's script is what this is for
             argv, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, env=env, cwd=cwd, start_new_session=True
         )

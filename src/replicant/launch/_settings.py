@@ -3,9 +3,9 @@
 import dataclasses
 import math
 import os
-import sys
 from pathlib import Path
 
+from .._python import users_python
 from ..errors import ArgumentError
 from ..storage._urls import local_path
 
@@ -74,7 +74,7 @@ class Settings:
     @property
     def argv(self) -> list[str]:
         """The command line of a worker."""
-        return [sys.executable, *(["-m"] if self.is_module else []), *self.command]
+        return users_python(*(["-m"] if self.is_module else []), *self.command)
 
 
 def parse_elastic(text: str) -> tuple[int, int]:

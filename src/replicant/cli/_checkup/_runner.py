@@ -6,11 +6,11 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from ..._python import own_python
 from ._result import Result
 from ._selftest import REMEDIES
 
@@ -33,7 +33,7 @@ def run_selftest(
         command: The command that starts a process. The names are appended to it. By default it starts the self-test of this
             package.
     """
-    command = command or (sys.executable, "-m", f"{__package__}._selftest")
+    command = command or own_python("-m", f"{__package__}._selftest")
     done = 0
     while done < len(names):
         for result in _one_process([*command, *names[done:]], names[done:], deadline, alone(environ)):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import MirroredStrategy, OneDeviceStrategy, list_devices, set_virtual_devices
+from ..._python import own_python
 from ...errors import ConfigurationError
 
 NUM_STEPS, BATCH = 20, 32
@@ -154,7 +155,7 @@ def two_processes() -> tuple[str, str]:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     common = {**os.environ, "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", str(__spec__.name if __spec__ else __name__), "--worker"]
+    command = own_python("-m", str(__spec__.name if __spec__ else __name__), "--worker")
     workers = [
         subprocess.Popen(  # noqa: S603 - this file
             command, env={**common, "JAX_PROCESS_ID": str(i)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -8,3 +8,5 @@ translation is explained by _advice.
 from ._folders import tasks_of as tasks_of
 from ._migrate import Migration as Migration
 from ._migrate import migrate as migrate
+from ._translator import Translation as Translation
+from ._translator import Translator as Translator

@@ -80,6 +80,8 @@ def _problem(code: str) -> str:
         cst.parse_module(code)
     except cst.ParserSyntaxError as error:
         return f"not valid Python in line {error.raw_line}"
+    except UnicodeEncodeError:
+        return "it has half of a character, from \\ud800 to \\udfff"
     return ""
 
 

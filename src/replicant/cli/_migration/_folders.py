@@ -24,8 +24,8 @@ class Task:
     target: Path | None
 
 
-def tasks_of(inputs: Sequence[Path], output: Path | None, in_place: bool) -> tuple[list[Task], list[Path]]:
-    """The files to translate, and the links in folders, which are left alone.
+def tasks_of(inputs: Sequence[Path], output: Path | None, in_place: bool) -> tuple[list[Task], list[Path], list[str]]:
+    """The files to translate, the links in folders, which are left alone, and what is said of folders that cannot be read.
 
     Raises:
         CommandError: If the output would overwrite something, or does not fit the input.
@@ -34,11 +34,12 @@ def tasks_of(inputs: Sequence[Path], output: Path | None, in_place: bool) -> tup
         _check_output(inputs, output)
     tasks: list[Task] = []
     links: list[Path] = []
+    unread: list[str] = []
     for path in inputs:
         if not path.is_dir():
             tasks.append(Task(path, output or (path if in_place else None)))
             continue
-        for file in _files_in(path):
+        for file in _files_in(path, unread):
             if file.is_symlink():
                 links.append(file)
             elif output is not None:
@@ -49,7 +50,7 @@ def tasks_of(inputs: Sequence[Path], output: Path | None, in_place: bool) -> tup
         there := [task.target for task in tasks if task.target is not None and os.path.lexists(task.target)]
     ):
         raise CommandError(f"{there[0]} exists already. Remove it, or name another --output.")
-    return tasks, links
+    return tasks, links, unread
 
 
 def _check_output(inputs: Sequence[Path], output: Path) -> None:
@@ -66,13 +67,18 @@ def _check_output(inputs: Sequence[Path], output: Path) -> None:
         raise CommandError(f"{output} exists already, and is no folder. Remove it, or name another --output.")
 
 
-def _files_in(folder: Path) -> Iterator[Path]:
+def _files_in(folder: Path, unread: list[str]) -> Iterator[Path]:
     """The scripts and notebooks in a folder, in order, without hidden folders, environments and what links lead to."""
-    for path in sorted(folder.iterdir()):
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        unread.append(f"{folder} cannot be read: {error.strerror}.")
+        return
+    for path in paths:
         if path.name.startswith("."):
             continue
         if path.is_dir() and not path.is_symlink():
-            if path.name not in _LEFT_OUT and not (path / "pyvenv.cfg").exists():
-                yield from _files_in(path)
+            if path.name not in _LEFT_OUT and not os.path.exists(path / "pyvenv.cfg"):  # noqa: PTH110 - Path.exists may raise
+                yield from _files_in(path, unread)
         elif path.suffix in _SUFFIXES or (path.is_symlink() and path.is_dir()):
             yield path

@@ -8,6 +8,7 @@ from pathlib import Path
 import libcst as cst
 
 from ...errors import CommandError
+from .._escaped import escaped
 from ._findings import Finding
 from ._imports import fix_imports
 from ._rewriter import rewrite
@@ -34,16 +35,16 @@ class Migration:
         """The changes in the form of ``diff -u``. Those of a notebook are those of its cells."""
         if self.text == self.source.text:
             return ""
-        name = str(self.source.path)
+        name = escaped(self.source.path).replace("\n", "\\n")
         if self.source.path.suffix == ".ipynb":
             old, new = _lines_of(cell.text for cell in self.source.cells), _lines_of(self.cells)
         else:
             old, new = self.source.text.splitlines(keepends=True), self.text.splitlines(keepends=True)
         return "".join(_diff(old, new, name, f"{name} (Replicant)"))
 
-    def write(self, path: Path) -> None:
-        """Write the translation to a file."""
-        path.write_bytes(self.text.encode(self.source.encoding))
+    def data(self) -> bytes:
+        """The bytes of the translated file."""
+        return self.text.encode(self.source.encoding)
 
 
 def _lines_of(cells: Iterable[str]) -> list[str]:
@@ -87,8 +88,7 @@ def migrate(path: Path) -> Migration:
     except cst.ParserSyntaxError as error:
         raise CommandError(f"{path} is not valid Python, at {source.place(error.raw_line)}: {error.message}") from error
     cells = source.split(code)
-    for number, cell in enumerate(source.cells):
-        first = source.first_line(number)
+    for number, (cell, first) in enumerate(zip(source.cells, source.first_lines, strict=True)):
         if cell.note:
             findings.append(Finding(first, "left", cell.text.strip().partition("\n")[0], cell.note))
         if cell.own and cell.code is not None:

@@ -1,19 +1,27 @@
 """Reads the Python code of a script, a notebook or a Markdown page, and puts it back."""
 
+import bisect
 import io
 import json
 import re
 import tokenize
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from ...checkpoint._files import open_file
 from ...errors import CommandError
 from ._cells import Cell, read_cell
 
 SUFFIXES = (".py", ".ipynb", ".md")
-_FENCE = re.compile(r"^(```(?:python|py)[^\n]*\n)(.*?)(^```[ \t]*\r?$)", re.DOTALL | re.MULTILINE)
+MOST_BYTES = 256 << 20  # of a file
+_OPENING = re.compile(r"^```(?:python|py)[^\n]*\n", re.MULTILINE)
+_CLOSING = re.compile(r"^```[ \t]*\r?$", re.MULTILINE)
 _CELL = "__replicant_cell__"
+_HALVES = re.compile("[\ud800-\udfff]")  # of characters, which JSON may hold, and UTF-8 may not
 
 
 @dataclass
@@ -25,12 +33,11 @@ class Source:
     cells: list[Cell]
     encoding: str = "utf-8"
 
-    @property
+    @cached_property
     def _mark(self) -> str:
-        mark = _CELL
-        while mark in self.text:
-            mark += "_"
-        return f"\n{mark}\n"
+        """A line that is in no cell."""
+        longest = max((len(found) for cell in self.cells for found in re.findall(f"{_CELL}_*", cell.joined)), default=0)
+        return f"\n{_CELL.ljust(longest + 1, '_')}\n"
 
     def joined(self) -> str:
         """Join all cells into one module."""
@@ -42,9 +49,11 @@ class Source:
         """The code of each cell, of a module as `joined` returns it."""
         return joined.split(self._mark) if self.cells else []
 
-    def first_line(self, number: int) -> int:
-        """The line of the joined code where a cell begins, from 1."""
-        return 1 + sum(len(cell.joined.split("\n")) + 1 for cell in self.cells[:number])
+    @cached_property
+    def first_lines(self) -> list[int]:
+        """The lines of the joined code where the cells begin, from 1."""
+        lengths = (cell.joined.count("\n") + 2 for cell in self.cells[:-1])
+        return list(accumulate(lengths, initial=1)) if self.cells else []
 
     def with_code(self, cells: list[str]) -> str:
         """The text of the file with new code in its cells."""
@@ -55,19 +64,20 @@ class Source:
             return self.text
         if self.path.suffix == ".ipynb":
             return _notebook_with(self.text, new)
-        rest = iter(new)
-        return _FENCE.sub(lambda match: match[1] + next(rest) + match[3], self.text)
+        end, parts = 0, []
+        for (begin, after), code in zip(_blocks(self.text), new, strict=True):
+            parts += [self.text[end:begin], code]
+            end = after
+        return "".join([*parts, self.text[end:]])
 
     def place(self, line: int) -> str:
         """The place of a line of the joined code in the file, such as "12" or "cell 3, line 2"."""
         if self.path.suffix == ".py":
             return str(line)
-        for number, cell in enumerate(self.cells, 1):
-            length = len(cell.joined.split("\n"))
-            if line <= length:
-                return f"cell {number}, line {line}"
-            line -= length + 1
-        return f"line {line}"
+        number = bisect.bisect_right(self.first_lines, line)
+        if not number:
+            return f"line {line}"
+        return f"cell {number}, line {line - self.first_lines[number - 1] + 1}"
 
 
 def read(path: Path) -> Source:
@@ -79,15 +89,18 @@ def read(path: Path) -> Source:
     if path.suffix not in SUFFIXES:
         raise CommandError(f"{path} must be a script (.py), a notebook (.ipynb), or a page with Python blocks (.md).")
     try:
-        data = path.read_bytes()
+        with open_file(path) as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise CommandError(f"{path} has more than {MOST_BYTES >> 20} MiB, which is the most that is read. Divide it.")
         encoding = _encoding(data, path.suffix)
         text = data.decode(encoding)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, LookupError, SyntaxError, UnicodeError) as error:
         raise CommandError(f"{path} cannot be read: {error}.") from error
     if path.suffix == ".py":
         return Source(path, text, [Cell(text, text)], encoding)
     if path.suffix == ".md":
-        return Source(path, text, [read_cell(match[2]) for match in _FENCE.finditer(text)], encoding)
+        return Source(path, text, [read_cell(text[begin:end]) for begin, end in _blocks(text)], encoding)
     try:
         cells = [read_cell("".join(cell["source"])) for cell in _code_cells(json.loads(text))]
     except (ValueError, KeyError, TypeError) as error:
@@ -97,13 +110,27 @@ def read(path: Path) -> Source:
 
 
 def _encoding(data: bytes, suffix: str) -> str:
-    """The encoding of a file, which a script may name in its first lines."""
+    """The encoding of a file, which a script may name in its first lines.
+
+    Raises:
+        SyntaxError: If there is no such encoding.
+        UnicodeError: If a script names none, and is not in UTF-8.
+    """
     if suffix != ".py":
         return "utf-8-sig" if data.startswith(b"\xef\xbb\xbf") else "utf-8"
     try:
         return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
     except SyntaxError:
-        return "utf-8"
+        data.decode("utf-8")  # says where it is not
+        raise
+
+
+def _blocks(page: str) -> Iterator[tuple[int, int]]:
+    """Where the code of a page's Python blocks begins and ends."""
+    end = 0
+    while (opening := _OPENING.search(page, end)) and (closing := _CLOSING.search(page, opening.end())):
+        yield opening.end(), closing.start()
+        end = closing.end()
 
 
 def _code_cells(notebook: Any) -> list[Any]:
@@ -120,5 +147,6 @@ def _notebook_with(text: str, cells: list[str]) -> str:
     indent = re.match(r"\s*\{\r?\n([ \t]+)", text)
     tight = None if indent or re.search(r'"\s*: ', text) else (",", ":")
     new = json.dumps(notebook, indent=indent[1] if indent else None, separators=tight, ensure_ascii=text.isascii())
+    new = _HALVES.sub(lambda found: f"\\u{ord(found[0]):04x}", new)
     new += "\n" if text.endswith("\n") else ""
     return new.replace("\n", "\r\n") if "\r\n" in text else new

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
+from ..._python import own_python
 from .._worker_strategy import worker_strategy
 from ..servers._server import Server
 from ..servers._store import ServerMemory
@@ -25,8 +27,9 @@ _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
 _BOOT = """
 import json, sys
 job = json.loads(sys.argv[1])
-sys.path[:] = job["path"]
+sys.path[:] = job["own path"]
 from replicant.coordinator.processes._child import main
+sys.path[:] = job["path"]
 main(job)
 """
 
@@ -151,12 +154,23 @@ class Processes:
             "pulse": pulse.fd,
             "memories": [(m.values.fd, m.saved.fd) for m in memories],
             "path": sys.path,
+            "own path": own_path(sys.path),
         }
-        command = [sys.executable, "-c", _BOOT, json.dumps(job)]
+        command = own_python("-c", _BOOT, json.dumps(job))
         process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=_environment(role, self._threads[role]))  # noqa: S603
         os.close(lifeline)
         control.close()
         return _Process(process, held, Pulse.over(pulse))
+
+
+def own_path(path: Sequence[str]) -> list[str]:
+    """Where a child finds this package and what it needs: as the program does, but not in whatever is the current folder by now.
+
+    An interactive program has that folder, "", on its path for its own modules.
+    """
+    kept = [folder for folder in path if folder]
+    home = str(Path(__file__).parents[3])
+    return kept if home in kept else [*kept, home]
 
 
 def _environment(role: str, num_threads: int) -> dict[str, str]:

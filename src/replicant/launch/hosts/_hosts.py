@@ -34,10 +34,12 @@ _CLOSE_SECONDS = 5.0  # for what connects to the agents to end
 
 
 # This runs on the host before anything of Replicant is known to be there, so old versions of Python must understand it.
+# They have no option -P, without which Python itself imports modules from the current folder before it runs the first line here. So
+# it begins with -I, which would leave out what the user has set for Python, and then goes over to -P.
 _BEGIN = """
 import json, os, sys
-if sys.path[:1] == [""]:
-    del sys.path[0]
+if sys.flags.isolated and sys.version_info >= (3, 11):
+    os.execv(sys.executable, [sys.executable, "-P", "-c", sys.orig_argv[-1]])
 try:
     from replicant.launch.hosts._agent import main
 except BaseException as error:
@@ -289,7 +291,7 @@ class HostsTeam(Team):
 
 def agent_command(python: str) -> list[str]:
     """The command line of an agent."""
-    return [python, "-c", _BEGIN]
+    return [python, "-I", "-c", _BEGIN]
 
 
 def refuse_elastic(settings: Settings) -> None:
