@@ -12,7 +12,7 @@ _PROJECT = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"\A# .+\n\n(?:Install: `|    (?=pip))(.+\n)+")  # the first paragraph
 _COMMAND = re.compile(r"pip install ([^`\n]+)")
-_DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow"}  # by module, where the names differ
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "replicant": "replicant-jax"}  # by module, where the names differ
 # What needs a package although no program imports it: words of a page -> distribution.
 _WORDS = {
     "= replicant.ParameterServerStrategy(": "cloudpickle",
@@ -39,8 +39,8 @@ def installed(page: str) -> set[str]:
     for word in words:
         name, _, named = word.rstrip("]").partition("[")
         result.add(name)
-        if name in {".", "replicant"}:
-            result |= {"replicant", *map(_name, _PROJECT["dependencies"])}
+        if name in {".", "replicant-jax"}:
+            result |= {"replicant-jax", *map(_name, _PROJECT["dependencies"])}
             result |= {each for extra in named.split(",") if extra for each in extras()[extra]}
     return result
 
@@ -79,7 +79,7 @@ def _with_requirements(names: set[str]) -> set[str]:
 
 
 def _requires(name: str) -> list[str]:
-    if name == "replicant":  # `installed` knows which of its extras are asked for
+    if name == "replicant-jax":  # `installed` knows which of its extras are asked for
         return []
     try:
         return [each for each in importlib.metadata.requires(name) or [] if "extra ==" not in each]

@@ -32,7 +32,7 @@ def needs(module, package, reason):
     return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{reason}: pip install {package}")
 
 
-ONNX = needs("jax2onnx", "'replicant[onnx]'", "Keras on JAX converts with jax2onnx, and onnxruntime runs the file")
+ONNX = needs("jax2onnx", "'replicant-jax[onnx]'", "Keras on JAX converts with jax2onnx, and onnxruntime runs the file")
 TENSORFLOW = needs("tensorflow", "tensorflow", "Keras writes SavedModel and LiteRT with TensorFlow")
 LITERT = needs("ai_edge_litert", "ai-edge-litert", "it runs .tflite files")
 
@@ -109,7 +109,7 @@ def assert_same(found: dict[str, np.ndarray], expected: np.ndarray) -> None:
 )
 @pytest.mark.long
 def test_a_program_of_jax_runs_in_a_process_without_replicant_and_keras(tmp_path, make, name):
-    pytest.importorskip("flatbuffers", reason="jax.export writes files with flatbuffers: pip install 'replicant[export]'")
+    pytest.importorskip("flatbuffers", reason="jax.export writes files with flatbuffers: pip install 'replicant-jax[export]'")
     model, x = trained(make, STRATEGIES[name]())
     program = export.to_jax(model)
     assert (program.platforms, program.nr_devices) == (("cpu", "cuda", "tpu"), 1)
@@ -246,7 +246,7 @@ def test_in_a_callback_of_fit_it_has_the_values_of_that_moment():
 
 @pytest.fixture
 def library():
-    return pytest.importorskip("safetensors.numpy", reason="pip install 'replicant[export]'")
+    return pytest.importorskip("safetensors.numpy", reason="pip install 'replicant-jax[export]'")
 
 
 @pytest.mark.cases("sliced")
@@ -358,7 +358,7 @@ def test_paths_and_names_that_cannot_be(library, tmp_path):
 
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-    with pytest.raises(errors.ConfigurationError, match=r"run pip install 'replicant\[export\]'"):
+    with pytest.raises(errors.ConfigurationError, match=r"run pip install 'replicant-jax\[export\]'"):
         export.save_safetensors(keras.Sequential([keras.Input((3,)), layers.Dense(2)]), tmp_path / "file")
 
 
@@ -383,7 +383,7 @@ def nnx_model(nnx):
 @pytest.mark.parametrize("name", ["mirrored", "sliced"])
 @pytest.mark.long
 def test_modules_of_nnx(library, tmp_path, name):
-    nnx, optax = (pytest.importorskip(name, reason="pip install 'replicant[nnx]'") for name in ("flax.nnx", "optax"))
+    nnx, optax = (pytest.importorskip(name, reason="pip install 'replicant-jax[nnx]'") for name in ("flax.nnx", "optax"))
     strategy, x = STRATEGIES[name](), np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
     with strategy.scope():
         model = nnx_model(nnx)

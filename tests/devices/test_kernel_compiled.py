@@ -318,7 +318,7 @@ def test_it_is_on_unless_the_environment_asks_for_others(environment: dict[str, 
 @pytest.mark.long
 def test_without_numba_it_is_quietly_off_unless_it_is_named() -> None:
     done = run(NO_NUMBA + SHOW + COMPUTE + "replicant.kernels.enable()\n" + COMPUTE)
-    assert done.stdout.splitlines() == ["off: numba is not installed; pip install 'replicant[numba]'", "144.0", "144.0"], (
+    assert done.stdout.splitlines() == ["off: numba is not installed; pip install 'replicant-jax[numba]'", "144.0", "144.0"], (
         done.stderr
     )
     assert done.stderr == ""
@@ -327,8 +327,8 @@ def test_without_numba_it_is_quietly_off_unless_it_is_named() -> None:
 @pytest.mark.long
 def test_without_numba_it_is_off_and_says_so_if_it_is_named() -> None:
     done = run(NO_NUMBA + SHOW + COMPUTE, REPLICANT_KERNELS="1,numba_conv")
-    assert done.stdout.splitlines() == ["off: numba is not installed; pip install 'replicant[numba]'", "144.0"], done.stderr
-    message = "The CPU kernel 'numba_conv' is off: numba is not installed; pip install 'replicant[numba]'. XLA computes the"
+    assert done.stdout.splitlines() == ["off: numba is not installed; pip install 'replicant-jax[numba]'", "144.0"], done.stderr
+    message = "The CPU kernel 'numba_conv' is off: numba is not installed; pip install 'replicant-jax[numba]'. XLA computes the"
     assert done.stderr.count(message) == 1
 
 

@@ -405,11 +405,11 @@ def test_the_options_of_quick_plans_are_known_to_the_compiler() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed")
 def test_without_libtpu_there_are_no_plans_for_tpus() -> None:
-    with pytest.raises(ConfigurationError, match=r"'v5e:2x4' needs libtpu.*pip install 'replicant\[tpu-plan\]'"):
+    with pytest.raises(ConfigurationError, match=r"'v5e:2x4' needs libtpu.*pip install 'replicant-jax\[tpu-plan\]'"):
         make_plan(by_fit, "v5e:2x4")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'replicant[tpu-plan]'")
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is missing: pip install 'replicant-jax[tpu-plan]'")
 @pytest.mark.parametrize(("program", "loss"), [(by_fit, 4), (by_loop, 0)])  # fit sums up the loss, too
 def test_a_tpu_step_all_reduces_the_gradients_once(program: Any, loss: int) -> None:
     plan = make_plan(program, "v5e:2x4")

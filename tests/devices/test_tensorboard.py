@@ -473,7 +473,7 @@ def test_arguments_that_cannot_be(options, message):
 def test_without_the_writer(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.delitem(sys.modules, "tensorboardX.event_file_writer", raising=False)
-    with pytest.raises(ConfigurationError, match=r"event files need tensorboardX, .*pip install replicant\[tensorboard\]"):
+    with pytest.raises(ConfigurationError, match=r"event files need tensorboardX, .*pip install replicant-jax\[tensorboard\]"):
         TensorBoard()
 
 

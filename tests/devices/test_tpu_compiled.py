@@ -20,7 +20,7 @@ from replicant.replicas._placement import Placement
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'replicant[tpu-plan]'"
+        importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'replicant-jax[tpu-plan]'"
     ),
 ]
 ROWS = 4  # of each replica

@@ -186,8 +186,8 @@ NOTEBOOKS = ["tutorial", "custom_training", "distributed_input", "keras_fit", "k
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_page_is_the_notebook_and_both_run(name):
     """A real kernel runs it, and nothing is written to stderr: no warning, no progress of a library."""
-    pytest.importorskip("nbclient", reason="pip install 'replicant[docs]'")
-    pytest.importorskip("ipykernel", reason="pip install 'replicant[docs]'")
+    pytest.importorskip("nbclient", reason="pip install 'replicant-jax[docs]'")
+    pytest.importorskip("ipykernel", reason="pip install 'replicant-jax[docs]'")
     tool = runpy.run_path(str(DOCS / "notebook.py"))
     page = tool["PAGES"][name]
     text = page.read_text()
@@ -206,7 +206,7 @@ def test_every_page_of_a_notebook_is_tested():
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
-    pytest.importorskip("mkdocs", reason="pip install 'replicant[docs]'")
+    pytest.importorskip("mkdocs", reason="pip install 'replicant-jax[docs]'")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT,

@@ -16,7 +16,7 @@ import _group  # noqa: E402
 @pytest.mark.slow
 @pytest.mark.parametrize("sliced", ["0", "1"])
 def test_two_workers_export_the_same_model(tmp_path, sliced):
-    pytest.importorskip("safetensors", reason="pip install 'replicant[export]'")
+    pytest.importorskip("safetensors", reason="pip install 'replicant-jax[export]'")
     folder = tmp_path / "exported"
     folder.mkdir()
     environ = {"FOLDER": str(folder), "SLICED": sliced, "PYTHONWARNINGS": "default"}

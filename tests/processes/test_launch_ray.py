@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="pip install 'replicant[ps]': there is no Ray for this Python or this system")
+pytest.importorskip("ray", reason="pip install 'replicant-jax[ps]': there is no Ray for this Python or this system")
 
 pytestmark = pytest.mark.long
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="pip install 'replicant[ps]': there is no Ray for this Python or this system")
+pytest.importorskip("ray", reason="pip install 'replicant-jax[ps]': there is no Ray for this Python or this system")
 
 PROGRAM = Path(__file__).with_name("_ps_ray_program.py")
 SECONDS = 900

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="pip install 'replicant[ps]': there is no Ray for this Python or this system")
+pytest.importorskip("ray", reason="pip install 'replicant-jax[ps]': there is no Ray for this Python or this system")
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("_ray_places_program.py")

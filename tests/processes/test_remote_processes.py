@@ -7,8 +7,8 @@ import time
 import pytest
 
 NO_FSSPEC = (
-    "ConfigurationError s3://bucket/a is read with fsspec, which is not installed: pip install 'replicant[remote]' (or "
-    "'replicant[s3]' for s3://)."
+    "ConfigurationError s3://bucket/a is read with fsspec, which is not installed: pip install 'replicant-jax[remote]' (or "
+    "'replicant-jax[s3]' for s3://)."
 )
 
 

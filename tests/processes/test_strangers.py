@@ -193,7 +193,7 @@ except Exception as error:
 @pytest.mark.parametrize("job", [1], indirect=True)
 def test_a_job_on_ray(job: Job) -> None:
     if importlib.util.find_spec("ray") is None:  # to import it here would change this process's environment
-        pytest.skip("pip install 'replicant[ps]': there is no Ray for this Python or this system")
+        pytest.skip("pip install 'replicant-jax[ps]': there is no Ray for this Python or this system")
     job.start([sys.executable, *SERVERS, str(job.folder), "ray"])
     job.wait_in_the_middle()
     found = job.found()

@@ -93,10 +93,10 @@ def test_the_programs_run_from_the_wheel(python, tmp_path):
 def test_what_is_in_the_wheel(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        metadata = archive.read(f"replicant-{replicant.__version__}.dist-info/METADATA").decode()
+        metadata = archive.read(f"replicant_jax-{replicant.__version__}.dist-info/METADATA").decode()
     templates = {f"replicant/cli/templates/{name}/project.py.txt" for name in ("loop", "fit", "jax", "lm", "nnx", "ps")}
     assert {"replicant/py.typed", *templates} <= names
-    assert {name.partition("/")[0] for name in names} == {"replicant", f"replicant-{replicant.__version__}.dist-info"}
+    assert {name.partition("/")[0] for name in names} == {"replicant", f"replicant_jax-{replicant.__version__}.dist-info"}
     assert f"\nVersion: {replicant.__version__}\n" in metadata
     assert "\nProvides-Extra: all\n" in metadata
 
@@ -109,7 +109,7 @@ def test_the_version_stands_in_one_place():
 def test_the_extra_all_has_every_extra_of_ours():
     extras = PROJECT["project"]["optional-dependencies"]
     (everything,) = extras["all"]
-    named = set(everything.removeprefix("replicant[").removesuffix("]").split(","))
+    named = set(everything.removeprefix("replicant-jax[").removesuffix("]").split(","))
     assert named == extras.keys() - {"all", "dev", "docs", "onnx", "tf", "torch", "tpu-plan"}
 
 

@@ -1135,7 +1135,7 @@ def test_files_that_cannot_be_read(tmp_path, name, content, message):
 def test_without_libcst_the_remedy_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert cli.main(["migrate", str(tmp_path / "program.py")]) == 1
-    assert capsys.readouterr().err == "replicant migrate: libcst is not installed: pip install 'replicant[migrate]'.\n"
+    assert capsys.readouterr().err == "replicant migrate: libcst is not installed: pip install 'replicant-jax[migrate]'.\n"
 
 
 @pytest.mark.long

@@ -268,7 +268,7 @@ def test_refused(make, error, message):
 def test_without_zstandard(tmp_path, monkeypatch):
     path = write(tmp_path / "a", [{"x": 1}], ".zst")
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(ConfigurationError, match=r"JsonLinesDataset reads .zst files with zstandard.*'replicant\[zstd\]'"):
+    with pytest.raises(ConfigurationError, match=r"JsonLinesDataset reads .zst files with zstandard.*'replicant-jax\[zstd\]'"):
         list(JsonLinesDataset(path))
 
 

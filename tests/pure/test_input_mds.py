@@ -440,7 +440,7 @@ def test_zstandard_may_be_missing(tmp_path, monkeypatch):
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(_zstd.importlib, "import_module", missing)
-    with pytest.raises(ConfigurationError, match=r"MDSDataset reads .zst files with zstandard.*replicant\[zstd\]"):
+    with pytest.raises(ConfigurationError, match=r"MDSDataset reads .zst files with zstandard.*replicant-jax\[zstd\]"):
         list(MDSDataset(numbers(tmp_path / "a", 3, compress=("zstd", zstandard.compress))))
 
 

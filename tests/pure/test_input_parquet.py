@@ -705,7 +705,7 @@ def test_columns_that_are_not_there(two):
 
 def test_without_pyarrow(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(ConfigurationError, match=r"ParquetDataset reads with PyArrow.*Run: pip install 'replicant\[columns\]'"):
+    with pytest.raises(ConfigurationError, match=r"ParquetDataset reads with PyArrow.*Run: pip install 'replicant-jax\[columns\]'"):
         ParquetDataset("a")
 
 

@@ -366,7 +366,7 @@ def test_a_picture_too_thin_to_be_padded_is_named(plant):
 
 def test_without_pillow(pets, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ConfigurationError, match=re.escape("Run: pip install 'replicant[images]'.")):
+    with pytest.raises(ConfigurationError, match=re.escape("Run: pip install 'replicant-jax[images]'.")):
         small(pets)
 
 

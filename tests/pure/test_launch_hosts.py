@@ -137,7 +137,7 @@ def test_an_agent_that_is_not_heard_ends(ends: Any) -> None:
         each.close()
 
 
-HERE = {"host": "a", "python": "3.13.1", "executable": "p", "packages": {"replicant": "1.0", "keras": None}, "ahead": 0.0}
+HERE = {"host": "a", "python": "3.13.1", "executable": "p", "packages": {"replicant-jax": "1.0", "keras": None}, "ahead": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,14 @@ HERE = {"host": "a", "python": "3.13.1", "executable": "p", "packages": {"replic
              "Replicant with it.")],
         ),
         (
-            {"packages": {"replicant": "0.9"}},
-            ["b has replicant 0.9, but a has replicant 1.0. Install the same on b: p -m pip install replicant==1.0"],
+            {"packages": {"replicant-jax": "0.9"}},
+            ["b has replicant-jax 0.9, but a has replicant-jax 1.0. Install the same on b: p -m pip install replicant-jax==1.0"],
         ),
-        ({"packages": {}}, ["b has no replicant, but a has replicant 1.0. Install the same on b: p -m pip install replicant==1.0"]),
-        ({"packages": {"replicant": "1.0", "keras": "3.12"}}, ["b has keras 3.12, but a has no keras. Install it on a."]),
+        (
+            {"packages": {}},
+            ["b has no replicant-jax, but a has replicant-jax 1.0. Install the same on b: p -m pip install replicant-jax==1.0"],
+        ),
+        ({"packages": {"replicant-jax": "1.0", "keras": "3.12"}}, ["b has keras 3.12, but a has no keras. Install it on a."]),
         (
             {"ahead": -100.2},
             [("The clock of b is 100 s behind that of a. At most 60 s are allowed (--max-clock-skew), because files on shared "

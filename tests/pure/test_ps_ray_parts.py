@@ -211,7 +211,7 @@ def test_one_transport_for_each_strategy():
 
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigurationError, match=r"This needs Ray, which is not installed: pip install 'replicant\[ps\]'\."):
+    with pytest.raises(ConfigurationError, match=r"This needs Ray, which is not installed: pip install 'replicant-jax\[ps\]'\."):
         replicant.ParameterServerStrategy(transport="ray")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("ray", reason="pip install 'replicant[ps]': there is no Ray for this Python or this system")
+pytest.importorskip("ray", reason="pip install 'replicant-jax[ps]': there is no Ray for this Python or this system")
 
 from replicant.coordinator.ray._placing import Node, choose, fitting, wanted_of
 

@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
         CommandError: If libcst is not installed, if a file cannot be read or is not valid Python, or if the output exists already.
     """
     if importlib.util.find_spec("libcst") is None:
-        raise CommandError("libcst is not installed: pip install 'replicant[migrate]'.")
+        raise CommandError("libcst is not installed: pip install 'replicant-jax[migrate]'.")
     from ._migration import Translator, tasks_of
 
     tasks, links, refused = tasks_of(arguments.files, arguments.output, arguments.write)

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import ConfigurationError
 from ._addresses import is_loopback
 
-INSTALL = "pip install 'replicant[ps]'"
+INSTALL = "pip install 'replicant-jax[ps]'"
 _OLDEST = (2, 52)  # the first version that checks tokens; older ones accept every call
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "grpc_proxy")
 # Ray reads these when it is imported, when it starts, and in the processes that it starts.

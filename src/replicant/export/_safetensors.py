@@ -151,5 +151,5 @@ def _library() -> Any:
         return importlib.import_module("safetensors.numpy")
     except ImportError as error:
         raise ConfigurationError(
-            "Files of safetensors need the package safetensors: run pip install 'replicant[export]'."
+            "Files of safetensors need the package safetensors: run pip install 'replicant-jax[export]'."
         ) from error

@@ -39,7 +39,7 @@ class ParquetDataset(Dataset):
     Raises:
         ArgumentError: If an argument is not allowed.
         ArgumentTypeError: If something is not a file name, a name of a column or a filter.
-        ConfigurationError: If PyArrow is not installed (``pip install 'replicant[columns]'``).
+        ConfigurationError: If PyArrow is not installed (``pip install 'replicant-jax[columns]'``).
         DatasetError: During iteration, if a file is missing or damaged, lacks a column, or has other types than the first; the
             message names the file and the row group.
         ElementError: During iteration, if a value is missing.
@@ -91,7 +91,7 @@ class ArrowDataset(Dataset):
     Raises:
         ArgumentError: If an argument is not allowed.
         ArgumentTypeError: If something is neither a table nor a file name, or not the name of a column.
-        ConfigurationError: If PyArrow is not installed (``pip install 'replicant[columns]'``).
+        ConfigurationError: If PyArrow is not installed (``pip install 'replicant-jax[columns]'``).
         DatasetError: During iteration, if a file is missing or damaged, lacks a column, or has other types than the first.
         ElementError: If a value is missing.
 

@@ -175,7 +175,7 @@ class Dataset(OwnMethods):
         Raises:
             ArgumentTypeError: If it is something else.
             ConfigurationError: During iteration, if there are pictures, and Pillow is not installed (``pip install
-                'replicant[images]'``).
+                'replicant-jax[images]'``).
             DatasetError: If a column has a type that no array holds. During iteration, if a file cannot be read or decoded.
             ElementError: During iteration, if a value is missing, or has another shape than was declared.
 

@@ -37,7 +37,7 @@ class JsonLinesDataset(Dataset):
     Raises:
         ArgumentError: If an argument is not allowed.
         ArgumentTypeError: If something is not a file name, a name of a column or a `TensorSpec`.
-        ConfigurationError: If a file needs zstandard, and it is not installed (``pip install 'replicant[zstd]'``).
+        ConfigurationError: If a file needs zstandard, and it is not installed (``pip install 'replicant-jax[zstd]'``).
         DatasetError: During iteration, if a file is missing, or its compressed data is damaged.
         ElementError: During iteration, if a line is no JSON object, or has other values; the message names the file and the line.
             Whoever asks again gets the next line.
@@ -138,7 +138,7 @@ class MDSDataset(Dataset):
         ArgumentError: If an argument is not allowed, or there is no such column.
         ArgumentTypeError: If something is not a path, or not the name of a column.
         ConfigurationError: During iteration, if a shard needs zstandard, and it is not installed (``pip install
-            'replicant[zstd]'``).
+            'replicant-jax[zstd]'``).
         DatasetError: If an index is missing or damaged, or folders have other columns than the first. During iteration, if a shard
             is missing or damaged, or a column is encoded by something that is not read, as ``pkl``.
         ElementError: During iteration, if a sample is damaged, or does not fit the first one; the message names the shard and

@@ -30,7 +30,7 @@ def objection() -> str | None:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return "it needs Linux on x86-64"
     if importlib.util.find_spec("numba") is None:
-        return "numba is not installed; pip install 'replicant[numba]'"
+        return "numba is not installed; pip install 'replicant-jax[numba]'"
     if _registers.width() is None:
         return "the processor has neither AVX-512 nor AVX2 with FMA"
     return None

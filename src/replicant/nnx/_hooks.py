@@ -48,7 +48,7 @@ def check() -> None:
         ):
             raise BackendError(
                 f"Flax {flax.__version__} is not supported: {owner.__name__}.{name} is not what Replicant knows. Install a version "
-                'that Replicant was tested with: pip install "replicant[nnx]".'
+                'that Replicant was tested with: pip install "replicant-jax[nnx]".'
             )
 
 

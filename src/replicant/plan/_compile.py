@@ -269,8 +269,8 @@ def _tpu_devices(target: Target) -> list[Any]:
             description = topologies.get_topology_desc(platform="tpu", topology_name=f"{generation}:{target.shape}", **extra)
     except Exception as error:
         raise ConfigurationError(
-            f"{target.text!r} needs libtpu, which compiles for TPUs on any machine: pip install 'replicant[tpu-plan]'. If it is "
-            f"installed, it does not know this topology. Its error is: {(str(error) or type(error).__name__).splitlines()[0]}"
+            f"{target.text!r} needs libtpu, which compiles for TPUs on any machine: pip install 'replicant-jax[tpu-plan]'. If it "
+            f"is installed, it does not know this topology. Its error is: {(str(error) or type(error).__name__).splitlines()[0]}"
         ) from error
     return list(description.devices)
 

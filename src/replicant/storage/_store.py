@@ -165,12 +165,12 @@ def _resolved(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise ConfigurationError(
-            f"{url} is read with fsspec, which is not installed: pip install 'replicant[remote]' (or 'replicant[s3]' for s3://)."
+            f"{url} is read with fsspec, which is not installed: pip install 'replicant-jax[remote]' (or 'replicant-jax[s3]' for s3://)."
         ) from error
     try:
         return url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
-        extra = "pip install 'replicant[s3]'" if url.startswith(("s3://", "s3a://")) else "install the package that it names"
+        extra = "pip install 'replicant-jax[s3]'" if url.startswith(("s3://", "s3a://")) else "install the package that it names"
         raise ConfigurationError(f"{url} needs another package ({error}): {extra}.") from error
     except ValueError as error:
         raise ConfigurationError(f"{url} is not a URL that fsspec can read ({error}). Write s3://bucket/name, say.") from error

@@ -1,6 +1,6 @@
 """Writes summaries for TensorBoard, with the names of ``tf.summary`` and without TensorFlow.
 
-Event files are written by tensorboardX (``pip install replicant[tensorboard]``). With several workers, only the chief writes.
+Event files are written by tensorboardX (``pip install replicant-jax[tensorboard]``). With several workers, only the chief writes.
 
     writer = replicant.summary.create_file_writer("logs")
     with writer.as_default():

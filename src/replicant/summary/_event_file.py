@@ -34,7 +34,7 @@ def import_writer(module: str) -> Any:
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"TensorBoard event files need tensorboardX, which cannot be imported ({error}). Run: "
-            "pip install replicant[tensorboard]."
+            "pip install replicant-jax[tensorboard]."
         ) from error
 
 

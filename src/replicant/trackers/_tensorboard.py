@@ -12,7 +12,7 @@ from ._protocol import Row
 
 
 class TensorBoardTracker:
-    """Writes the values of a run into one event file (``pip install replicant[tensorboard]``).
+    """Writes the values of a run into one event file (``pip install replicant-jax[tensorboard]``).
 
     Args:
         log_dir: The folder of the event file: a path, or a URL.

@@ -45,7 +45,7 @@ def judge_versions(found: Mapping[str, str | None]) -> Result:
     detail = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     jax, jaxlib, keras = (found.get(name) or "" for name in ("jax", "jaxlib", "keras"))
     if not jax or not jaxlib or not keras:
-        return Result("versions", "fail", detail, "install jax, jaxlib and keras: pip install --upgrade replicant")
+        return Result("versions", "fail", detail, "install jax, jaxlib and keras: pip install --upgrade replicant-jax")
     if _short(jax) < OLDEST_JAX:
         return Result("versions", "fail", detail, f"jax {jax} is too old: pip install 'jax>=0.10'")
     if _short(keras) < OLDEST_KERAS:

@@ -27,8 +27,8 @@ _SCALARS = (
 class StatsWriter:
     """Writes ``coordinator.stats()`` for TensorBoard, as the run "coordinator" of a folder.
 
-    It needs ``pip install replicant[tensorboard]``. In ``model.fit``, ``replicant.keras.callbacks.TensorBoard`` writes the same at
-    the end of each epoch, without a StatsWriter.
+    It needs ``pip install replicant-jax[tensorboard]``. In ``model.fit``, ``replicant.keras.callbacks.TensorBoard`` writes the same
+    at the end of each epoch, without a StatsWriter.
 
     Args:
         coordinator: a ClusterCoordinator.

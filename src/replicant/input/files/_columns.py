@@ -24,7 +24,7 @@ def import_pyarrow(method: str, module: str = "pyarrow") -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"{method} reads with PyArrow, which cannot be imported ({error}). Run: pip install 'replicant[columns]'."
+            f"{method} reads with PyArrow, which cannot be imported ({error}). Run: pip install 'replicant-jax[columns]'."
         ) from error
 
 

@@ -23,7 +23,7 @@ def import_pillow(name: str) -> Any:
         return importlib.import_module("PIL.Image")
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"{name} decodes pictures with Pillow, which cannot be imported ({error}). Run: pip install 'replicant[images]'."
+            f"{name} decodes pictures with Pillow, which cannot be imported ({error}). Run: pip install 'replicant-jax[images]'."
         ) from error
 
 

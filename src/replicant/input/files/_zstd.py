@@ -17,7 +17,7 @@ def import_zstandard(method: str) -> Any:
         return importlib.import_module("zstandard")
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"{method} reads .zst files with zstandard, which cannot be imported ({error}). Run: pip install 'replicant[zstd]'."
+            f"{method} reads .zst files with zstandard, which cannot be imported ({error}). Run: pip install 'replicant-jax[zstd]'."
         ) from error
 
 

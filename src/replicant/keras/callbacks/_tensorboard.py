@@ -25,8 +25,8 @@ from ._watch import attach, detach
 class TensorBoard(keras.callbacks.Callback):
     """Writes event files for TensorBoard during ``fit`` and ``evaluate``, without TensorFlow.
 
-    Install it with ``pip install replicant[tensorboard]``. Runs, tags and steps are those of Keras's callback of the same name, so
-    dashboards made for that callback work:
+    Install it with ``pip install replicant-jax[tensorboard]``. Runs, tags and steps are those of Keras's callback of the same name,
+    so dashboards made for that callback work:
 
     ======================================  =========  =======================================================================
     tag (run ``train`` unless said)         step       when

@@ -43,7 +43,7 @@ def image_dataset_from_directory(  # noqa: PLR0917 - the arguments are those of 
 ) -> Any:
     """Return the pictures in a folder, as `keras.utils.image_dataset_from_directory` does.
 
-    It needs Pillow: ``pip install 'replicant[images]'``. Files are in the order of their names. With a seed, they are shuffled
+    It needs Pillow: ``pip install 'replicant-jax[images]'``. Files are in the order of their names. With a seed, they are shuffled
     once, and the last part of them is for validation: these are Keras's files, for the same seed. Then each pass shuffles them
     anew, as ``dataset.shuffle(8 * batch_size, seed)`` does, or without a seed, as ``dataset.shuffle(len(files))``.
 

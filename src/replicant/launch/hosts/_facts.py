@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("replicant", "jax", "jaxlib", "keras")  # of these, all hosts need the same version
+PACKAGES = ("replicant-jax", "jax", "jaxlib", "keras")  # of these, all hosts need the same version
 
 Facts = Mapping[str, Any]
 

@@ -114,10 +114,10 @@ class SshHosts(Hosts):
         for line in link.wire.noise:
             message = parse_message(line)
             if message is not None and message.get("kind") == "no agent":
-                version = facts_here()["packages"]["replicant"]
+                version = facts_here()["packages"]["replicant-jax"]
                 return (
                     f"{link.name} cannot load Replicant with {self._python} (Python {message['python']}): {message['error']}. "
-                    f"Install it there: {self._python} -m pip install replicant=={version}. If it is installed with another "
+                    f"Install it there: {self._python} -m pip install replicant-jax=={version}. If it is installed with another "
                     "interpreter, give the path of that one with --python."
                 )
         code, words = link.exit_code(), link.last_words()
