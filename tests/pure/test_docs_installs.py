@@ -61,6 +61,8 @@ def test_nothing_installs_a_distribution_of_another_name() -> None:
         if wrong.search(line)
     ]
     assert found == []
+    assert wrong.search("pip install replicant")
+    assert wrong.search("    pip install --upgrade 'replicant[ps]'")
     templates = [path.read_text().splitlines()[0] for path in (root / "src/replicant/cli/templates").rglob("requirements.txt")]
     assert len(templates) == 6
     assert all(re.fullmatch(r"replicant-jax(\[[a-z]+\])?", line) or "replicant" not in line for line in templates)
