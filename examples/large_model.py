@@ -5,8 +5,9 @@
     python examples/large_model.py --size 70b --plan v5p:8x8x8 --quick
 
 The first line trains a tiny model on virtual devices of this machine's CPU. With --plan, nothing is trained, and no weights are
-made: the step is compiled for devices that need not be here (`pip install 'replicant-jax[tpu-plan]'` for TPUs), and the
-program says what each of them would hold. The exit status is then 1 if the step does not fit. The texts are synthetic: numbers that count up.
+made: the step is compiled for devices that need not be here (`pip install 'replicant-jax[tpu-plan]'` for TPUs), and the program
+says what each of them would hold. The exit status is then 1 if the step does not fit. The texts are synthetic: numbers that count
+up.
 """
 
 from __future__ import annotations
