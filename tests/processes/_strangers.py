@@ -12,7 +12,7 @@ _HELD = 100  # the most connections that stay open without a whole message
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closed connections leave nothing behind, even if there are ten thousand
 _WORDS = ["kind", "hello", "beat", "rank", "generation", "pid", "nonce", "proof", "host", "step", "at", "waited", "phase", "magic"]
 _WORDS += [
-    "replicant-roll-call-2",
+    "replicant-roll-call-3",
     "process_id",
     "num_processes",
     "who",
@@ -25,7 +25,7 @@ _WORDS += [
     "form",
 ]
 _HELLO = {"kind": "hello", "rank": 0, "generation": 0, "pid": 1, "host": "h", "nonce": "n", "proof": "p"}
-_CLAIM = {"magic": "replicant-roll-call-2", "process_id": 1, "num_processes": 2, "who": "w", "facts": {}}
+_CLAIM = {"magic": "replicant-roll-call-3", "process_id": 1, "num_processes": 2, "who": "w", "facts": {}}
 _CLAIM["job"] = {"told": "another job", "found": "", "script": ""}
 _WHOLE = [
     b"[" * 50_000,

@@ -13,7 +13,8 @@ import pytest
 
 import replicant
 from replicant.cluster import _heartbeat
-from replicant.cluster._heartbeat import SUPERVISOR, WORKER, Heartbeat, proof
+from replicant.cluster._handshake import proof
+from replicant.cluster._heartbeat import SUPERVISOR, WORKER, Heartbeat
 from replicant.errors import ArgumentTypeError, ClusterError, WorkerLostError, WorkersChangedError
 from replicant.launch._channel import Channel
 from replicant.launch._console import Console, LogTail
@@ -192,8 +193,9 @@ def test_a_proof_cannot_be_used_again(channel: Channel) -> None:
 class _Fake:
     nonce = "this connection's"
 
-    def send(self, message: dict[str, Any]) -> bool:
-        raise AssertionError(message)
+    def say(self, message: dict[str, Any]) -> bool:
+        assert [*message] == ["refused"]
+        return True
 
 
 def test_something_else_at_the_supervisors_address() -> None:

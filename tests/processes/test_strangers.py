@@ -251,7 +251,7 @@ def test_a_supervisor_hears_nobody_else_and_a_worker_gets_in_meanwhile() -> None
             is_over.set()
             threads[0].join()
         assert {rank for rank, _ in heard} == {1}
-        assert len(channel._connections) == 1, "nobody else is left"
+        assert len(channel._door._connections) == 1, "nobody else is left"
 
 
 @pytest.mark.parametrize("first", [b"", b'{"nonce": "1"}\n'], ids=["before the greeting", "after it"])

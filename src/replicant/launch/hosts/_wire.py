@@ -137,7 +137,7 @@ class Wire:
         expected = self._proof(other, self._read, text.decode(errors="replace"))
         if hmac.compare_digest(number, expected.encode()):
             self._read += 1
-            return parse_message(text)
+            return parse_message(text, _MAX_LINE)
         if self._read:
             self._end("a line came that is not signed with the key of this connection")
         elif sum(map(len, self.noise)) < _MAX_NOISE:
