@@ -21,10 +21,11 @@ def read_json(
     most_depth: int = MOST_DEPTH,
     most_digits: int = MOST_DIGITS,
     infinite: bool = False,
+    halves: bool = False,
 ) -> Any:
     r"""Return the value of a JSON text.
 
-    What it returns can be written as JSON again, and as UTF-8; its numbers are finite, and its integers have few digits.
+    What it returns can be written as JSON again, and as UTF-8; its numbers are finite and have few digits.
 
     Args:
         data: The text, in UTF-8 if it is bytes.
@@ -32,6 +33,7 @@ def read_json(
         most_depth: How many lists and objects may be within each other.
         most_digits: How many digits a number may have in a row.
         infinite: Whether ``NaN``, ``Infinity`` and ``-Infinity`` may occur, which Python writes although they are not JSON.
+        halves: Whether half characters (lone surrogates) may occur, with which Python writes names of files that are no UTF-8.
 
     Raises:
         ValueError: If it is anything else. A ``json.JSONDecodeError``, if its grammar is wrong. The message ends a sentence
@@ -50,7 +52,8 @@ def read_json(
         raise ValueError(f"has a number of more than {most_digits} digits")
     if _is_deeper(bare, most_depth):
         raise ValueError(f"is nested more than {most_depth} deep")
-    lone = next((match["lone"] for match in _ESCAPE.finditer(text) if match["lone"]), None) if r"\u" in text else None
+    escapes = _ESCAPE.finditer(text) if r"\u" in text and not halves else ()
+    lone = next((match["lone"] for match in escapes if match["lone"]), None)
     if lone:
         raise ValueError(f"has half of a character, {lone}, which no UTF-8 can hold")
     return json.loads(text, parse_float=_any_float if infinite else _finite, parse_constant=None if infinite else _refuse)

@@ -206,6 +206,9 @@ HOSTILE = {
             ("job", "a"),
             ("job", {"told": [], "found": "", "script": ""}),
             ("magic", {}),
+            ("who", "\ud800"),
+            ("nonce", "\ud800"),
+            ("proof", "\udfff"),
         ]
     },
     **{f"no {name}": json.dumps({k: v for k, v in CLAIM.items() if k != name}).encode() + b"\n" for name in CLAIM},

@@ -62,6 +62,7 @@ def test_what_is_refused(text: str | bytes, problem: str) -> None:
 
 def test_limits_of_the_caller() -> None:
     assert repr(read_json("[NaN, 1e999, -Infinity]", 99, infinite=True)) == "[nan, inf, -inf]"
+    assert read_json(rb'"\udcff"', 99, halves=True) == "\udcff"
     with pytest.raises(ValueError, match=r"^has a number of more than 18 digits$"):
         read_json("1" * 19, 99, most_digits=18)
     with pytest.raises(ValueError, match=r"^is nested more than 1 deep$"):

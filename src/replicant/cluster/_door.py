@@ -1,7 +1,6 @@
 """A listening socket that anybody can reach, and the connections that came in there."""
 
 import errno
-import json
 import selectors
 import socket
 import time
@@ -9,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from ._handshake import draw_nonce
-from ._lines import MAX_LINE, MAX_STRANGERS_LINE, parse_message
+from ._lines import MAX_LINE, MAX_STRANGERS_LINE, line_of, parse_message
 
 MAX_STRANGERS = 256
 HANDSHAKE_SECONDS = 30.0  # for a stranger to say who it is
@@ -60,7 +59,7 @@ class Connection(Generic[Who]):
         """Send a message, for which the other end must make room within some seconds. Returns whether it could be sent."""
         try:
             self.socket.settimeout(seconds)
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
+            self.socket.sendall(line_of(message))
             self.socket.setblocking(False)
         except OSError:
             return False

@@ -7,7 +7,6 @@ happens.
 
 import atexit
 import errno
-import json
 import math
 import os
 import socket
@@ -21,7 +20,7 @@ from ..errors import ClusterError, WorkerLostError, WorkersChangedError
 from ._addresses import is_loopback, split_address
 from ._environ import Environ, number
 from ._handshake import draw_nonce, is_proved, nonce_of, proof
-from ._lines import MAX_LINE, MAX_STRANGERS_LINE, parse_message
+from ._lines import MAX_LINE, MAX_STRANGERS_LINE, line_of, parse_message
 
 ADDRESS, KEY, GENERATION = "REPLICANT_SUPERVISOR", "REPLICANT_SUPERVISOR_KEY", "REPLICANT_GENERATION"
 JOIN = "REPLICANT_JOIN"  # set for a worker that joins a running job
@@ -77,7 +76,7 @@ class Heartbeat:
 
     def say(self, **message: Any) -> None:
         """Send a message now, from any thread. Nothing happens once the supervisor is gone."""
-        line = json.dumps(message).encode()[: MAX_LINE - 1] + b"\n"
+        line = line_of(message)
         try:
             with self._lock:
                 self._socket.sendall(line)
@@ -192,7 +191,7 @@ class Heartbeat:
             "host": socket.gethostname()[:255],
         }
         hello |= {"nonce": mine, "proof": proof(key, WORKER, theirs, mine)}
-        connection.sendall(json.dumps(hello).encode() + b"\n")
+        connection.sendall(line_of(hello))
         answer = self._hear_first(connection, address, deadline)
         if "refused" in answer:
             raise ClusterError(f"The supervisor at {ADDRESS}={address} turned this worker away: {answer['refused']}.")

@@ -16,9 +16,13 @@ def draw() -> str:
     return secrets.token_hex(16)
 
 
-def of_key(key: str) -> str:
-    """Return the secret that follows from a job's key, or NONE without one."""
-    return _code(key, "seal") if key else NONE
+def of_key(key: str, run: str = "") -> str:
+    """Return the secret that follows from a job's key and, if the key serves several runs, from what was drawn for this one.
+
+    >>> of_key("k", "1") == of_key("k", "2"), of_key("", "1") == NONE
+    (False, True)
+    """
+    return _code(key, f"seal{run}") if key else NONE
 
 
 def close(secret: str, key: str, text: str) -> str:

@@ -10,6 +10,10 @@ from ..cluster._handshake import is_proved, nonce_of, proof
 from ..cluster._heartbeat import SUPERVISOR, WORKER
 
 _SEND_SECONDS = 1.0  # that a worker may take to make room for a message
+_TEXTS = ("kind", "host", "phase", "text", "path")
+_COUNTS = ("rank", "generation", "pid", "step")
+_NUMBERS = ("at", "waited", "seconds")
+_GREATEST = 1 << 53  # that a float can count to
 _REFUSAL = "its key, or its rank, generation and process number, are not of this job"
 
 
@@ -42,7 +46,7 @@ class Channel:
         """
         for connection, message in self._door.poll(timeout):
             rank = connection.who
-            if message is not None and (rank is not None or self._admit(connection, message)):
+            if message is not None and _makes_sense(message) and (rank is not None or self._admit(connection, message)):
                 yield message["rank"] if rank is None else rank, message
                 continue
             self._door.drop(connection)
@@ -69,7 +73,8 @@ class Channel:
         theirs, who = nonce_of(hello), [hello.get(name) for name in ("rank", "generation", "pid")]
         if (
             not is_proved(hello, proof(self.key, WORKER, connection.nonce, theirs))
-            or not all(type(number) is int for number in who)
+            or hello["kind"] != "hello"
+            or None in who
             or not self.is_expected(*who)  # type: ignore[arg-type]  # all are int
         ):
             connection.say({"refused": _REFUSAL})
@@ -80,6 +85,21 @@ class Channel:
         self._of_rank.setdefault(rank, []).append(connection)
         self._door.admit(connection, rank)
         return True
+
+
+def _makes_sense(message: Message) -> bool:
+    """Whether a message has a kind, and whatever else it has is what a worker would say.
+
+    >>> _makes_sense({"kind": "beat", "step": 1}), _makes_sense({"kind": "beat", "step": 1 << 60}), _makes_sense({"kind": ["beat"]})
+    (True, False, False)
+    """
+    texts, counts, numbers = ([message[name] for name in names if name in message] for names in (_TEXTS, _COUNTS, _NUMBERS))
+    return (
+        "kind" in message
+        and all(isinstance(each, str) for each in texts)
+        and all(type(each) is int for each in counts)
+        and all(type(each) in (int, float) and abs(each) <= _GREATEST for each in (*counts, *numbers))
+    )
 
 
 def _nobody(rank: int, generation: int, pid: int) -> bool:

@@ -1,7 +1,6 @@
 """``replicant launch --node-rank 1`` and above: an agent that goes to node 0 by itself."""
 
 import errno
-import json
 import os
 import secrets
 import socket
@@ -13,7 +12,7 @@ from typing import Any
 from ...cluster._addresses import join_address
 from ...cluster._handshake import draw_nonce, is_proved, nonce_of, proof
 from ...cluster._job import JOB_KEY, job_key
-from ...cluster._lines import MAX_STRANGERS_LINE, parse_message
+from ...cluster._lines import MAX_STRANGERS_LINE, line_of, parse_message
 from ...errors import ClusterError, UnreachableError, WorkerLostError
 from .._console import Console
 from .._settings import Settings
@@ -158,7 +157,7 @@ class Joining:
         greeting = self._read(connection, deadline)
         nonce, mine = nonce_of(greeting), draw_nonce()
         hello = {"nonce": mine, "proof": proof(self._key, AGENT, nonce, mine)}
-        connection.sendall(json.dumps(hello).encode() + b"\n")
+        connection.sendall(line_of(hello))
         answer = self._read(connection, deadline)
         if "refused" in answer:
             raise ClusterError(
