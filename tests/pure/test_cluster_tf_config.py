@@ -202,8 +202,10 @@ def test_a_cluster_without_a_task():
         ('{"cluster": {"worker": ["\\ud800:1"]}}', r"TF_CONFIG has half of a character, \ud800, which no UTF-8 can hold."),
         (
             '{"cluster": {"worker": {"65536": "a:1"}}}',
-            "TF_CONFIG, line 1, column 34 (cluster.worker.65536): '65536' is not the index of a task of job 'worker': "
-            "indices are whole numbers from 0 to 65535.",
+            (
+                "TF_CONFIG, line 1, column 34 (cluster.worker.65536): '65536' is not the index of a task of job 'worker': "
+                "indices are whole numbers from 0 to 65535."
+            ),
         ),
         (
             f'{{"cluster": {{"worker": {{"{"9" * 5000}": "a:1"}}}}}}',
