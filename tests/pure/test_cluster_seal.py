@@ -75,6 +75,11 @@ def test_a_watch_that_ends_for_any_reason_ends_its_worker(pair, monkeypatch):
     assert text.endswith("KeyError: 'replicant/0/beat/'")
 
 
+@pytest.mark.parametrize("text", ["", "\ud800", "é" * 40, "\udcff" * 40, "0" * 31, "0" * 32, "\0" * 40])
+def test_what_is_no_seal(text):
+    assert _seal.open_("s", "beat/1", text) is None
+
+
 def test_seals_of_an_earlier_run_with_the_same_key_do_not_count():
     old, new = (_seal.of_key("k" * 32, run) for run in ("1", "2"))
     assert _seal.open_(new, "fate/failed/1", _seal.close(old, "fate/failed/1", "boom")) is None

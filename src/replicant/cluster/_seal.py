@@ -43,7 +43,8 @@ def open_(secret: str, key: str, sealed: str) -> str | None:
     if not secret:
         return sealed
     text = sealed[_LENGTH:]
-    return text if hmac.compare_digest(sealed[:_LENGTH].encode(), _code(secret, f"{key}:{text}").encode()) else None
+    said = sealed[:_LENGTH].encode(errors="surrogatepass")
+    return text if hmac.compare_digest(said, _code(secret, f"{key}:{text}").encode()) else None
 
 
 def _code(key: str, text: str) -> str:
